@@ -137,9 +137,10 @@ impl Ring {
         self.board().want_source(session, generation, blocks, deadline);
     }
 
-    /// What a session still wants of a line is due at another time from now on.
-    pub fn reschedule(&self, session: SessionId, line: LineKey, deadline: Instant) {
-        self.board().reschedule(session, line, deadline);
+    /// What a session still wants of these lines is due at another time from now on.
+    pub fn reschedule(&self, session: SessionId, lines: impl IntoIterator<Item = LineKey>, deadline: Instant) {
+        let mut board = self.board();
+        lines.into_iter().for_each(|line| board.reschedule(session, line, deadline));
     }
 
     /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them against its quota. If there are none,

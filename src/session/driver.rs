@@ -14,7 +14,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,13 @@ const UNSENT_BYTES: u64 = 16 << 10;
 const SEND_WINDOW_MAX: u64 = 1 << 20;
 
 /// How often it is looked how much QUIC may hold: once a round trip within these.
-const WINDOW_LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(5)..=Duration::from_millis(100);
+const WINDOW_LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
+
+/// Bytes of an object that are handed to QUIC in one piece.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// How long a write that does not move holds up others.
+const WAITING_FOR: Duration = Duration::from_secs(1);
 
 /// Deadlines are told apart by so much, for the first 248 days of a session.
 const PRIORITY_STEP: Duration = Duration::from_millis(10);
@@ -201,8 +207,8 @@ struct Session {
     listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,
     window: Window,
-    /// Bytes of blocks that writes under way have begun with.
-    waiting: Arc<AtomicUsize>,
+    /// When a write that waits for its own stream holds up others no longer, if one does.
+    ungated: Option<Instant>,
     deliveries: Pending<Delivered>,
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
@@ -223,22 +229,6 @@ struct Window {
     /// Bytes of blocks that may wait until QUIC takes them.
     waiting_max: usize,
     look_at: Instant,
-}
-
-/// Bytes that wait until QUIC takes them, for as long as this lives.
-struct Waiting(Arc<AtomicUsize>, usize);
-
-impl Waiting {
-    fn new(waiting: &Arc<AtomicUsize>, bytes: usize) -> Self {
-        waiting.fetch_add(bytes, Ordering::Relaxed);
-        Self(Arc::clone(waiting), bytes)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
-    }
 }
 
 /// The stream of one request.
@@ -268,6 +258,10 @@ struct Writing {
     _cancel: oneshot::Sender<()>,
     /// Whether QUIC has taken some of it since the last look.
     is_taken: Arc<AtomicBool>,
+    /// How many bytes it began with.
+    bytes: usize,
+    /// When it began, or QUIC last took some of it.
+    since: Instant,
 }
 
 /// What has left on a stream of its own, or could not.
@@ -355,7 +349,7 @@ impl Session {
             listening: HashMap::new(),
             writes: Pending::new(),
             window: Window { bytes: 0, waiting_max: WAITING_BYTES, look_at: begun },
-            waiting: Arc::default(),
+            ungated: None,
             deliveries: Pending::new(),
             streams: HashMap::new(),
             datagrams: None,
@@ -392,7 +386,8 @@ impl Session {
             }
             let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
-            let timeout = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stalls].into_iter().flatten().min();
+            let due = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, self.ungated, stalls];
+            let timeout = due.into_iter().flatten().min();
             // A turn too early does no harm, so a timer that is early enough stays as it is.
             if let Some(due) = timeout.map(tokio::time::Instant::from)
                 && (timer.is_elapsed() || due < timer.deadline())
@@ -538,12 +533,11 @@ impl Session {
                 let _ = self.context.asks.try_send(Ask::Blame(blame));
             }
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
-            Event::Rescheduled { alias, line, deadline } => {
+            Event::Rescheduled { alias, lines, deadline } => {
                 if let Some(stream) = self.streams.get_mut(&alias) {
                     stream.deadline = deadline;
                 }
-                let source = LineKey { lane: Lane::Source(self.id), ..line };
-                [source, line].into_iter().for_each(|line| self.context.ring.reschedule(self.id, line, deadline));
+                self.context.ring.reschedule(self.id, lines.into_iter().flatten(), deadline);
             }
             Event::Ended(ended) => self.ended(ended),
             Event::Watches { stream, is_watched } => self.viewing.set(stream, is_watched),
@@ -568,10 +562,11 @@ impl Session {
     /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long keeps their memory from others. To be
     /// called before more are sent: what was sent last has had no time yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
-        for (alias, stream) in &self.streams {
-            if let StreamState::Busy(Writing { is_taken, .. }) = &stream.state
+        for (alias, stream) in &mut self.streams {
+            if let StreamState::Busy(Writing { is_taken, since, .. }) = &mut stream.state
                 && is_taken.swap(false, Ordering::Relaxed)
             {
+                *since = now;
                 self.proto.note_taken(now, *alias);
             }
         }
@@ -726,22 +721,37 @@ impl Session {
     /// which it was handed over, and is lost to the peer if its request stops. Twice the congestion
     /// window, because QUIC counts what was acknowledged behind a loss as held.
     fn adapt_window(&mut self, now: Instant) {
-        if now < self.window.look_at || self.proto.is_idle() {
+        if now < self.window.look_at || (self.streams.is_empty() && self.deliveries.is_empty()) {
             return;
         }
         let path = self.connection.stats().path;
         self.window.look_at = now + path.rtt.clamp(*WINDOW_LOOK.start(), *WINDOW_LOOK.end());
-        let bytes = (path.cwnd.saturating_mul(2) + UNSENT_BYTES).min(SEND_WINDOW_MAX);
+        let bytes = path.cwnd.saturating_mul(2).saturating_add(UNSENT_BYTES).min(SEND_WINDOW_MAX);
         self.window.waiting_max = WAITING_BYTES.max(usize::try_from(path.cwnd / 4).unwrap_or(usize::MAX));
-        if bytes != self.window.bytes {
+        // Each change wakes the connection.
+        if bytes.abs_diff(self.window.bytes) > self.window.bytes / 8 {
             self.window.bytes = bytes;
             self.connection.set_send_window(bytes);
         }
     }
 
+    /// Bytes of blocks that wait until QUIC takes them, and when the first of them is not counted
+    /// any more. A write that has not moved for [`WAITING_FOR`] waits for the peer's flow control of
+    /// its own stream, or for a stream, and holds up no others.
+    fn waiting(&self, now: Instant) -> (usize, Option<Instant>) {
+        let writes = self.streams.values().filter_map(|stream| match &stream.state {
+            StreamState::Busy(Writing { bytes, since, .. }) => Some((*bytes, *since + WAITING_FOR)),
+            StreamState::Idle(_) => None,
+        });
+        let counted = writes.filter(|(_, until)| *until > now);
+        counted.fold((0, None), |(sum, first), (bytes, until)| (sum + bytes, first.into_iter().chain([until]).min()))
+    }
+
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, share: u32, waker: &Waker) {
-        self.resumes = None;
+        (self.resumes, self.ungated) = (None, None);
+        let (mut waiting, moves_by) = self.waiting(Instant::now());
+        let is_full = waiting >= self.window.waiting_max;
         let claims = self.proto.claims();
         for (index, claim) in claims.iter().enumerate() {
             let allowance = match self.visitor.allowance(Instant::now()) {
@@ -759,14 +769,18 @@ impl Session {
             let room = self.quota.room(share as usize, waker).min(WRITE_BLOCKS_MAX as usize);
             let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
             let room = room.min(self.affordable(claim.alias, allowance));
-            let waiting = self.waiting.load(Ordering::Relaxed);
-            let busy = busy || (claim.route == Route::Stream && waiting >= self.window.waiting_max);
             let room = match claim.route {
                 Route::Datagram => room,
-                Route::Stream => {
-                    let left = self.window.waiting_max.saturating_sub(waiting) as u64;
-                    room.min(self.affordable(claim.alias, left))
-                }
+                Route::Stream => match self.window.waiting_max.saturating_sub(waiting) {
+                    0 => {
+                        self.ungated = moves_by;
+                        if is_full || busy {
+                            self.proto.note_held_back(claim.alias);
+                        }
+                        continue;
+                    }
+                    left => room.min(self.affordable(claim.alias, left as u64)),
+                },
             };
             if busy || room == 0 {
                 // Without a share the server has no memory for it; otherwise the peer has not taken what it has.
@@ -780,7 +794,7 @@ impl Session {
                 self.observe_birth(claim.alias);
                 match claim.route {
                     Route::Datagram => self.send_datagrams(claim, blocks),
-                    Route::Stream => self.send_records(claim, blocks),
+                    Route::Stream => waiting += self.send_records(claim, blocks),
                 }
             }
         }
@@ -839,7 +853,8 @@ impl Session {
         }
     }
 
-    fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
+    /// Returns how many bytes it has begun to write.
+    fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) -> usize {
         let mut sent = Sent::default();
         let mut chunks = Vec::with_capacity(blocks.len() + 1);
         let others = self.streams.iter().filter(|(alias, _)| **alias != claim.alias);
@@ -871,29 +886,33 @@ impl Session {
             chunks.extend(rest);
         }
         self.count_sent(claim, &sent);
-        self.visitor.spend(Instant::now(), chunks.iter().map(Bytes::len).sum());
-        let waiting = Waiting::new(&self.waiting, chunks.iter().map(Bytes::len).sum());
+        let (now, bytes) = (Instant::now(), chunks.iter().map(Bytes::len).sum());
+        self.visitor.spend(now, bytes);
         let (cancel, cancelled) = oneshot::channel();
         let is_taken = Arc::new(AtomicBool::new(false));
-        let writing = Writing { _cancel: cancel, is_taken: Arc::clone(&is_taken) };
+        let writing = Writing { _cancel: cancel, is_taken: Arc::clone(&is_taken), bytes, since: now };
         let state = StreamState::Busy(writing);
         self.streams.insert(claim.alias, RequestStream { deadline: claim.deadline, priority, state });
         let (connection, alias) = (self.connection.clone(), claim.alias);
         self.writes.push(Box::pin(async move {
-            let _waiting = waiting;
+            let mut cancelled = cancelled;
             let mut stream = match idle {
                 Some(stream) => stream,
-                None => match connection.open_uni().await {
-                    Ok(stream) => {
-                        let _ = stream.set_priority(priority);
-                        stream
-                    }
-                    Err(_) => return Written::Blocks(alias, None),
+                None => tokio::select! {
+                    opened = connection.open_uni() => match opened {
+                        Ok(stream) => {
+                            let _ = stream.set_priority(priority);
+                            stream
+                        }
+                        Err(_) => return Written::Blocks(alias, None),
+                    },
+                    // The peer allows no more streams, and the request has ended meanwhile.
+                    _ = &mut cancelled => return Written::Stopped(alias),
                 },
             };
             let result = tokio::select! {
                 result = write(&mut stream, &mut chunks, &is_taken) => Some(result),
-                _ = cancelled => None,
+                _ = &mut cancelled => None,
             };
             match result {
                 Some(Ok(())) => Written::Blocks(alias, Some(stream)),
@@ -905,6 +924,7 @@ impl Session {
                 }
             }
         }));
+        bytes
     }
 
     fn deliver(&self, head: StreamHead, bytes: Bytes, shares: Vec<Share>, delivered: Delivered) {
@@ -930,7 +950,9 @@ impl Session {
             };
             let Ok(mut stream) = opened else { return delivered };
             let _ = stream.set_priority(i32::MAX - 1);
-            let mut chunks = [begin.into(), bytes];
+            // In pieces: QUIC holds each until the last byte of it is acknowledged.
+            let pieces = (0..bytes.len()).step_by(PIECE_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
+            let mut chunks: Vec<Bytes> = std::iter::once(begin.into()).chain(pieces).collect();
             let written = tokio::select! {
                 written = write(&mut stream, &mut chunks, &is_taken) => written,
                 () = patience.ends(&is_taken) => {
@@ -996,7 +1018,6 @@ fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
 }
 
-/// Writes all of it, and notes whenever QUIC has taken some.
 /// The priority of the stream of a request that is due at `deadline`, beside streams whose deadline and
 /// priority are `others`: later deadlines give way. A request whose deadline was moved forward
 /// keeps the priority that its stream began with, because QUIC sends what it already has of a
@@ -1010,6 +1031,7 @@ fn priority(begun: Instant, deadline: Instant, others: impl Iterator<Item = (Ins
     last.map_or(priority, |last| last.saturating_sub(1))
 }
 
+/// Writes all of it, and notes whenever QUIC has taken some.
 async fn write(stream: &mut SendStream, mut chunks: &mut [Bytes], is_taken: &AtomicBool) -> Result<(), WriteError> {
     while !chunks.is_empty() {
         let written = stream.write_chunks(chunks).await?;

@@ -144,3 +144,43 @@ async fn requests_that_are_not_read_give_way() {
         assert!(attacker.connection.close_reason().is_none());
     }
 }
+
+/// As by a client that reads the streams one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_not_read_holds_up_no_other() {
+    let ground = Ground::new().await;
+    let window = Window { stream: 1 << 10, streams: 512 };
+    let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+    for number in 0..3 {
+        let meta = attacker.get(&file(number)).await.unwrap();
+        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 64))).await;
+    }
+    for _ in 0..3 {
+        let stream = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
+        // Kept, unread.
+        std::mem::forget(stream.expect("the other streams begin, too").unwrap());
+    }
+}
+
+/// Each request keeps its stream open for more credit, and a client allows only so many.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
+    let ground = Ground::new().await;
+    let window = Window { stream: 1 << 20, streams: 1 };
+    let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
+    for number in 0..2 {
+        let meta = attacker.get(&file(number)).await.unwrap();
+        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 1))).await;
+    }
+    let accepted = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
+    let mut stream = accepted.expect("a stream of the first request").unwrap();
+    let (mut head, mut read) = ([0; 3], 0);
+    stream.read_exact(&mut head).await.unwrap();
+    let alias = u16::from_be_bytes([head[1], head[2]]);
+    // The write of the other request waits for a stream. This one goes on all the same.
+    attacker.say(&Message::Credit { alias, blocks: 8 }).await;
+    while read < 9 * 4096 {
+        let chunk = tokio::time::timeout(PATIENCE, stream.read_chunk(usize::MAX, true)).await.expect("its blocks come");
+        read += chunk.unwrap().expect("it goes on").bytes.len();
+    }
+}

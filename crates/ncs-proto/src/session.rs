@@ -18,7 +18,7 @@
 //! A request leases its segment while blocks of it are to leave, and no longer: one without credit keeps nothing in memory, takes the
 //! lease again when credit comes, and is ended if its segment goes meanwhile, or if none comes for [`Config::stall_timeout`].
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,6 +213,8 @@ pub struct Proto {
     /// How often the peer was told of a segment.
     names: u64,
     requests: BTreeMap<u16, Open>,
+    /// Requests whose deadline has moved, and the ring has not heard of it.
+    rescheduled: BTreeSet<u16>,
     ledgers: Ledgers,
     /// When leases were last looked at.
     looked_at: Instant,
@@ -329,8 +331,8 @@ pub enum Event {
     Rescheduled {
         /// The request.
         alias: u16,
-        /// Its line of coded blocks.
-        line: LineKey,
+        /// The lines that it waits for blocks of.
+        lines: [Option<LineKey>; 2],
         /// When they are of no use any more.
         deadline: Instant,
     },
@@ -679,6 +681,7 @@ impl Proto {
             next_ticket: 0,
             names: 0,
             requests: BTreeMap::new(),
+            rescheduled: BTreeSet::new(),
             ledgers: Ledgers::new(session, &config),
             looked_at: now,
             unacknowledged_at: now,
@@ -1046,7 +1049,7 @@ impl Proto {
 
     /// The next thing to do.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop_front().or_else(|| self.next_rescheduled())
     }
 
     /// The next demand to register at the ring, where the session may have so many blocks there in all, and its deadline.
@@ -1376,14 +1379,26 @@ impl Proto {
         Ok(())
     }
 
-    /// Of an alias that is not open: the request ended here while the message was on its way.
+    /// Of an alias that is not open: the request ended here while the message was on its way. How
+    /// often a request is moved, the ring hears of it once a turn.
     fn handle_reschedule(&mut self, now: Instant, alias: u16, deadline_ms: u64) {
+        self.count_question(now, 1);
         if let Some(request) = self.finding.values_mut().find(|request| request.alias == alias) {
             request.deadline_ms = deadline_ms;
         }
         let Some(open) = self.requests.get_mut(&alias) else { return };
         open.deadline = deadline_of(now, deadline_ms);
-        self.events.push_back(Event::Rescheduled { alias, line: open.line(), deadline: open.deadline });
+        self.rescheduled.insert(alias);
+    }
+
+    /// What has been rescheduled since the last call, as it is now.
+    fn next_rescheduled(&mut self) -> Option<Event> {
+        std::iter::from_fn(|| self.rescheduled.pop_first()).find_map(|alias| {
+            let open = self.requests.get(&alias)?;
+            let source = LineKey { generation: open.key, lane: Lane::Source(self.session) };
+            let lines = [(open.source_wanted > 0).then_some(source), (open.coded_wanted > 0).then(|| open.line())];
+            lines.iter().any(Option::is_some).then_some(Event::Rescheduled { alias, lines, deadline: open.deadline })
+        })
     }
 
     fn handle_stop(&mut self, alias: u16, _reason: StopReason) {

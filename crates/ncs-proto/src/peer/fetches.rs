@@ -261,13 +261,14 @@ impl Fetches {
             (fetch.last_due, self.stirred) = (None, true);
             self.evidence.set_urgency(id, urgency);
             for index in fetch.works.keys().copied().collect::<Vec<_>>() {
-                let due = self.next_due(now, &fetch);
+                let due = self.due_of(now, &fetch, index);
                 fetch.last_due = Some(due);
                 let Some(work) = fetch.works.get_mut(&index) else { continue };
                 work.due = due;
                 if urgency == Urgency::Now {
                     let deadline_ms = millis(due.saturating_duration_since(now)).max(1);
-                    for (source, asked) in &work.asked {
+                    for (source, asked) in &mut work.asked {
+                        asked.deadline = due;
                         outbox.push(*source, Message::Reschedule { alias: asked.alias, deadline_ms });
                     }
                     continue;
@@ -903,7 +904,7 @@ impl Fetches {
         let fetches = order.iter().filter_map(|id| Some((*id, self.fetches.get(id)?)));
         let unasked = fetches.filter(|(_, fetch)| fetch.next < fetch.order.shape.generations());
         let able = unasked.filter(|(_, fetch)| self.can_begin(now, fetch)).take(SHARING_MAX);
-        let next = able.map(|(id, fetch)| fetch.work_turn(self.next_due(now, fetch), id, fetch.next)).min();
+        let next = able.map(|(id, fetch)| fetch.work_turn(self.due_of(now, fetch, fetch.next), id, fetch.next)).min();
         let (.., due, id, index) = next?;
         let fetch = self.fetches.get(&id)?;
         let generation = fetch.order.shape.generation(index)?;
@@ -930,12 +931,12 @@ impl Fetches {
         })
     }
 
-    /// When the next generation of a fetch is due: one service time after the one before it. A
+    /// When a generation of a fetch is due, after that of [`Fetch::last_due`]: one service time after the one before it. A
     /// service time is what a generation takes of the path, beside those of other fetches. A fetch
     /// that somebody waits for begins with what is served now, so that such fetches share the path.
     /// One ahead begins when those before it end, by what is left of them and the present rate: the
     /// first of them is wanted first.
-    fn next_due(&self, now: Instant, fetch: &Fetch) -> Instant {
+    fn due_of(&self, now: Instant, fetch: &Fetch, index: u32) -> Instant {
         if let Some(deadline) = fetch.order.deadline {
             return deadline;
         }
@@ -950,7 +951,7 @@ impl Fetches {
         let alike = |other: &&Fetch| other.order.urgency == fetch.order.urgency && other.order.deadline.is_none();
         let under_way = || self.fetches.values().filter(alike).filter(|other| !other.works.is_empty());
         let served = || under_way().flat_map(|other| other.works.values()).map(|work| work.due).min();
-        let ends = || under_way().filter_map(|other| Some(other.last_due? + takes(other.unasked()))).max();
+        let ends = || under_way().filter_map(|other| Some(other.last_due? + takes(other.left()).max(DUE_STEP))).max();
         let (begins, earliest, sharing) = match fetch.order.urgency {
             Urgency::Now => {
                 let begins = served().unwrap_or(usual).clamp(earliest, usual);
@@ -959,14 +960,14 @@ impl Fetches {
             Urgency::Ahead => (ends().unwrap_or(usual).clamp(earliest, latest), earliest, 1),
         };
         let Some(last) = fetch.last_due else { return begins };
-        let bytes = fetch.order.shape.generation(fetch.next).map_or(0, |generation| generation.length);
-        let step = takes(bytes).mul_f64(sharing as f64).clamp(DUE_STEP, patience);
+        let bytes = fetch.order.shape.generation(index).map_or(0, |generation| generation.length);
+        let step = takes(bytes).mul_f64(sharing as f64).min(patience).max(DUE_STEP);
         (last + step).clamp(earliest, latest)
     }
 
     /// When a generation is due that is asked for before all others of its fetch.
     fn first_due(&self, now: Instant, order: Order) -> Instant {
-        self.next_due(now, &Fetch::new(now, order, None))
+        self.due_of(now, &Fetch::new(now, order, None), 0)
     }
 
     /// Bytes a second that come on all open paths.
@@ -1474,10 +1475,11 @@ impl Fetch {
         (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
     }
 
-    /// Bytes of the generations that are not asked for yet.
-    fn unasked(&self) -> u64 {
+    /// Bytes of the generation that was asked for last, and of those that are not asked for yet.
+    fn left(&self) -> u64 {
         let shape = self.order.shape;
-        shape.generation(self.next).map_or(0, |next| shape.length().saturating_sub(next.offset))
+        let last = shape.generation(self.next.saturating_sub(1));
+        last.map_or(0, |last| shape.length().saturating_sub(last.offset))
     }
 
     /// Of a generation that is due then.

@@ -596,13 +596,46 @@ fn what_is_waited_for_is_due_earlier_in_its_own_order() {
     assert!(hurried.iter().all(|(_, deadline)| *deadline < ahead[0].deadline_ms), "{hurried:?}");
     proto.set_urgency(now, fetch, Urgency::Now);
     assert_eq!(messages(&mut proto, now), [], "said again");
-    // What nobody waits for any more stops, and goes behind all others.
+    // What nobody waits for any more stops, and goes where it was.
     proto.set_urgency(now, fetch, Urgency::Ahead);
     let said = messages(&mut proto, now);
     let stopped = said.iter().filter(|message| matches!(message, Message::Stop { reason: StopReason::Cancelled, .. }));
     assert_eq!(stopped.count(), 4);
     let left = requests(&said);
     assert!(left.iter().all(|request| request.deadline_ms >= ahead[0].deadline_ms), "{left:?}");
+}
+
+#[test]
+fn what_is_fetched_ahead_comes_one_after_the_other() {
+    let (mut proto, now) = open();
+    let ahead = |name: &[u8], generations: u64| {
+        let shape = Shape::new(512 * generations, 64, 8).unwrap();
+        Order { urgency: Urgency::Ahead, segment: SegmentId::of(name), shape, ..order() }
+    };
+    // All of it is asked for, part of it is, and nothing yet.
+    for order in [ahead(b"short", 1), ahead(b"long", 3), ahead(b"last", 2)] {
+        proto.fetch(now, order, None);
+    }
+    let asked = requests(&messages(&mut proto, now));
+    let in_turn: Vec<_> = asked.iter().map(|request| (request.segment, request.generation)).collect();
+    let of = |name: &[u8], generations: std::ops::Range<u32>| {
+        generations.map(|index| (SegmentId::of(name), index)).collect::<Vec<_>>()
+    };
+    assert_eq!(in_turn, [of(b"short", 0..1), of(b"long", 0..3), of(b"last", 0..2)].concat());
+    assert!(asked.is_sorted_by(|one, next| one.deadline_ms < next.deadline_ms), "{asked:?}");
+}
+
+#[test]
+fn a_request_that_became_urgent_ends_at_its_new_deadline() {
+    let (mut proto, now) = open();
+    let fetch = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() }, None);
+    let alias = requests(&messages(&mut proto, now))[0].alias;
+    proto.set_urgency(now, fetch, Urgency::Now);
+    let said = messages(&mut proto, now);
+    let [Message::Reschedule { deadline_ms, .. }] = said[..] else { panic!("{said:?}") };
+    // A sender that has skipped the message would serve the request for as long again.
+    let said = messages(&mut proto, now + Duration::from_millis(deadline_ms));
+    assert!(said.iter().any(|message| matches!(message, Message::Stop { alias: ended, .. } if *ended == alias)), "{said:?}");
 }
 
 #[test]

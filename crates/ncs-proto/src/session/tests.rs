@@ -127,8 +127,10 @@ fn a_request_that_becomes_more_urgent_goes_before_others() {
     let later = now + Duration::from_millis(500);
     proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_000 }).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 1 };
-    let Some(Event::Rescheduled { alias: 4, line, deadline }) = proto.poll_event() else { panic!("the ring is told") };
-    assert_eq!((line, deadline), (coded(key), later + Duration::from_secs(1)));
+    proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_500 }).unwrap();
+    let Some(Event::Rescheduled { alias: 4, lines, deadline }) = proto.poll_event() else { panic!("the ring is told") };
+    assert_eq!((lines, deadline), ([None, Some(coded(key))], later + Duration::from_millis(1_500)));
+    assert!(proto.poll_event().is_none(), "once, however often it was moved");
     assert_eq!(order(&mut proto), [4, 3]);
 
     // One whose segment is still being looked for, and one that is not open.
