@@ -266,7 +266,7 @@ async fn what_cannot_be_played_is_said() {
 async fn a_closed_pipe_ends_a_swarm_quietly() {
     let place = Place::open(1000).await;
     place.put_file();
-    let url = format!("ncs://{}", place.at);
+    let url = place.at.to_string();
     let arguments = ["swarm", &url, "/live/movie.bin", "--viewers", "1", "--bitrate", "8e6"];
     let ended = program::into_a_closed_pipe(&arguments).await;
     assert_eq!(ended, (Some(program::CLOSED_PIPE), String::new()));

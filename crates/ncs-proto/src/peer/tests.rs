@@ -632,9 +632,9 @@ fn a_request_that_became_urgent_ends_at_its_new_deadline() {
     let alias = requests(&messages(&mut proto, now))[0].alias;
     proto.set_urgency(now, fetch, Urgency::Now);
     let said = messages(&mut proto, now);
-    let [Message::Reschedule { deadline_ms, .. }] = said[..] else { panic!("{said:?}") };
+    let Some(Message::Reschedule { deadline_ms, .. }) = said.first() else { panic!("{said:?}") };
     // A sender that has skipped the message would serve the request for as long again.
-    let said = messages(&mut proto, now + Duration::from_millis(deadline_ms));
+    let said = messages(&mut proto, now + Duration::from_millis(*deadline_ms));
     assert!(said.iter().any(|message| matches!(message, Message::Stop { alias: ended, .. } if *ended == alias)), "{said:?}");
 }
 

@@ -127,9 +127,9 @@ fn a_request_that_becomes_more_urgent_goes_before_others() {
     let later = now + Duration::from_millis(500);
     proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_000 }).unwrap();
     let key = GenerationKey { segment: SegmentKey(1), index: 1 };
-    proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_500 }).unwrap();
+    proto.handle_message(later, Message::Reschedule { alias: 4, deadline_ms: 1_200 }).unwrap();
     let Some(Event::Rescheduled { alias: 4, lines, deadline }) = proto.poll_event() else { panic!("the ring is told") };
-    assert_eq!((lines, deadline), ([None, Some(coded(key))], later + Duration::from_millis(1_500)));
+    assert_eq!((lines, deadline), ([None, Some(coded(key))], later + Duration::from_millis(1_200)));
     assert!(proto.poll_event().is_none(), "once, however often it was moved");
     assert_eq!(order(&mut proto), [4, 3]);
 

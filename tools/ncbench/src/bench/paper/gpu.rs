@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
 use ncs_gf::Kernels;
 use ncserverd::bench::clock::Lap;
-use ncserverd::device::{BackendChoice, Config, Field, KernelChoice};
+use ncserverd::device::{BackendChoice, Config, Field, Kernel, KernelChoice};
 
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, SEED, invertible};
@@ -296,9 +296,11 @@ fn median_and_p99(case: &Case, mut times: Vec<Duration>) -> Outcome {
 
 /// One request after the other through the daemon's own device.
 fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let Ok(kernel) = case.kernel.parse::<Kernel>() else {
+        return Ok(Outcome::skipped(format!("no daemon launches the kernel {}", case.kernel)));
+    };
     let load = Load::new(case, settings.field);
-    let kernel = case.kernel.parse().map(KernelChoice::Named).unwrap_or_default();
-    let config = Config { backend: BackendChoice::Cuda, kernel, ..Config::default() };
+    let config = Config { backend: BackendChoice::Cuda, kernel: KernelChoice::Named(kernel), ..Config::default() };
     let mut bed = cpu::Bed::open(&config, &load)?;
     bed.combine()?;
     if !bed.is_right(&load) {
