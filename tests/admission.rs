@@ -277,7 +277,6 @@ async fn a_token_has_so_many_connections_and_no_more() {
     assert!(read(&client, "/live/b.ts").await.unwrap() == bytes(2, 200_000), "a place that is free again");
 }
 
-/// Each costs the server a signature to verify.
 /// A peer whose connection has fallen silent makes another one beside it: it counts once, and the later one stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_of_one_visit_count_once() {
