@@ -750,7 +750,8 @@ impl Session {
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, share: u32, waker: &Waker) {
         (self.resumes, self.ungated) = (None, None);
-        let (mut waiting, moves_by) = self.waiting(Instant::now());
+        let now = Instant::now();
+        let (mut waiting, moves_by) = self.waiting(now);
         let is_full = waiting >= self.window.waiting_max;
         let claims = self.proto.claims();
         for (index, claim) in claims.iter().enumerate() {
@@ -773,7 +774,7 @@ impl Session {
                 Route::Datagram => room,
                 Route::Stream => match self.window.waiting_max.saturating_sub(waiting) {
                     0 => {
-                        self.ungated = moves_by;
+                        self.ungated = moves_by.or(Some(now + WAITING_FOR));
                         if is_full || busy {
                             self.proto.note_held_back(claim.alias);
                         }

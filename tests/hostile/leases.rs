@@ -148,12 +148,12 @@ async fn requests_that_are_not_read_give_way() {
 /// As by a client that reads the streams one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_not_read_holds_up_no_other() {
-    let ground = Ground::new().await;
+    let ground = Ground::with(&["session.stall_timeout=10m"]).await;
     let window = Window { stream: 1 << 10, streams: 512 };
     let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
     for number in 0..3 {
         let meta = attacker.get(&file(number)).await.unwrap();
-        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 64))).await;
+        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 4))).await;
     }
     for _ in 0..3 {
         let stream = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;

@@ -626,19 +626,6 @@ fn what_is_fetched_ahead_comes_one_after_the_other() {
 }
 
 #[test]
-fn a_request_that_became_urgent_ends_at_its_new_deadline() {
-    let (mut proto, now) = open();
-    let fetch = proto.fetch(now, Order { urgency: Urgency::Ahead, ..order() }, None);
-    let alias = requests(&messages(&mut proto, now))[0].alias;
-    proto.set_urgency(now, fetch, Urgency::Now);
-    let said = messages(&mut proto, now);
-    let Some(Message::Reschedule { deadline_ms, .. }) = said.first() else { panic!("{said:?}") };
-    // A sender that has skipped the message would serve the request for as long again.
-    let said = messages(&mut proto, now + Duration::from_millis(*deadline_ms));
-    assert!(said.iter().any(|message| matches!(message, Message::Stop { alias: ended, .. } if *ended == alias)), "{said:?}");
-}
-
-#[test]
 fn blocks_without_credit_end_the_connection() {
     let (mut proto, now) = open();
     proto.fetch(now, order(), None);
