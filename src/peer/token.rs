@@ -1,6 +1,6 @@
 //! The token that a peer brings to its servers, and where a newer one comes from.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::wire::message::{Token, is_token};
@@ -21,6 +21,18 @@ impl TokenSource {
     /// A token that stays the same.
     pub fn fixed(text: &str) -> Result<Self, String> {
         if is_token(text) { Ok(Self::Fixed(Token(text.to_owned()))) } else { Err(NO_TOKEN.to_owned()) }
+    }
+
+    /// What a command line names: `--token`, or else `--token-file`. A file that has no token now is
+    /// an error now.
+    pub fn of_options(token: Option<&str>, file: Option<&Path>) -> Result<Option<Self>, String> {
+        let source = match (token, file) {
+            (Some(token), _) => Self::fixed(token).map_err(|error| format!("--token: {error}"))?,
+            (None, Some(file)) => Self::File(file.to_owned()),
+            (None, None) => return Ok(None),
+        };
+        source.read().map_err(|error| format!("--token-file {error}"))?;
+        Ok(Some(source))
     }
 
     /// The token as it is now.

@@ -483,15 +483,8 @@ async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readin
 }
 
 impl Connection {
-    /// Where the token comes from; a file that has none now is an error now.
     fn token(&self) -> Result<Option<TokenSource>, Failure> {
-        let source = match (&self.token, &self.token_file) {
-            (Some(token), _) => TokenSource::fixed(token).map_err(|error| Failure::Credential(format!("--token: {error}")))?,
-            (None, Some(file)) => TokenSource::File(file.clone()),
-            (None, None) => return Ok(None),
-        };
-        source.read().map_err(|error| Failure::Credential(format!("--token-file {error}")))?;
-        Ok(Some(source))
+        TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref()).map_err(Failure::Credential)
     }
 
     /// A stream with two keys would have none.

@@ -170,14 +170,7 @@ impl Swarm {
     /// error.
     pub(crate) fn source(&self) -> Result<Config, String> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
-        let token = match (&self.token, &self.token_file) {
-            (Some(token), _) => Some(TokenSource::fixed(token).map_err(|error| format!("--token: {error}"))?),
-            (None, Some(file)) => Some(TokenSource::File(file.clone())),
-            (None, None) => None,
-        };
-        if let Some(source) = &token {
-            source.read().map_err(|error| format!("--token-file {error}"))?;
-        }
+        let token = TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref())?;
         let certificate = match (&self.cert, &self.cert_key) {
             (Some(cert), Some(key)) => Some(ClientPair::read(cert, key).map_err(|error| error.to_string())?),
             _ => None,
