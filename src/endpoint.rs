@@ -354,6 +354,9 @@ fn server_config(config: &Config, idle_timeout: Duration, identity: &ServerIdent
     Ok(server)
 }
 
+/// The most bytes of streams that QUIC holds for a connection until they are acknowledged.
+pub(crate) const SEND_WINDOW: u64 = 1 << 20;
+
 /// What a connection may hold. A peer sends little, so little is buffered for it; what is sent to it is bounded by the send window,
 /// beside the session's own bound on slots.
 fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
@@ -364,7 +367,7 @@ fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
     transport.stream_receive_window(VarInt::from_u32(64 << 10));
     transport.receive_window(VarInt::from_u32(128 << 10));
-    transport.send_window(1 << 20);
+    transport.send_window(SEND_WINDOW);
     transport.datagram_receive_buffer_size(Some(64 << 10));
     transport.datagram_send_buffer_size(64 << 10);
     transport.enable_segmentation_offload(config.gso);

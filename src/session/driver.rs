@@ -1,13 +1,17 @@
 //! One task a connection, between [`Proto`], the ring and QUIC.
 //!
-//! A turn of the loop carries everything that is ready in every direction, then waits for any of: bytes of the control stream, an
-//! answer, an announcement, room on a stream or for datagrams, a slot or a block of the ring, a deadline, the drain. Blocks are
-//! claimed for a stream only when its last write has been taken, and for datagrams only when the last batch has left, so that QUIC's
-//! own back-pressure is the only queue, and several blocks leave in one go.
+//! A turn of the loop carries everything that is ready in every direction, then waits for any of:
+//! bytes of the control stream, an answer, an announcement, room on a stream or for datagrams, a
+//! slot or a block of the ring, a deadline, the drain. Blocks are claimed for a stream only when
+//! its last write has been taken, and while few bytes of all streams wait; for datagrams only when
+//! the last batch has left. QUIC holds little more than the path takes. So the order of deadlines
+//! is decided late.
 //!
-//! A turn is taken for every few blocks, so it asks nothing that takes a lock which others want: the connection's, which its driver
-//! holds while it encrypts and sends, and those of the timers and of the channels that all sessions listen to. What is seldom ready is
-//! polled when it has something to say ([`Signal`]), and the timer is left as it is while what is due moves on.
+//! A turn is taken for every few blocks, so it takes no lock that others want: those of the timers
+//! and of the channels that all sessions listen to, and the connection's, which its driver holds
+//! while it encrypts and sends. The connection's congestion window alone is read about once a round
+//! trip. What is seldom ready is polled when it has something to say ([`Signal`]), and the timer is
+//! left as it is while what is due moves on.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -48,9 +52,6 @@ const WRITE_BLOCKS_MAX: u32 = 64;
 /// by what becomes due earlier; on a path of 1 Mbit/s, 16 KiB take 130 ms.
 const WAITING_BYTES: usize = 8 << 10;
 const UNSENT_BYTES: u64 = 16 << 10;
-
-/// The most bytes that QUIC holds for a session, whatever its congestion window.
-const SEND_WINDOW_MAX: u64 = 1 << 20;
 
 /// How often it is looked how much QUIC may hold: once a round trip within these.
 const WINDOW_LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
@@ -207,8 +208,6 @@ struct Session {
     listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,
     window: Window,
-    /// When a write that waits for its own stream holds up others no longer, if one does.
-    ungated: Option<Instant>,
     deliveries: Pending<Delivered>,
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
@@ -348,8 +347,7 @@ impl Session {
             announcements: Pending::new(),
             listening: HashMap::new(),
             writes: Pending::new(),
-            window: Window { bytes: 0, waiting_max: WAITING_BYTES, look_at: begun },
-            ungated: None,
+            window: Window { bytes: endpoint::SEND_WINDOW, waiting_max: WAITING_BYTES, look_at: begun },
             deliveries: Pending::new(),
             streams: HashMap::new(),
             datagrams: None,
@@ -386,7 +384,9 @@ impl Session {
             }
             let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
-            let due = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, self.ungated, stalls];
+            // A write that does not move holds up others until then.
+            let (_, stuck) = self.waiting(Instant::now());
+            let due = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stuck, stalls];
             let timeout = due.into_iter().flatten().min();
             // A turn too early does no harm, so a timer that is early enough stays as it is.
             if let Some(due) = timeout.map(tokio::time::Instant::from)
@@ -726,7 +726,7 @@ impl Session {
         }
         let path = self.connection.stats().path;
         self.window.look_at = now + path.rtt.clamp(*WINDOW_LOOK.start(), *WINDOW_LOOK.end());
-        let bytes = path.cwnd.saturating_mul(2).saturating_add(UNSENT_BYTES).min(SEND_WINDOW_MAX);
+        let bytes = path.cwnd.saturating_mul(2).saturating_add(UNSENT_BYTES).min(endpoint::SEND_WINDOW);
         self.window.waiting_max = WAITING_BYTES.max(usize::try_from(path.cwnd / 4).unwrap_or(usize::MAX));
         // Each change wakes the connection.
         if bytes.abs_diff(self.window.bytes) > self.window.bytes / 8 {
@@ -749,10 +749,9 @@ impl Session {
 
     /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, share: u32, waker: &Waker) {
-        (self.resumes, self.ungated) = (None, None);
-        let now = Instant::now();
-        let (mut waiting, moves_by) = self.waiting(now);
-        let is_full = waiting >= self.window.waiting_max;
+        self.resumes = None;
+        let (mut waiting, _) = self.waiting(Instant::now());
+        let was_full = waiting >= self.window.waiting_max;
         let claims = self.proto.claims();
         for (index, claim) in claims.iter().enumerate() {
             let allowance = match self.visitor.allowance(Instant::now()) {
@@ -769,23 +768,15 @@ impl Session {
             };
             let room = self.quota.room(share as usize, waker).min(WRITE_BLOCKS_MAX as usize);
             let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
-            let room = room.min(self.affordable(claim.alias, allowance));
-            let room = match claim.route {
-                Route::Datagram => room,
-                Route::Stream => match self.window.waiting_max.saturating_sub(waiting) {
-                    0 => {
-                        self.ungated = moves_by.or(Some(now + WAITING_FOR));
-                        if is_full || busy {
-                            self.proto.note_held_back(claim.alias);
-                        }
-                        continue;
-                    }
-                    left => room.min(self.affordable(claim.alias, left as u64)),
-                },
+            let left = match claim.route {
+                Route::Datagram => u64::MAX,
+                Route::Stream => self.window.waiting_max.saturating_sub(waiting) as u64,
             };
-            if busy || room == 0 {
+            let room = room.min(self.affordable(claim.alias, allowance.min(left)));
+            if busy || room == 0 || left == 0 {
                 // Without a share the server has no memory for it; otherwise the peer has not taken what it has.
-                if busy || share > 0 {
+                // What this turn has begun to write may be taken at once.
+                if busy || (share > 0 && (left > 0 || was_full)) {
                     self.proto.note_held_back(claim.alias);
                 }
                 continue;
