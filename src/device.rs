@@ -1,23 +1,29 @@
 //! Back ends that hold segments and combine their blocks, each owned by one thread.
 //!
-//! A [`Device`] is a handle on one back end or several: the CPU, a GPU, some GPUs, or both kinds together. Each lives on a thread
-//! of its own, because a GPU context likes one owner and because combining takes a core for as long as it takes. Segments go in
-//! with [`Device::load`] and leave when their [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them.
-//! A receiver's work is done by [`Device::decode`], which needs nothing resident: it inverts the coefficients of many generations
-//! at once and multiplies.
+//! A [`Device`] is a handle on one back end or several: the CPU, a GPU, some GPUs, or both kinds
+//! together. Each lives on a thread of its own, because a GPU context likes one owner and because
+//! combining takes a core for as long as it takes. Segments go in with [`Device::load`] and leave
+//! when their [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them. A
+//! receiver's work is done by [`Device::decode`], which needs nothing resident: it inverts the
+//! coefficients of many generations at once and multiplies.
 //!
-//! The back ends decide nothing: which rows is the codec's business, when is the encoder's. In which form a segment is held is
-//! the back end's secret, one form a run. Who does which part of a batch is decided in [`members`].
+//! The back ends decide nothing: which rows is the codec's business, when is the encoder's. In
+//! which form a segment is held is the back end's secret, one form a run. Who does which part of a
+//! batch is decided in [`members`].
 //!
-//! Three bounded queues lead to each thread, batches, loads and generations to decode; all three are worked on side by side. When a
-//! queue is full the caller waits. A batch always comes back, done or with an error, and so do generations to decode.
+//! Three bounded queues lead to each thread, batches, loads and generations to decode; all three
+//! are worked on side by side. When a queue is full the caller waits. A batch always comes back,
+//! done or with an error, and so do generations to decode.
 //!
-//! Files that are coded offline (`tools/nccodec`) are nothing resident and go another way: [`portions`] is what a GPU does of them.
+//! Files that are coded offline (`tools/nccodec`) are nothing resident and go another way:
+//! [`portions`] is what a GPU does of them.
 //!
-//! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is given up for the rest of the run: the CPU takes
-//! its place, what was resident is no longer ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. So it is with
-//! one that computes over the prime field and hangs; if it fails, the CPU does what it has failed at. If the
-//! CPU's own thread dies there is nothing left to fall back to, and that says so, too.
+//! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is
+//! given up for the rest of the run: the CPU takes its place, what was resident is no longer
+//! ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. So it is
+//! with one that computes over the prime field and hangs; if it fails, the CPU does what it has
+//! failed at. If the CPU's own thread dies there is nothing left to fall back to, and that says so,
+//! too.
 
 use std::any::Any;
 use std::fmt;
@@ -93,7 +99,8 @@ impl Device {
         Self { members: Arc::new(members), prime }
     }
 
-    /// The same with somebody else for arithmetic over the prime field, who may end nothing for so long.
+    /// The same with somebody else for arithmetic over the prime field, who may end nothing for so
+    /// long.
     #[cfg(test)]
     pub(crate) fn with_prime(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
         let config = Config { hang_timeout, ..Config::default() };
@@ -118,7 +125,8 @@ impl Device {
         self.members.load(bytes, shape).await
     }
 
-    /// Combines rows with resident segments, writing into the slots that come with the batch. Waits while the queue is full.
+    /// Combines rows with resident segments, writing into the slots that come with the batch. Waits
+    /// while the queue is full.
     ///
     /// Dropping the future drops the batch once it is done.
     pub async fn combine(&self, batch: Batch) -> Result<Done, Failed> {
@@ -128,28 +136,29 @@ impl Device {
         Ok(done)
     }
 
-    /// Decodes generations, in the order in which they are given: several at a time keep a GPU busier than one. Waits while the queue
-    /// is full.
+    /// Decodes generations, in the order in which they are given: several at a time keep a GPU
+    /// busier than one. Waits while the queue is full.
     ///
     /// Dropping the future drops them once they are done.
     pub async fn decode(&self, jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
         self.members.decode(jobs).await
     }
 
-    /// Who does arithmetic over the prime field, found at the first call: it may take as long as opening a GPU. Its calls do not wait for those
-    /// of this handle, and may hang with a GPU.
+    /// Who does arithmetic over the prime field, found at the first call: it may take as long as
+    /// opening a GPU. Its calls do not wait for those of this handle, and may hang with a GPU.
     pub fn prime(&self) -> Arc<dyn Arithmetic> {
         self.prime.get()
     }
 
-    /// Has a job done by them, on a thread where that holds nobody up. [`Error::Lost`] if the GPU hangs: the job stays there with all that is in
-    /// it, and done again it is done by the CPU.
+    /// Has a job done by them, on a thread where that holds nobody up. [`Error::Lost`] if the GPU
+    /// hangs: the job stays there with all that is in it, and done again it is done by the CPU.
     pub async fn compute<T: Send + 'static>(&self, job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static) -> Result<T, Error> {
         Arc::clone(&self.prime).run(job).await
     }
 
-    /// Brings a segment that is coded over the prime field to where that arithmetic is done, all its blocks whole. Nothing if it is done with the
-    /// bytes where they are, or if nothing can be kept any more.
+    /// Brings a segment that is coded over the prime field to where that arithmetic is done, all
+    /// its blocks whole. Nothing if it is done with the bytes where they are, or if nothing can be
+    /// kept any more.
     pub async fn keep(&self, bytes: Bytes, shape: Shape) -> Result<Option<Arc<dyn Kept>>, Error> {
         let kept = self.compute(move |arithmetic| {
             let padded = shape.blocks() * u64::from(shape.block_bytes());
@@ -165,12 +174,14 @@ impl Device {
         }
     }
 
-    /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the CPU does it.
+    /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the
+    /// CPU does it.
     pub fn open_prime(&self) -> Result<(), Error> {
         self.prime.open().map(drop)
     }
 
-    /// Notices threads that die though nothing is asked of them, for as long as it is polled; what is asked of them notices that, too.
+    /// Notices threads that die though nothing is asked of them, for as long as it is polled; what
+    /// is asked of them notices that, too.
     pub async fn watch(&self) {
         self.members.watch().await;
     }
@@ -185,10 +196,11 @@ impl Device {
         self.members.memory()
     }
 
-    /// Prepares memory of this process for slots, so that a GPU can write into it. Slots elsewhere work, too, by way of a copy.
+    /// Prepares memory of this process for slots, so that a GPU can write into it. Slots elsewhere
+    /// work, too, by way of a copy.
     ///
-    /// What comes back undoes it when dropped, which must happen before the memory is given back. Nothing is done, and nothing
-    /// comes back, if the device is the CPU or the system refuses.
+    /// What comes back undoes it when dropped, which must happen before the memory is given back.
+    /// Nothing is done, and nothing comes back, if the device is the CPU or the system refuses.
     pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         self.members.pin(memory)
     }
@@ -199,8 +211,8 @@ pub fn describe(ordinal: u16) -> Result<Gpu, Error> {
     cuda::describe(ordinal)
 }
 
-/// What a device's threads end with. Closing or dropping it ends them after the batches in hand and waits for them; batches still
-/// in the queue come back with [`Error::Closed`].
+/// What a device's threads end with. Closing or dropping it ends them after the batches in hand and
+/// waits for them; batches still in the queue come back with [`Error::Closed`].
 #[derive(Debug)]
 pub struct Thread {
     _owners: members::Owners,
@@ -231,8 +243,8 @@ impl Resident {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// Whether it can still be combined. Not after a back end that held some of it was lost, or has ended: then load the segment
-    /// again.
+    /// Whether it can still be combined. Not after a back end that held some of it was lost, or has
+    /// ended: then load the segment again.
     pub fn is_alive(&self) -> bool {
         self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(Part::is_held)
     }
@@ -283,9 +295,11 @@ pub struct Task {
     pub generation: u32,
     /// What to combine its blocks with.
     pub rows: Rows,
-    /// One slot for each row, at least `out_offset` + `block_bytes` long. What lies before and behind the block is left alone.
+    /// One slot for each row, at least `out_offset` + `block_bytes` long. What lies before and
+    /// behind the block is left alone.
     ///
-    /// A GPU writes fastest into slots of pinned memory ([`Device::pin`]) that lie side by side, at multiples of 16 bytes.
+    /// A GPU writes fastest into slots of pinned memory ([`Device::pin`]) that lie side by side, at
+    /// multiples of 16 bytes.
     pub out: Vec<BytesMut>,
     /// Where in each slot the block goes.
     pub out_offset: usize,
@@ -331,7 +345,8 @@ pub struct Maker {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
-    /// As it was handed in; what the slots contain is undefined. Empty only if a thread died over it, or hangs.
+    /// As it was handed in; what the slots contain is undefined. Empty only if a thread died over
+    /// it, or hangs.
     pub batch: Batch,
     /// What was wrong.
     pub error: Error,
@@ -345,7 +360,8 @@ pub enum Health {
     Good,
     /// A back end was lost for this reason, and the CPU does its work.
     Degraded(String),
-    /// The CPU was lost for this reason, or cannot take a lost back end's place: nothing is coded any more.
+    /// The CPU was lost for this reason, or cannot take a lost back end's place: nothing is coded
+    /// any more.
     Dead(String),
 }
 

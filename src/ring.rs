@@ -1,17 +1,21 @@
 //! Coded blocks on their way from the encoder to the sessions, in a bounded pool of slots.
 //!
-//! The ring is where demand and supply meet. A session says how many blocks of a generation its connection has room for; the encoder
-//! takes the sum over all sessions as orders, has the device fill slots, and publishes them; a session claims them, writes the
-//! block's header into the slot's headroom, and hands the QUIC stack a `Bytes` over the slot. When the last of these is dropped,
-//! with the packet's acknowledgement, the slot is free again. No payload is copied, but where `max_reuse` lets one block serve several
-//! sessions and the block leaves in a datagram, which must be one piece.
+//! The ring is where demand and supply meet. A session says how many blocks of a generation its
+//! connection has room for; the encoder takes the sum over all sessions as orders, has the device
+//! fill slots, and publishes them; a session claims them, writes the block's header into the slot's
+//! headroom, and hands the QUIC stack a `Bytes` over the slot. When the last of these is dropped,
+//! with the packet's acknowledgement, the slot is free again. No payload is copied, but where
+//! `max_reuse` lets one block serve several sessions and the block leaves in a datagram, which must
+//! be one piece.
 //!
-//! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first, oldest first. A session holds at
-//! most its [`Quota`] of unacknowledged slots, and less the less is left ([`Ring::share`]), so that no number of peers that do not read
-//! empties the ring for the others. Streams with blocks of several sizes have a part of it each ([`Ring::promise`]).
+//! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first,
+//! oldest first. A session holds at most its [`Quota`] of unacknowledged slots, and less the less
+//! is left ([`Ring::share`]), so that no number of peers that do not read empties the ring for the
+//! others. Streams with blocks of several sizes have a part of it each ([`Ring::promise`]).
 //!
-//! One lock guards the books ([`Board`]), another the slots ([`slots::Pool`]); both are held for table look-ups alone, once a
-//! batch on the encoder's side and, the books, once a wake-up on the session's. Nobody is woken under either: whoever is wants them at once.
+//! One lock guards the books ([`Board`]), another the slots ([`slots::Pool`]); both are held for
+//! table look-ups alone, once a batch on the encoder's side and, the books, once a wake-up on the
+//! session's. Nobody is woken under either: whoever is wants them at once.
 
 mod metrics;
 mod slots;
@@ -39,7 +43,8 @@ use ncs_proto::ring::Board;
 use slots::Pool;
 use sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-/// The part of what is left of the ring that a session may ask for, and that it may hold: of 64 MiB, 2 MiB each.
+/// The part of what is left of the ring that a session may ask for, and that it may hold: of 64
+/// MiB, 2 MiB each.
 const SHARE_PART: usize = 32;
 /// What it may have where nothing is left: enough to have its turn.
 const SHARE_MIN: u32 = 8;
@@ -72,7 +77,8 @@ pub struct Ring {
 
 struct Shared {
     board: Mutex<Board<Ready>>,
-    /// Of the books as they were last left: ready blocks that nobody has asked for, and blocks to be made.
+    /// Of the books as they were last left: ready blocks that nobody has asked for, and blocks to
+    /// be made.
     spare: AtomicUsize,
     to_make: AtomicUsize,
     /// Blocks that were published, ever.
@@ -126,8 +132,8 @@ impl Ring {
         Self { shared: Arc::new(Shared { board, spare, to_make, made, pool: pool(bytes), max_reuse, metrics }) }
     }
 
-    /// A session wants this many more blocks of a line of coded ones, which are of no use to it after the deadline. What is due first is made
-    /// first.
+    /// A session wants this many more blocks of a line of coded ones, which are of no use to it
+    /// after the deadline. What is due first is made first.
     pub fn want_coded(&self, session: SessionId, line: LineKey, blocks: u32, deadline: Instant) {
         self.board().want_coded(session, line, blocks, deadline);
     }
@@ -143,7 +149,8 @@ impl Ring {
         lines.into_iter().for_each(|line| board.reschedule(session, line, deadline));
     }
 
-    /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them against its quota. If there are none,
+    /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them
+    /// against its quota. If there are none,
     /// `waker` is woken when there are.
     pub fn claim(&self, session: SessionId, line: LineKey, max: u32, quota: &Arc<Quota>, waker: &Waker) -> Vec<Claimed> {
         let ready = self.board().claim(session, line, max, waker);
@@ -188,14 +195,14 @@ impl Ring {
         self.board().give_up(order);
     }
 
-    /// An order cannot be made before something else is there: its blocks, and all others of its segment, are wanted as before but not
-    /// ordered again until the segment is resumed.
+    /// An order cannot be made before something else is there: its blocks, and all others of its
+    /// segment, are wanted as before but not ordered again until the segment is resumed.
     pub fn park(&self, order: &Order) {
         self.board().park(order);
     }
 
-    /// An order cannot be made before something else is there: its blocks are wanted as before but not ordered again until the segment is
-    /// resumed, or some of what was sent of it is lost.
+    /// An order cannot be made before something else is there: its blocks are wanted as before but
+    /// not ordered again until the segment is resumed, or some of what was sent of it is lost.
     pub fn hold(&self, order: &Order) {
         self.board().hold(order);
     }
@@ -210,7 +217,8 @@ impl Ring {
         self.board().take_lost(line)
     }
 
-    /// Blocks of a parked segment can be made again; of all that are parked, if none is named. So can those of its held lines.
+    /// Blocks of a parked segment can be made again; of all that are parked, if none is named. So
+    /// can those of its held lines.
     pub fn resume(&self, segment: Option<SegmentKey>) {
         match segment {
             Some(segment) => self.board().resume(segment),
@@ -218,7 +226,8 @@ impl Ring {
         }
     }
 
-    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make room; if that is not enough,
+    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make
+    /// room; if that is not enough,
     /// `waker` is woken when a slot comes home.
     pub fn reserve(&self, headroom: usize, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
@@ -230,8 +239,8 @@ impl Ring {
         slots
     }
 
-    /// Whether a slot of this size can be taken, once blocks that nobody asked for have made room. If not, `waker` is woken when any
-    /// comes home.
+    /// Whether a slot of this size can be taken, once blocks that nobody asked for have made room.
+    /// If not, `waker` is woken when any comes home.
     pub fn has_room(&self, headroom: usize, block_bytes: u32, waker: &Waker) -> bool {
         let (pool, slot_bytes) = (&self.shared.pool, headroom + block_bytes as usize);
         if pool.has_room(slot_bytes, waker) {
@@ -241,7 +250,8 @@ impl Ring {
         pool.has_room(slot_bytes, waker)
     }
 
-    /// Drops up to `count` blocks that nobody asked for. Those of other sizes make no room for one that has slots.
+    /// Drops up to `count` blocks that nobody asked for. Those of other sizes make no room for one
+    /// that has slots.
     fn make_room(&self, slot_bytes: usize, count: usize) {
         let has_any = self.shared.pool.has_any(slot_bytes);
         let is_of_use = |ready: &Ready| !has_any || ready.slot().size() == slot_bytes;
@@ -250,8 +260,9 @@ impl Ring {
         self.shared.metrics.dropped.inc_by(dropped.len() as u64);
     }
 
-    /// From now on slots of each of these sizes, headroom included, have an equal part of half of the ring for themselves, whoever holds the
-    /// others. The rest is for whoever comes first. One size alone may have everything.
+    /// From now on slots of each of these sizes, headroom included, have an equal part of half of
+    /// the ring for themselves, whoever holds the others. The rest is for whoever comes first. One
+    /// size alone may have everything.
     pub fn promise(&self, slot_bytes: impl IntoIterator<Item = usize>) {
         self.shared.pool.promise(slot_bytes);
     }
@@ -276,15 +287,18 @@ impl Ring {
         self.shared.metrics.dropped.inc_by(dropped.len() as u64);
     }
 
-    /// How many blocks of this size one session may have asked for, and how many it may hold besides: a part of the room that nobody
-    /// has spoken for. Those who came before keep what they have, so a small one: 64 who give nothing back leave 1.6 % of the ring to the next.
+    /// How many blocks of this size one session may have asked for, and how many it may hold
+    /// besides: a part of the room that nobody has spoken for. Those who came before keep what they
+    /// have, so a small one: 64 who give nothing back leave 1.6 % of the ring to the next.
     /// `SHARE_MIN` is there for everybody.
     pub fn share(&self, block_bytes: u32) -> u32 {
-        // Asked by every session all the time, and without a lock: it is out of date as soon as it is known in any case.
+        // Asked by every session all the time, and without a lock: it is out of date as soon as it
+        // is known in any case.
         let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
         let slot_bytes = block_bytes as usize + HEADROOM;
         let room = self.shared.pool.room(slot_bytes, spare) / slot_bytes;
-        // What is to be made has its room, but not all of it: it may be far more than is made at a time, and small portions would make it worse.
+        // What is to be made has its room, but not all of it: it may be far more than is made at a
+        // time, and small portions would make it worse.
         let room = room - wanted.min(room / 2);
         u32::try_from(room / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
@@ -392,8 +406,8 @@ impl Claimed {
         }
     }
 
-    /// Header and the first `length` bytes of the payload in one piece, and how many bytes had to be copied for that: none, but for a
-    /// block that other sessions hold too.
+    /// Header and the first `length` bytes of the payload in one piece, and how many bytes had to
+    /// be copied for that: none, but for a block that other sessions hold too.
     pub fn into_datagram(self, header: &[u8], length: usize) -> (Bytes, usize) {
         match self.payload {
             Payload::Sole(mut slot) => {
@@ -411,7 +425,8 @@ impl Claimed {
         }
     }
 
-    /// Header and the first `length` bytes of the payload as pieces of a stream; no payload is copied.
+    /// Header and the first `length` bytes of the payload as pieces of a stream; no payload is
+    /// copied.
     pub fn into_chunks(self, header: &[u8], length: usize) -> (Bytes, Option<Bytes>) {
         match self.payload {
             Payload::Sole(_) => (self.into_datagram(header, length).0, None),

@@ -1,4 +1,5 @@
-//! The gateway as a player sees it: playlists that ffmpeg wrote, and HTTP against a server with its own origin.
+//! The gateway as a player sees it: playlists that ffmpeg wrote, and HTTP against a server with its
+//! own origin.
 
 #[expect(dead_code, reason = "other tests use all of it")]
 #[path = "client/script.rs"]
@@ -23,7 +24,8 @@ use reqwest::{Method, Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Written by ffmpeg 5.1 with `-hls_base_url`, `-hls_key_info_file`, `-hls_flags single_file` and `-var_stream_map`.
+/// Written by ffmpeg 5.1 with `-hls_base_url`, `-hls_key_info_file`, `-hls_flags single_file` and
+/// `-var_stream_map`.
 const ABSOLUTE: &str = include_str!("playlists/absolute.m3u8");
 const ENCRYPTED: &str = include_str!("playlists/encrypted.m3u8");
 const RANGES: &str = include_str!("playlists/ranges.m3u8");
@@ -264,7 +266,8 @@ async fn a_failing_origin_is_asked_a_few_times_for_one_request() {
     path.close().await;
 }
 
-/// As many half-sent requests as there are places, and more: each is given up for a connection that comes later.
+/// As many half-sent requests as there are places, and more: each is given up for a connection that
+/// comes later.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_keep_no_player_out() {
     let head_timeout = Duration::from_secs(3600);
@@ -302,7 +305,8 @@ async fn half_sent_requests_cut_no_answer_off() {
     path.close().await;
 }
 
-/// Whole requests whose answers nobody reads, as many as there are places: the oldest are given up for players that come later.
+/// Whole requests whose answers nobody reads, as many as there are places: the oldest are given up
+/// for players that come later.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_nobody_reads_keep_no_player_out() {
     let stall_timeout = Duration::from_millis(500);
@@ -380,7 +384,8 @@ async fn playlists_lead_to_the_gateway_and_segments_come_ahead() {
     assert_eq!(response.text().await.unwrap(), playlist("/live/bunny/"));
     assert_eq!(path.get("/live/elsewhere.m3u8").await.text().await.unwrap(), playlist("https://cdn.invalid/x/"));
 
-    // The gateway asks for the first one by itself; for the one after that which a player asks for, and then for more of them.
+    // The gateway asks for the first one by itself; for the one after that which a player asks for,
+    // and then for more of them.
     until(|| path.origin.count("/vod/bunny/s0.ts").sent == 1).await;
     assert_eq!(path.get("/live/bunny/s2.ts?t=2").await.bytes().await.unwrap(), bytes(20_002));
     until(|| (3..6).all(|number| path.origin.count(&format!("/vod/bunny/s{number}.ts")).sent == 1)).await;
@@ -416,7 +421,8 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
     }
 }
 
-/// Which rendition is played only the player knows, so that pictures are asked for and not fetched; of sound there is no choice.
+/// Which rendition is played only the player knows, so that pictures are asked for and not fetched;
+/// of sound there is no choice.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     let path = Path::open().await;

@@ -18,8 +18,8 @@ use crate::object::Shape;
 /// What a batch asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4 at
-    /// most. Their rows are the same, so that one expectation holds for all.
+    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4
+    /// at most. Their rows are the same, so that one expectation holds for all.
     Generations,
     /// 8 coded blocks of one, or n if that is less.
     FewBlocks,
@@ -41,8 +41,8 @@ impl Load {
     }
 }
 
-/// An open device with a batch for it. Fields are dropped in this order: the thread ends when nobody
-/// holds the device.
+/// An open device with a batch for it. Fields are dropped in this order: the thread ends when
+/// nobody holds the device.
 pub struct Bed {
     _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
@@ -110,7 +110,8 @@ impl fmt::Debug for Bed {
     }
 }
 
-/// Slots for blocks. Where the device has memory of its own they are pinned and lie side by side, as in the ring.
+/// Slots for blocks. Where the device has memory of its own they are pinned and lie side by side,
+/// as in the ring.
 fn slots(
     device: &Device,
     block_bytes: usize,

@@ -25,8 +25,8 @@ pub struct EncodeRate {
     pub memory: Option<Memory>,
 }
 
-/// Encodes for about this long, n blocks of each generation, having compared the first batch with the
-/// definition.
+/// Encodes for about this long, n blocks of each generation, having compared the first batch with
+/// the definition.
 pub fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
     let work = Work::new(n, k);
     let mut bed = Bed::open(config, &work, Load::Generations)?;

@@ -66,8 +66,8 @@ impl Work {
         rows
     }
 
-    /// The inverse of these. There is but one, so that the definition is asked once; none if what was
-    /// found is not the inverse.
+    /// The inverse of these. There is but one, so that the definition is asked once; none if what
+    /// was found is not the inverse.
     pub fn inverse(&self) -> Option<&[u8]> {
         let inverse = self.inverse.get_or_init(|| {
             let (n, rows) = (self.n(), self.rows());
@@ -86,7 +86,8 @@ impl Work {
     }
 }
 
-/// Every row of `n` coefficients times the blocks, as the definition has it. All cores work on it: at n = 1024 it takes seconds.
+/// Every row of `n` coefficients times the blocks, as the definition has it. All cores work on it:
+/// at n = 1024 it takes seconds.
 fn combine_all(rows: &[u8], blocks: &[u8], n: usize, block_bytes: usize) -> Vec<u8> {
     let each = (rows.len() / n).div_ceil(thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let combine =

@@ -1,5 +1,5 @@
-//! Parts of files, and what a GPU that codes them does: the interface of file coding, which is a tool
-//! (`nccodec`).
+//! Parts of files, and what a GPU that codes them does: the interface of file coding, which is a
+//! tool (`nccodec`).
 //!
 //! A *portion* is a part of a file that is coded by itself: a stripe of Reed-Solomon, the source
 //! blocks of a segment. A GPU takes a *bite* at a time: as many portions as are worth a launch.
@@ -51,8 +51,8 @@ pub enum Work {
         /// Of each.
         bytes: usize,
     },
-    /// Plans over source blocks, one behind the other. A plan may have fewer inputs and outputs than
-    /// there is room for.
+    /// Plans over source blocks, one behind the other. A plan may have fewer inputs and outputs
+    /// than there is room for.
     Replay {
         /// One a source block.
         plans: Vec<Arc<Plan>>,
@@ -198,8 +198,8 @@ pub trait Coder {
     fn begin(&mut self, bite: Vec<Portion>) -> Result<(), Spat>;
     /// Waits for the bite begun first, of which there has to be one.
     fn end(&mut self) -> (Vec<Portion>, Result<(), Error>);
-    /// What allocates memory that it reads and writes fast, if there is a difference; `None` of it if
-    /// there is no room.
+    /// What allocates memory that it reads and writes fast, if there is a difference; `None` of it
+    /// if there is no room.
     fn pinner(&self) -> Option<Pinner>;
 }
 

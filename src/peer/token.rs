@@ -13,7 +13,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub enum TokenSource {
     /// It stays the same.
     Fixed(Token),
-    /// The content of a file, without white space around it. Whoever renews it writes the file anew.
+    /// The content of a file, without white space around it. Whoever renews it writes the file
+    /// anew.
     File(PathBuf),
 }
 
@@ -23,8 +24,8 @@ impl TokenSource {
         if is_token(text) { Ok(Self::Fixed(Token(text.to_owned()))) } else { Err(NO_TOKEN.to_owned()) }
     }
 
-    /// What a command line names: `--token`, or else `--token-file`. A file that has no token now is
-    /// an error now.
+    /// What a command line names: `--token`, or else `--token-file`. A file that has no token now
+    /// is an error now.
     pub fn of_options(token: Option<&str>, file: Option<&Path>) -> Result<Option<Self>, String> {
         let source = match (token, file) {
             (Some(token), _) => Self::fixed(token).map_err(|error| format!("--token: {error}"))?,
@@ -71,7 +72,8 @@ impl Current {
         self.newer(now)
     }
 
-    /// A token that has not been sent on this connection yet, if it is time to look and there is one.
+    /// A token that has not been sent on this connection yet, if it is time to look and there is
+    /// one.
     pub(super) fn newer(&mut self, now: Instant) -> Option<Token> {
         let source = self.source.as_ref().filter(|_| self.look_at <= now)?;
         self.look_at = now + LOOK_EVERY;
@@ -88,7 +90,8 @@ impl Current {
         }
     }
 
-    /// The server does not take what was sent, or wants a token where there is none: a newer one is looked for at once.
+    /// The server does not take what was sent, or wants a token where there is none: a newer one is
+    /// looked for at once.
     pub(super) fn refused(&mut self, now: Instant, has_certificate: bool) {
         self.look_at = now;
         match (&self.source, has_certificate) {

@@ -47,9 +47,9 @@ use crate::wire::{CloseCode, Violation, frame};
 /// Most blocks of one write.
 const WRITE_BLOCKS_MAX: u32 = 64;
 
-/// Bytes of blocks that may wait for QUIC to take them, beside a quarter of the congestion window, and
-/// bytes that QUIC may hold beyond twice that window. What waits or lies in QUIC cannot be overtaken
-/// by what becomes due earlier; on a path of 1 Mbit/s, 16 KiB take 130 ms.
+/// Bytes of blocks that may wait for QUIC to take them, beside a quarter of the congestion window,
+/// and bytes that QUIC may hold beyond twice that window. What waits or lies in QUIC cannot be
+/// overtaken by what becomes due earlier; on a path of 1 Mbit/s, 16 KiB take 130 ms.
 const WAITING_BYTES: usize = 8 << 10;
 const UNSENT_BYTES: u64 = 16 << 10;
 
@@ -68,8 +68,9 @@ const PRIORITY_STEP: Duration = Duration::from_millis(10);
 /// Control bytes taken from QUIC at once.
 const CONTROL_READ_MAX: usize = 16 * 1024;
 
-/// What a peer may leave behind before no more control frames of it are read: questions without an answer yet, answers that wait for it to
-/// read, and whole objects that it has not taken. An honest peer comes near none of them.
+/// What a peer may leave behind before no more control frames of it are read: questions without an
+/// answer yet, answers that wait for it to read, and whole objects that it has not taken. An honest
+/// peer comes near none of them.
 const UNANSWERED_MAX: usize = 128;
 const UNREAD_MAX: usize = 64;
 const UNDELIVERED_MAX: usize = 16;
@@ -95,7 +96,8 @@ pub struct Context {
     pub drain: watch::Receiver<Option<Duration>>,
 }
 
-/// Runs a session until its connection ends or the server has drained. It holds its `place` among those of its address until then.
+/// Runs a session until its connection ends or the server has drained. It holds its `place` among
+/// those of its address until then.
 pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
@@ -278,7 +280,8 @@ struct Patience {
 }
 
 impl Patience {
-    /// Waits until it is waited no more, because the peer has taken nothing for too long, or for a moment while others need the room.
+    /// Waits until it is waited no more, because the peer has taken nothing for too long, or for a
+    /// moment while others need the room.
     async fn ends(&mut self, is_taken: &AtomicBool) {
         loop {
             tokio::time::sleep(GRACE.min(self.stall_timeout)).await;
@@ -553,14 +556,16 @@ impl Session {
         }
     }
 
-    /// How many blocks it may have asked of the ring, and how many hold. Room that others make is seen with the next block that comes or
-    /// goes: there always is one, for everybody may have some.
+    /// How many blocks it may have asked of the ring, and how many hold. Room that others make is
+    /// seen with the next block that comes or goes: there always is one, for everybody may have
+    /// some.
     fn share(&self) -> u32 {
         self.proto.block_bytes_max().map_or(u32::MAX, |block_bytes| self.context.ring.share(block_bytes))
     }
 
-    /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long keeps their memory from others. To be
-    /// called before more are sent: what was sent last has had no time yet.
+    /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long
+    /// keeps their memory from others. To be called before more are sent: what was sent last has
+    /// had no time yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
         for (alias, stream) in &mut self.streams {
             if let StreamState::Busy(Writing { is_taken, since, .. }) = &mut stream.state
@@ -674,8 +679,8 @@ impl Session {
         Ok(())
     }
 
-    /// When the control stream may be read again: its peer has sent more than its share, or owes a second's worth of what was sent
-    /// to it, which short objects within answers may be.
+    /// When the control stream may be read again: its peer has sent more than its share, or owes a
+    /// second's worth of what was sent to it, which short objects within answers may be.
     fn control_resumes(&self, now: Instant) -> Option<Instant> {
         let owed = self.visitor.allowance(now).err().filter(|paid| *paid > now + Duration::from_secs(1));
         self.proto.control_resumes(now).max(owed)
@@ -717,9 +722,9 @@ impl Session {
         Ok(())
     }
 
-    /// Lets QUIC hold what the path can take and little more: what QUIC holds leaves in the order in
-    /// which it was handed over, and is lost to the peer if its request stops. Twice the congestion
-    /// window, because QUIC counts what was acknowledged behind a loss as held.
+    /// Lets QUIC hold what the path can take and little more: what QUIC holds leaves in the order
+    /// in which it was handed over, and is lost to the peer if its request stops. Twice the
+    /// congestion window, because QUIC counts what was acknowledged behind a loss as held.
     fn adapt_window(&mut self, now: Instant) {
         if now < self.window.look_at || (self.streams.is_empty() && self.deliveries.is_empty()) {
             return;
@@ -736,8 +741,8 @@ impl Session {
     }
 
     /// Bytes of blocks that wait until QUIC takes them, and when the first of them is not counted
-    /// any more. A write that has not moved for [`WAITING_FOR`] waits for the peer's flow control of
-    /// its own stream, or for a stream, and holds up no others.
+    /// any more. A write that has not moved for [`WAITING_FOR`] waits for the peer's flow control
+    /// of its own stream, or for a stream, and holds up no others.
     fn waiting(&self, now: Instant) -> (usize, Option<Instant>) {
         let writes = self.streams.values().filter_map(|stream| match &stream.state {
             StreamState::Busy(Writing { bytes, since, .. }) => Some((*bytes, *since + WAITING_FOR)),
@@ -774,8 +779,8 @@ impl Session {
             };
             let room = room.min(self.affordable(claim.alias, allowance.min(left)));
             if busy || room == 0 || left == 0 {
-                // Without a share the server has no memory for it; otherwise the peer has not taken what it has.
-                // What this turn has begun to write may be taken at once.
+                // Without a share the server has no memory for it; otherwise the peer has not taken
+                // what it has. What this turn has begun to write may be taken at once.
                 if busy || (share > 0 && (left > 0 || was_full)) {
                     self.proto.note_held_back(claim.alias);
                 }
@@ -838,7 +843,8 @@ impl Session {
     fn datagrams_left(&mut self, result: Result<(), SendDatagramError>) -> Result<(), End> {
         self.datagrams = None;
         match result {
-            // The path's limit fell between look and send: those blocks are lost like any other, and the next go by stream.
+            // The path's limit fell between look and send: those blocks are lost like any other,
+            // and the next go by stream.
             Ok(()) | Err(SendDatagramError::TooLarge) => Ok(()),
             Err(SendDatagramError::ConnectionLost(error)) => Err(error.into()),
             Err(SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled) => Ok(()),
@@ -853,7 +859,8 @@ impl Session {
         let mut priority = priority(self.begun, claim.deadline, others.map(|(_, other)| (other.deadline, other.priority)));
         let idle = match self.streams.remove(&claim.alias) {
             Some(RequestStream { state: StreamState::Idle(stream), priority: before, .. }) => {
-                // A stream is never moved forward: QUIC would send what it has of it in its old place.
+                // A stream is never moved forward: QUIC would send what it has of it in its old
+                // place.
                 priority = priority.min(before);
                 if priority != before {
                     let _ = stream.set_priority(priority);
@@ -1010,8 +1017,8 @@ fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
 }
 
-/// The priority of the stream of a request that is due at `deadline`, beside streams whose deadline and
-/// priority are `others`: later deadlines give way. A request whose deadline was moved forward
+/// The priority of the stream of a request that is due at `deadline`, beside streams whose deadline
+/// and priority are `others`: later deadlines give way. A request whose deadline was moved forward
 /// keeps the priority that its stream began with, because QUIC sends what it already has of a
 /// stream in the place that the stream had then. Requests that are due after it must not overtake
 /// it, so their streams go behind that one.

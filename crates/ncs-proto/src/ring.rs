@@ -1,16 +1,20 @@
 //! Who wants which coded blocks, and which are ready: the ring's books, as a plain value.
 //!
-//! A *line* is what one generation has in the ring. Sessions add to what they want of a line and claim what is ready; the encoder
-//! takes orders, which are the difference, and publishes what it made. When there is less than is wanted, what is due first is made first, and
-//! whoever has the earliest deadline gets it; of equals those that have waited longest. Demand and supply are counted in blocks, so
-//! that every operation costs about the same however many sessions there are, but for `max_reuse` above one.
+//! A *line* is what one generation has in the ring. Sessions add to what they want of a line and
+//! claim what is ready; the encoder takes orders, which are the difference, and publishes what it
+//! made. When there is less than is wanted, what is due first is made first, and whoever has the
+//! earliest deadline gets it; of equals those that have waited longest. Demand and supply are
+//! counted in blocks, so that every operation costs about the same however many sessions there are,
+//! but for `max_reuse` above one.
 //!
-//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is nothing to make until it is resumed. A
-//! single line can be *held* in the same way.
+//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is
+//! nothing to make until it is resumed. A single line can be *held* in the same way.
 //!
-//! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel coefficient by coefficient, and who
-//! does not take such vectors gets dense ones. Source blocks, and parity blocks of Reed-Solomon, are ordered by number for one session, and lie in a line of that session; so
-//! do recoded ones, because whoever does not have all of a generation has no more for a session than it has itself.
+//! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel
+//! coefficient by coefficient, and who does not take such vectors gets dense ones. Source blocks,
+//! and parity blocks of Reed-Solomon, are ordered by number for one session, and lie in a line of
+//! that session; so do recoded ones, because whoever does not have all of a generation has no more
+//! for a session than it has itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
@@ -22,11 +26,12 @@ use ncs_codec::block::ELEMENT_BYTES;
 use crate::object::{Codec, GenerationKey, SegmentKey};
 use crate::time::Instant;
 
-/// Bytes before a block's payload in its slot: room for the header of a block with a seed or an index (10 bytes) and a cache line of
-/// alignment.
+/// Bytes before a block's payload in its slot: room for the header of a block with a seed or an
+/// index (10 bytes) and a cache line of alignment.
 pub const HEADROOM: usize = 64;
 
-/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are few, and always a multiple of it.
+/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are
+/// few, and always a multiple of it.
 pub const fn headroom(coefficients: usize) -> usize {
     (HEAD_MAX + coefficients).next_multiple_of(HEADROOM)
 }
@@ -54,20 +59,23 @@ pub enum Lane {
     Coded,
     /// Coded blocks of rows with this many coefficients other than zero, for whoever claims them.
     Sparse(NonZeroU16),
-    /// Blocks that this session ordered by their numbers: source blocks, and parity blocks behind them.
+    /// Blocks that this session ordered by their numbers: source blocks, and parity blocks behind
+    /// them.
     Source(SessionId),
     /// Recoded blocks for this session.
     Recoded(SessionId),
 }
 
 impl Lane {
-    /// Where coded blocks of a generation of `n` blocks lie if its rows are to have this many coefficients other than zero. As many as
+    /// Where coded blocks of a generation of `n` blocks lie if its rows are to have this many
+    /// coefficients other than zero. As many as
     /// `n` make a row dense.
     pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
         row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
     }
 
-    /// Room that slots of a segment with this code need in front of the payload if its coded blocks of `n` and fewer lie here.
+    /// Room that slots of a segment with this code need in front of the payload if its coded blocks
+    /// of `n` and fewer lie here.
     pub fn headroom(self, codec: Codec, n: u16) -> usize {
         let n = usize::from(n);
         match (codec, self) {
@@ -150,10 +158,12 @@ impl Blocks {
 #[derive(Debug)]
 pub struct Board<T> {
     lines: HashMap<LineKey, Line<T>>,
-    /// Lines with something to make, the most urgent first, and of equals those that have waited longest.
+    /// Lines with something to make, the most urgent first, and of equals those that have waited
+    /// longest.
     hungry: BTreeMap<Place, LineKey>,
     next_place: u64,
-    /// Segments that are parked, and which of their lines there is something to make of. May name lines that are gone.
+    /// Segments that are parked, and which of their lines there is something to make of. May name
+    /// lines that are gone.
     parked: HashMap<SegmentKey, HashSet<LineKey>>,
     /// Lines that are held, by their segments. May name lines that are gone.
     held: HashMap<SegmentKey, HashSet<LineKey>>,
@@ -197,7 +207,8 @@ struct Line<T> {
     waiters: BTreeMap<(Instant, SessionId), Waker>,
     /// Ready blocks that those who were woken may have, and nobody else.
     promised: usize,
-    /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for that.
+    /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for
+    /// that.
     need: u32,
     place: Option<Place>,
     /// Its surplus, as counted in [`Board::spare`].
@@ -225,7 +236,8 @@ struct Want {
 }
 
 impl<T> Board<T> {
-    /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with what `share` makes of it.
+    /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with
+    /// what `share` makes of it.
     pub fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
         let (lines, parked) = (HashMap::new(), HashMap::new());
         Self {
@@ -250,7 +262,8 @@ impl<T> Board<T> {
         std::mem::take(&mut self.woken)
     }
 
-    /// A session wants this many more blocks of a line of coded ones. The deadline is the first that it names as long as it wants some.
+    /// A session wants this many more blocks of a line of coded ones. The deadline is the first
+    /// that it names as long as it wants some.
     pub fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32, deadline: Instant) {
         self.line(key).add_want(session, blocks, deadline);
         self.settle(key);
@@ -272,7 +285,8 @@ impl<T> Board<T> {
         self.settle(key);
     }
 
-    /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken when there are.
+    /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken
+    /// when there are.
     pub fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
         let (max_reuse, share) = (self.max_reuse, self.share);
         let Some(line) = self.lines.get_mut(&key) else { return Vec::new() };
@@ -366,16 +380,18 @@ impl<T> Board<T> {
         self.settle(order.line);
     }
 
-    /// An order cannot be made now, nor can any other of its segment: they are kept until it is resumed.
+    /// An order cannot be made now, nor can any other of its segment: they are kept until it is
+    /// resumed.
     ///
-    /// Lines that are in the queue already are taken out of it as they come to its head, so this costs the same however many
-    /// there are.
+    /// Lines that are in the queue already are taken out of it as they come to its head, so this
+    /// costs the same however many there are.
     pub fn park(&mut self, order: &Order) {
         self.parked.entry(order.line.generation.segment).or_default();
         self.give_up(order);
     }
 
-    /// An order cannot be made now: what is wanted of its line is kept until the segment is resumed.
+    /// An order cannot be made now: what is wanted of its line is kept until the segment is
+    /// resumed.
     pub fn hold(&mut self, order: &Order) {
         self.held.entry(order.line.generation.segment).or_default().insert(order.line);
         self.give_up(order);
@@ -410,7 +426,8 @@ impl<T> Board<T> {
         }
     }
 
-    /// The encoder made these blocks, in the order in which they were ordered. Gives back what nobody can have any more.
+    /// The encoder made these blocks, in the order in which they were ordered. Gives back what
+    /// nobody can have any more.
     pub fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
         let (clock, uses_left) = (self.clock, if key.lane.is_shared() { self.max_reuse } else { 1 });
@@ -436,7 +453,8 @@ impl<T> Board<T> {
         Vec::new()
     }
 
-    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got theirs longest ago and whose blocks are
+    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got
+    /// theirs longest ago and whose blocks are
     /// `of_use`: those of a line are alike.
     pub fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
         let has_some = |line: &Line<T>| line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block));
@@ -500,7 +518,8 @@ impl<T> Board<T> {
         self.lines.entry(key).or_insert_with(Line::new)
     }
 
-    /// Brings the order book in step with one line after any change to it, and forgets the line if nothing is left of it.
+    /// Brings the order book in step with one line after any change to it, and forgets the line if
+    /// nothing is left of it.
     fn settle(&mut self, key: LineKey) {
         let max_reuse = self.max_reuse;
         let Some(line) = self.lines.get_mut(&key) else { return };
@@ -609,8 +628,8 @@ impl<T> Line<T> {
         self.ready.drain(..count).map(|ready| ready.block).collect()
     }
 
-    /// Promises what is ready to those who wait, each as much as it wants, and wakes them: whoever comes by meanwhile must not leave them with
-    /// less, or nothing, to be woken for again.
+    /// Promises what is ready to those who wait, each as much as it wants, and wakes them: whoever
+    /// comes by meanwhile must not leave them with less, or nothing, to be woken for again.
     fn promise(&mut self, woken: &mut Vec<Waker>) {
         while self.ready.len() > self.promised {
             let Some(((_, session), waker)) = self.waiters.pop_first() else { break };
@@ -658,7 +677,8 @@ impl<T> Line<T> {
         u32::try_from(missing.saturating_sub(u64::from(self.making))).unwrap_or(u32::MAX)
     }
 
-    /// With reuse a session needs blocks that it has not seen, and all sessions together need enough uses.
+    /// With reuse a session needs blocks that it has not seen, and all sessions together need
+    /// enough uses.
     fn missing_shared(&self, max_reuse: u32) -> u64 {
         let unseen = |cursor: u64| self.ready.iter().rev().take_while(|ready| ready.number >= cursor).count() as u64;
         let longest =
@@ -695,8 +715,9 @@ impl<T> Line<T> {
         }
     }
 
-    /// Where blocks are reused: wakes as many waiters as these can serve. Each of them wakes the next when it has taken its share, so that no
-    /// block is left lying while somebody waits for it.
+    /// Where blocks are reused: wakes as many waiters as these can serve. Each of them wakes the
+    /// next when it has taken its share, so that no block is left lying while somebody waits for
+    /// it.
     fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
             let Some((waker, wanted)) = self.next_waiter() else { break };

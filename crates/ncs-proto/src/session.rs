@@ -1,22 +1,28 @@
-//! The server's side of a conversation, without I/O: what may be asked, what is owed, in which order.
+//! The server's side of a conversation, without I/O: what may be asked, what is owed, in which
+//! order.
 //!
-//! Messages go in with [`Proto::handle_message`], answers of the rest of the server with [`Proto::resolved`], [`Proto::found`] and
-//! [`Proto::announced`]. Out come messages ([`Proto::poll_message`]), questions and endings ([`Proto::poll_event`]), demand for the
-//! ring ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]). After any call that puts
-//! something in, poll all of them until they are empty; polling too often is harmless. [`Proto::poll_timeout`] may have changed after any call.
+//! Messages go in with [`Proto::handle_message`], answers of the rest of the server with
+//! [`Proto::resolved`], [`Proto::found`] and [`Proto::announced`]. Out come messages
+//! ([`Proto::poll_message`]), questions and endings ([`Proto::poll_event`]), demand for the ring
+//! ([`Proto::poll_want`]), and the order in which requests may claim blocks ([`Proto::claims`]).
+//! After any call that puts something in, poll all of them until they are empty; polling too often
+//! is harmless. [`Proto::poll_timeout`] may have changed after any call.
 //!
-//! Hashes and checksums of a segment's blocks are judged by where the segment lies, like blocks of it: it is found first, and only then asked
-//! about ([`Event::Hashes`], [`Event::Checks`]).
+//! Hashes and checksums of a segment's blocks are judged by where the segment lies, like blocks of
+//! it: it is found first, and only then asked about ([`Event::Hashes`], [`Event::Checks`]).
 //!
-//! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`] and, when [`Proto::poll_credential`] gives it a
-//! token to judge, with [`Proto::judged`]. Questions that it does not allow are put all the same, as questions for what is nowhere: they
+//! What a peer may ask for is an [`Access`], which the driver brings with [`Proto::set_access`]
+//! and, when [`Proto::poll_credential`] gives it a token to judge, with [`Proto::judged`].
+//! Questions that it does not allow are put all the same, as questions for what is nowhere: they
 //! take the way, and the time, of a question for a stream that does not exist.
 //!
-//! A request is credit that runs down. A window of it is registered at the ring, so that nothing is encoded for a peer that does
-//! not read; the rest waits until blocks have left. Requests are served by earliest deadline.
+//! A request is credit that runs down. A window of it is registered at the ring, so that nothing is
+//! encoded for a peer that does not read; the rest waits until blocks have left. Requests are
+//! served by earliest deadline.
 //!
-//! A request leases its segment while blocks of it are to leave, and no longer: one without credit keeps nothing in memory, takes the
-//! lease again when credit comes, and is ended if its segment goes meanwhile, or if none comes for [`Config::stall_timeout`].
+//! A request leases its segment while blocks of it are to leave, and no longer: one without credit
+//! keeps nothing in memory, takes the lease again when credit comes, and is ended if its segment
+//! goes meanwhile, or if none comes for [`Config::stall_timeout`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -43,7 +49,8 @@ use crate::wire::{MINOR, Violation, block};
 /// Messages that wait for the control stream; a peer that lets more pile up is not reading.
 const OUTBOX_MAX: usize = 1024;
 
-/// How long a peer counts as a viewer of a stream after a question for it; and how often it is looked whether one still has a request open.
+/// How long a peer counts as a viewer of a stream after a question for it; and how often it is
+/// looked whether one still has a request open.
 const WATCHES_FOR: Duration = Duration::from_secs(30);
 const WATCH_LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,11 +59,13 @@ const STREAMS_TALLIED_MAX: usize = 32;
 
 /// How long it is remembered by which path a peer was told of a segment.
 const TOLD_FOR: Duration = Duration::from_secs(30);
-/// How often a request is looked at, whether its segment is still there: a peer that says and reads nothing wakes nobody.
+/// How often a request is looked at, whether its segment is still there: a peer that says and reads
+/// nothing wakes nobody.
 const LEASE_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// When a question or REQUEST may be made again that would keep too much in memory.
 const LEASES_RETRY: Duration = Duration::from_millis(200);
-/// When a newcomer may ask again that there is no time for, and for how long a peer is one: about until it is found that there were too many.
+/// When a newcomer may ask again that there is no time for, and for how long a peer is one: about
+/// until it is found that there were too many.
 const CROWDED_RETRY: Duration = Duration::from_secs(2);
 const NEWCOMER_FOR: Duration = Duration::from_secs(10);
 /// When to ask a relay again that cannot send a segment in the way that was asked for.
@@ -75,12 +84,15 @@ const NO_STREAM: &str = "?";
 /// What is said of whatever is not there, to those who may not have everything.
 const NOT_THERE: &str = "no such object";
 
-/// What a GET or SUBSCRIBE costs, where a lookup of a segment is one: paths are parsed, and signed answers made.
+/// What a GET or SUBSCRIBE costs, where a lookup of a segment is one: paths are parsed, and signed
+/// answers made.
 const GET_COST: u32 = 4;
-/// How many questions are taken of a session in a second though others of its address or token have asked for more than their share.
+/// How many questions are taken of a session in a second though others of its address or token have
+/// asked for more than their share.
 const ASSURED_PER_SECOND: u64 = 100;
 
-/// How many OFFERs and HAVEs may come at once, as after a new connection, and one more in which time.
+/// How many OFFERs and HAVEs may come at once, as after a new connection, and one more in which
+/// time.
 const OFFERS_MAX: u32 = 32;
 const OFFERS_EVERY: Duration = Duration::from_millis(200);
 
@@ -91,7 +103,8 @@ pub const INTRODUCE_EVERY: Duration = Duration::from_secs(1);
 const TOKENS_MAX: u32 = 8;
 const TOKEN_EVERY: Duration = Duration::from_secs(5);
 
-/// How many questions for checksums may come at once, and one more in which time: each costs a pass over a generation.
+/// How many questions for checksums may come at once, and one more in which time: each costs a pass
+/// over a generation.
 const CHECKS_MAX: u32 = 16;
 const CHECKS_EVERY: Duration = Duration::from_millis(250);
 
@@ -104,7 +117,8 @@ const BLAMES_EVERY: Duration = Duration::from_secs(10);
 pub struct Config {
     /// What the server calls itself.
     pub agent: &'static str,
-    /// Open requests, one for each generation under way; and as many questions that wait for an answer.
+    /// Open requests, one for each generation under way; and as many questions that wait for an
+    /// answer.
     pub requests_max: u16,
     /// Blocks of unspent credit of a request.
     pub credit_max: u32,
@@ -116,7 +130,8 @@ pub struct Config {
     pub window_blocks: u32,
     /// Bytes of control frames that are read of a peer in a second; more have to wait.
     pub control_bytes_per_second: u64,
-    /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
+    /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE
+    /// counts as four. More have to wait.
     pub questions_per_second: u32,
     /// The same of those who share an address. Who asks for little is not held up.
     pub address_questions_per_second: u32,
@@ -124,7 +139,8 @@ pub struct Config {
     pub token_questions_per_second: u32,
     /// A request that no credit comes for ends after this time.
     pub stall_timeout: Duration,
-    /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
+    /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on
+    /// their way to it. One of them may be larger.
     pub leased_bytes_max: u64,
     /// The same of those who share an address.
     pub address_leased_bytes_max: u64,
@@ -184,7 +200,8 @@ pub struct Proto {
     access: Access,
     /// What waits to be judged.
     credential: Option<Credential>,
-    /// How fast tokens and tickets, questions for checksums, reports of wrong blocks, and news of what a peer holds may come.
+    /// How fast tokens and tickets, questions for checksums, reports of wrong blocks, and news of
+    /// what a peer holds may come.
     tokens: Rate,
     checks: Rate,
     blames: Rate,
@@ -226,7 +243,8 @@ pub struct Proto {
     assured: Budget,
     datagram_max: Option<usize>,
     tally: Tally,
-    /// GETs and SUBSCRIBEs without an answer yet, and REQUESTs that are looked for or open: of which streams, and since when.
+    /// GETs and SUBSCRIBEs without an answer yet, and REQUESTs that are looked for or open: of
+    /// which streams, and since when.
     asking: HashMap<u64, Asking>,
     aliases: HashMap<u16, Asking>,
     /// The streams that the peer watches, and until when if nothing happens.
@@ -282,7 +300,8 @@ pub enum Event {
         /// Where it is counted until it has left. One that is revoked ends the delivery.
         shares: Vec<Share>,
     },
-    /// The peer serves others on this port of its address, with the certificate of this SHA-256; not any more, on port 0.
+    /// The peer serves others on this port of its address, with the certificate of this SHA-256;
+    /// not any more, on port 0.
     Offer {
         /// UDP.
         port: u16,
@@ -499,8 +518,8 @@ enum About {
     Checks(GetChecks),
 }
 
-/// What the peer was told of by the id of a segment. It holds no lease: a peer that asks for nothing but names must not keep segments
-/// in the store.
+/// What the peer was told of by the id of a segment. It holds no lease: a peer that asks for
+/// nothing but names must not keep segments in the store.
 #[derive(Debug)]
 struct Told {
     path: Arc<str>,
@@ -508,7 +527,8 @@ struct Told {
     /// Its place in the order in which the peer was told of anything.
     named: u64,
     until: Instant,
-    /// How long the peer's question waited for the answer, once the segment was complete at its source.
+    /// How long the peer's question waited for the answer, once the segment was complete at its
+    /// source.
     waited: Duration,
     /// When the peer was last told who else has it.
     introduced: Option<Instant>,
@@ -529,7 +549,8 @@ struct Open {
     deadline: Instant,
     /// Blocks that may still leave.
     credit: u32,
-    /// Blocks to send by their numbers before any other, not yet registered at the ring: source blocks, and parity blocks behind them.
+    /// Blocks to send by their numbers before any other, not yet registered at the ring: source
+    /// blocks, and parity blocks behind them.
     numbered: VecDeque<Range<u16>>,
     source_wanted: u32,
     coded_wanted: u32,
@@ -538,7 +559,8 @@ struct Open {
     reported: (u32, u32),
     /// Blocks that have left.
     left: u64,
-    /// Whether blocks have had to wait for the peer: for its credit, its path, or its acknowledgements.
+    /// Whether blocks have had to wait for the peer: for its credit, its path, or its
+    /// acknowledgements.
     is_held_back: bool,
 }
 
@@ -560,7 +582,8 @@ struct Tenancy {
     used_at: Instant,
 }
 
-/// What counts what a session keeps in memory, and how many bytes each may count. Clones count in the same books.
+/// What counts what a session keeps in memory, and how many bytes each may count. Clones count in
+/// the same books.
 #[derive(Debug, Clone)]
 pub struct Ledgers {
     by: SessionId,
@@ -704,8 +727,8 @@ impl Proto {
         self.control.spend(now, bytes as u64);
     }
 
-    /// When the control stream may be read again, if the peer has sent more than its share of bytes or questions: until then QUIC's flow control holds it
-    /// back.
+    /// When the control stream may be read again, if the peer has sent more than its share of bytes
+    /// or questions: until then QUIC's flow control holds it back.
     pub fn control_resumes(&self, now: Instant) -> Option<Instant> {
         // Who asks for little takes no lock that is its neighbours'.
         let shared = self.assured.resumes(now).and_then(|_| self.ledgers.resumes(now));
@@ -789,8 +812,8 @@ impl Proto {
         self.visit.take()
     }
 
-    /// The token or ticket that the last message has brought, to be judged before the next message is taken. Answer with
-    /// [`Proto::judged`].
+    /// The token or ticket that the last message has brought, to be judged before the next message
+    /// is taken. Answer with [`Proto::judged`].
     pub fn poll_credential(&mut self) -> Option<Credential> {
         self.credential.take()
     }
@@ -931,12 +954,14 @@ impl Proto {
         }
     }
 
-    /// The largest datagram that the path carries now; `None` if the peer takes none. To be read before each round of claims.
+    /// The largest datagram that the path carries now; `None` if the peer takes none. To be read
+    /// before each round of claims.
     pub fn set_datagram_max(&mut self, bytes: Option<usize>) {
         self.datagram_max = bytes.filter(|_| self.config.datagrams);
     }
 
-    /// Whether any open request may have its blocks in datagrams, so that their room is of interest.
+    /// Whether any open request may have its blocks in datagrams, so that their room is of
+    /// interest.
     pub fn takes_datagrams(&self) -> bool {
         self.requests.values().any(|open| open.accept.datagrams && !open.on_stream)
     }
@@ -959,7 +984,8 @@ impl Proto {
         self.is_crowded = is_crowded;
     }
 
-    /// What the peer's address keeps in memory, and the holder of its token: what is leased from now on is counted there.
+    /// What the peer's address keeps in memory, and the holder of its token: what is leased from
+    /// now on is counted there.
     pub fn set_ledgers(&mut self, address: Arc<Ledger>, token: Option<Arc<Ledger>>) {
         (self.ledgers.address.0, self.ledgers.token.0) = (Some(address), token);
     }
@@ -969,13 +995,15 @@ impl Proto {
         &self.ledgers
     }
 
-    /// Blocks are on their way to the peer, which has not acknowledged them: it may be about to give credit.
+    /// Blocks are on their way to the peer, which has not acknowledged them: it may be about to
+    /// give credit.
     pub fn note_unacknowledged(&mut self, now: Instant) {
         self.unacknowledged_at = now;
     }
 
-    /// The peer has acknowledged blocks. A stream says itself that it gets on ([`Proto::note_taken`]); of what travels in datagrams, the
-    /// request that is due first goes before others, so it is taken to be the one that gets on.
+    /// The peer has acknowledged blocks. A stream says itself that it gets on
+    /// ([`Proto::note_taken`]); of what travels in datagrams, the request that is due first goes
+    /// before others, so it is taken to be the one that gets on.
     pub fn note_progress(&mut self, now: Instant) {
         let in_datagrams = self.requests.values_mut().filter(|open| open.accept.datagrams && !open.on_stream);
         let leased = in_datagrams.filter_map(|open| Some((open.deadline, open.tenancy()?)));
@@ -1052,7 +1080,8 @@ impl Proto {
         self.events.pop_front().or_else(|| self.next_rescheduled())
     }
 
-    /// The next demand to register at the ring, where the session may have so many blocks there in all, and its deadline.
+    /// The next demand to register at the ring, where the session may have so many blocks there in
+    /// all, and its deadline.
     pub fn poll_want(&mut self, share: u32) -> Option<(Want, Instant)> {
         let registered: u32 = self.requests.values().map(|open| open.source_wanted + open.coded_wanted).sum();
         let (room, window) = (share.saturating_sub(registered), self.config.window_blocks);
@@ -1089,7 +1118,8 @@ impl Proto {
         claims
     }
 
-    /// Spends one block of a request's credit and makes the header of the block that leaves for it. `None` if the request has ended.
+    /// Spends one block of a request's credit and makes the header of the block that leaves for it.
+    /// `None` if the request has ended.
     pub fn stamp(&mut self, alias: u16, vector: &Vector, route: Route) -> Option<Stamp> {
         let open = self.requests.get_mut(&alias)?;
         let payload = block::payload_len(vector, &open.generation)?;
@@ -1118,7 +1148,8 @@ impl Proto {
         Some(Stamp { header, payload })
     }
 
-    /// So many blocks of a request have left, coded ones among them, with so many bytes of payload. To be called for a batch at a time.
+    /// So many blocks of a request have left, coded ones among them, with so many bytes of payload.
+    /// To be called for a batch at a time.
     pub fn note_sent(&mut self, now: Instant, alias: u16, blocks: u64, coded: u64, bytes: u64) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
         open.note_used(now, bytes, &self.ledgers);
@@ -1138,9 +1169,10 @@ impl Proto {
         }
     }
 
-    /// The first block of a live segment leaves, if none has left before: how long the server took for it. That is the time from the peer's
-    /// question, or from when the segment was complete at its source if that was later, to META; and from REQUEST until now. `None` also
-    /// where blocks had to wait for the peer.
+    /// The first block of a live segment leaves, if none has left before: how long the server took
+    /// for it. That is the time from the peer's question, or from when the segment was complete at
+    /// its source if that was later, to META; and from REQUEST until now. `None` also where blocks
+    /// had to wait for the peer.
     pub fn first_sent(&mut self, now: Instant, alias: u16) -> Option<Duration> {
         let open = self.requests.get(&alias)?;
         let is_first = open.birth.as_ref().is_some_and(|birth| birth.is_first_sent());
@@ -1219,7 +1251,8 @@ impl Proto {
             self.refuse(subscribe.request, &going_away());
             return Ok(());
         }
-        // HELLO does not say how many there may be, and a relay has those of all its peers: no reason to close.
+        // HELLO does not say how many there may be, and a relay has those of all its peers: no
+        // reason to close.
         if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
             let reason = "too many subscriptions".to_owned();
             self.refuse(subscribe.request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
@@ -1242,8 +1275,8 @@ impl Proto {
         if is_used { Err(Violation::Unexpected("number of a request that is in use")) } else { Ok(()) }
     }
 
-    /// Tells a peer once that it has to show something, if it asks without. Whatever it asks, so it learns nothing of what is there; it
-    /// would be closed for it soon.
+    /// Tells a peer once that it has to show something, if it asks without. Whatever it asks, so it
+    /// learns nothing of what is there; it would be closed for it soon.
     fn want_credential(&mut self) {
         if matches!(self.access, Access::Refused { .. }) && !std::mem::replace(&mut self.knows_credentials, true) {
             self.send(Message::Grant { lasts_ms: 0 });
@@ -1428,7 +1461,8 @@ impl Proto {
             return Ok(());
         }
         let codec = generation.codec;
-        // Who takes both gets what the stream is configured to begin with; with a code that is not recoded these are source blocks.
+        // Who takes both gets what the stream is configured to begin with; with a code that is not
+        // recoded these are source blocks.
         let begins_with_source = held.first_pass == FirstPass::Systematic || !request.accept.coded || !codec.is_recodable();
         let numbered = numbered(&request, &generation, begins_with_source)?;
         if !self.peer.as_ref().is_some_and(|peer| peer.codecs.have(codec)) {
@@ -1441,7 +1475,8 @@ impl Proto {
             self.reject(request.alias, RequestCode::Overload, Some(RECODED_RETRY));
             return Ok(());
         }
-        // Sparse rows have no seed that anybody else could draw them from: who does not take vectors as they are gets dense ones.
+        // Sparse rows have no seed that anybody else could draw them from: who does not take
+        // vectors as they are gets dense ones.
         let lane = match held.is_recoded {
             true => Lane::Recoded(self.session),
             false => Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
@@ -1503,7 +1538,8 @@ impl Proto {
         }
     }
 
-    /// Ends the requests for a segment that has gone, and those that have blocks to send of one that is not kept for them any more.
+    /// Ends the requests for a segment that has gone, and those that have blocks to send of one
+    /// that is not kept for them any more.
     fn end_void(&mut self) {
         let why = |open: &Open| match &open.tenure {
             Tenure::Leased(Tenancy { lease, .. }) if lease.is_void() => Some(Unleased::Gone),
@@ -1599,7 +1635,8 @@ impl Proto {
         Held { path: told.or(held.path), ..held }
     }
 
-    /// Asks for a segment: for the one that the peer means, where there are several of one id. `None` if nobody here has such a one.
+    /// Asks for a segment: for the one that the peer means, where there are several of one id.
+    /// `None` if nobody here has such a one.
     fn look_for(&mut self, id: SegmentId, meant: Meant) -> Option<u64> {
         let (coding, told) = match (meant, self.told_of(id, meant)) {
             (Meant::Foreign, _) => return None,
@@ -1639,7 +1676,8 @@ impl Proto {
         self.told.insert(name, told);
     }
 
-    /// A peer that asks for a segment may want to know who else has it: now, and once in a while as long as it goes on asking.
+    /// A peer that asks for a segment may want to know who else has it: now, and once in a while as
+    /// long as it goes on asking.
     fn consider_introducing(&mut self, now: Instant, name: (SegmentId, Coding)) {
         let Some(told) = self.told.get_mut(&name) else { return };
         let (segment, coding) = name;
@@ -1725,7 +1763,8 @@ impl Proto {
     }
 
     fn of_stream(&mut self, stream: &Arc<str>) -> &mut StreamTally {
-        // Names are the peer's: of many at once the rest counts with those whose stream is not known.
+        // Names are the peer's: of many at once the rest counts with those whose stream is not
+        // known.
         let name = if self.by_stream.len() < STREAMS_TALLIED_MAX { Arc::clone(stream) } else { "".into() };
         let at = self.by_stream.iter().position(|(counted, _)| *counted == *stream || *counted == name).unwrap_or_else(|| {
             self.by_stream.push((name, StreamTally::default()));
@@ -1775,7 +1814,8 @@ impl Open {
         }
     }
 
-    /// Registers what the window has room for: blocks by their numbers first, then coded ones, never more than the credit.
+    /// Registers what the window has room for: blocks by their numbers first, then coded ones,
+    /// never more than the credit.
     fn next_want(&mut self, window: u32, room: u32) -> Option<Want> {
         let registered = self.source_wanted + self.coded_wanted;
         let room = self.credit.min(window).saturating_sub(registered).min(room);
@@ -1806,7 +1846,8 @@ impl Open {
         LineKey { generation: self.key, lane: self.lane }
     }
 
-    /// Datagrams where the peer takes them and every block of the request fits; once on the stream a request stays there.
+    /// Datagrams where the peer takes them and every block of the request fits; once on the stream
+    /// a request stays there.
     fn route(&mut self, datagram_max: Option<usize>, tally: &mut Tally) -> Route {
         if !self.accept.datagrams || self.on_stream {
             return Route::Stream;
@@ -1875,7 +1916,8 @@ impl Rate {
     }
 }
 
-/// A token bucket for control bytes, or for questions: a second's worth at most. The last read may overdraw it.
+/// A token bucket for control bytes, or for questions: a second's worth at most. The last read may
+/// overdraw it.
 #[derive(Debug)]
 struct Budget {
     rate: u64,

@@ -1,5 +1,5 @@
-//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that `kernels/invert.cu`
-//! states.
+//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that
+//! `kernels/invert.cu` states.
 
 use super::HOPPER;
 use super::card::Card;
@@ -20,8 +20,8 @@ pub struct Inverter {
 }
 
 impl Inverter {
-    /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a block each, in shared memory where it
-    /// fits.
+    /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a
+    /// block each, in shared memory where it fits.
     pub fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
         // Code for other cards, which the driver may be told to take, has no clusters.
@@ -95,5 +95,6 @@ const fn in_shared(n: u32) -> u32 {
 const FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const GLOBAL_BYTES: u32 = FIXED_BYTES + 1024 * define("NC_INVERT_STRIPE");
 const CLUSTER_MIN: u32 = define("NC_INVERT_CLUSTER_MIN");
-/// Matrices at most that several blocks each are faster for: with more, every multiprocessor has one of its own.
+/// Matrices at most that several blocks each are faster for: with more, every multiprocessor has
+/// one of its own.
 const CLUSTERED_MAX: u32 = 8;

@@ -1,17 +1,20 @@
 //! `ncbench cases`: measures the coding engine on this machine, checking bytes first.
 //!
-//! A *case* is an operation by a contender on a shape: `encode/avx512/128x4096`. Before it is measured, what it makes is
-//! compared with the definition of the field (`oracle`); a contender that is wrong ends the run. The contenders of an operation
-//! on a shape take turns, round after round, so that a slow phase of the machine hits all of them. Of the rounds the median
-//! counts, and the best one is shown beside it.
+//! A *case* is an operation by a contender on a shape: `encode/avx512/128x4096`. Before it is
+//! measured, what it makes is compared with the definition of the field (`oracle`); a contender
+//! that is wrong ends the run. The contenders of an operation on a shape take turns, round after
+//! round, so that a slow phase of the machine hits all of them. Of the rounds the median counts,
+//! and the best one is shown beside it.
 //!
 //! `ncbench cpu` measures the operations that servers and peers are made of (encode, decode, recode, invert) over more
 //! shapes, on one core and on all.
 //!
-//! Rows of the papers (`paper`) are measured the same way, by the wall's clock and by the GPU's, over the shapes of their figures.
+//! Rows of the papers (`paper`) are measured the same way, by the wall's clock and by the GPU's,
+//! over the shapes of their figures.
 //!
-//! Two clocks: the processor time of the thread, which leaves out what else runs on the machine, and the wall's. The device works
-//! on several threads, and so do the cases for all cores; there it is the wall that counts, and the processor time of the whole process.
+//! Two clocks: the processor time of the thread, which leaves out what else runs on the machine,
+//! and the wall's. The device works on several threads, and so do the cases for all cores; there it
+//! is the wall that counts, and the processor time of the whole process.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -137,8 +140,8 @@ impl Options {
         self.isas.iter().map(|&isa| Kernels::new(isa).ok_or(Error::Isa(isa))).collect()
     }
 
-    /// The instruction sets that take part on a shape: of `ncbench cpu` not the scalar one where a case takes seconds, unless it is
-    /// asked for.
+    /// The instruction sets that take part on a shape: of `ncbench cpu` not the scalar one where a
+    /// case takes seconds, unless it is asked for.
     fn fitting(&self, kernels: &[Kernels], (n, k): (u16, u32)) -> Vec<Kernels> {
         let is_too_slow = u64::from(n) * u64::from(n) * u64::from(k) > SCALAR_PRODUCTS_MAX;
         let is_left_out = |isa| self.set == Set::Cpu && self.isas.is_empty() && isa == Isa::Scalar && is_too_slow;
@@ -217,7 +220,8 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-/// Blocks of a generation and bytes of a block: those of the papers, of streams over datagrams, and of published comparisons.
+/// Blocks of a generation and bytes of a block: those of the papers, of streams over datagrams, and
+/// of published comparisons.
 const SHAPES: [(u16, u32); 8] =
     [(32, 1088), (64, 1088), (32, 4096), (128, 1024), (128, 4096), (128, 16_384), (256, 4096), (512, 4096)];
 const QUICK_SHAPES: [(u16, u32); 2] = [(64, 1088), (128, 4096)];

@@ -10,8 +10,8 @@ use ncs_codec::shape::Shape;
 use ncs_gf::RowKey;
 use ncserverd::device::BackendChoice;
 
-/// Codes files without a network: into blocks, symbols or chunks from which they can be rebuilt when
-/// some are lost.
+/// Codes files without a network: into blocks, symbols or chunks from which they can be rebuilt
+/// when some are lost.
 #[derive(Debug, Parser)]
 #[command(name = "nccodec", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {

@@ -1,13 +1,16 @@
 //! Files coded portion by portion: by the CPU, by a GPU, or by both.
 //!
-//! A *portion* is a part of a file that is coded by itself: a stripe of Reed-Solomon, the source blocks of a segment. A [`Crew`] takes
-//! portions in the order of the file and gives them back in this order. In between they wait in one queue, and whoever is free takes
-//! what is at its front: each thread of the CPU one portion, the GPU's thread a *bite* of as many as it is worth to launch at once. So
-//! nobody has to know beforehand how fast the others are. Portions bring their memory, a caller has a fixed number of them
-//! ([`Crew::portions`]), and nothing is allocated for each.
+//! A *portion* is a part of a file that is coded by itself: a stripe of Reed-Solomon, the source
+//! blocks of a segment. A [`Crew`] takes portions in the order of the file and gives them back in
+//! this order. In between they wait in one queue, and whoever is free takes what is at its front:
+//! each thread of the CPU one portion, the GPU's thread a *bite* of as many as it is worth to
+//! launch at once. So nobody has to know beforehand how fast the others are. Portions bring their
+//! memory, a caller has a fixed number of them ([`Crew::portions`]), and nothing is allocated for
+//! each.
 //!
-//! The first portion of a run that a GPU makes is compared with what the CPU makes of it. A GPU that is wrong there, or fails at any
-//! time, is given up: what it had in hand goes back to the front of the queue, and the CPU does that and the rest.
+//! The first portion of a run that a GPU makes is compared with what the CPU makes of it. A GPU
+//! that is wrong there, or fails at any time, is given up: what it had in hand goes back to the
+//! front of the queue, and the CPU does that and the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -76,7 +79,8 @@ impl Crew {
         }
     }
 
-    /// With this GPU, if any, and so many threads of the CPU. Unless it is a hybrid, these only work without a GPU.
+    /// With this GPU, if any, and so many threads of the CPU. Unless it is a hybrid, these only
+    /// work without a GPU.
     pub fn with(backend: BackendChoice, opener: Option<Opener>, demand: &Demand, cores: usize) -> Result<Self, Error> {
         let each = (demand.input_bytes + demand.output_bytes).max(1);
         let (has_gpu, is_hybrid) = (opener.is_some(), backend == BackendChoice::Hybrid);
@@ -129,7 +133,8 @@ impl Crew {
         Ok(())
     }
 
-    /// How many portions should be on the way at once, those that are read and written among them: two at least.
+    /// How many portions should be on the way at once, those that are read and written among them:
+    /// two at least.
     pub fn portions(&self) -> usize {
         self.portions
     }
@@ -161,7 +166,8 @@ impl Crew {
         self.desk.changed.notify_all();
     }
 
-    /// Waits for the portion that was begun first of those not yet given back. None if there is none and no more come.
+    /// Waits for the portion that was begun first of those not yet given back. None if there is
+    /// none and no more come.
     pub fn next(&self) -> Option<Portion> {
         let mut state = self.desk.lock();
         loop {
@@ -307,7 +313,8 @@ impl Gpu<'_> {
         }
     }
 
-    /// A bite, if the GPU has room for one more. Waits for it if nothing is under way; none then means that no more come.
+    /// A bite, if the GPU has room for one more. Waits for it if nothing is under way; none then
+    /// means that no more come.
     fn take(&self) -> Option<(Vec<u64>, Vec<Portion>)> {
         if self.under_way.len() == self.coder.depth() {
             return None;
@@ -389,8 +396,8 @@ impl Gpu<'_> {
     }
 }
 
-/// What a GPU is given at a time: stripes of the usual shape are a megabyte, which is on the bus for
-/// some 20 us, about four times what a launch takes.
+/// What a GPU is given at a time: stripes of the usual shape are a megabyte, which is on the bus
+/// for some 20 us, about four times what a launch takes.
 pub const BITE_BYTES: usize = 8 << 20;
 /// Portions have so many bytes in all, or there are two of them.
 const MEMORY_BYTES: usize = 256 << 20;

@@ -137,7 +137,8 @@ fn raw_blocks_are_the_known_ones() {
         ];
         let arguments = [&["encode", text_of(&file), "-o", "-"][..], options.as_flattened()].concat();
         assert_eq!(hex(&succeed(&arguments, &[])), hex(&payloads));
-        // From standard input, into a file, n from the length: it is the same for all cases, whose last block is never empty.
+        // From standard input, into a file, n from the length: it is the same for all cases, whose
+        // last block is never empty.
         let into = home.path().join("raw");
         let shorter = [&options[..2], &options[3..]].concat();
         let arguments = [&["encode", "-", "-o", text_of(&into)][..], shorter.as_flattened()].concat();
@@ -162,8 +163,8 @@ fn a_whole_generation_of_raw_blocks_is_the_known_one() {
 
 #[test]
 fn files_survive_the_loss_of_blocks() {
-    // Odd lengths; one block; several generations of two lengths. As many blocks are left as are needed, and by chance one in 255 generations
-    // needs another: so the seeds are fixed.
+    // Odd lengths; one block; several generations of two lengths. As many blocks are left as are
+    // needed, and by chance one in 255 generations needs another: so the seeds are fixed.
     for (length, options, lost) in [
         (1, &["--seed", "1"][..], 4),
         (4096, &["--extra", "1", "--seed", "1"], 1),
@@ -293,8 +294,8 @@ fn standard_input_and_output() {
     assert!(succeed(&["decode", text_of(&blocks), "-o", "-"], &[]) == bytes, "other bytes");
 }
 
-/// Files of several times what may be on the way at once, with address space for much less than them, there and back. On one core: each
-/// more has a portion more.
+/// Files of several times what may be on the way at once, with address space for much less than
+/// them, there and back. On one core: each more has a portion more.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_is_bounded() {
@@ -529,7 +530,8 @@ fn symbols_are_those_of_the_rfc() {
     }
 }
 
-/// The same for RFC 5053. Three symbols are a block of four, of which the last one is zeros that nobody writes.
+/// The same for RFC 5053. Three symbols are a block of four, of which the last one is zeros that
+/// nobody writes.
 #[test]
 fn symbols_are_those_of_the_older_rfc() {
     for (symbols, n, blocks) in [(40, "20", 2), (3, "8192", 1)] {

@@ -6,7 +6,8 @@ use ncs_proto::wire::message::Message;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 
-/// Reads and writes every message among the examples, and verifies what is signed. How many messages there are.
+/// Reads and writes every message among the examples, and verifies what is signed. How many
+/// messages there are.
 ///
 /// # Panics
 /// If one is not what the document says.

@@ -1,4 +1,5 @@
-//! A fetch: a peer's machine and a server's, joined by a path of 20 ms each way that loses datagrams, in virtual time.
+//! A fetch: a peer's machine and a server's, joined by a path of 20 ms each way that loses
+//! datagrams, in virtual time.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

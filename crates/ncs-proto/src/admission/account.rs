@@ -1,9 +1,11 @@
-//! Who is counted together: connections, and bytes a second, of one holder of tokens or of one address.
+//! Who is counted together: connections, and bytes a second, of one holder of tokens or of one
+//! address.
 //!
-//! An account lives while somebody has a place in it, and after that until its bytes are paid for: whoever leaves and comes back does not
-//! begin anew. Whether they are is judged, when the last place is given back, by the latest moment that the account was told of. Accounts
-//! that owe nothing are swept when the book has doubled, so it is never larger than twice what was in use at the last sweep. Time is an
-//! argument.
+//! An account lives while somebody has a place in it, and after that until its bytes are paid for:
+//! whoever leaves and comes back does not begin anew. Whether they are is judged, when the last
+//! place is given back, by the latest moment that the account was told of. Accounts that owe
+//! nothing are swept when the book has doubled, so it is never larger than twice what was in use at
+//! the last sweep. Time is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -133,7 +135,8 @@ impl<K: Eq + Hash + Clone> Book<K> {
 }
 
 impl<K: Eq + Hash + Clone> Place<K> {
-    /// Bytes a second that the account may spend from now on; the latest word counts for all of its places.
+    /// Bytes a second that the account may spend from now on; the latest word counts for all of its
+    /// places.
     pub fn set_rate(&self, rate: Option<u64>) {
         lock(&self.purse).rate = rate;
     }
@@ -213,14 +216,16 @@ impl Purse {
     }
 }
 
-/// The longest that one payment is waited for: also with a rate of a byte a second, time stays within what a clock can say.
+/// The longest that one payment is waited for: also with a rate of a byte a second, time stays
+/// within what a clock can say.
 const DEBT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which addresses are one: an IPv4 address alone, also where it came as IPv6; of IPv6 the 64 bits that a host can choose at will are left out.
+/// Which addresses are one: an IPv4 address alone, also where it came as IPv6; of IPv6 the 64 bits
+/// that a host can choose at will are left out.
 pub fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX))),

@@ -1,18 +1,23 @@
 //! Segments under way: which generations are asked for, of whom, and with how much credit.
 //!
-//! Fetches are served in the order of their urgency and deadline; those without a deadline share the path equally, as far as they are
-//! among the oldest ([`SHARING_MAX`]), and the generations of each are served in order. So a short segment that is wanted beside a long
-//! one comes as soon as by a connection of its own. Each generation has a time at which it is due, after those of its fetch that are
-//! under way (start-time fair queueing, Goyal, Vin and Cheng 1996, with service times reckoned by the rate of the path); requests
-//! carry it as their deadline, by which senders order what they send.
+//! Fetches are served in the order of their urgency and deadline; those without a deadline share
+//! the path equally, as far as they are among the oldest ([`SHARING_MAX`]), and the generations of
+//! each are served in order. So a short segment that is wanted beside a long one comes as soon as
+//! by a connection of its own. Each generation has a time at which it is due, after those of its
+//! fetch that are under way (start-time fair queueing, Goyal, Vin and Cheng 1996, with service
+//! times reckoned by the rate of the path); requests carry it as their deadline, by which senders
+//! order what they send.
 //!
-//! A request is opened while the credit in flight at a source is below the window that its path needs, and at least two are, so that
-//! the last round trip of one is hidden behind the next. Decoders exist for open requests alone, and for interrupted ones.
+//! A request is opened while the credit in flight at a source is below the window that its path
+//! needs, and at least two are, so that the last round trip of one is hidden behind the next.
+//! Decoders exist for open requests alone, and for interrupted ones.
 //!
-//! Where there are several sources, each is asked for the part of a generation that it can send while the others send theirs
-//! ([`split`]), and for other source blocks than they. What is lost on the way to one is asked of whoever has it here first. A source that
-//! falls silent, or far behind what the others could do, is not waited for: what it was to send is asked of them as well. One
-//! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it delivers one.
+//! Where there are several sources, each is asked for the part of a generation that it can send
+//! while the others send theirs ([`split`]), and for other source blocks than they. What is lost on
+//! the way to one is asked of whoever has it here first. A source that falls silent, or far behind
+//! what the others could do, is not waited for: what it was to send is asked of them as well. One
+//! that was silent is *suspect*: it gets a block now and then, beyond what is needed, until it
+//! delivers one.
 
 mod drip;
 mod trial;
@@ -52,16 +57,18 @@ use crate::wire::message::{Accept, Hello, Meant, Message, RANGES_MAX, Request, S
 
 /// Blocks beyond the credit of a request that are put up with.
 const EXCESS_MAX: u32 = 8;
-/// Redundant seeded blocks of a generation that a connection may bring while more than two blocks are
-/// missing: an honest sender's chance of more is 2^-64.
+/// Redundant seeded blocks of a generation that a connection may bring while more than two blocks
+/// are missing: an honest sender's chance of more is 2^-64.
 const USELESS_MAX: u32 = 8;
-/// Useless blocks of a connection that are put up with, for each block of their generation, where a recoder may have made them: those with explicit
-/// vectors, and all over the prime field. Each takes elimination. No honest sender makes more recoded ones than its rows, and each source block
+/// Useless blocks of a connection that are put up with, for each block of their generation, where a
+/// recoder may have made them: those with explicit vectors, and all over the prime field. Each
+/// takes elimination. No honest sender makes more recoded ones than its rows, and each source block
 /// once.
 const USELESS_PARTS_MAX: u32 = 2;
 /// So many vectors of zeros count as n useless ones: no sender draws them.
 const ZEROS_PER_N: u32 = 4;
-/// A source that has rejected a request is asked again after twice as long each time, from `RETRY_MIN` up to this.
+/// A source that has rejected a request is asked again after twice as long each time, from
+/// `RETRY_MIN` up to this.
 const RETRY_MAX: Duration = Duration::from_secs(3);
 /// Datagrams of a source that belong to nothing, put up with whatever their share.
 const STRAY_MAX: u64 = 1000;
@@ -71,8 +78,9 @@ const LATE_ALIASES: u16 = 4096;
 const SHARING_MAX: usize = 8;
 /// Generations of a fetch are due at times so far apart at least, which servers tell apart.
 const DUE_STEP: Duration = Duration::from_millis(10);
-/// The time at which a generation is due is the patience with its segment away, earlier by at most one part in so many of it (a fetch
-/// that is late by that much has no claim to more) and later by at most one in so many (more than a window takes).
+/// The time at which a generation is due is the patience with its segment away, earlier by at most
+/// one part in so many of it (a fetch that is late by that much has no claim to more) and later by
+/// at most one in so many (more than a window takes).
 const DUE_EARLIER: u32 = 6;
 const DUE_LATER: u32 = 3;
 /// RANK goes out after at least this many blocks.
@@ -81,22 +89,25 @@ const RANK_BLOCKS: u32 = 8;
 const LEAVING_PAUSE: Duration = Duration::from_secs(1);
 /// What a path carries, in bytes a second, as long as no path has been measured.
 const RATE_ASSUMED: f64 = 1e6;
-/// Blocks of a generation that a source may be asked for before it has sent any, while there are others that have.
+/// Blocks of a generation that a source may be asked for before it has sent any, while there are
+/// others that have.
 const NEW_MAX: u32 = 8;
-/// As many of the silences after which a datagram counts as lost may pass before a source is suspect; a stream that repeats what was lost
-/// needs one or two.
+/// As many of the silences after which a datagram counts as lost may pass before a source is
+/// suspect; a stream that repeats what was lost needs one or two.
 const SUSPECT_AFTER: u32 = 3;
 /// Segments that a neighbour is known to hold; of more, those named first are forgotten.
 const HELD_MAX: usize = 256;
-/// A neighbour that may come to know a segment is asked again after this time, for half of the time that neighbours have for it: viewers of one
-/// stream hear of a segment when they read the playlist again.
+/// A neighbour that may come to know a segment is asked again after this time, for half of the time
+/// that neighbours have for it: viewers of one stream hear of a segment when they read the playlist
+/// again.
 const EXPECT_AGAIN: Duration = Duration::from_millis(100);
-/// How long neighbours are waited for at least and at most, and as long as it is not known how often the stream has a new segment. Who reads
-/// as fast as it can waits a moment, too.
+/// How long neighbours are waited for at least and at most, and as long as it is not known how
+/// often the stream has a new segment. Who reads as fast as it can waits a moment, too.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Segments by which it is told how often a stream has a new one: those of several tracks come at the same time.
+/// Segments by which it is told how often a stream has a new one: those of several tracks come at
+/// the same time.
 const CADENCE_SEGMENTS: usize = 4;
 /// Streams of which that is known.
 const CADENCES_MAX: usize = 64;
@@ -129,7 +140,8 @@ pub(super) struct Fetches {
     given_up: Vec<FetchId>,
     /// Who has been proved to send wrong blocks, and is not dealt with yet.
     liars: VecDeque<Lie>,
-    /// Who has sent wrong blocks of a segment that it has not named itself, with the shape that it is to name for this to be a lie.
+    /// Who has sent wrong blocks of a segment that it has not named itself, with the shape that it
+    /// is to name for this to be a lie.
     accused: BTreeMap<(FetchId, SourceId), (Lie, Shape)>,
     /// Who is to name a segment, and was not asked yet; and all that have not answered.
     unnamed: VecDeque<(Introduction, Place)>,
@@ -163,7 +175,8 @@ struct Fetch {
     /// Until when neighbours are waited for, and whether that has passed.
     patient_until: Instant,
     is_impatient: bool,
-    /// Until when neighbours that follow the stream may come to know the segment, and what they can send is not known; and whether that has passed.
+    /// Until when neighbours that follow the stream may come to know the segment, and what they can
+    /// send is not known; and whether that has passed.
     expect_until: Instant,
     is_early: bool,
     /// The path that leads to it.
@@ -293,8 +306,8 @@ impl Fetches {
         self.paths.entry(source).or_default().pace.set_rtt(rtt);
     }
 
-    /// How sources stand to a segment that nobody has been asked for: a neighbour has what it was named for, and may have what belongs to the
-    /// same stream.
+    /// How sources stand to a segment that nobody has been asked for: a neighbour has what it was
+    /// named for, and may have what belongs to the same stream.
     fn strangers(&self, segment: &SegmentId, place: Option<&Place>) -> BTreeMap<SourceId, Stranger> {
         let stream = place.map(|place| stream_of(&place.path));
         let stands = |path: &Path| match path.holds.contains(segment) {
@@ -306,7 +319,8 @@ impl Fetches {
         neighbours.map(|(source, path)| (*source, stands(path))).collect()
     }
 
-    /// How long neighbours may take for a segment that is wished for now: as long as the stream takes from one to the next.
+    /// How long neighbours may take for a segment that is wished for now: as long as the stream
+    /// takes from one to the next.
     fn patience_with_neighbours(&mut self, now: Instant, place: Option<&Place>) -> Duration {
         let Some(stream) = place.map(|place| stream_of(&place.path)) else { return PATIENCE };
         if !self.cadences.contains_key(stream) && self.cadences.len() >= CADENCES_MAX {
@@ -573,8 +587,9 @@ impl Fetches {
         None
     }
 
-    /// A source that did not know a segment has been asked for the path that leads to it, and has named this one. One that has the same bytes in
-    /// another shape sends blocks of its own: it is left out, and nothing is held against it.
+    /// A source that did not know a segment has been asked for the path that leads to it, and has
+    /// named this one. One that has the same bytes in another shape sends blocks of its own: it is
+    /// left out, and nothing is held against it.
     pub(super) fn introduced(
         &mut self,
         introduction: Introduction,
@@ -624,7 +639,8 @@ impl Fetches {
         self.unwanted(source)
     }
 
-    /// A source sends what it was not asked for. It may, as long as most of what it sends is something else.
+    /// A source sends what it was not asked for. It may, as long as most of what it sends is
+    /// something else.
     fn unwanted(&mut self, source: SourceId) -> Result<(), Violation> {
         let path = self.paths.entry(source).or_default();
         path.stray += 1;
@@ -695,7 +711,8 @@ impl Fetches {
         Ok(true)
     }
 
-    /// Gives credit, opens requests, and ends what is too late. To be called when something has come and when something is due.
+    /// Gives credit, opens requests, and ends what is too late. To be called when something has
+    /// come and when something is due.
     pub(super) fn advance(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
         self.stirred = false;
         self.try_rows(now, outbox, events);
@@ -875,7 +892,8 @@ impl Fetches {
                         path.load.heard = path.load.heard.max(Some(asked.heard()));
                         continue;
                     }
-                    // It is asked for something new more often than its silence would be noticed, if that began anew.
+                    // It is asked for something new more often than its silence would be noticed,
+                    // if that began anew.
                     path.load.heard = path.load.heard.max(asked.flight.came_at()).max(asked.served_before);
                     if asked.in_flight() > 0 {
                         let since = waiting.entry(*source).or_insert_with(|| asked.flight.begun_at());
@@ -898,8 +916,8 @@ impl Fetches {
         }
     }
 
-    /// Begins the generation that is due next of those that were never asked for, if anybody can be asked for it. `order` is that of
-    /// the fetches.
+    /// Begins the generation that is due next of those that were never asked for, if anybody can be
+    /// asked for it. `order` is that of the fetches.
     fn begin(&mut self, now: Instant, order: &[FetchId]) -> Option<(FetchId, u32)> {
         let fetches = order.iter().filter_map(|id| Some((*id, self.fetches.get(id)?)));
         let unasked = fetches.filter(|(_, fetch)| fetch.next < fetch.order.shape.generations());
@@ -931,11 +949,11 @@ impl Fetches {
         })
     }
 
-    /// When a generation of a fetch is due, after that of [`Fetch::last_due`]: one service time after the one before it. A
-    /// service time is what a generation takes of the path, beside those of other fetches. A fetch
-    /// that somebody waits for begins with what is served now, so that such fetches share the path.
-    /// One ahead begins when those before it end, by what is left of them and the present rate: the
-    /// first of them is wanted first.
+    /// When a generation of a fetch is due, after that of [`Fetch::last_due`]: one service time
+    /// after the one before it. A service time is what a generation takes of the path, beside those
+    /// of other fetches. A fetch that somebody waits for begins with what is served now, so that
+    /// such fetches share the path. One ahead begins when those before it end, by what is left of
+    /// them and the present rate: the first of them is wanted first.
     fn due_of(&self, now: Instant, fetch: &Fetch, index: u32) -> Instant {
         if let Some(deadline) = fetch.order.deadline {
             return deadline;
@@ -1043,8 +1061,9 @@ impl Fetches {
         }
     }
 
-    /// Ends requests that nothing more comes of, because all blocks that they name have come or are lost: what is lacking takes others.
-    /// Who is silent once more when asked anew is suspect where others can be asked.
+    /// Ends requests that nothing more comes of, because all blocks that they name have come or are
+    /// lost: what is lacking takes others. Who is silent once more when asked anew is suspect where
+    /// others can be asked.
     fn end_exhausted(&mut self, now: Instant, work: &mut Work, outbox: &mut Outbox) {
         let (is_several, block_bytes) = (self.is_several(), work.block_bytes());
         let Work { asked, silences, .. } = work;
@@ -1068,8 +1087,9 @@ impl Fetches {
         });
     }
 
-    /// Whether a source is not waited for: it is suspect, or the others could send what it has to send in far less time than it. While there is
-    /// time (`is_patient`), a neighbour is compared with others like it.
+    /// Whether a source is not waited for: it is suspect, or the others could send what it has to
+    /// send in far less time than it. While there is time (`is_patient`), a neighbour is compared
+    /// with others like it.
     fn is_left_behind(
         &self,
         source: SourceId,
@@ -1120,7 +1140,8 @@ impl Fetches {
                 return None;
             }
             let room = match work.asked.get(source) {
-                // What comes of a credit is not known before a round trip has passed. When that becomes too late, nothing waits.
+                // What comes of a credit is not known before a round trip has passed. When that
+                // becomes too late, nothing waits.
                 Some(asked) if asked.flight.credited_at() + path.pace.rtt() > now && work.near != Some(now) => 0,
                 Some(asked) => asked.room(path.credit_max),
                 None if !path.has_room_for_request(urgency, &self.config) => 0,
@@ -1136,10 +1157,12 @@ impl Fetches {
         self.paths.iter().filter_map(candidate).collect()
     }
 
-    /// Where neighbours have some of it, each server is asked for what would be its part if all sent the same, or two thirds of that in a crowd: all
-    /// else is left to them, what is lost on the way too, but, as soon as it is not early any more, for what they cannot send in the time that is
-    /// left. Before, their rates say little: they send what they are asked for. While some are expected to have it soon, nobody is asked for
-    /// their parts. Says who is asked for nothing more because of that.
+    /// Where neighbours have some of it, each server is asked for what would be its part if all
+    /// sent the same, or two thirds of that in a crowd: all else is left to them, what is lost on
+    /// the way too, but, as soon as it is not early any more, for what they cannot send in the time
+    /// that is left. Before, their rates say little: they send what they are asked for. While some
+    /// are expected to have it soon, nobody is asked for their parts. Says who is asked for nothing
+    /// more because of that.
     fn spare_servers(
         &self,
         left: Duration,
@@ -1223,7 +1246,8 @@ impl Fetches {
         let ranges = match numbers {
             Some(numbers) if Some(numbers) == all => Some(Vec::new()),
             Some(numbers) => Some(numbers.ranges(RANGES_MAX)),
-            // Neighbours are asked for what this side will have; source blocks would be the same everywhere.
+            // Neighbours are asked for what this side will have; source blocks would be the same
+            // everywhere.
             None if is_shared => None,
             None => work.source_blocks(blocks, sources <= 1),
         };
@@ -1252,7 +1276,8 @@ impl Fetches {
         work.asked.insert(source, Asked { numbers, flight, ..asked });
     }
 
-    /// Asks for a few blocks more where nothing has come for so long that the end of the flight may be lost.
+    /// Asks for a few blocks more where nothing has come for so long that the end of the flight may
+    /// be lost.
     fn probe(&mut self, now: Instant, work: &mut Work, is_pressing: bool, outbox: &mut Outbox) {
         let (missing, block_bytes) = (u32::from(work.decoder.missing()), work.block_bytes());
         for (source, asked) in &mut work.asked {
@@ -1275,7 +1300,8 @@ impl Fetches {
         }
     }
 
-    /// Asks suspects of whom nothing is wanted at present for a block, to see whether they are there again.
+    /// Asks suspects of whom nothing is wanted at present for a block, to see whether they are
+    /// there again.
     fn sound_out(
         &mut self,
         now: Instant,
@@ -1457,8 +1483,8 @@ impl Fetches {
         self.stirred = true;
     }
 
-    /// A request is over: those behind it at the same source could not be served before something last came for it. Those before it
-    /// could, and their silence goes on.
+    /// A request is over: those behind it at the same source could not be served before something
+    /// last came for it. Those before it could, and their silence goes on.
     fn release(&mut self, source: SourceId, ended: WorkTurn, came_at: Option<Instant>) {
         for (id, fetch) in &mut self.fetches {
             let turns: Vec<_> = fetch.work_turns(*id).collect();
@@ -1540,7 +1566,8 @@ impl Fetch {
         self.rests.get(source).is_some_and(|rest| now < rest.until)
     }
 
-    /// When more is asked of servers, and when neighbours are not waited for any more, unless that has passed.
+    /// When more is asked of servers, and when neighbours are not waited for any more, unless that
+    /// has passed.
     fn patience_ends(&self) -> Option<Instant> {
         let ends = if self.is_early { self.expect_until } else { self.patient_until };
         Some(ends).filter(|_| !self.is_impatient)

@@ -169,7 +169,8 @@ fn a_generation_that_is_wrong_twice_ends_the_fetch() {
     assert!(proto.refute(now, fetch, &[0].into()));
     let again = requests(&messages(&mut proto, now));
     assert_eq!(serve(&mut proto, now, &again), [0]);
-    // From the first wrong one on blocks are kept, and the server may tell which are wrong. It does not.
+    // From the first wrong one on blocks are kept, and the server may tell which are wrong. It does
+    // not.
     assert!(proto.refute(now, fetch, &[0].into()));
     let question = messages(&mut proto, now).iter().find_map(|message| match message {
         Message::GetChecks(asked) => Some(asked.request),
@@ -254,7 +255,8 @@ fn time_without_a_server_does_not_count() {
     assert!(matches!(proto.poll_event(), Some(Event::Failed { failure: Failure::Stalled, .. })));
 }
 
-/// The decoder is chosen when a generation is asked for: by its deadline and what is known of the path.
+/// The decoder is chosen when a generation is asked for: by its deadline and what is known of the
+/// path.
 #[test]
 fn a_near_deadline_is_decoded_block_by_block() {
     let (mut proto, start) = open();
@@ -331,7 +333,8 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
     assert!(matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, failure: Failure::Refused(_) }) if failed == fetch));
 }
 
-/// Whatever reason and time it gives: in half a minute it is asked a few dozen times and not a hundred thousand times.
+/// Whatever reason and time it gives: in half a minute it is asked a few dozen times and not a
+/// hundred thousand times.
 #[test]
 fn who_always_rejects_is_asked_less_and_less_often() {
     for (code, retry_after_ms) in [(RefusalCode::Deadline, 0), (RefusalCode::Deadline, 1), (RefusalCode::Overload, 1)] {
@@ -426,7 +429,8 @@ fn a_drip_is_given_up() {
     assert_eq!(drip(4 * SECOND, false), None, "enough of it goes on");
 }
 
-/// What came before an outage is no drip, and one that begins then is noticed later by the time of the outage. The reader's time is told of it.
+/// What came before an outage is no drip, and one that begins then is noticed later by the time of
+/// the outage. The reader's time is told of it.
 #[test]
 fn an_outage_is_no_drip() {
     let (mut proto, now) = open();
@@ -582,7 +586,8 @@ fn what_is_waited_for_is_due_earlier_in_its_own_order() {
     let fetch = proto.fetch(now, Order { urgency: Urgency::Ahead, shape, ..order() }, None);
     let ahead = requests(&messages(&mut proto, now));
     assert_eq!(ahead.len(), 4);
-    // Nothing stops, and nothing is asked for again: a round trip would pass with nothing new on the way.
+    // Nothing stops, and nothing is asked for again: a round trip would pass with nothing new on
+    // the way.
     proto.set_urgency(now, fetch, Urgency::Now);
     let hurried: Vec<(u16, u64)> = messages(&mut proto, now)
         .iter()
@@ -736,7 +741,8 @@ fn a_numbered_block_twice_belongs_to_nothing() {
     assert_eq!((proto.counts().stray, proto.counts().blocks, proto.counts().innovative), (7, 1, 1));
 }
 
-/// Seven source blocks and two parity blocks are lost; the third parity block comes, and then what is missing by its numbers.
+/// Seven source blocks and two parity blocks are lost; the third parity block comes, and then what
+/// is missing by its numbers.
 #[test]
 fn when_parity_blocks_are_spent_the_missing_blocks_are_named() {
     let (mut proto, now) = open();
@@ -1145,7 +1151,8 @@ fn who_passes_on_wrong_rows_is_not_blamed_and_gets_little_credit() {
     assert!(!credits.is_empty() && credits.iter().all(|credit| *credit <= 8), "{credits:?}");
 }
 
-/// A server may have the same bytes in another shape, and not know that a request can say which is meant. What it sends is right there.
+/// A server may have the same bytes in another shape, and not know that a request can say which is
+/// meant. What it sends is right there.
 #[test]
 fn a_server_is_held_to_what_it_has_named_and_to_nothing_else() {
     use crate::integrity::checks::{COLUMNS, project};
@@ -1403,6 +1410,7 @@ fn a_neighbour_that_never_sends_is_not_waited_for_however_often_it_is_asked() {
             (0..credit).for_each(|seq| arrives(&mut proto, now, HERE, number, request, seq));
         });
     }
-    // The first was asked for at once, and what it lacks is asked of the server after three silences.
+    // The first was asked for at once, and what it lacks is asked of the server after three
+    // silences.
     assert_eq!(given, Some(1500));
 }

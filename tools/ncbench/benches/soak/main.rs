@@ -4,11 +4,13 @@
 //! `-- --smoke` for two minutes of 200 viewers. Needs no privileges; everything is on loopback and ends with this program.
 //!
 //! `ncbench swarm` watches a live stream of `ncserverd serve`, whose origin is in this program. As time goes by the origin is away, shortly and
-//! then for longer than viewers have in hand; the batch size changes with SIGHUP; a second swarm joins and leaves all the time for up to
-//! a minute, and later does so again; the certificate changes; and in the end comes SIGTERM. Every five seconds the server's memory,
-//! descriptors and metrics are looked at. It fails, and says why, if memory or descriptors grow, a counter goes backwards or runs over, a
-//! viewer loses its connection, a segment is late for another reason than the origin, a segment is wrong, a change is not taken, or the
-//! drain refuses anybody otherwise than openly.
+//! then for longer than viewers have in hand; the batch size changes with SIGHUP; a second swarm
+//! joins and leaves all the time for up to a minute, and later does so again; the certificate
+//! changes; and in the end comes SIGTERM. Every five seconds the server's memory, descriptors and
+//! metrics are looked at. It fails, and says why, if memory or descriptors grow, a counter goes
+//! backwards or runs over, a viewer loses its connection, a segment is late for another reason than
+//! the origin, a segment is wrong, a change is not taken, or the drain refuses anybody otherwise
+//! than openly.
 //!
 //! Prints tables in Markdown.
 
@@ -90,8 +92,9 @@ enum Event {
     Certificate,
 }
 
-/// When, as shares of the time. Memory that joiners once had may stay with the process for others to come, so they come twice: what the last
-/// quarter has more than the second is what the second time left behind.
+/// When, as shares of the time. Memory that joiners once had may stay with the process for others
+/// to come, so they come twice: what the last quarter has more than the second is what the second
+/// time left behind.
 const SOAK: [(f64, Event); 6] = [
     (0.02, Event::Joiners),
     (0.20, Event::Outage(SHORT)),
@@ -104,10 +107,12 @@ const SMOKE: [(f64, Event); 2] = [(0.25, Event::Outage(SHORT)), (0.5, Event::Bat
 const SMOKE_TIME: Duration = Duration::from_secs(100);
 const SMOKE_VIEWERS: u64 = 200;
 
-/// What viewers have in hand: they play two segments behind what they ask for, and begin three before the end of the playlist.
+/// What viewers have in hand: they play two segments behind what they ask for, and begin three
+/// before the end of the playlist.
 const SHORT: Duration = Duration::from_secs(2 * SEGMENT.as_secs());
 const LONG: Duration = Duration::from_secs(10 * SEGMENT.as_secs());
-/// How long after the origin has come back segments may be late for its sake: a refused viewer asks again within five seconds.
+/// How long after the origin has come back segments may be late for its sake: a refused viewer asks
+/// again within five seconds.
 const RECOVERY: Duration = Duration::from_secs(5 + 2 * SEGMENT.as_secs());
 
 const SAMPLE: Duration = Duration::from_secs(5);
@@ -364,7 +369,8 @@ impl Soak {
         if status.and_then(|status| status.code()) != Some(0) {
             self.fault(format!("the server ended with {status:?}"));
         }
-        // Who is refused tries again after five seconds: the swarm is to end before there is nobody to refuse it.
+        // Who is refused tries again after five seconds: the swarm is to end before there is nobody
+        // to refuse it.
         std::thread::sleep(Duration::from_secs(1));
         let Self { arguments, time, viewers, samples, excused, mut faults, .. } = self;
         println!("\n{}", samples::table(&samples, time));

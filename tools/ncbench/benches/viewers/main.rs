@@ -1,14 +1,16 @@
-//! How many viewers one host serves, and what limits it: the server and `ncbench swarm` beside each other over loopback, each on processors of
-//! its own.
+//! How many viewers one host serves, and what limits it: the server and `ncbench swarm` beside each
+//! other over loopback, each on processors of its own.
 //!
 //! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
-//! [--systematic] [--datagrams] [--loss SHARE] [--plain] [--server-cores LIST] [--viewer-cores LIST] [--record FILE]` runs each number of viewers after
-//! the other, prints a table in Markdown, and appends what it measured to FILE, a line of JSON a run. `-- --draw DIRECTORY FILE…` draws such
-//! files. Needs no privileges; the system is to be set as `ncserverd doctor` advises.
+//! [--systematic] [--datagrams] [--loss SHARE] [--plain] [--server-cores LIST] [--viewer-cores
+//! LIST] [--record FILE]` runs each number of viewers after the other, prints a table in Markdown,
+//! and appends what it measured to FILE, a line of JSON a run. `-- --draw DIRECTORY FILE…` draws
+//! such files. Needs no privileges; the system is to be set as `ncserverd doctor` advises.
 //!
-//! Every viewer plays segments of a file by its own clock. A segment is late that cannot be decoded two durations after it was due to be
-//! asked for. Where nothing else is asked for, all blocks are coded and none is sent to two viewers. What the server takes is measured from
-//! five seconds after the last viewer has joined to the end.
+//! Every viewer plays segments of a file by its own clock. A segment is late that cannot be decoded
+//! two durations after it was due to be asked for. Where nothing else is asked for, all blocks are
+//! coded and none is sent to two viewers. What the server takes is measured from five seconds after
+//! the last viewer has joined to the end.
 
 #[path = "../support/daemon.rs"]
 mod daemon;

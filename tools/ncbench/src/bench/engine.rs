@@ -29,8 +29,8 @@ impl Engine {
         }
     }
 
-    /// Loads the work's generation several times over and combines all copies in a batch. Their rows are the same, so that one
-    /// expectation holds for all.
+    /// Loads the work's generation several times over and combines all copies in a batch. Their
+    /// rows are the same, so that one expectation holds for all.
     pub(super) fn check(self, work: &Work, load: Load, threads: Threads) -> Result<Option<Checked>, Error> {
         let mut bed = Bed::open(&self.config(threads), work, load)?;
         bed.combine(1)?;

@@ -1,8 +1,10 @@
-//! A GPU under measurement: every kernel by name, each stage of a batch by itself, on all of the card or a part of it.
+//! A GPU under measurement: every kernel by name, each stage of a batch by itself, on all of the
+//! card or a part of it.
 //!
-//! A part of the card is the rest of it kept busy (`tools/kernels/hold.cu`): a smaller grid alone would be spread over all
-//! multiprocessors. Nothing may be allocated, freed or loaded while that lasts, because the driver waits for running kernels then,
-//! so stages run once before the rest is taken, and it is given back before memory is.
+//! A part of the card is the rest of it kept busy (`tools/kernels/hold.cu`): a smaller grid alone
+//! would be spread over all multiprocessors. Nothing may be allocated, freed or loaded while that
+//! lasts, because the driver waits for running kernels then, so stages run once before the rest is
+//! taken, and it is given back before memory is.
 
 use ncs_codec::rlnc_q::Arithmetic;
 use ncs_gf::dense::Algebra;

@@ -1,5 +1,6 @@
-//! A socket that loses a share of the packets that come to it, as a path would. [`lab::lossy`](ncserverd::lab::lossy) is a relay, which the packets of
-//! ten thousand viewers are too many for, and the system's own means are not on every machine.
+//! A socket that loses a share of the packets that come to it, as a path would.
+//! [`lab::lossy`](ncserverd::lab::lossy) is a relay, which the packets of ten thousand viewers are
+//! too many for, and the system's own means are not on every machine.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -27,8 +28,9 @@ impl Lossy {
     }
 }
 
-/// Keeps those of the packets in `bytes`, `stride` bytes each and the last one perhaps shorter, of which `is_lost` says no: side by side from the
-/// beginning on, in order. Returns how many bytes they are.
+/// Keeps those of the packets in `bytes`, `stride` bytes each and the last one perhaps shorter, of
+/// which `is_lost` says no: side by side from the beginning on, in order. Returns how many bytes
+/// they are.
 fn keep(bytes: &mut [u8], stride: usize, mut is_lost: impl FnMut() -> bool) -> usize {
     let mut kept = 0;
     for begin in (0..bytes.len()).step_by(stride.max(1)) {

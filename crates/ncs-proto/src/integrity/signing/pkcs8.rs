@@ -3,7 +3,8 @@
 /// A private key, and the public one where that stands beside it.
 type Halves = ([u8; 32], Option<[u8; 32]>);
 
-/// What precedes the 32 secret bytes: a PrivateKeyInfo of version 0, the algorithm's object identifier, and two octet strings.
+/// What precedes the 32 secret bytes: a PrivateKeyInfo of version 0, the algorithm's object
+/// identifier, and two octet strings.
 const HEAD: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 /// id-Ed25519 without parameters.

@@ -1,9 +1,11 @@
-//! Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform" (2015), row by row.
+//! Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform" (2015),
+//! row by row.
 //!
-//! Its board has four cores of a Snapdragon 800 and an Adreno 330. Here stand its schemes as it writes them (`thesis-1`, `thesis-2`), by
-//! one thread and by all, and ours beside them: the same two schemes, and inactivation, which it does not have. What it calls
-//! sequential C is the base of every speed-up. On a GPU stand its kernels (`tools/kernels/thesis.cu`), both
-//! schemes as we have them (`kernels/wide.cu`), and plans of inactivation decoding replayed (`kernels/replay.cu`).
+//! Its board has four cores of a Snapdragon 800 and an Adreno 330. Here stand its schemes as it
+//! writes them (`thesis-1`, `thesis-2`), by one thread and by all, and ours beside them: the same
+//! two schemes, and inactivation, which it does not have. What it calls sequential C is the base of
+//! every speed-up. On a GPU stand its kernels (`tools/kernels/thesis.cu`), both schemes as we have
+//! them (`kernels/wide.cu`), and plans of inactivation decoding replayed (`kernels/replay.cu`).
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;
@@ -374,7 +376,8 @@ const PRECODE: Sweep = Sweep { n: &[10, 101, 511, 2005], ..BLOCKS };
 const SPEED_UP_512: [Sweep; 36] = speed_ups(&[512]);
 const SPEED_UP_1024: [Sweep; 36] = speed_ups(&[1024]);
 
-/// For each loss: sequential C, our scalar code, with vector instructions, and all cores; of one block, then of many.
+/// For each loss: sequential C, our scalar code, with vector instructions, and all cores; of one
+/// block, then of many.
 const fn speed_ups(k: &'static [u32]) -> [Sweep; 36] {
     let one = Sweep { kernels: SOLO, k, ..OF_TABLES };
     let all = Sweep { kernels: TOGETHER, threads: &[Crew::All], ..one };

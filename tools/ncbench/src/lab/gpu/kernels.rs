@@ -1,5 +1,5 @@
-//! The papers' kernels, and those with one thing left out or another put in: nothing but measurements
-//! launches them. They are compiled files of `tools/kernels`.
+//! The papers' kernels, and those with one thing left out or another put in: nothing but
+//! measurements launches them. They are compiled files of `tools/kernels`.
 
 use ncserverd::device::abi::{RowForm, define};
 use ncserverd::device::cuda::image::{Aligned, Compiled, Image};

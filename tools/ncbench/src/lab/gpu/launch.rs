@@ -12,7 +12,8 @@ use super::kernels::THESIS;
 /// Kernels that decode one generation block by block.
 ///
 /// # Safety
-/// As `device::cuda::launch` says; the function is one of these kernels, and the grid is one that its source allows.
+/// As `device::cuda::launch` says; the function is one of these kernels, and the grid is one that
+/// its source allows.
 pub(super) unsafe fn progress(
     function: Function,
     grid: Grid,
@@ -27,7 +28,8 @@ pub(super) unsafe fn progress(
 /// A kernel of the thesis, which has these arguments.
 ///
 /// # Safety
-/// As `device::cuda::launch` says; the arguments are what the kernel's source declares, with numbers that keep it inside of its matrices.
+/// As `device::cuda::launch` says; the arguments are what the kernel's source declares, with
+/// numbers that keep it inside of its matrices.
 pub(super) unsafe fn thesis(
     card: &Card,
     entry: &'static str,
@@ -40,11 +42,12 @@ pub(super) unsafe fn thesis(
     unsafe { start(function, grid, arguments, stream) }
 }
 
-/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have passed. Each thread block adds
-/// one to the word at `arrived` when it runs.
+/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have
+/// passed. Each thread block adds one to the word at `arrived` when it runs.
 ///
 /// # Safety
-/// As `device::cuda::launch` says; `released` is a word of device memory, `arrived` of pinned memory.
+/// As `device::cuda::launch` says; `released` is a word of device memory, `arrived` of pinned
+/// memory.
 pub(super) unsafe fn hold(
     function: Function,
     grid: Grid,
