@@ -24,7 +24,8 @@ XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 << 20}]
 
 
 def built(*arguments):
-    """What cargo built, as (name, path): tests by kind and name, programs by name."""
+    """What cargo built, as (name, path): tests by kind and name, programs by name. Tests of a tool
+    have the tool's name in front, because two of them may be called alike."""
     command = ["cargo", *arguments, "--locked", "--profile", "release", "--message-format=json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
         messages = [json.loads(line) for line in cargo.stdout]
@@ -33,9 +34,11 @@ def built(*arguments):
     for message in messages:
         if message.get("reason") == "compiler-artifact" and message.get("executable"):
             target = message["target"]
-            is_test = message["profile"]["test"]
-            name = f"{target['kind'][0]}-{target['name']}" if is_test else f"bin/{target['name']}"
-            yield name, message["executable"]
+            kind, name = target["kind"][0], target["name"]
+            tool = pathlib.Path(message["manifest_path"]).parent
+            if kind == "test" and tool.parent.name == "tools":
+                name = f"{tool.name}-{name}"
+            yield f"{kind}-{name}" if message["profile"]["test"] else f"bin/{name}", message["executable"]
 
 
 def wanted(name):
