@@ -667,6 +667,7 @@ impl Fetches {
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
         work.lost += given_up;
         path.note_lost(given_up);
+        path.note_datagram(work.block_bytes());
         if arrival == Arrival::Returned {
             work.lost = work.lost.saturating_sub(1);
             path.counts.lost = path.counts.lost.saturating_sub(1);
@@ -704,6 +705,10 @@ impl Fetches {
         let Some(work) = find(&mut self.fetches, id, index) else { return Ok(false) };
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         self.stirred = true;
+        if !asked.flight.is_reliable() {
+            path.note_record(work.block_bytes());
+        }
+        let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         match asked.flight.record(now) {
             Arrival::New | Arrival::Returned => self.take(now, source, id, index, block, outbox, events)?,
             Arrival::Duplicate | Arrival::Excess => self.excess(source, id, index)?,
@@ -878,7 +883,8 @@ impl Fetches {
 
     /// Finds what is asked of each source, and who is silent.
     fn weigh(&mut self, now: Instant) {
-        self.paths.values_mut().for_each(|path| path.load = Load::default());
+        let load = Load { is_only: !self.is_several(), ..Load::default() };
+        self.paths.values_mut().for_each(|path| path.load = load);
         // Since when neighbours have had something to send.
         let mut waiting: BTreeMap<SourceId, Instant> = BTreeMap::new();
         for fetch in self.fetches.values() {

@@ -134,6 +134,11 @@ impl Flight {
         self.by_stream && !self.by_datagram
     }
 
+    /// Whether a block has come by datagram.
+    pub(super) fn has_datagrams(&self) -> bool {
+        self.by_datagram
+    }
+
     /// More credit goes out now.
     pub(super) fn credit(&mut self, now: Instant, blocks: u32) {
         self.credited += u64::from(blocks);

@@ -11,6 +11,8 @@ const RTT_START: Duration = Duration::from_millis(100);
 const RTT_FLOOR: Duration = Duration::from_millis(1);
 /// Besides 1.5 round trips, silence may last this long: the sender encodes in batches and has others to serve.
 const SERVICE_TIME: Duration = Duration::from_millis(30);
+/// After so many silences the next one that counts as loss grows no longer: it is eight times the first.
+pub(super) const SILENCES_MAX: u32 = 3;
 /// Losses above this are taken for this when credit is given ahead of them.
 const LOSS_MAX: f64 = 0.25;
 /// A queue stands where round trips are longer than the shortest by this, and by this share of it: more than congestion control that goes
@@ -139,7 +141,7 @@ impl Pace {
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let block = if self.rate > 0.0 { f64::from(block_bytes) / self.rate } else { 0.0 };
         let once = self.rtt * 3 / 2 + SERVICE_TIME + Duration::from_secs_f64(block.min(1.0));
-        once.saturating_mul(1 << silences.min(3))
+        once.saturating_mul(1 << silences.min(SILENCES_MAX))
     }
 
     /// How long `bytes` more take, behind `before` that are under way. A path that nothing is known of is taken to be as fast as

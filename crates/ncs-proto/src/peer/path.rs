@@ -47,6 +47,8 @@ pub(super) struct Path {
     pub(super) credited: u64,
     pub(super) late: u64,
     pub(super) stray: u64,
+    /// Size in bytes from which blocks come on streams, although their requests take datagrams.
+    pub(super) streams_from: Option<u32>,
     pub(super) load: Load,
 }
 
@@ -74,6 +76,8 @@ pub(super) struct Load {
     /// The same credit in the order in which it is served: of what comes before the generation at hand, and of it.
     pub(super) ahead: u64,
     pub(super) heard_ahead: Option<Instant>,
+    /// Whether no other source is open.
+    pub(super) is_only: bool,
 }
 
 impl Default for Path {
@@ -94,6 +98,7 @@ impl Default for Path {
             credited: 0,
             late: 0,
             stray: 0,
+            streams_from: None,
             load: Load::default(),
         }
     }
@@ -129,6 +134,22 @@ impl Path {
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let silence = self.pace.silence(block_bytes, silences);
         if self.is_neighbour { silence.max(NEIGHBOUR_SILENCE) } else { silence }
+    }
+
+    /// A block of this size came on the stream of a request that takes datagrams.
+    pub(super) fn note_record(&mut self, block_bytes: u32) {
+        self.streams_from = Some(self.streams_from.map_or(block_bytes, |from| from.min(block_bytes)));
+    }
+
+    /// A block of this size came in a datagram.
+    pub(super) fn note_datagram(&mut self, block_bytes: u32) {
+        self.streams_from = self.streams_from.filter(|from| block_bytes < *from);
+    }
+
+    /// Whether silence about blocks of this size means that QUIC repeats a packet: they are expected
+    /// on streams, and no other source could send them sooner.
+    pub(super) fn expects_stream(&self, block_bytes: u32) -> bool {
+        self.load.is_only && self.streams_from.is_some_and(|from| block_bytes >= from)
     }
 
     /// Whether so many of its blocks are wrong, without its being to blame, that it gets no more credit than a source that nothing is known of.

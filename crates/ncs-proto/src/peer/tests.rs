@@ -310,6 +310,54 @@ fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
     assert_eq!(messages(&mut proto, due), [Message::Credit { alias: request.alias, blocks: 1 }]);
 }
 
+/// The time of the first probe for a request of which nothing comes.
+fn first_probe(proto: &mut Proto, mut now: Instant, alias: u16) -> Instant {
+    loop {
+        now = proto.poll_timeout().expect("a silence").max(now + Duration::from_micros(100));
+        proto.handle_timeout(now).unwrap();
+        if messages(proto, now).iter().any(|message| matches!(message, Message::Credit { alias: of, .. } if *of == alias)) {
+            return now;
+        }
+    }
+}
+
+/// Each block that is requested for nothing costs the path its size: a stream that waits for a
+/// repeated packet has lost no block.
+#[test]
+fn blocks_that_have_come_on_streams_are_waited_for_longer() {
+    let (mut proto, now) = open();
+    proto.set_rtt(HERE, Duration::from_millis(40));
+    let fetch = |proto: &mut Proto, name: &[u8]| {
+        proto.fetch(now, Order { segment: SegmentId::of(name), shape: Shape::new(512, 64, 8).unwrap(), ..order() }, None);
+        requests(&messages(proto, now)).remove(0)
+    };
+    let first = fetch(&mut proto, b"first");
+    let soon = first_probe(&mut proto, now, first.alias).duration_since(now);
+    assert!((90..=100).contains(&soon.as_millis()), "1.5 round trips and 30 ms: {soon:?}");
+
+    let mut stream = Vec::new();
+    StreamHead::Blocks { alias: first.alias }.encode(&mut stream);
+    let header = block::record_header_len(&Vector::Seed(40));
+    stream.resize(stream.len() + header, 0);
+    let at = stream.len() - header;
+    block::write_record_header(&mut stream[at..], &Vector::Seed(40));
+    stream.extend([1; 64]);
+    proto.handle_stream(now + soon, HERE, 3, &stream).unwrap();
+    proto.cancel_fetch(FetchId(0));
+    let on_stream = fetch(&mut proto, b"second");
+    let late = first_probe(&mut proto, now, on_stream.alias).duration_since(now);
+    assert!(late >= soon * 7, "{late:?} after {soon:?}");
+
+    // Blocks of this size fit into datagrams again.
+    let mut block = vec![1; 10 + 64];
+    block::write_datagram_header(&mut block[..10], &Vector::Seed(41), on_stream.alias, 0, false);
+    proto.handle_datagram(now + late, HERE, block.into()).unwrap();
+    proto.cancel_fetch(FetchId(1));
+    let again = fetch(&mut proto, b"third");
+    let probed = first_probe(&mut proto, now + late, again.alias).duration_since(now + late);
+    assert!(probed <= soon * 2, "{probed:?}");
+}
+
 #[test]
 fn a_rejected_request_is_made_again_when_it_makes_sense() {
     let (mut proto, now) = open();

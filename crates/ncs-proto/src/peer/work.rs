@@ -7,6 +7,7 @@ use ncs_codec::numbers::Numbers;
 
 use super::SourceId;
 use super::flight::Flight;
+use super::pace;
 use super::path::Path;
 use super::rebuilder::Rebuilder;
 use crate::time::Instant;
@@ -198,11 +199,15 @@ impl Asked {
         self.served_before.map_or(heard, |at| at.max(heard))
     }
 
-    /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when something last came for this
-    /// request or one before it: while those are served, this one's silence means nothing.
+    /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when
+    /// something last came for this request or one before it: while those are served, this one's
+    /// silence means nothing. Before the first block of a request whose blocks are expected on a
+    /// stream of the only source, the longest silence applies: the expectation may be wrong.
     pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, path: &Path) -> Option<Instant> {
         let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
-        waiting.then(|| heard + path.silence(block_bytes, self.flight.silences()))
+        let is_on_stream = !self.flight.has_datagrams() && path.expects_stream(block_bytes);
+        let silences = if is_on_stream { pace::SILENCES_MAX } else { self.flight.silences() };
+        waiting.then(|| heard + path.silence(block_bytes, silences))
     }
 
     pub(super) fn rank(&self, rank: u16) -> Message {
