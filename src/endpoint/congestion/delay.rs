@@ -341,11 +341,23 @@ impl Delay {
 
     fn end_startup(&mut self, now: Instant) {
         let Some(floor) = self.floor.get() else { return };
+        self.heed_unfinished_round(now, floor);
         self.window = (self.rates.max() * (floor + TARGET).as_secs_f64()).min(self.window).max(self.window_min());
         self.mode = Mode::Steady;
         self.growth = Growth::NONE;
         self.calm_window = self.window;
         self.begin_dip(now, floor, false);
+    }
+
+    /// Counts the rate of a round that is not over. While the window doubles, the rounds before it
+    /// had half its rate or less. All its samples show a queue, so acknowledgements have come at the
+    /// rate of the bottleneck.
+    fn heed_unfinished_round(&mut self, now: Instant, floor: Duration) {
+        let elapsed = now.saturating_duration_since(self.round.start);
+        let has_queue = self.round.samples >= STARTUP_SAMPLES && self.round.standing() > floor;
+        if has_queue && elapsed >= floor / 4 {
+            self.rates.push(self.round.acked as f64 / elapsed.as_secs_f64(), true);
+        }
     }
 
     /// Whether what is lost now is lost because the queue is full.
@@ -461,7 +473,7 @@ const fn bytes(window: f64) -> u64 {
 }
 
 /// RFC 9002, section 7.2.
-const INITIAL_WINDOW: f64 = 12_000.0;
+const INITIAL_WINDOW: f64 = 14_720.0;
 /// quinn sends while less than the window is on its way, one packet less than this. Two of them are acknowledged at once.
 const WINDOW_MIN_PACKETS: f64 = 4.0;
 /// The queue that a flow wants, besides the time of so many packets at its rate.
