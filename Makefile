@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr fuzz gpu-bundle
+	bench-sharing bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle
 
 all: check test
 
@@ -140,6 +140,14 @@ bench-abr:
 smoke-abr:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke
+
+# That the fields, the codes and the protocol compile for ARM. What it needs is in the script.
+check-aarch64:
+	CARGO="$(CARGO)" tools/check-aarch64.sh
+
+# That the fuzz targets compile, which takes no nightly toolchain.
+check-fuzz:
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) check --locked --release --manifest-path fuzz/Cargo.toml
 
 # Each fuzz target for a while. Needs cargo-fuzz and a nightly toolchain.
 FUZZ_SECONDS ?= 60
