@@ -147,6 +147,7 @@ impl Config {
 
 /// What may be wrong with `keys` before anything is read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeysComplaint {
     /// It cannot be used.
     #[error("{0}")]
@@ -158,6 +159,7 @@ pub enum KeysComplaint {
 
 /// Why nobody can be admitted as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Everybody would be served, on an address that is not loopback.
     #[error(

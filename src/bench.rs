@@ -45,10 +45,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
         measure(options, &name, &config, out)?;
     }
     if let Err(absence) = device::Device::open(&on_a_gpu(KernelChoice::Default), &prometheus::Registry::new()) {
-        let reason = absence.to_string();
-        // There is no such key here.
-        let reason = reason.strip_prefix("device.backend = \"cuda\": ").unwrap_or(&reason);
-        return Ok(writeln!(out, "# no GPU: {reason}")?);
+        return Ok(writeln!(out, "# no GPU: {}", absence.reason())?);
     }
     for &kernel in Kernel::ALL.iter().filter(|&&kernel| kernel != Kernel::Simd) {
         measure(options, kernel.name(), &on_a_gpu(KernelChoice::Named(kernel)), out)?;
@@ -99,6 +96,7 @@ const fn choice(isa: Isa) -> IsaChoice {
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A contender makes other bytes than the definition.
     #[error("{case} computes wrong bytes; nothing was measured")]

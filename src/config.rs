@@ -157,6 +157,7 @@ impl Loaded {
 
 /// Why a configuration is refused. It is refused whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The file is not there, or not readable.
     #[error("cannot read {}: {reason}", path.display())]

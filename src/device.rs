@@ -367,10 +367,19 @@ pub enum Health {
 
 /// What can go wrong, by what can be done about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The back end that was asked for by name is not to be had.
     #[error("{0}")]
     Unavailable(String),
+    /// No GPU can be used, and the configuration requires one.
+    #[error("device.backend = \"{}\": {reason}", .choice.name())]
+    NoGpu {
+        /// What the configuration says.
+        choice: BackendChoice,
+        /// Why no GPU can be used.
+        reason: String,
+    },
     /// The instruction set that was asked for by name is not to be had.
     #[error("device.cpu_isa = \"{0}\": this processor does not support it")]
     Isa(Isa),
@@ -414,6 +423,16 @@ pub enum Error {
     /// A fault of ours inside the back end.
     #[error("the back end failed while combining")]
     Fault,
+}
+
+impl Error {
+    /// The error without the configuration key, for programs that do not have that key.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::NoGpu { reason, .. } => reason.clone(),
+            other => other.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]

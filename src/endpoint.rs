@@ -137,6 +137,7 @@ impl Metrics {
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address cannot be had.
     #[error("cannot listen on UDP {address}: {source}")]

@@ -232,6 +232,7 @@ pub enum ChangeKind {
 
 /// Why a source did not give the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is no such object.
     #[error("the origin has no such object")]

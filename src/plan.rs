@@ -88,6 +88,7 @@ impl Options {
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// What is asked for makes no sense.
     #[error("{0}")]

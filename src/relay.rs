@@ -115,6 +115,7 @@ impl Config {
 
 /// Why a relay does not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// No source answers.
     #[error(transparent)]

@@ -97,6 +97,7 @@ pub struct Placement {
 
 /// Why a segment was not taken in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// It would not fit if everything else went.
     #[error("a segment of {bytes} bytes does not fit into the store: raise store.bytes = {budget}")]

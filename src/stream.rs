@@ -273,6 +273,7 @@ pub struct Error {
 
 /// What can be wrong with a stream.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// The name.
     #[error("a name must be 1 to 64 letters, digits, `-` or `_`")]
@@ -311,6 +312,7 @@ pub enum Fault {
 
 /// What does not go with the code of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CodecError {
     /// Reed-Solomon without a number of parity blocks.
     #[error("codec = \"rs\" needs a fixed number of parity blocks per generation: set `parity`")]
@@ -334,6 +336,7 @@ pub enum CodecError {
 
 /// A number of coefficients that a row should not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RowWeightError {
     /// None.
     #[error("a coefficient vector must not be all zeros; remove the key for dense vectors")]

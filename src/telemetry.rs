@@ -71,6 +71,7 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
 
 /// Why logs or the listener cannot start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The filter is no `tracing` directive.
     #[error("\"{filter}\" is not a log filter: {reason}")]

@@ -194,6 +194,7 @@ impl ResolvesServerCert for Current {
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A file cannot be read.
     #[error("cannot read {}: {reason}", path.display())]

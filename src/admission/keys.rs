@@ -50,6 +50,7 @@ impl std::fmt::Debug for Material {
 
 /// Why a text is no set of keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeySetError {
     /// More than [`SET_BYTES_MAX`], or more keys than anybody has.
     #[error("more than {SET_BYTES_MAX} bytes or {KEYS_MAX} keys")]

@@ -40,6 +40,7 @@ pub struct Claims {
 
 /// Why a token is refused. The peer is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum TokenError {
     /// No token of three parts, or an algorithm that no key of ours has.
     #[error("malformed")]

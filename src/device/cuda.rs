@@ -71,7 +71,7 @@ impl Absence {
 
     /// Why a back end that was asked for by name cannot be had.
     pub(super) fn into_error(self, choice: BackendChoice) -> Error {
-        Error::Unavailable(format!("device.backend = \"{}\": {}", choice.name(), self.into_reason()))
+        Error::NoGpu { choice, reason: self.into_reason() }
     }
 
     fn into_reason(self) -> String {

@@ -234,7 +234,7 @@ fn what_is_asked_for_by_name_is_had_or_refused() {
     let config = Config { backend: BackendChoice::Cuda, ..Config::default() };
     match Device::open(&config, &Registry::new()) {
         Ok((device, _thread)) => assert_eq!((device.backend(), device.kernel()), ("cuda", "table")),
-        Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error}"),
+        Err(error) => assert!(matches!(error, Error::NoGpu { .. }), "{error}"),
     }
     let config = Config { kernel: KernelChoice::Named(Kernel::Tensor), ..self::config(KernelChoice::Default, 1) };
     let auto = Config { backend: BackendChoice::Auto, ..config.clone() };

@@ -52,7 +52,7 @@ pub(super) fn device(config: &Config) -> Vec<Check> {
                 let why = (choice.backend == BackendChoice::Auto)
                     .then(|| open(&device::Config { backend: BackendChoice::Cuda, ..choice.clone() }, work).err());
                 let has_node = DRIVER.iter().any(|path| Path::new(path).exists());
-                vec![judge_cpu(found, why.flatten().map(|error| error.to_string()).as_deref(), has_node)]
+                vec![judge_cpu(found, why.flatten().map(|error| error.reason()).as_deref(), has_node)]
             }
         },
     }
@@ -63,7 +63,6 @@ fn judge_cpu(found: String, why: Option<&str>, has_node: bool) -> Check {
     match why {
         None => Check::ok(DEVICE, found),
         Some(why) => {
-            let why = why.strip_prefix("device.backend = \"cuda\": ").unwrap_or(why);
             let found = format!("{found}; no GPU: {why}");
             match has_node {
                 false => Check::ok(DEVICE, found),
@@ -119,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_missing_gpu_is_a_fault_only_where_one_is_asked_for() {
-        let text = "device.backend = \"cuda\": the NVIDIA driver finds no GPU";
+        let text = "the NVIDIA driver finds no GPU";
         let check = judge_cpu("the CPU".into(), Some(text), false);
         assert_eq!((check.verdict, check.found.as_str()), (Verdict::Ok, "the CPU; no GPU: the NVIDIA driver finds no GPU"));
         assert_eq!(judge_cpu("the CPU".into(), Some(text), true).verdict, Verdict::Warn);

@@ -35,6 +35,7 @@ use crate::telemetry::quiet::RateLimited;
 
 /// Why a directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The directory itself.
     #[error("cannot open the directory {0}: {1}")]

@@ -41,6 +41,7 @@ pub struct Origin {
 
 /// Why there can be no source for an origin.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// A header's name or value.
     #[error("`{0}` is not a valid HTTP header: {1}")]

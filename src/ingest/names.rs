@@ -44,6 +44,7 @@ struct Pattern(Vec<char>);
 
 /// Why a text is no pattern of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PatternError {
     /// No text.
     #[error("an empty pattern matches nothing")]

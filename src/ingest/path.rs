@@ -40,6 +40,7 @@ impl Parameters {
 
 /// Why a text names no object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathError {
     /// No name, or an empty component (`//`, or `/` at the end).
     #[error("the path has an empty component")]

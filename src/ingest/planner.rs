@@ -107,6 +107,7 @@ pub enum Step {
 
 /// Why a playlist is of no use for planning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Does not begin with `#EXTM3U`.
     #[error("the text is not an HLS playlist")]

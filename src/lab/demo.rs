@@ -82,6 +82,7 @@ impl Report {
 
 /// Why there is nothing to report.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The embedded origin or a lossy path.
     #[error("cannot open a port on loopback: {0}")]

@@ -178,8 +178,7 @@ impl Decoding {
         let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
         let reason = match Device::open(&config, &prometheus::Registry::new()) {
             Ok(opened) => return Ok(Some(opened)),
-            // There is no such key here.
-            Err(error) => error.to_string().replace("device.backend = \"cuda\": ", ""),
+            Err(error) => error.reason(),
         };
         if self == Self::Cuda {
             return Err(Failure::Device(reason));
