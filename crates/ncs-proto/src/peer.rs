@@ -17,11 +17,16 @@
 //! is done with for good ([`Event::Polluter`]). Blocks over the prime field prove themselves, all of them (`words`), and nobody who sends wrong ones is
 //! trusted.
 
+mod config;
+mod counts;
+mod event;
 mod evidence;
 mod fetches;
 mod flight;
 mod gets;
+mod ids;
 mod keyring;
+mod order;
 mod pace;
 mod path;
 mod rebuilder;
@@ -30,16 +35,12 @@ mod words;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ncs_codec::block::Block;
-use ncs_gf::Kernels;
 
-use crate::integrity::hashes::BlockHashes;
 use crate::integrity::signing::StreamKey;
-use crate::object::{Refusal, RefusalCode, SegmentId, Shape};
+use crate::object::{Refusal, RefusalCode, SegmentId};
 use crate::time::Instant;
 use crate::wire::block::{self, Records, StreamHead};
 use crate::wire::message::{
@@ -47,10 +48,15 @@ use crate::wire::message::{
 };
 use crate::wire::{CODE_BASE, Violation};
 
+pub use config::{Config, Secret};
+pub use counts::{Counts, Progress, SourceCounts};
+pub use event::{Answer, Event, Failure};
 use fetches::{Fetches, Lie};
 use gets::Gets;
+pub use ids::{FetchId, SourceId};
 use keyring::{FIRST, Keyring, Verdict};
 pub use keyring::{Keys, Proof};
+pub use order::{Cut, Order, Place, Urgency};
 pub use rebuilder::Rebuilder;
 pub use words::{Tested, Trial, Words, parsed};
 
@@ -63,250 +69,6 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Answers that a source may leave unread.
 const UNREAD_MAX: usize = 4096;
 
-/// What a peer takes, and how patient it is.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// What the server is told.
-    pub hello: Hello,
-    /// Whether blocks may come in datagrams.
-    pub datagrams: bool,
-    /// Most requests open at a time.
-    pub requests_max: usize,
-    /// Bytes of credit in flight, at least.
-    pub window_min: u64,
-    /// Bytes of credit in flight, at most.
-    pub window_max: u64,
-    /// A server that has not said HELLO for so long has failed.
-    pub hello_timeout: Duration,
-    /// A GET that is not answered for so long has failed.
-    pub answer_timeout: Duration,
-    /// A segment that makes no progress for so long has failed.
-    pub stall_timeout: Duration,
-    /// Bytes a second that the segment whose turn it is has to bring, over that time; 0 puts up with everything.
-    pub rate_min: u64,
-    /// The arithmetic of this machine.
-    pub kernels: Kernels,
-    /// Whether generations are decoded elsewhere: then blocks are gathered, and tried for what they bring, and no more.
-    pub gathers: bool,
-    /// Whether each block that brings something is told of ([`Event::Brought`]), for who passes it on. Then all of them are tested as soon as
-    /// the trusted source gives checksums.
-    pub tells: bool,
-    /// Keys of streams. Of others the first source names them.
-    pub keys: Keys,
-    /// Most tests of blocks over the prime field at a time ([`Event::Test`]): more than are run gain nothing, for what waits is tested together.
-    pub tests_max: usize,
-    /// Bytes of rows kept until their segments are verified, at most. Where there is no room, a wrong segment is fetched anew.
-    pub rows_max: u64,
-    /// What makes questions for checksums unforeseeable.
-    pub secret: Secret,
-}
-
-/// Random bytes that nobody else knows.
-#[derive(Clone)]
-pub struct Secret([u8; 32]);
-
-impl Secret {
-    /// Of bytes that were drawn for this peer alone.
-    pub const fn new(random: [u8; 32]) -> Self {
-        Self(random)
-    }
-
-    /// What nobody can foresee, another for each number.
-    fn nonce(&self, number: u64) -> [u8; 32] {
-        *blake3::keyed_hash(&self.0, &number.to_be_bytes()).as_bytes()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// A segment to fetch.
-#[derive(Debug, Clone, Copy)]
-pub struct Order {
-    /// Its id.
-    pub segment: SegmentId,
-    /// How it is cut.
-    pub shape: Shape,
-    /// What its META proves, if it is signed.
-    pub proof: Option<Proof>,
-    /// When it is of no use any more; `None` waits as long as it progresses.
-    pub deadline: Option<Instant>,
-    /// Whether somebody waits for it.
-    pub urgency: Urgency,
-}
-
-impl Order {
-    /// What is fetched.
-    pub fn cut(&self) -> Cut {
-        Cut { segment: self.segment, shape: self.shape, blocks: self.proof.map(|proof| proof.blocks) }
-    }
-}
-
-/// A segment as somebody has named it. The same bytes that are cut or coded in another way, or whose blocks' hashes are said to be others, are another
-/// one: their blocks must not be mixed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Cut {
-    /// Its id.
-    pub segment: SegmentId,
-    /// How it is cut and coded.
-    pub shape: Shape,
-    /// BLAKE3 of the hashes of all source blocks, where it is signed.
-    pub blocks: Option<[u8; 32]>,
-}
-
-impl Cut {
-    /// What `meta` names, with this shape.
-    pub fn of(meta: &Meta, shape: Shape) -> Self {
-        Self { segment: meta.id, shape, blocks: meta.signature.map(|signature| signature.blocks) }
-    }
-}
-
-/// Where an object is, and the part of it that is meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// Its path.
-    pub path: String,
-    /// A byte of the part.
-    pub offset: u64,
-    /// How much is wanted from there on, if known.
-    pub length: Option<u64>,
-}
-
-/// Whether somebody waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Urgency {
-    /// Somebody does.
-    Now,
-    /// Somebody may: after everything that is urgent.
-    Ahead,
-}
-
-/// Names a source: its place among those that the program has named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SourceId(pub u32);
-
-/// Names a fetch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FetchId(u64);
-
-/// What has come of the wishes.
-#[derive(Debug)]
-pub enum Event {
-    /// A source has said HELLO.
-    Ready(SourceId),
-    /// A GET is answered.
-    Answered {
-        /// The GET.
-        request: u64,
-        /// What it is.
-        answer: Result<Answer, Failure>,
-    },
-    /// A subscribed stream has a new segment.
-    Announced {
-        /// The subscription.
-        request: u64,
-        /// The segment.
-        meta: Meta,
-    },
-    /// A subscription has ended.
-    Unsubscribed {
-        /// The subscription.
-        request: u64,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// A block has come that brought something.
-    Brought {
-        /// The segment.
-        cut: Cut,
-        /// Index of the generation.
-        generation: u32,
-        /// Who sent it.
-        source: SourceId,
-        /// The block.
-        block: Block,
-        /// Whether it was tested.
-        is_checked: bool,
-    },
-    /// All blocks of a generation that had come have been tested, and all that come are from now on.
-    Checked {
-        /// The segment.
-        cut: Cut,
-        /// Index of the generation.
-        generation: u32,
-        /// Those that are right.
-        rows: Vec<Block>,
-    },
-    /// The hashes of a segment's blocks have come, which the stream's key has signed: those that its blocks over the prime field are tested by.
-    Hashed {
-        /// The segment.
-        cut: Cut,
-        /// The hashes.
-        hashes: BlockHashes,
-    },
-    /// Blocks over the prime field are to be tested; that is the driver's work, and [`Proto::tested`] takes what comes of it.
-    Test(Box<Trial>),
-    /// A generation is complete; multiplying its payloads is the driver's work, here or, if the decoder
-    /// [`is_to_be_solved`](Rebuilder::is_to_be_solved), elsewhere. When all generations of a fetch have come, their hash is to be compared, and
-    /// [`Proto::confirm`] to be told.
-    Decoded {
-        /// The fetch.
-        fetch: FetchId,
-        /// All that is needed.
-        decoder: Box<Rebuilder>,
-    },
-    /// A fetch has failed.
-    Failed {
-        /// The fetch.
-        fetch: FetchId,
-        /// Why.
-        failure: Failure,
-    },
-    /// A source does not take the token, or not any more.
-    TokenRefused(SourceId),
-    /// A source takes nothing new.
-    GoingAway(SourceId),
-    /// A server names others that hold something of a segment: [`Proto::add_neighbour`] and [`Proto::note_holding`] are for those that
-    /// are to be drawn on.
-    Peers {
-        /// The segment.
-        segment: SegmentId,
-        /// Where they are.
-        peers: Vec<message::Introduction>,
-    },
-    /// A source has sent what was proved wrong: its connection is to be closed with POLLUTION, and none to be made to it again.
-    Polluter(SourceId),
-}
-
-/// Metadata, and the bytes where they came whole. Nothing is verified yet.
-#[derive(Debug, Clone)]
-pub struct Answer {
-    /// The metadata.
-    pub meta: Meta,
-    /// The bytes of an object that is not coded.
-    pub bytes: Option<Bytes>,
-    /// Who said so.
-    pub source: SourceId,
-}
-
-/// Why a wish was not granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// Every source that could be asked said so; what the last of them said.
-    Refused(Refusal),
-    /// The deadline passed.
-    Deadline,
-    /// Nothing came for too long.
-    Stalled,
-    /// So little came for so long that it was given up.
-    Slow,
-    /// What came is wrong, twice.
-    Corrupt,
-}
-
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
@@ -314,97 +76,6 @@ pub enum StreamEnd {
     Finished,
     /// With this code.
     Reset(u64),
-}
-
-/// What was counted since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Blocks of open requests.
-    pub blocks: u64,
-    /// Those that brought something.
-    pub innovative: u64,
-    /// Those that brought nothing.
-    pub useless: u64,
-    /// Those that are source blocks.
-    pub systematic: u64,
-    /// Datagrams of open requests that never came.
-    pub lost: u64,
-    /// Those of them whose generation was completed without them.
-    pub repaired: u64,
-    /// Blocks of requests that had ended.
-    pub late: u64,
-    /// Blocks that the network doubled.
-    pub duplicate: u64,
-    /// Datagrams that belong to nothing, or are no blocks.
-    pub stray: u64,
-    /// Bytes of payload in blocks of open requests.
-    pub payload_bytes: u64,
-    /// Those of them that came from neighbours.
-    pub neighbour_bytes: u64,
-    /// Generations completed.
-    pub generations: u64,
-    /// Those of them whose payloads were worked on as they came, because their deadline was near.
-    pub generations_progressive: u64,
-    /// Blocks asked for ahead of need: the deadline left no time to ask again for what the path would lose.
-    pub ahead: u64,
-    /// Those of them, at least, that stood in for others which did not come, or brought nothing, and were not asked for again.
-    pub ahead_used: u64,
-    /// Generations that these completed without another round trip.
-    pub generations_spared: u64,
-    /// CREDITs sent: top-ups and probes.
-    pub credits: u64,
-    /// Blocks asked of another source because the one that had them to send was silent, or far slower than it had been.
-    pub reassigned: u64,
-    /// Blocks over the prime field that were tested, and in how many batches.
-    pub tested: u64,
-    /// See [`Counts::tested`].
-    pub tests: u64,
-    /// Blocks that were proved wrong, and dropped.
-    pub wrong: u64,
-    /// Sources that sent such, or forged answers, and are not asked any more.
-    pub polluters: u64,
-    /// Segments that were wrong, and were mended by dropping these blocks.
-    pub mended: u64,
-    /// Bytes of blocks kept until their segments are verified.
-    pub kept_bytes: u64,
-}
-
-/// What one source has done since the start, and what is known of the path to it.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct SourceCounts {
-    /// Blocks of open requests.
-    pub blocks: u64,
-    /// Those that brought something.
-    pub innovative: u64,
-    /// Those that brought nothing.
-    pub useless: u64,
-    /// Those that are source blocks.
-    pub systematic: u64,
-    /// Datagrams of open requests that never came.
-    pub lost: u64,
-    /// Bytes of payload in blocks of open requests.
-    pub payload_bytes: u64,
-    /// Blocks that were proved wrong.
-    pub wrong: u64,
-    /// Whether it is done with: it sent such that were its own, or forged answers.
-    pub is_polluter: bool,
-    /// Share of the datagrams that are lost at present.
-    pub loss: f64,
-    /// Bytes of payload a second at present.
-    pub rate: f64,
-}
-
-/// How far a generation is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// The segment.
-    pub segment: SegmentId,
-    /// Index of the generation.
-    pub generation: u32,
-    /// Independent blocks held.
-    pub rank: u16,
-    /// Blocks needed.
-    pub n: u16,
 }
 
 /// The peer's side of conversations with any number of sources.

@@ -12,8 +12,10 @@ use bytes::BytesMut;
 use ncs_codec::block::{Block, Vector};
 use ncs_gf::Kernels;
 
+use super::config::Secret;
+use super::ids::{FetchId, SourceId};
 use super::keyring::{FIRST, Proof};
-use super::{Cut, FetchId, Order, Place, Secret, SourceId};
+use super::order::{Cut, Order, Place, Urgency};
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
@@ -412,7 +414,7 @@ impl Evidence {
     }
 
     /// Somebody waits for a segment, or nobody does any more.
-    pub(super) fn set_urgency(&mut self, id: FetchId, urgency: super::Urgency) {
+    pub(super) fn set_urgency(&mut self, id: FetchId, urgency: Urgency) {
         if let Some(case) = self.cases.get_mut(&id) {
             case.order.urgency = urgency;
         }

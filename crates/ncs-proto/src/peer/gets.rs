@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::{Answer, Event, Failure, FetchId, Place, SourceId};
+use super::event::{Answer, Event, Failure};
+use super::ids::{FetchId, SourceId};
+use super::order::Place;
 use crate::media::media_type;
 use crate::object::{Refusal, SegmentId, Shape};
 use crate::time::Instant;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::SourceId;
+use super::ids::SourceId;
 use crate::cache::Cache;
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::config::Config;
+use super::counts::SourceCounts;
+use super::ids::FetchId;
+use super::order::Urgency;
 use super::pace::Pace;
-use super::{Config, FetchId, SourceCounts, Urgency};
 use crate::object::SegmentId;
 use crate::time::Instant;
 

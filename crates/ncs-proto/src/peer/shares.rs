@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SourceId;
+use super::ids::SourceId;
 
 /// A source that can take more.
 #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,15 @@
 mod proving;
 
-use ncs_codec::block::Vector;
+use ncs_codec::block::{Block, Vector};
 use ncs_codec::rlnc::Encoder;
 use ncs_codec::rlnc_q::Cores;
 
+use ncs_gf::Kernels;
+
 use super::*;
+use crate::integrity::hashes::BlockHashes;
 use crate::object::row_key;
-use crate::object::{Codec, Generation};
+use crate::object::{Codec, Generation, Shape};
 use crate::wire::message::{Delivery, Request, RequestError, StopReason};
 
 const SECOND: Duration = Duration::from_secs(1);

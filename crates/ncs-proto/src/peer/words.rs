@@ -15,7 +15,7 @@ use ncs_codec::{Error, Outcome};
 use rand::Rng;
 
 use super::evidence::Row;
-use super::{FetchId, SourceId};
+use super::ids::{FetchId, SourceId};
 use crate::object::{Codec, Generation, SegmentId};
 use crate::time::Instant;
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ncs_codec::block::Vector;
 use ncs_codec::numbers::Numbers;
 
-use super::SourceId;
 use super::flight::Flight;
+use super::ids::SourceId;
 use super::pace;
 use super::path::Path;
 use super::rebuilder::Rebuilder;

@@ -1,0 +1,9 @@
+//! Names of sources, of fetches, and of generations under way.
+
+/// Names a source: its index among those that the program has named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u32);
+
+/// Names a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FetchId(pub(super) u64);
