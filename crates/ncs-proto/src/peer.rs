@@ -19,6 +19,7 @@
 
 mod config;
 mod counts;
+mod effects;
 mod event;
 mod evidence;
 mod fetches;
@@ -50,6 +51,7 @@ use crate::wire::{CODE_BASE, Violation};
 
 pub use config::{Config, Secret};
 pub use counts::{Counts, Progress, SourceCounts};
+use effects::Effects;
 pub use event::{Answer, Event, Failure};
 use fetches::{Fetches, Lie};
 use gets::Gets;
@@ -66,8 +68,6 @@ const IDENTITIES_MAX: usize = 1024;
 const HOLDINGS_TOLD_MAX: usize = 1024;
 /// Who has refused something is asked again after this time at the earliest, whatever time it names.
 const RETRY_MIN: Duration = Duration::from_millis(50);
-/// Answers that a source may leave unread.
-const UNREAD_MAX: usize = 4096;
 
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,7 @@ pub struct Proto {
     gets: Gets,
     fetches: Fetches,
     subscriptions: BTreeMap<u64, Subscription>,
-    outbox: Outbox,
-    events: VecDeque<Event>,
+    effects: Effects,
     /// Sources that servers have named.
     neighbours: BTreeSet<SourceId>,
     /// What this side offers to others.
@@ -132,12 +131,6 @@ struct Subscription {
     refused: BTreeSet<SourceId>,
 }
 
-/// Messages to the sources that are connected.
-#[derive(Debug, Default)]
-struct Outbox {
-    queues: BTreeMap<SourceId, VecDeque<Message>>,
-}
-
 /// Where the connection stands.
 #[derive(Debug)]
 enum Link {
@@ -174,8 +167,7 @@ impl Proto {
             config,
             sources: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
-            outbox: Outbox::default(),
-            events: VecDeque::new(),
+            effects: Effects::default(),
             neighbours: BTreeSet::new(),
             offer: None,
             identities: BTreeMap::new(),
@@ -234,24 +226,24 @@ impl Proto {
 
     /// Blocks that [`Event::Test`] gave away are tested.
     pub fn tested(&mut self, now: Instant, tested: Tested) {
-        self.fetches.tested(now, tested, &mut self.outbox, &mut self.events);
+        self.fetches.tested(now, tested, &mut self.effects);
     }
 
     /// Somebody waits for this one after all, or nobody does any more.
     pub fn set_urgency(&mut self, now: Instant, fetch: FetchId, urgency: Urgency) {
-        self.fetches.set_urgency(now, fetch, urgency, &mut self.outbox);
+        self.fetches.set_urgency(now, fetch, urgency, &mut self.effects);
     }
 
     /// Nobody waits for this one any more.
     pub fn cancel_fetch(&mut self, fetch: FetchId) {
-        self.fetches.cancel(fetch, &mut self.outbox);
+        self.fetches.cancel(fetch, &mut self.effects);
     }
 
     /// Asks to be told of new segments of a stream, by every source: news may come more than once.
     pub fn subscribe(&mut self, stream: &str) -> u64 {
         let request = self.gets.number();
         for source in self.servers() {
-            self.outbox.push(source, Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
+            self.effects.send(source, Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
         }
         self.subscriptions.insert(request, Subscription { stream: stream.to_owned(), refused: BTreeSet::new() });
         request
@@ -261,7 +253,7 @@ impl Proto {
     pub fn unsubscribe(&mut self, request: u64) {
         if self.subscriptions.remove(&request).is_some() {
             for source in self.servers() {
-                self.outbox.push(source, Message::Unsubscribe { request });
+                self.effects.send(source, Message::Unsubscribe { request });
             }
         }
     }
@@ -271,7 +263,7 @@ impl Proto {
         if let Some(source) = self.sources.get_mut(&source) {
             source.is_shown = true;
         }
-        self.outbox.push(source, Message::Auth(credential));
+        self.effects.send(source, Message::Auth(credential));
     }
 
     /// A source that a server has named, for a connection that is to come. It is asked for segments that it holds and for nothing else.
@@ -297,7 +289,7 @@ impl Proto {
         self.offer = Some(Offer { port, identity, held: VecDeque::new() });
         // Others are told when they have said HELLO.
         for source in self.open_servers() {
-            self.outbox.push(source, Message::Offer { port, identity });
+            self.effects.send(source, Message::Offer { port, identity });
         }
     }
 
@@ -315,7 +307,7 @@ impl Proto {
         }
         for source in self.open_servers() {
             for some in changed.chunks(HOLDINGS_MAX) {
-                self.outbox.push(source, Message::Have(some.to_vec()));
+                self.effects.send(source, Message::Have(some.to_vec()));
             }
         }
     }
@@ -333,23 +325,23 @@ impl Proto {
     /// A connection to a source stands; this is shown before anything is asked.
     pub fn handle_connected(&mut self, now: Instant, source: SourceId, credential: Option<Credential>) {
         if self.polluters.contains(&source) {
-            self.events.push_back(Event::Polluter(source));
+            self.effects.report(Event::Polluter(source));
             return;
         }
         let link = Link::Greeting { due: now + self.config.hello_timeout };
         let (streams, stops, is_shown) = (HashMap::new(), VecDeque::new(), credential.is_some());
         self.sources.insert(source, Source { link, streams, stops, is_shown, refuses: false });
-        self.outbox.open(source);
-        self.outbox.push(source, Message::Hello(self.config.hello.clone()));
+        self.effects.outbox.open(source);
+        self.effects.send(source, Message::Hello(self.config.hello.clone()));
         if let Some(credential) = credential {
-            self.outbox.push(source, Message::Auth(credential));
+            self.effects.send(source, Message::Auth(credential));
         }
         if self.neighbours.contains(&source) {
             return;
         }
         for (request, subscription) in &mut self.subscriptions {
             subscription.refused.remove(&source);
-            self.outbox.push(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
+            self.effects.send(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
         }
     }
 
@@ -394,7 +386,7 @@ impl Proto {
     pub fn handle_disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
         self.sources.remove(&source);
         self.silent.remove(&source);
-        self.outbox.close(source);
+        self.effects.outbox.close(source);
         self.gets.disconnected(source);
         self.fetches.disconnected(now, source);
         // Who is proved to send what is wrong does not come again.
@@ -437,7 +429,7 @@ impl Proto {
                     return Ok(());
                 }
                 let others = self.open_servers();
-                self.gets.refused(error.request, source, refusal, &others, &mut self.events)
+                self.gets.refused(error.request, source, refusal, &others, &mut self.effects)
             }
             Message::Reject { alias, code, retry_after_ms } => {
                 if code == RefusalCode::GoingAway {
@@ -445,7 +437,7 @@ impl Proto {
                 }
                 self.note_trouble(now, source, refused("the request", code, retry_after_ms, ""));
                 let refusal = refusal(code, retry_after_ms, String::new());
-                let stranger = self.fetches.rejected(now, source, alias, refusal, &mut self.outbox, &mut self.events);
+                let stranger = self.fetches.rejected(now, source, alias, refusal, &mut self.effects);
                 if let Some((introduction, place)) = stranger {
                     self.gets.introduce(introduction, place, now + self.config.answer_timeout);
                 }
@@ -456,7 +448,7 @@ impl Proto {
                 if lasts_ms > 0 {
                     return Ok(());
                 }
-                self.events.push_back(Event::TokenRefused(source));
+                self.effects.report(Event::TokenRefused(source));
                 Ok(())
             }
             Message::SubscribeOk { .. } => Ok(()),
@@ -471,22 +463,22 @@ impl Proto {
             | Message::GetChecks(GetChecks { request, .. }) => {
                 let reason = "this side serves nothing".to_owned();
                 let error = message::RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason };
-                self.outbox.push(source, Message::Error(error));
-                self.outbox.check(source)
+                self.effects.send(source, Message::Error(error));
+                self.effects.outbox.check(source)
             }
             Message::Request(request) => {
                 let (alias, code) = (request.alias, RefusalCode::Unknown);
-                self.outbox.push(source, Message::Reject { alias, code, retry_after_ms: 0 });
-                self.outbox.check(source)
+                self.effects.send(source, Message::Reject { alias, code, retry_after_ms: 0 });
+                self.effects.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
             // Who is known to us by a server's word does not name others.
             Message::Peers { segment, peers } if !self.neighbours.contains(&source) => {
-                self.events.push_back(Event::Peers { segment, peers });
+                self.effects.report(Event::Peers { segment, peers });
                 Ok(())
             }
             Message::Checks(checks) => {
-                if self.fetches.checks(source, &checks, &mut self.events) {
+                if self.fetches.checks(source, &checks, &mut self.effects) {
                     return Ok(());
                 }
                 self.gets.check_known(checks.request)
@@ -524,7 +516,7 @@ impl Proto {
             return Ok(());
         }
         match block::parse_datagram(&mut datagram) {
-            Some(head) => self.fetches.datagram(now, source, head, datagram, &mut self.outbox, &mut self.events),
+            Some(head) => self.fetches.datagram(now, source, head, datagram, &mut self.effects),
             None => self.fetches.stray(source),
         }
     }
@@ -562,15 +554,15 @@ impl Proto {
     pub fn handle_stream_end(&mut self, source: SourceId, stream: u64, end: StreamEnd) -> Result<(), Violation> {
         let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
         match (peer.streams.remove(&stream), end) {
-            (Some(Incoming::Object { request }), StreamEnd::Finished) => self.gets.finished(request, source, &mut self.events),
+            (Some(Incoming::Object { request }), StreamEnd::Finished) => self.gets.finished(request, source, &mut self.effects),
             (Some(Incoming::Object { request }), StreamEnd::Reset(code)) => {
                 let code = RefusalCode::from_value(code.wrapping_sub(u64::from(CODE_BASE)));
                 let refusal = refusal(code, 0, "the object's stream was reset".to_owned());
                 let others = self.open_servers();
-                self.gets.refused(request, source, refusal, &others, &mut self.events)
+                self.gets.refused(request, source, refusal, &others, &mut self.effects)
             }
             (Some(Incoming::Hashes { request }), StreamEnd::Finished) => {
-                self.fetches.hashes_finished(request, source, &mut self.events)
+                self.fetches.hashes_finished(request, source, &mut self.effects)
             }
             (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished) if !records.is_between_records() => {
                 Err(Violation::Malformed("block record"))
@@ -589,7 +581,7 @@ impl Proto {
                 return Err((*id, Violation::Timeout("HELLO")));
             }
         }
-        self.gets.expire(now, &mut self.events);
+        self.gets.expire(now, &mut self.effects);
         self.take_introductions();
         self.advance(now);
         self.fetches.next_broken().map_or(Ok(()), Err)
@@ -611,19 +603,19 @@ impl Proto {
         if self.fetches.is_stirred() {
             self.advance(now);
         }
-        if self.outbox.is_empty_for(source)
+        if self.effects.outbox.is_empty_for(source)
             && !self.neighbours.contains(&source)
             && let Some(unanswered_max) = self.sources.get(&source).and_then(|source| source.link.unanswered_max())
             && let Some(question) = self.next_question(now, source, unanswered_max)
         {
             return Some(question);
         }
-        self.outbox.pop(source)
+        self.effects.outbox.pop(source)
     }
 
     /// The next thing that has come. To be asked after [`Proto::poll_message`], which may bring something about.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.effects.events.pop_front()
     }
 
     /// The next stream of a source to refuse with STOP_SENDING and DONE.
@@ -663,12 +655,12 @@ impl Proto {
 
     /// Whether nothing is asked of a source at present.
     pub fn is_quiet_at(&self, source: SourceId) -> bool {
-        self.fetches.is_quiet_at(source) && self.outbox.is_empty_for(source)
+        self.fetches.is_quiet_at(source) && self.effects.outbox.is_empty_for(source)
     }
 
     /// Whether nothing is asked of anybody at present.
     pub fn is_quiet(&self) -> bool {
-        self.fetches.is_quiet() && self.outbox.is_empty()
+        self.fetches.is_quiet() && self.effects.outbox.is_empty()
     }
 
     /// What a source has said of itself, while its connection stands and it takes requests.
@@ -678,7 +670,7 @@ impl Proto {
 
     /// Whether everything wished for has been granted or refused.
     pub fn is_idle(&self) -> bool {
-        self.gets.is_empty() && self.fetches.is_empty() && self.outbox.is_empty()
+        self.gets.is_empty() && self.fetches.is_empty() && self.effects.outbox.is_empty()
     }
 
     /// Lets fetches go on, and is done with whoever they have found to lie.
@@ -686,17 +678,17 @@ impl Proto {
         // What they have sent besides is not to be tested.
         self.condemn_liars(now);
         self.ask_to_name(now);
-        self.fetches.advance(now, &mut self.outbox, &mut self.events);
+        self.fetches.advance(now, &mut self.effects);
         self.ask_to_name(now);
         if self.condemn_liars(now) {
             // What they were to send is asked of the others.
-            self.fetches.advance(now, &mut self.outbox, &mut self.events);
+            self.fetches.advance(now, &mut self.effects);
         }
     }
 
     /// Asks for the path of a segment who is to name it before anything else is made of it.
     fn ask_to_name(&mut self, now: Instant) {
-        while let Some((introduction, place)) = self.fetches.next_unnamed(&mut self.outbox) {
+        while let Some((introduction, place)) = self.fetches.next_unnamed(&mut self.effects) {
             self.gets.introduce(introduction, place, now + self.config.answer_timeout);
         }
     }
@@ -717,13 +709,13 @@ impl Proto {
             && source != FIRST
             && let Some(identity) = self.identities.get(&source).copied()
         {
-            self.outbox.push(FIRST, Message::Blame { segment, generation, blocks, identity });
+            self.effects.send(FIRST, Message::Blame { segment, generation, blocks, identity });
         }
         if self.polluters.insert(source) {
             self.note_trouble(now, source, "it sent blocks that are proved wrong and is no longer used".to_owned());
             self.handle_disconnected(now, source, false);
             self.fetches.forget(source);
-            self.events.push_back(Event::Polluter(source));
+            self.effects.report(Event::Polluter(source));
         }
     }
 
@@ -752,7 +744,7 @@ impl Proto {
     /// Tells fetches which sources have heard of their segments.
     fn take_introductions(&mut self) {
         while let Some((introduction, named)) = self.gets.next_introduced() {
-            self.fetches.introduced(introduction, named, &mut self.outbox, &mut self.events);
+            self.fetches.introduced(introduction, named, &mut self.effects);
         }
     }
 
@@ -780,11 +772,11 @@ impl Proto {
             self.gets.lighten(now);
             self.fetches.set_dark(now, false);
         }
-        self.events.push_back(Event::Ready(source));
+        self.effects.report(Event::Ready(source));
         if let Some(Offer { port, identity, held }) = self.offer.as_ref().filter(|_| !self.neighbours.contains(&source)) {
-            self.outbox.push(source, Message::Offer { port: *port, identity: *identity });
+            self.effects.send(source, Message::Offer { port: *port, identity: *identity });
             let held: Vec<_> = held.iter().copied().collect();
-            held.chunks(HOLDINGS_MAX).for_each(|some| self.outbox.push(source, Message::Have(some.to_vec())));
+            held.chunks(HOLDINGS_MAX).for_each(|some| self.effects.send(source, Message::Have(some.to_vec())));
         }
         Ok(())
     }
@@ -795,7 +787,7 @@ impl Proto {
         if matches!(source.link, Link::Open { .. }) {
             source.link = Link::Leaving;
             self.fetches.leaving(id);
-            self.events.push_back(Event::GoingAway(id));
+            self.effects.report(Event::GoingAway(id));
         }
     }
 
@@ -806,7 +798,7 @@ impl Proto {
         let mut servers = self.sources.keys().filter(|source| !self.neighbours.contains(source));
         if servers.all(|source| subscription.refused.contains(source)) {
             self.subscriptions.remove(&request);
-            self.events.push_back(Event::Unsubscribed { request, refusal: refusal.clone() });
+            self.effects.report(Event::Unsubscribed { request, refusal: refusal.clone() });
         }
         true
     }
@@ -824,29 +816,29 @@ impl Proto {
                 return Err(Violation::Unexpected("news of another stream"));
             }
             match self.keyring.judge(source, None, &meta) {
-                Verdict::Taken => self.events.push_back(Event::Announced { request: meta.request, meta }),
+                Verdict::Taken => self.effects.report(Event::Announced { request: meta.request, meta }),
                 Verdict::Refused(_) => {}
                 Verdict::Forged => self.condemn(now, source, None),
             }
             return Ok(());
         }
         let Some(path) = self.gets.path(meta.request, source) else {
-            return self.gets.answered(source, meta, &mut self.events);
+            return self.gets.answered(source, meta, &mut self.effects);
         };
         match self.keyring.judge(source, Some(path), &meta) {
             Verdict::Taken => {
                 self.answered_at = Some(now);
-                self.gets.answered(source, meta, &mut self.events)
+                self.gets.answered(source, meta, &mut self.effects)
             }
             Verdict::Refused(reason) => {
                 let others = self.open_servers();
                 let refusal = refusal(RefusalCode::Origin, 0, reason.to_owned());
-                self.gets.refused(meta.request, source, refusal, &others, &mut self.events)
+                self.gets.refused(meta.request, source, refusal, &others, &mut self.effects)
             }
             Verdict::Forged => {
                 let others = self.open_servers();
                 let refusal = refusal(RefusalCode::Origin, 0, "the answer is forged".to_owned());
-                self.gets.refused(meta.request, source, refusal, &others, &mut self.events)?;
+                self.gets.refused(meta.request, source, refusal, &others, &mut self.effects)?;
                 self.condemn(now, source, None);
                 Ok(())
             }
@@ -882,7 +874,7 @@ impl Proto {
         let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
         let Some(Incoming::Blocks { records, .. }) = peer.streams.get_mut(&stream) else { return Ok(()) };
         while let Some(block) = records.next()? {
-            if !self.fetches.record(now, source, alias, block, &mut self.outbox, &mut self.events)? {
+            if !self.fetches.record(now, source, alias, block, &mut self.effects)? {
                 peer.refuse(stream);
                 return Ok(());
             }
@@ -913,41 +905,6 @@ impl Source {
     fn refuse(&mut self, stream: u64) {
         self.streams.insert(stream, Incoming::Refused);
         self.stops.push_back(stream);
-    }
-}
-
-impl Outbox {
-    fn open(&mut self, source: SourceId) {
-        self.queues.insert(source, VecDeque::new());
-    }
-
-    fn close(&mut self, source: SourceId) {
-        self.queues.remove(&source);
-    }
-
-    /// Nothing happens where there is no connection: requests end with it.
-    fn push(&mut self, source: SourceId, message: Message) {
-        if let Some(queue) = self.queues.get_mut(&source) {
-            queue.push_back(message);
-        }
-    }
-
-    fn pop(&mut self, source: SourceId) -> Option<Message> {
-        self.queues.get_mut(&source)?.pop_front()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.queues.values().all(VecDeque::is_empty)
-    }
-
-    fn is_empty_for(&self, source: SourceId) -> bool {
-        self.queues.get(&source).is_none_or(VecDeque::is_empty)
-    }
-
-    /// A source that asks and does not read what it is told is no source.
-    fn check(&self, source: SourceId) -> Result<(), Violation> {
-        let unread = self.queues.get(&source).map_or(0, VecDeque::len);
-        if unread > UNREAD_MAX { Err(Violation::Flood("questions")) } else { Ok(()) }
     }
 }
 

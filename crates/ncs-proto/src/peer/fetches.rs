@@ -46,7 +46,7 @@ use super::shares::{Candidate, split};
 use super::words::Words;
 use super::work::{Asked, Work};
 use super::{
-    Config, Counts, Event, Failure, FetchId, Order, Outbox, Place, Progress, RETRY_MIN, SourceCounts, SourceId, Urgency,
+    Config, Counts, Effects, Event, Failure, FetchId, Order, Place, Progress, RETRY_MIN, SourceCounts, SourceId, Urgency,
 };
 use crate::object::row_key;
 use crate::object::{Generation, Refusal, RefusalCode, SegmentId, Shape};
@@ -267,7 +267,7 @@ impl Fetches {
     /// Somebody waits for a segment, or nobody does any more. Open requests become due earlier when
     /// somebody waits. When nobody does they are stopped and made anew, because a sender has
     /// blocks in QUIC already that would go before those of others.
-    pub(super) fn set_urgency(&mut self, now: Instant, id: FetchId, urgency: Urgency, outbox: &mut Outbox) {
+    pub(super) fn set_urgency(&mut self, now: Instant, id: FetchId, urgency: Urgency, effects: &mut Effects) {
         let Some(mut fetch) = self.fetches.remove(&id) else { return };
         if fetch.order.urgency != urgency {
             fetch.order.urgency = urgency;
@@ -282,7 +282,7 @@ impl Fetches {
                     let deadline_ms = millis(due.saturating_duration_since(now)).max(1);
                     for (source, asked) in &mut work.asked {
                         asked.deadline = due;
-                        outbox.push(*source, Message::Reschedule { alias: asked.alias, deadline_ms });
+                        effects.send(*source, Message::Reschedule { alias: asked.alias, deadline_ms });
                     }
                     continue;
                 }
@@ -290,16 +290,16 @@ impl Fetches {
                     if let Some(path) = self.paths.get_mut(&source) {
                         path.aliases.remove(&asked.alias);
                     }
-                    outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+                    effects.send(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
                 }
             }
         }
         self.fetches.insert(id, fetch);
     }
 
-    pub(super) fn cancel(&mut self, id: FetchId, outbox: &mut Outbox) {
+    pub(super) fn cancel(&mut self, id: FetchId, effects: &mut Effects) {
         self.evidence.close(id);
-        self.remove(id, StopReason::Cancelled, outbox);
+        self.remove(id, StopReason::Cancelled, effects);
     }
 
     pub(super) fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
@@ -542,8 +542,7 @@ impl Fetches {
         source: SourceId,
         alias: u16,
         refusal: Refusal,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Option<(Introduction, Place)> {
         // Stopped here while it was rejected there.
         let (id, index) = self.paths.get_mut(&source).and_then(|path| path.aliases.remove(&alias))?;
@@ -573,7 +572,7 @@ impl Fetches {
                             path.missed(stream_of(&place.path));
                         }
                     }
-                    self.refuse(id, source, refusal, outbox, events);
+                    self.refuse(id, source, refusal, effects);
                 }
                 (Some(Stranger::AskedForPath), _) => fetch.rest(now, source),
                 (None, Some(place)) if is_several && !is_neighbour && code == RefusalCode::Unknown => {
@@ -581,7 +580,7 @@ impl Fetches {
                     fetch.strangers.insert(source, Stranger::AskedForPath);
                     return Some(introduction);
                 }
-                _ => self.refuse(id, source, refusal, outbox, events),
+                _ => self.refuse(id, source, refusal, effects),
             },
         }
         None
@@ -590,13 +589,7 @@ impl Fetches {
     /// A source that did not know a segment has been asked for the path that leads to it, and has
     /// named this one. One that has the same bytes in another shape sends blocks of its own: it is
     /// left out, and nothing is held against it.
-    pub(super) fn introduced(
-        &mut self,
-        introduction: Introduction,
-        named: Option<(SegmentId, Shape)>,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(super) fn introduced(&mut self, introduction: Introduction, named: Option<(SegmentId, Shape)>, effects: &mut Effects) {
         let Introduction { fetch: id, source } = introduction;
         self.naming.remove(&introduction);
         if let Some((lie, shape)) = self.accused.remove(&(id, source))
@@ -617,19 +610,19 @@ impl Fetches {
             None => "the source does not know the segment",
         };
         let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() };
-        self.refuse(id, source, refusal, outbox, events);
+        self.refuse(id, source, refusal, effects);
     }
 
     /// A source does not have a segment. If nobody does that may be asked, it cannot be had.
-    fn refuse(&mut self, id: FetchId, source: SourceId, refusal: Refusal, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+    fn refuse(&mut self, id: FetchId, source: SourceId, refusal: Refusal, effects: &mut Effects) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         fetch.strangers.insert(source, Stranger::Refused);
         let mut open = self.paths.iter().filter(|(_, path)| path.is_open);
         let cannot = |stranger: Option<&Stranger>| matches!(stranger, Some(Stranger::Refused | Stranger::Excluded));
         if open.all(|(source, _)| cannot(fetch.strangers.get(source))) {
             self.evidence.close(id);
-            self.remove(id, StopReason::Cancelled, outbox);
-            events.push_back(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
+            self.remove(id, StopReason::Cancelled, effects);
+            effects.report(Event::Failed { fetch: id, failure: Failure::Refused(refusal) });
         }
     }
 
@@ -657,8 +650,7 @@ impl Fetches {
         source: SourceId,
         head: DatagramHead,
         rest: Bytes,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
         let Some((id, index)) = path.aliases.get(&head.alias).copied() else { return self.late(source, head.alias) };
@@ -681,7 +673,7 @@ impl Fetches {
             }
             Arrival::Excess => self.excess(source, id, index),
             Arrival::New | Arrival::Returned => match block::parse_block(head.kind, work.decoder.generation(), rest) {
-                Some(block) => self.take(now, source, id, index, block, outbox, events),
+                Some(block) => self.take(now, source, id, index, block, effects),
                 None => self.stray(source),
             },
         }
@@ -694,8 +686,7 @@ impl Fetches {
         source: SourceId,
         alias: u16,
         block: Block,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<bool, Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(false) };
         let Some((id, index)) = path.aliases.get(&alias).copied() else {
@@ -710,7 +701,7 @@ impl Fetches {
         }
         let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
         match asked.flight.record(now) {
-            Arrival::New | Arrival::Returned => self.take(now, source, id, index, block, outbox, events)?,
+            Arrival::New | Arrival::Returned => self.take(now, source, id, index, block, effects)?,
             Arrival::Duplicate | Arrival::Excess => self.excess(source, id, index)?,
         }
         Ok(true)
@@ -718,19 +709,19 @@ impl Fetches {
 
     /// Gives credit, opens requests, and ends what is too late. To be called when something has
     /// come and when something is due.
-    pub(super) fn advance(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+    pub(super) fn advance(&mut self, now: Instant, effects: &mut Effects) {
         self.stirred = false;
-        self.try_rows(now, outbox, events);
+        self.try_rows(now, effects);
         let order = self.order();
         self.watch(now, &order);
         for &id in &order {
             if let Some(failure) = self.failure(id, now) {
                 self.evidence.close(id);
-                self.remove(id, StopReason::Deadline, outbox);
-                events.push_back(Event::Failed { fetch: id, failure });
+                self.remove(id, StopReason::Deadline, effects);
+                effects.report(Event::Failed { fetch: id, failure });
             }
         }
-        self.tidy(now, outbox);
+        self.tidy(now, effects);
         self.weigh(now);
         for fetch in self.fetches.values_mut() {
             fetch.exclude_others(self.paths.keys());
@@ -738,10 +729,10 @@ impl Fetches {
             fetch.is_early = now < fetch.expect_until;
         }
         for (.., id, index) in self.work_turns() {
-            self.tend(now, id, index, outbox);
+            self.tend(now, id, index, effects);
         }
         while let Some((id, index)) = self.begin(now, &order) {
-            self.tend(now, id, index, outbox);
+            self.tend(now, id, index, effects);
         }
         self.watch(now, &order);
         for path in self.paths.values_mut().filter(|path| path.load.all.1 == 0) {
@@ -861,7 +852,7 @@ impl Fetches {
     }
 
     /// Ends requests whose deadline has passed and gives up what is lost.
-    fn tidy(&mut self, now: Instant, outbox: &mut Outbox) {
+    fn tidy(&mut self, now: Instant, effects: &mut Effects) {
         for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
             work.paused.retain(|_, until| *until > now);
             let Work { asked, lost, .. } = work;
@@ -874,7 +865,7 @@ impl Fetches {
                 let has_expired = asked.deadline <= now;
                 if has_expired {
                     path.aliases.remove(&asked.alias);
-                    outbox.push(*source, Message::Stop { alias: asked.alias, reason: StopReason::Deadline });
+                    effects.send(*source, Message::Stop { alias: asked.alias, reason: StopReason::Deadline });
                 }
                 !has_expired
             });
@@ -1012,13 +1003,13 @@ impl Fetches {
     }
 
     /// Gives the credit that a generation is due.
-    fn tend(&mut self, now: Instant, id: FetchId, index: u32, outbox: &mut Outbox) {
+    fn tend(&mut self, now: Instant, id: FetchId, index: u32, effects: &mut Effects) {
         let Some(mut fetch) = self.fetches.remove(&id) else { return };
-        self.tend_one_of(now, id, &mut fetch, index, outbox);
+        self.tend_one_of(now, id, &mut fetch, index, effects);
         self.fetches.insert(id, fetch);
     }
 
-    fn tend_one_of(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, outbox: &mut Outbox) {
+    fn tend_one_of(&mut self, now: Instant, id: FetchId, fetch: &mut Fetch, index: u32, effects: &mut Effects) {
         let (shuns, rtt) = (self.shuns(&fetch.strangers), self.rtt());
         let (loss, _) = together(self.paths.values().filter(|path| path.is_open), Pace::path_loss);
         let Fetch { order, works, strangers, patient_until, is_early, .. } = fetch;
@@ -1030,7 +1021,7 @@ impl Fetches {
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
-        self.end_exhausted(now, work, outbox);
+        self.end_exhausted(now, work, effects);
         let is_patient = now < *patient_until && work.near.is_none();
         let target = pace::target(work.decoder.missing(), work.near.is_some(), loss);
         let (mut awaited, mut left_behind) = (0, 0);
@@ -1057,20 +1048,20 @@ impl Fetches {
         self.counts.ahead += u64::from(given - needed);
         self.counts.reassigned += u64::from(given.min(left_behind));
         for (source, share) in shares {
-            self.give(now, source, share, (id, index), order, work, outbox);
+            self.give(now, source, share, (id, index), order, work, effects);
         }
         if lacking == 0 || left_behind > 0 {
-            self.probe(now, work, order.deadline.is_some(), outbox);
+            self.probe(now, work, order.deadline.is_some(), effects);
         }
         if shuns {
-            self.sound_out(now, (id, index), order, strangers, work, outbox);
+            self.sound_out(now, (id, index), order, strangers, work, effects);
         }
     }
 
     /// Ends requests that nothing more comes of, because all blocks that they name have come or are
     /// lost: what is lacking takes others. Who is silent once more when asked anew is suspect where
     /// others can be asked.
-    fn end_exhausted(&mut self, now: Instant, work: &mut Work, outbox: &mut Outbox) {
+    fn end_exhausted(&mut self, now: Instant, work: &mut Work, effects: &mut Effects) {
         let (is_several, block_bytes) = (self.is_several(), work.block_bytes());
         let Work { asked, silences, .. } = work;
         asked.retain(|source, asked| {
@@ -1088,7 +1079,7 @@ impl Fetches {
                 *before += 1;
             }
             path.aliases.remove(&asked.alias);
-            outbox.push(*source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+            effects.send(*source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
             false
         });
     }
@@ -1229,7 +1220,7 @@ impl Fetches {
         name: (FetchId, u32),
         order: &Order,
         work: &mut Work,
-        outbox: &mut Outbox,
+        effects: &mut Effects,
     ) {
         let sources = self.paths.values().filter(|path| path.is_open).count();
         let is_shared = self.paths.values().any(|path| path.is_neighbour && path.is_open);
@@ -1243,7 +1234,7 @@ impl Fetches {
             path.load.add(order.urgency, 0, bytes);
             asked.flight.credit(now, blocks);
             self.counts.credits += 1;
-            outbox.push(source, Message::Credit { alias: asked.alias, blocks });
+            effects.send(source, Message::Credit { alias: asked.alias, blocks });
             return;
         }
         path.load.add(order.urgency, 1, bytes);
@@ -1263,7 +1254,7 @@ impl Fetches {
         let datagrams = self.config.datagrams && !is_on_stream;
         let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams, recoded: true };
         let alias = path.take_alias(name);
-        outbox.push(
+        effects.send(
             source,
             Message::Request(Request {
                 alias,
@@ -1284,7 +1275,7 @@ impl Fetches {
 
     /// Asks for a few blocks more where nothing has come for so long that the end of the flight may
     /// be lost.
-    fn probe(&mut self, now: Instant, work: &mut Work, is_pressing: bool, outbox: &mut Outbox) {
+    fn probe(&mut self, now: Instant, work: &mut Work, is_pressing: bool, effects: &mut Effects) {
         let (missing, block_bytes) = (u32::from(work.decoder.missing()), work.block_bytes());
         for (source, asked) in &mut work.asked {
             let Some(path) = self.paths.get_mut(source) else { continue };
@@ -1301,7 +1292,7 @@ impl Fetches {
                 work.needed += probe;
                 path.credited += u64::from(probe);
                 self.counts.credits += 1;
-                outbox.push(*source, Message::Credit { alias: asked.alias, blocks: probe });
+                effects.send(*source, Message::Credit { alias: asked.alias, blocks: probe });
             }
         }
     }
@@ -1315,14 +1306,14 @@ impl Fetches {
         order: &Order,
         strangers: &BTreeMap<SourceId, Stranger>,
         work: &mut Work,
-        outbox: &mut Outbox,
+        effects: &mut Effects,
     ) {
         let idle = self.paths.iter().filter(|(source, path)| {
             path.is_open && path.trust == Trust::Suspect && path.load.all.0 == 0 && may_ask(strangers, source)
         });
         let idle: Vec<SourceId> = idle.map(|(source, _)| *source).filter(|source| !work.paused.contains_key(source)).collect();
         for source in idle {
-            self.give(now, source, 1, name, order, work, outbox);
+            self.give(now, source, 1, name, order, work, effects);
         }
     }
 
@@ -1356,8 +1347,7 @@ impl Fetches {
         index: u32,
         block: Block,
         is_checked: bool,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
         let Some(work) = find(&mut self.fetches, id, index).filter(|work| work.asked.contains_key(&source)) else {
@@ -1365,7 +1355,7 @@ impl Fetches {
         };
         let Ok(outcome) = work.decoder.absorb(&block.vector, &block.payload) else { return self.stray(source) };
         path.pace.arrived(now, block.payload.len());
-        self.brought(now, source, id, index, block, outcome, is_checked, outbox, events)
+        self.brought(now, source, id, index, block, outcome, is_checked, effects)
     }
 
     /// A block has been absorbed; what it was asked for by may be over.
@@ -1379,8 +1369,7 @@ impl Fetches {
         block: Block,
         outcome: Outcome,
         is_checked: bool,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         let keeps = self.keeps_rows_of(source);
         let Some(path) = self.paths.get_mut(&source) else { return Ok(()) };
@@ -1428,7 +1417,7 @@ impl Fetches {
                 self.drip.brought(id, block.payload.len());
                 if self.config.tells {
                     let (cut, block) = (order.cut(), block.clone());
-                    events.push_back(Event::Brought { cut, generation: index, source, block, is_checked });
+                    effects.report(Event::Brought { cut, generation: index, source, block, is_checked });
                 }
                 if keeps {
                     self.evidence.keep(id, index, Row { source, block, is_right: is_checked });
@@ -1437,12 +1426,12 @@ impl Fetches {
         }
         if outcome == Outcome::Complete {
             self.evidence.finished(id, index);
-            self.finish(id, index, outbox, events);
+            self.finish(id, index, effects);
         } else if let Some(asked) = work.asked.get_mut(&source)
             && asked.unreported >= RANK_BLOCKS
             && asked.reported_at + path.pace.rtt() / 2 <= now
         {
-            outbox.push(source, asked.rank(work.decoder.rank()));
+            effects.send(source, asked.rank(work.decoder.rank()));
             asked.unreported = 0;
             asked.reported_at = now;
         }
@@ -1450,7 +1439,7 @@ impl Fetches {
     }
 
     /// A generation is complete.
-    fn finish(&mut self, id: FetchId, index: u32, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
+    fn finish(&mut self, id: FetchId, index: u32, effects: &mut Effects) {
         let Some(fetch) = self.fetches.get_mut(&id) else { return };
         let Some(work) = fetch.works.remove(&index) else { return };
         let turn = fetch.work_turn(work.due, id, index);
@@ -1462,8 +1451,8 @@ impl Fetches {
                 path.aliases.remove(&asked.alias);
             }
             self.release(source, turn, asked.flight.came_at());
-            outbox.push(source, asked.rank(work.decoder.rank()));
-            outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Complete });
+            effects.send(source, asked.rank(work.decoder.rank()));
+            effects.send(source, Message::Stop { alias: asked.alias, reason: StopReason::Complete });
         }
         self.counts.repaired += work.lost;
         self.counts.generations += 1;
@@ -1471,10 +1460,10 @@ impl Fetches {
         if self.fetches.get(&id).is_some_and(|fetch| fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations()) {
             self.fetches.remove(&id);
         }
-        events.push_back(Event::Decoded { fetch: id, decoder: work.decoder });
+        effects.report(Event::Decoded { fetch: id, decoder: work.decoder });
     }
 
-    fn remove(&mut self, id: FetchId, reason: StopReason, outbox: &mut Outbox) {
+    fn remove(&mut self, id: FetchId, reason: StopReason, effects: &mut Effects) {
         let Some(fetch) = self.fetches.remove(&id) else { return };
         let turns: Vec<_> = fetch.work_turns(id).collect();
         for (turn, work) in turns.into_iter().zip(fetch.works.into_values()) {
@@ -1483,7 +1472,7 @@ impl Fetches {
                     path.aliases.remove(&asked.alias);
                 }
                 self.release(source, turn, asked.flight.came_at());
-                outbox.push(source, Message::Stop { alias: asked.alias, reason });
+                effects.send(source, Message::Stop { alias: asked.alias, reason });
             }
         }
         self.stirred = true;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
+use super::effects::Effects;
 use super::event::{Answer, Event, Failure};
 use super::ids::{FetchId, SourceId};
 use super::order::Place;
@@ -193,7 +194,7 @@ impl Gets {
         Some(Get { request: *request, path, offset, length })
     }
 
-    pub(super) fn answered(&mut self, source: SourceId, meta: Meta, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+    pub(super) fn answered(&mut self, source: SourceId, meta: Meta, effects: &mut Effects) -> Result<(), Violation> {
         let request = meta.request;
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
         let offset = question.place.offset;
@@ -214,11 +215,11 @@ impl Gets {
             Delivery::Inline(bytes) => Some(bytes.clone()),
             Delivery::Stream => {
                 reply.meta = Some(meta);
-                return self.complete(request, source, events);
+                return self.complete(request, source, effects);
             }
         };
         self.open.remove(&request);
-        events.push_back(Event::Answered { request, answer: Ok(Answer { meta, bytes, source }) });
+        effects.report(Event::Answered { request, answer: Ok(Answer { meta, bytes, source }) });
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl Gets {
         source: SourceId,
         refusal: Refusal,
         sources: &BTreeSet<SourceId>,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
         if let Some(introduction) = question.introduction {
@@ -242,7 +243,7 @@ impl Gets {
         let is_last = question.only.is_some() || sources.is_subset(&question.refused);
         if question.asked.is_empty() && is_last {
             self.open.remove(&request);
-            events.push_back(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
+            effects.report(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
         }
         Ok(())
     }
@@ -260,14 +261,14 @@ impl Gets {
     }
 
     /// The stream of an object ended.
-    pub(super) fn finished(&mut self, request: u64, source: SourceId, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+    pub(super) fn finished(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
         if let Some(reply) = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source)) {
             reply.finished = true;
         }
-        self.complete(request, source, events)
+        self.complete(request, source, effects)
     }
 
-    pub(super) fn expire(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+    pub(super) fn expire(&mut self, now: Instant, effects: &mut Effects) {
         let is_dark = self.dark_since.is_some();
         let is_late = |question: &Question| question.ends_at(is_dark) <= now;
         let late: Vec<u64> = self.open.iter().filter(|(_, question)| is_late(question)).map(|(request, _)| *request).collect();
@@ -277,7 +278,7 @@ impl Gets {
             let failure = if has_come { Failure::Slow } else { Failure::Stalled };
             match question.introduction {
                 Some(introduction) => self.introduced.push_back((introduction, None)),
-                None => events.push_back(Event::Answered { request, answer: Err(failure) }),
+                None => effects.report(Event::Answered { request, answer: Err(failure) }),
             }
         }
         for question in self.open.values_mut() {
@@ -296,7 +297,7 @@ impl Gets {
     }
 
     /// Answers a GET whose META and stream have both come.
-    fn complete(&mut self, request: u64, source: SourceId, events: &mut VecDeque<Event>) -> Result<(), Violation> {
+    fn complete(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
         let reply = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source));
         let Some(Reply { meta: Some(meta), object, finished }) = reply else { return Ok(()) };
         let came = object.len() as u64;
@@ -306,7 +307,7 @@ impl Gets {
         if *finished {
             let answer = Answer { meta: meta.clone(), bytes: Some(object.split().freeze()), source };
             self.open.remove(&request);
-            events.push_back(Event::Answered { request, answer: Ok(answer) });
+            effects.report(Event::Answered { request, answer: Ok(answer) });
         }
         Ok(())
     }

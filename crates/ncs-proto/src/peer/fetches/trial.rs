@@ -4,7 +4,7 @@
 //! wrong leaves its generation, which is rebuilt of the other rows and goes on from there. Where nobody can tell right rows from wrong, the
 //! segment is fetched once more, from the trusted source alone.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ncs_codec::block::{Block, Vector};
@@ -18,7 +18,7 @@ use crate::peer::keyring::FIRST;
 use crate::peer::rebuilder::Rebuilder;
 use crate::peer::words::{Tested, Verdict};
 use crate::peer::work::Work;
-use crate::peer::{Event, Failure, FetchId, Outbox, Place, SourceId};
+use crate::peer::{Effects, Event, Failure, FetchId, Place, SourceId};
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, Message, StopReason};
@@ -34,7 +34,6 @@ pub(in crate::peer) struct Lie {
 
 impl Fetches {
     /// Takes a block that a request has asked for.
-    #[expect(clippy::too_many_arguments, reason = "what came, of whom, for what")]
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -42,8 +41,7 @@ impl Fetches {
         id: FetchId,
         index: u32,
         block: Block,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(generation) = self.fetches.get(&id).and_then(|fetch| fetch.order.shape.generation(index)) else { return Ok(()) };
         let asked = find(&mut self.fetches, id, index).and_then(|work| work.asked.get_mut(&source));
@@ -61,9 +59,7 @@ impl Fetches {
             self.evidence.want_checks(id, index);
         }
         match self.evidence.look(id, &generation, source, &block) {
-            look @ (Look::Unproved | Look::Right) => {
-                self.absorb(now, source, id, index, block, look == Look::Right, outbox, events)
-            }
+            look @ (Look::Unproved | Look::Right) => self.absorb(now, source, id, index, block, look == Look::Right, effects),
             Look::Wrong => {
                 self.turn_away(now, id, index, vec![Row { source, block, is_right: false }]);
                 Ok(())
@@ -120,7 +116,7 @@ impl Fetches {
 
     /// Gives away what has gathered, to be tested: what is wanted first goes first, and no more than is done at a time. The rest gathers, and a liar that
     /// is found meanwhile costs nothing more.
-    fn begin_tests(&mut self, now: Instant, events: &mut VecDeque<Event>) {
+    fn begin_tests(&mut self, now: Instant, effects: &mut Effects) {
         let proving = self.fetches.iter().filter(|(_, fetch)| fetch.order.shape.codec().is_proving());
         let mut turns: Vec<Turn> = proving.map(|(id, fetch)| fetch.turn(*id)).collect();
         turns.sort_unstable();
@@ -137,20 +133,14 @@ impl Fetches {
                 if let Some(trial) = words.begin_trial(now, (id, segment), self.next_trial, own) {
                     self.next_trial += 1;
                     self.testing += 1;
-                    events.push_back(Event::Test(Box::new(trial)));
+                    effects.report(Event::Test(Box::new(trial)));
                 }
             }
         }
     }
 
     /// What was given away is tested: right blocks are absorbed, and wrong ones nobody's any more.
-    pub(in crate::peer) fn tested(
-        &mut self,
-        now: Instant,
-        mut tested: Tested,
-        outbox: &mut Outbox,
-        events: &mut VecDeque<Event>,
-    ) {
+    pub(in crate::peer) fn tested(&mut self, now: Instant, mut tested: Tested, effects: &mut Effects) {
         let Tested { fetch: id, segment, index, tested: (blocks, batches), is_hopeless, .. } = tested;
         self.testing = self.testing.saturating_sub(1);
         self.stirred = true;
@@ -164,8 +154,8 @@ impl Fetches {
         };
         if is_hopeless && is_wanted {
             self.evidence.close(id);
-            self.remove(id, StopReason::Cancelled, outbox);
-            return events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
+            self.remove(id, StopReason::Cancelled, effects);
+            return effects.report(Event::Failed { fetch: id, failure: Failure::Corrupt });
         }
         let mut wrong = Vec::new();
         for (row, verdict) in rows {
@@ -184,7 +174,7 @@ impl Fetches {
                 }
             };
             let Row { source, block, .. } = row;
-            if let Err(violation) = self.brought(now, source, id, index, block, outcome, true, outbox, events) {
+            if let Err(violation) = self.brought(now, source, id, index, block, outcome, true, effects) {
                 self.broken.push_back((now, source, violation));
             }
         }
@@ -205,13 +195,13 @@ impl Fetches {
     }
 
     /// Tests what has come, and ends trials.
-    pub(super) fn try_rows(&mut self, now: Instant, outbox: &mut Outbox, events: &mut VecDeque<Event>) {
-        self.begin_tests(now, events);
+    pub(super) fn try_rows(&mut self, now: Instant, effects: &mut Effects) {
+        self.begin_tests(now, effects);
         for (id, index, rows) in self.evidence.test_waiting() {
             let (right, wrong): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.is_right);
             self.turn_away(now, id, index, wrong);
             for Row { source, block, .. } in right {
-                if let Err(violation) = self.absorb(now, source, id, index, block, true, outbox, events) {
+                if let Err(violation) = self.absorb(now, source, id, index, block, true, effects) {
                     self.broken.push_back((now, source, violation));
                 }
             }
@@ -220,20 +210,20 @@ impl Fetches {
         self.evidence.expire(now, &open);
         for id in self.evidence.overdue(now) {
             self.evidence.close(id);
-            self.remove(id, StopReason::Deadline, outbox);
-            events.push_back(Event::Failed { fetch: id, failure: Failure::Deadline });
+            self.remove(id, StopReason::Deadline, effects);
+            effects.report(Event::Failed { fetch: id, failure: Failure::Deadline });
         }
         while let Some((id, refuted, has_dropped)) = self.evidence.next_concluded() {
             if has_dropped {
-                self.reopen(now, id, &refuted, events);
+                self.reopen(now, id, &refuted, effects);
             } else if !self.begin_anew(now, id, &refuted) {
                 self.evidence.close(id);
-                self.remove(id, StopReason::Cancelled, outbox);
-                events.push_back(Event::Failed { fetch: id, failure: Failure::Corrupt });
+                self.remove(id, StopReason::Cancelled, effects);
+                effects.report(Event::Failed { fetch: id, failure: Failure::Corrupt });
             }
         }
         for id in std::mem::take(&mut self.given_up) {
-            self.remove(id, StopReason::Cancelled, outbox);
+            self.remove(id, StopReason::Cancelled, effects);
         }
     }
 
@@ -264,11 +254,11 @@ impl Fetches {
     }
 
     /// Checksums have come. False if nobody waits for them.
-    pub(in crate::peer) fn checks(&mut self, source: SourceId, answer: &Checks, events: &mut VecDeque<Event>) -> bool {
+    pub(in crate::peer) fn checks(&mut self, source: SourceId, answer: &Checks, effects: &mut Effects) -> bool {
         let Some((id, index)) = self.evidence.asked_about(source, answer.request) else { return false };
         let is_open = find(&mut self.fetches, id, index).is_some();
         if let Some(findings) = self.evidence.checks(source, answer, is_open) {
-            self.judge(findings, events);
+            self.judge(findings, effects);
         }
         self.stirred = true;
         true
@@ -288,14 +278,14 @@ impl Fetches {
         &mut self,
         request: u64,
         source: SourceId,
-        events: &mut VecDeque<Event>,
+        effects: &mut Effects,
     ) -> Result<(), Violation> {
         for findings in self.evidence.hashes_finished(request, source)? {
-            self.judge(findings, events);
+            self.judge(findings, effects);
         }
         while let Some((cut, hashes)) = self.evidence.next_learnt() {
             if self.config.tells {
-                events.push_back(Event::Hashed { cut, hashes });
+                effects.report(Event::Hashed { cut, hashes });
             }
         }
         self.stirred = true;
@@ -336,7 +326,7 @@ impl Fetches {
     }
 
     /// What a test has brought counts.
-    fn judge(&mut self, findings: Findings, events: &mut VecDeque<Event>) {
+    fn judge(&mut self, findings: Findings, effects: &mut Effects) {
         let Findings { fetch: id, generation: index, wrong, is_checked } = findings;
         if !wrong.is_empty() {
             self.blame(id, index, &wrong);
@@ -351,7 +341,7 @@ impl Fetches {
             && let Some((order, _)) = self.evidence.order(id)
         {
             let rows = self.evidence.rows(id, index).iter().map(|row| row.block.clone()).collect();
-            events.push_back(Event::Checked { cut: order.cut(), generation: index, rows });
+            effects.report(Event::Checked { cut: order.cut(), generation: index, rows });
         }
         self.stirred = true;
     }
@@ -426,7 +416,7 @@ impl Fetches {
     }
 
     /// The next source that is to name a segment. What it sends of it meanwhile is of no use.
-    pub(in crate::peer) fn next_unnamed(&mut self, outbox: &mut Outbox) -> Option<(Introduction, Place)> {
+    pub(in crate::peer) fn next_unnamed(&mut self, effects: &mut Effects) -> Option<(Introduction, Place)> {
         let (introduction, place) = self.unnamed.pop_front()?;
         let Introduction { fetch, source } = introduction;
         let works = self.fetches.get_mut(&fetch).into_iter().flat_map(|fetch| fetch.works.values_mut());
@@ -434,7 +424,7 @@ impl Fetches {
             if let Some(path) = self.paths.get_mut(&source) {
                 path.aliases.remove(&asked.alias);
             }
-            outbox.push(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
+            effects.send(source, Message::Stop { alias: asked.alias, reason: StopReason::Cancelled });
         }
         Some((introduction, place))
     }
@@ -478,14 +468,14 @@ impl Fetches {
     }
 
     /// Generations that were tried are decoded again of the rows that are left, and what is missing now is asked for.
-    fn reopen(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>, events: &mut VecDeque<Event>) {
+    fn reopen(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>, effects: &mut Effects) {
         let Some((order, place)) = self.evidence.order(id) else { return };
         let due = self.first_due(now, order);
         let mut works = BTreeMap::new();
         for generation in refuted.iter().filter_map(|index| order.shape.generation(*index)) {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
             if decoder.missing() == 0 {
-                events.push_back(Event::Decoded { fetch: id, decoder });
+                effects.report(Event::Decoded { fetch: id, decoder });
             } else {
                 // Source blocks have had their turn.
                 let held = self.numbers_of_rows(id, generation.index);
