@@ -31,6 +31,7 @@ mod order;
 mod pace;
 mod path;
 mod rebuilder;
+mod refusal;
 mod shares;
 mod words;
 mod work;
@@ -53,22 +54,21 @@ pub use config::{Config, Secret};
 pub use counts::{Counts, Progress, SourceCounts};
 use effects::Effects;
 pub use event::{Answer, Event, Failure};
-use fetches::{Fetches, Lie};
+use evidence::Pollution;
+use fetches::Fetches;
 use gets::Gets;
 pub use ids::{FetchId, SourceId};
 use keyring::{FIRST, Keyring, Verdict};
 pub use keyring::{Keys, Proof};
 pub use order::{Cut, Order, Place, Urgency};
 pub use rebuilder::Rebuilder;
+use refusal::{refusal, refused};
 pub use words::{Tested, Trial, Words, parsed};
 
 /// Certificates of sources that are remembered.
 const IDENTITIES_MAX: usize = 1024;
 /// Segments that a server is told of which connects later than they came.
 const HOLDINGS_TOLD_MAX: usize = 1024;
-/// Who has refused something is asked again after this time at the earliest, whatever time it names.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-
 /// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamEnd {
@@ -676,11 +676,11 @@ impl Proto {
     /// Lets fetches go on, and is done with whoever they have found to lie.
     fn advance(&mut self, now: Instant) {
         // What they have sent besides is not to be tested.
-        self.condemn_liars(now);
+        self.condemn_polluters(now);
         self.ask_to_name(now);
         self.fetches.advance(now, &mut self.effects);
         self.ask_to_name(now);
-        if self.condemn_liars(now) {
+        if self.condemn_polluters(now) {
             // What they were to send is asked of the others.
             self.fetches.advance(now, &mut self.effects);
         }
@@ -694,18 +694,18 @@ impl Proto {
     }
 
     /// Whether anybody has been found to lie.
-    fn condemn_liars(&mut self, now: Instant) -> bool {
-        let mut has_lied = false;
-        while let Some(lie) = self.fetches.next_lie() {
-            has_lied = true;
-            self.condemn(now, lie.source, Some(lie));
+    fn condemn_polluters(&mut self, now: Instant) -> bool {
+        let mut has_polluted = false;
+        while let Some(pollution) = self.fetches.next_polluter() {
+            has_polluted = true;
+            self.condemn(now, pollution.source, Some(pollution));
         }
-        has_lied
+        has_polluted
     }
 
     /// A source has been proved to lie.
-    fn condemn(&mut self, now: Instant, source: SourceId, lie: Option<Lie>) {
-        if let Some(Lie { segment, generation, blocks, .. }) = lie
+    fn condemn(&mut self, now: Instant, source: SourceId, pollution: Option<Pollution>) {
+        if let Some(Pollution { segment, generation, blocks, .. }) = pollution
             && source != FIRST
             && let Some(identity) = self.identities.get(&source).copied()
         {
@@ -926,18 +926,6 @@ impl Link {
             Self::Leaving => None,
         }
     }
-}
-
-/// What a source has said no to, for people.
-fn refused(what: &str, code: RefusalCode, retry_after_ms: u64, reason: &str) -> String {
-    let again = if retry_after_ms > 0 { format!(", retry after {retry_after_ms} ms") } else { String::new() };
-    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    format!("{what} was refused: {}{again}{reason}", code.name())
-}
-
-fn refusal(code: RefusalCode, retry_after_ms: u64, reason: String) -> Refusal {
-    let retry_after = (retry_after_ms > 0).then(|| Duration::from_millis(retry_after_ms).max(RETRY_MIN));
-    Refusal { code, retry_after, reason }
 }
 
 #[cfg(test)]

@@ -18,8 +18,7 @@ use super::keyring::{FIRST, Proof};
 use super::order::{Cut, Order, Place, Urgency};
 use crate::integrity::checks::RowChecks;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::Generation;
-use crate::object::row_key;
+use crate::object::{Generation, SegmentId, row_key};
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Meant, Message};
@@ -157,6 +156,15 @@ pub(super) struct Findings {
     pub(super) wrong: Vec<Row>,
     /// Whether all rows that were there are tested, and those to come will be.
     pub(super) is_checked: bool,
+}
+
+/// A source has sent blocks that were proved wrong.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pollution {
+    pub(super) source: SourceId,
+    pub(super) segment: SegmentId,
+    pub(super) generation: u32,
+    pub(super) blocks: u32,
 }
 
 /// What a block that has just come is.

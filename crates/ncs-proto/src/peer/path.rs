@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use ncs_codec::Outcome;
+use ncs_codec::block::{Block, Vector};
+
 use super::config::Config;
 use super::counts::SourceCounts;
-use super::ids::FetchId;
+use super::ids::WorkId;
 use super::order::Urgency;
 use super::pace::Pace;
 use crate::object::SegmentId;
@@ -43,7 +46,7 @@ pub(super) struct Path {
     pub(super) requests_max: usize,
     /// Credit that one request may have.
     pub(super) credit_max: u32,
-    pub(super) aliases: HashMap<u16, (FetchId, u32)>,
+    pub(super) aliases: HashMap<u16, WorkId>,
     pub(super) next_alias: u16,
     pub(super) counts: SourceCounts,
     /// Blocks that it has been given credit for, on all connections.
@@ -161,14 +164,29 @@ impl Path {
     }
 
     /// The alias whose last use is the longest ago, from now on for this generation.
-    pub(super) fn take_alias(&mut self, name: (FetchId, u32)) -> u16 {
+    pub(super) fn take_alias(&mut self, id: WorkId) -> u16 {
         let mut alias = self.next_alias;
         while self.aliases.contains_key(&alias) {
             alias = alias.wrapping_add(1);
         }
-        self.aliases.insert(alias, name);
+        self.aliases.insert(alias, id);
         self.next_alias = alias.wrapping_add(1);
         alias
+    }
+
+    /// Counts a block of an open request.
+    pub(super) fn note_received(&mut self, block: &Block) {
+        self.counts.blocks += 1;
+        self.counts.payload_bytes += block.payload.len() as u64;
+    }
+
+    /// Counts a block of an open request that its decoder has absorbed.
+    pub(super) fn note_absorbed(&mut self, block: &Block, outcome: Outcome) {
+        self.note_received(block);
+        let useless = u64::from(outcome == Outcome::Redundant);
+        self.counts.innovative += 1 - useless;
+        self.counts.useless += useless;
+        self.counts.systematic += u64::from(matches!(block.vector, Vector::Source(_)));
     }
 
     pub(super) fn note_lost(&mut self, given_up: u64) {

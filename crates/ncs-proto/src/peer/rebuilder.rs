@@ -5,8 +5,9 @@ use ncs_codec::rlnc::{Decoder, Progressive, System};
 use ncs_codec::rlnc_q::Arithmetic;
 use ncs_codec::{Error, Outcome};
 
+use super::config::Config;
 use super::words::Words;
-use crate::object::Generation;
+use crate::object::{Generation, SegmentId, row_key};
 
 /// A generation on its way from blocks to its source.
 #[derive(Debug)]
@@ -20,6 +21,20 @@ pub enum Rebuilder {
 }
 
 impl Rebuilder {
+    /// An empty decoder for a generation. `is_pressed`: the deadline leaves too little time to
+    /// multiply the payloads after the last block.
+    pub(super) fn for_generation(config: &Config, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Self> {
+        if let Some(words) = Words::new(generation) {
+            return Box::new(Self::Words(Box::new(words)));
+        }
+        let (key, kernels) = (row_key(segment, &generation), config.kernels);
+        Box::new(match (config.gathers, is_pressed) {
+            (true, _) => Self::Blocked(Decoder::gathering(generation, key, kernels)),
+            (false, false) => Self::Blocked(Decoder::new(generation, key, kernels)),
+            (false, true) => Self::Progressive(Progressive::new(generation, key, kernels)),
+        })
+    }
+
     /// Takes a block that arrived. None over the prime field: those are tested first.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         match self {

@@ -11,7 +11,19 @@ use super::pace;
 use super::path::Path;
 use super::rebuilder::Rebuilder;
 use crate::time::Instant;
+use crate::wire::Violation;
 use crate::wire::message::Message;
+
+/// Redundant seeded blocks of a generation that a connection may bring while more than two blocks
+/// are missing: an honest sender exceeds this with probability 2^-64.
+const USELESS_MAX: u32 = 8;
+/// Redundant blocks of a connection that are tolerated, for each block of their generation, where a
+/// recoder may have made them: those with explicit vectors, and all over the prime field. Each
+/// costs an elimination. An honest sender makes no more recoded ones than it has rows, and sends
+/// each source block once.
+const USELESS_PARTS_MAX: u32 = 2;
+/// This many all-zero vectors count as n redundant ones: no sender draws them.
+const ZEROS_PER_N: u32 = 4;
 
 /// A generation under way.
 #[derive(Debug)]
@@ -91,6 +103,24 @@ impl Work {
 
     pub(super) fn block_bytes(&self) -> u32 {
         self.decoder.generation().block_bytes
+    }
+
+    /// Counts a redundant block, for the request that brought it and for its sender, who may be
+    /// flooding.
+    pub(super) fn note_redundant(&mut self, source: SourceId, vector: &Vector) -> Result<(), Violation> {
+        if let Some(asked) = self.asked.get_mut(&source) {
+            asked.useless += 1;
+        }
+        let n = u32::from(self.decoder.n());
+        let is_proving = self.decoder.generation().codec.is_proving();
+        let useless = self.useless.entry(source).or_default();
+        if is_proving || matches!(vector, Vector::Explicit(_) | Vector::Unverified(_)) {
+            useless.chosen += if is_zero(vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
+        }
+        let has_all = matches!(vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));
+        useless.seeded += u32::from(has_all);
+        let is_unlikely = useless.seeded > USELESS_MAX && self.decoder.missing() > 2;
+        if is_unlikely || useless.chosen > USELESS_PARTS_MAX * n { Err(Violation::Flood("useless blocks")) } else { Ok(()) }
     }
 
     /// How many of the blocks asked for ahead of need stood in for others, at least: for those that did not come, or brought nothing,
@@ -213,6 +243,12 @@ impl Asked {
     pub(super) fn rank(&self, rank: u16) -> Message {
         Message::Rank { alias: self.alias, rank: u32::from(rank), useless: self.useless, lost: saturated(self.flight.lost()) }
     }
+}
+
+/// Whether a block combines nothing; no sender draws such a vector.
+fn is_zero(vector: &Vector) -> bool {
+    use Vector::{Explicit, Narrow, Unverified, Wide};
+    matches!(vector, Explicit(row) | Unverified(row) | Narrow(row) | Wide(row) if row.iter().all(|coefficient| *coefficient == 0))
 }
 
 pub(super) fn saturated(count: u64) -> u32 {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::FetchId;
+use crate::peer::ids::FetchId;
 use crate::time::Instant;
 
 /// The fetch whose turn it is, and what it has brought since its window began.

@@ -1,0 +1,87 @@
+//! Senders of wrong blocks, and how they are told from sources that were misled.
+//!
+//! A sender may have received a row that it marks as unverified already wrong, and the trusted
+//! source is believed by the source that named it: such rows are counted, and nobody is accused.
+//! Blocks that prove themselves are an exception: a sender that passes on wrong ones has not tested
+//! them.
+
+use std::collections::BTreeMap;
+
+use ncs_codec::block::Vector;
+
+use super::state::Fetches;
+use crate::object::SegmentId;
+use crate::peer::evidence::{Pollution, Row};
+use crate::peer::ids::{FetchId, SourceId, WorkId};
+use crate::peer::keyring::FIRST;
+use crate::time::Instant;
+use crate::wire::Violation;
+
+impl Fetches {
+    /// Drops rows that were found to be wrong before they were absorbed, and blames their senders.
+    pub(super) fn turn_away(&mut self, now: Instant, id: WorkId, wrong: Vec<Row>) {
+        for row in &wrong {
+            let Some(path) = self.sources.get_mut(row.source) else { continue };
+            path.note_received(&row.block);
+            path.pace.arrived(now, row.block.payload.len());
+        }
+        self.blame(id, &wrong);
+    }
+
+    /// Blames the senders of wrong rows of a segment under way.
+    pub(super) fn blame(&mut self, id: WorkId, wrong: &[Row]) {
+        if let Some((order, _)) = self.evidence.order(id.fetch) {
+            self.accuse(id, order.segment, order.shape.codec().is_proving(), wrong);
+        }
+    }
+
+    /// Counts wrong rows, and accuses their senders.
+    pub(super) fn accuse(&mut self, id: WorkId, segment: SegmentId, proves_itself: bool, wrong: &[Row]) {
+        let mut senders: BTreeMap<SourceId, u32> = BTreeMap::new();
+        for Row { source, block, .. } in wrong {
+            if let Some(path) = self.sources.get_mut(*source) {
+                path.counts.wrong += 1;
+            }
+            let is_believed = *source == FIRST && !proves_itself;
+            if !is_believed && !matches!(block.vector, Vector::Unverified(_)) {
+                *senders.entry(*source).or_default() += 1;
+            }
+        }
+        for (source, blocks) in senders {
+            let pollution = Pollution { source, segment, generation: id.index, blocks };
+            if proves_itself || !self.doubt(id.fetch, pollution) {
+                self.polluters.push_back(pollution);
+            }
+        }
+    }
+
+    /// Whether wrong blocks may be right ones of another segment with the same bytes. That is so
+    /// for a server that has not named this segment itself. It is asked to, and judged by the
+    /// answer. A neighbour is named for the very segment that it is asked for.
+    fn doubt(&mut self, id: FetchId, pollution: Pollution) -> bool {
+        let source = pollution.source;
+        let Some((order, Some(place))) = self.evidence.order(id) else { return false };
+        let Some(path) = self.sources.get_mut(source) else { return false };
+        if path.is_neighbour || self.evidence.is_named_by(id, source) {
+            return false;
+        }
+        path.is_doubted = true;
+        if let Some((known, _)) = self.accused.get_mut(&(id, source)) {
+            known.blocks += pollution.blocks;
+        } else if path.is_open {
+            self.accused.insert((id, source), (pollution, order.shape));
+            self.ask_to_name(id, source, place);
+        }
+        true
+    }
+
+    /// The next source that was proved to send wrong blocks.
+    pub(in crate::peer) fn next_polluter(&mut self) -> Option<Pollution> {
+        self.polluters.pop_front()
+    }
+
+    /// The next source that has broken the rules with blocks that were tested later.
+    pub(in crate::peer) fn next_broken(&mut self) -> Option<(SourceId, Violation)> {
+        self.broken.pop_front().map(|(_, source, violation)| (source, violation))
+    }
+}

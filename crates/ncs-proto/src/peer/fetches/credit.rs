@@ -1,0 +1,208 @@
+//! How the missing blocks of one generation are shared out among its sources.
+//!
+//! Each source is asked for the part of a generation that it can send while the others send theirs
+//! ([`split`]). The part of a source that is silent, or far slower than the others could be, is
+//! requested from them as well. A source that was silent is *suspect*.
+//!
+//! Everything here only looks at the state, and returns a [`Plan`].
+
+use std::collections::BTreeSet;
+
+use super::fetch::{Fetch, Stranger};
+use super::schedule::RATE_ASSUMED;
+use super::sources::{SUSPECT_AFTER, Sources};
+use crate::peer::config::Config;
+use crate::peer::ids::SourceId;
+use crate::peer::pace;
+use crate::peer::path::{Path, Trust};
+use crate::peer::shares::{Candidate, split};
+use crate::peer::work::Work;
+use crate::time::Instant;
+
+/// Blocks of a generation that a source may be asked for before it has sent any, while there are
+/// others that have.
+const NEW_MAX: u32 = 8;
+/// From this many neighbours on, they are taken for a part of a larger swarm, where each of them
+/// has further sources.
+const CROWD: u32 = 6;
+/// A source is not waited for if the others could send its part in a time that is shorter by this
+/// factor.
+const OUTRUN: u32 = 2;
+
+/// A view of one generation and its sources.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) now: Instant,
+    pub(super) config: &'a Config,
+    pub(super) sources: &'a Sources,
+    pub(super) fetch: &'a Fetch,
+    pub(super) work: &'a Work,
+    /// Whether suspects are left out.
+    pub(super) shuns: bool,
+}
+
+/// The credit that a generation gets now.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Blocks for each source.
+    pub(super) shares: Vec<(SourceId, u32)>,
+    /// Sources that are asked for nothing more while others send their parts.
+    pub(super) spared: BTreeSet<SourceId>,
+    /// Missing blocks that no source is asked for.
+    pub(super) lacking: u32,
+    /// Of the shares: blocks that are missing, and blocks beyond them, ahead of need.
+    pub(super) needed: u32,
+    pub(super) ahead: u32,
+    /// Of the shares: blocks that another source has to send, and is not waited for.
+    pub(super) reassigned: u32,
+    /// Whether silent sources are to be probed.
+    pub(super) probes: bool,
+}
+
+impl View<'_> {
+    /// Shares out what is missing and not in flight.
+    pub(super) fn plan(&self) -> Plan {
+        let missing = self.work.decoder.missing();
+        let target = pace::target(missing, self.work.near.is_some(), self.sources.path_loss());
+        let (mut awaited, mut left_behind) = (0, 0);
+        for (source, asked) in &self.work.asked {
+            let is_left = self.shuns && self.is_left_behind(*source, asked.in_flight());
+            *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
+        }
+        let lacking = target.saturating_sub(awaited);
+        let (mut shares, mut spared) = (Vec::new(), BTreeSet::new());
+        if lacking > 0 {
+            let mut candidates = self.candidates();
+            if self.is_patient() {
+                spared = self.spare_servers(lacking, &mut candidates);
+            }
+            shares = split(lacking, candidates);
+        }
+        let given: u32 = shares.iter().map(|(_, share)| share).sum();
+        let needed = given.min(u32::from(missing).saturating_sub(awaited));
+        Plan {
+            shares,
+            spared,
+            lacking: lacking - given,
+            needed,
+            ahead: given - needed,
+            reassigned: given.min(left_behind),
+            probes: lacking == 0 || left_behind > 0,
+        }
+    }
+
+    /// Whether there is time to wait for neighbours.
+    fn is_patient(&self) -> bool {
+        self.now < self.fetch.patient_until && self.work.near.is_none()
+    }
+
+    /// Whether a source with so many blocks to send is not waited for: it is suspect, or the others
+    /// could send them in far less time. While there is time, a neighbour is compared with other
+    /// neighbours alone.
+    fn is_left_behind(&self, source: SourceId, blocks: u32) -> bool {
+        let block_bytes = self.work.block_bytes();
+        let Some(path) = self.sources.get(source) else { return false };
+        if path.trust == Trust::Suspect {
+            return true;
+        }
+        if path.pace.rate() == 0.0 || blocks == 0 {
+            return false;
+        }
+        let bytes = u64::from(blocks) * u64::from(block_bytes);
+        let spares_servers = self.is_patient() && path.is_neighbour;
+        let others = self.sources.open().filter(|(other, path)| {
+            *other != source
+                && path.trust == Trust::Proven
+                && path.pace.rate() > 0.0
+                && self.fetch.may_ask(other)
+                && (path.is_neighbour || !spares_servers)
+        });
+        let silence = if spares_servers { path.silence(block_bytes, 0) } else { path.pace.silence(block_bytes, 0) };
+        let time = path.pace.time(path.load.ahead, 0, RATE_ASSUMED);
+        let mut others = others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
+        others.any(|other| time > other * OUTRUN + silence * SUSPECT_AFTER)
+    }
+
+    /// Sources that could send more of the generation now.
+    fn candidates(&self) -> Vec<Candidate> {
+        let (fetch, work, urgency) = (self.fetch, self.work, self.fetch.order.urgency);
+        let has_proven = self.sources.open().any(|(source, path)| path.trust == Trust::Proven && fetch.may_ask(&source));
+        let rates = self.sources.open().map(|(_, path)| path.pace.rate());
+        let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
+        let assumed = if assumed.is_finite() { assumed } else { RATE_ASSUMED };
+        let candidate = |(source, path): (&SourceId, &Path)| {
+            let is_shunned = self.shuns && path.trust == Trust::Suspect;
+            if !fetch.may_ask(source) || work.paused.contains_key(source) || is_shunned {
+                return None;
+            }
+            let room = match work.asked.get(source) {
+                // The result of a credit is unknown before a round trip has passed. When that
+                // becomes too late, nothing waits.
+                Some(asked) if asked.flight.credited_at() + path.pace.rtt() > self.now && work.near != Some(self.now) => 0,
+                Some(asked) => asked.room(path.credit_max),
+                None if !path.has_room_for_request(urgency, self.config) => 0,
+                None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
+                None => path.credit_max,
+            };
+            let room = if path.is_doubtful() { room.min(NEW_MAX.saturating_sub(work.in_flight_at(source))) } else { room };
+            let rate = if path.pace.rate() > 0.0 { path.pace.rate() } else { assumed };
+            let bytes = path.load.of(urgency).1;
+            let backlog = path.pace.time(bytes, 0, assumed).as_secs_f64();
+            Some(Candidate { source: *source, backlog, rate: rate / f64::from(work.block_bytes()), room })
+        };
+        self.sources.paths.iter().filter_map(candidate).collect()
+    }
+
+    /// Limits the room of servers where neighbours have something of the segment, and returns the
+    /// sources that get nothing more because of that.
+    ///
+    /// Each server is asked for its part if all sent the same, or two thirds of that in a crowd.
+    /// Everything else is left to the neighbours, lost blocks too. Once the fetch is not early any
+    /// more, servers are also asked for what the neighbours cannot send in the remaining time.
+    /// Before, the rates of neighbours say little, because they reflect what was requested. While
+    /// some neighbours are expected to have the segment soon, their parts are not requested from
+    /// others.
+    fn spare_servers(&self, lacking: u32, candidates: &mut [Candidate]) -> BTreeSet<SourceId> {
+        let (fetch, work) = (self.fetch, self.work);
+        let left = fetch.patient_until.saturating_duration_since(self.now);
+        let is_neighbour = |source: &SourceId| self.sources.is_neighbour(*source);
+        let is_asked = |source: &&SourceId| is_neighbour(source) && fetch.may_ask(source);
+        let is_expected = |source: &&SourceId| fetch.strangers.get(source) == Some(&Stranger::Expected);
+        let expected: BTreeSet<SourceId> = work.paused.keys().filter(is_expected).copied().collect();
+        let able = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
+        let sharing = able.map(|candidate| candidate.source).chain(work.asked.keys().filter(is_asked).copied());
+        let sharing = sharing.chain(expected.iter().copied()).collect::<BTreeSet<_>>().len();
+        if sharing == 0 {
+            return BTreeSet::new();
+        }
+        let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
+        let n = u32::from(work.decoder.n());
+        let part = n.div_ceil(sharing.saturating_add(1));
+        let servers_part = if sharing < CROWD { part } else { (2 * n).div_ceil(sharing.saturating_mul(3)) };
+        let given = |source: &SourceId| work.asked.get(source).map_or(0, |asked| asked.flight.kept());
+        // What the neighbours can send in time, of what they are asked for now or in a round trip.
+        let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
+        let mut spared = BTreeSet::new();
+        for candidate in candidates.iter_mut().filter(|candidate| is_neighbour(&candidate.source)) {
+            let Some(path) = self.sources.get(candidate.source) else { continue };
+            let most = if expected.is_empty() { u32::MAX } else { part.saturating_sub(given(&candidate.source)) };
+            let in_time = if path.pace.rate() > 0.0 { candidate.within(left) } else { most };
+            // At least one block: only blocks tell how fast it is.
+            let in_time = in_time.max(u32::from(given(&candidate.source) == 0)).min(most);
+            let later = if candidate.room == 0 && path.is_open && !path.is_doubtful() { path.credit_max } else { 0 };
+            theirs = theirs.saturating_add(candidate.room.max(later).min(in_time));
+            if candidate.room > 0 && in_time == 0 {
+                spared.insert(candidate.source);
+            }
+            candidate.room = candidate.room.min(in_time);
+        }
+        let unmet = if fetch.is_early { 0 } else { lacking.saturating_sub(theirs) };
+        for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source) && candidate.room > 0) {
+            candidate.room = candidate.room.min(servers_part.saturating_sub(given(&candidate.source)).max(unmet));
+            if candidate.room == 0 {
+                spared.insert(candidate.source);
+            }
+        }
+        spared
+    }
+}
