@@ -1,16 +1,16 @@
 mod proving;
 
+use bytes::Bytes;
 use ncs_codec::block::{Block, Vector};
 use ncs_codec::rlnc::Encoder;
 use ncs_codec::rlnc_q::Cores;
-
 use ncs_gf::Kernels;
 
 use super::*;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::row_key;
-use crate::object::{Codec, Generation, Shape};
-use crate::wire::message::{Delivery, Request, RequestError, StopReason};
+use crate::object::{Codec, Generation, RefusalCode, Shape, row_key};
+use crate::wire::block::{self, StreamHead};
+use crate::wire::message::{self, Delivery, Hello, Meta, Request, RequestError, StopReason};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HERE: SourceId = SourceId(0);

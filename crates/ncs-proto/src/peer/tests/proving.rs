@@ -1,5 +1,7 @@
 //! Blocks over the prime field: who has them tested how often, and what becomes of whoever sends wrong ones.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use ncs_codec::rlnc_q::{self, Arithmetic as _, Encode, draw_rows};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
