@@ -1,10 +1,26 @@
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use ncs_codec::block::Vector;
+
+use super::limits::{BLAMES_EVERY, BLAMES_MAX, CHECKS_EVERY, CHECKS_MAX, GET_COST, TOKEN_EVERY, TOKENS_MAX};
+use super::objects::{NO_STREAM, NOWHERE};
+use super::refusals::not_there;
+use super::requests::{CROWDED_RETRY, NEWCOMER_FOR, RECODED_RETRY};
+use super::streams::STREAMS_TALLIED_MAX;
 use super::*;
-use crate::admission::Scope;
-use crate::object::{Lease, Loan, SegmentKey, Shape, Standing};
-use crate::wire::message::{Codecs, HoldingState, Ticket, Token};
+use crate::admission::{Kept, Scope, Share};
+use crate::object::{
+    Birth, Body, Codec, Coding, FirstPass, GenerationKey, Held, Lease, Loan, Refusal, Resolved, SegmentId, SegmentKey, Shape,
+    Standing,
+};
+use crate::ring::{Lane, LineKey, SessionId};
+use crate::wire::block;
+use crate::wire::message::{
+    Accept, Checks, Codecs, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, HoldingState, Introduction,
+    Meant, Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token,
+};
 
 const SESSION: SessionId = SessionId(7);
 const SECOND: Duration = Duration::from_secs(1);
