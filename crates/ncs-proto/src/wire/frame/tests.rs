@@ -2,7 +2,15 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
+use super::meta::delivery;
 use super::*;
+use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
+use crate::wire::message::{
+    Accept, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX, Holding, HoldingState, Introduction,
+    Meant, Meta, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, Signature, StopReason, Subscribe,
+    TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, VisitId,
+};
+use crate::wire::text::plain;
 
 fn path() -> impl Strategy<Value = String> {
     "/[!-~]{0,60}"
