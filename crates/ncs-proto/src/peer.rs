@@ -190,7 +190,8 @@ impl Proto {
         }
     }
 
-    /// Offers to all servers to serve others, on this UDP port, with the certificate of this SHA-256.
+    /// Offers to all servers to serve others, on this UDP port, with the certificate of this
+    /// SHA-256.
     pub fn offer(&mut self, port: u16, identity: [u8; 32]) {
         let offer = Offer::new(port, identity);
         // Other servers are told after their HELLO.
@@ -200,8 +201,8 @@ impl Proto {
         self.offer = Some(offer);
     }
 
-    /// Tells all servers which holdings have changed, if anything is offered. Call this a few times a
-    /// second at most.
+    /// Tells all servers which holdings have changed, if anything is offered. Call this a few times
+    /// a second at most.
     pub fn tell_holdings(&mut self, changed: &[Holding]) {
         let Some(offer) = &mut self.offer else { return };
         offer.note(changed);

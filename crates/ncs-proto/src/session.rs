@@ -1,5 +1,5 @@
-//! The server's side of a conversation, without I/O: what a peer may ask for, what it is owed, and in
-//! which order.
+//! The server's side of a conversation, without I/O: what a peer may ask for, what it is owed, and
+//! in which order.
 //!
 //! Messages go in with [`Proto::handle_message`]; answers of the rest of the server with
 //! [`Proto::resolved`], [`Proto::found`] and [`Proto::announced`]. Out come messages
@@ -14,8 +14,8 @@
 //!
 //! One file owns each part:
 //!
-//! - `access`: credentials and rights; `limits`, `ledgers`: how fast a peer may ask, and how much is
-//!   kept in memory for it;
+//! - `access`: credentials and rights; `limits`, `ledgers`: how fast a peer may ask, and how much
+//!   is kept in memory for it;
 //! - `objects`: GET and SUBSCRIBE; `queries`: hashes and checksums; `known`: the segments that the
 //!   peer was told of; `finding`: segments that are looked for;
 //! - `requests`, `open`: REQUESTs; `sending`, `claim`: the blocks that leave for them;

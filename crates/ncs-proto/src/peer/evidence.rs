@@ -1,9 +1,11 @@
-//! What is kept and asked for to tell who sent a wrong block.
+//! Evidence against senders of wrong blocks: the rows that are kept, and the queries about them.
 //!
-//! Of each segment under way that somebody untrusted has a part in, the rows that brought something are kept as they came until the segment
-//! is verified. They are tested by what the stream's key vouches for: hashes of source blocks, and checksums ([`RowChecks`]). Checksums
-//! that came from the trusted source serve for rows to come, too; those that passed through another serve for rows that were there
-//! when they were asked for, because whoever has seen them can make wrong rows that pass.
+//! Rows that raised a rank are kept until their segment is verified, for each segment under way in
+//! which an untrusted source takes part. They are tested by data that the stream's key vouches for:
+//! hashes of source blocks, and checksums ([`RowChecks`]). Checksums from the trusted source also
+//! serve for later rows. Those that another source has passed on serve only for rows that were
+//! there when they were requested, because whoever has seen checksums can make wrong rows that
+//! pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,20 +25,20 @@ use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Meant, Message};
 
-/// Questions that a source may have unanswered.
+/// Queries that a source may leave unanswered.
 const QUESTIONS_MAX: usize = 8;
-/// How long an answer may take; one that comes in pieces, from one to the next.
+/// How long an answer may take; for one in pieces, the time from one piece to the next.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long all of them may take. Homomorphic hashes are hundreds of kilobytes now and then.
+/// How long all pieces may take. Homomorphic hashes may have hundreds of kilobytes.
 const PIECES_MAX: Duration = Duration::from_secs(20);
 /// How long a trial may take.
 const TRIAL_MAX: Duration = Duration::from_secs(30);
-/// How often a source that has too much to do is asked again.
+/// How often an overloaded source is asked again.
 const RETRIES: u8 = 40;
-/// Trials of one segment: each drops rows, or is the last.
+/// Trials of one segment. Each of them drops rows, or is the last.
 const TRIALS_MAX: u32 = 8;
 
-/// Rows of all segments that are not verified yet, and what is asked about them.
+/// Rows of all segments that are not verified yet, and the queries about them.
 #[derive(Debug)]
 pub(super) struct Evidence {
     kernels: Kernels,
@@ -46,9 +48,9 @@ pub(super) struct Evidence {
     cases: BTreeMap<FetchId, Case>,
     wants: Vec<Want>,
     questions: BTreeMap<u64, Question>,
-    /// Segments over the prime field whose hashes have come, and nobody was told.
+    /// Segments over the prime field whose hashes have come, and have not been reported.
     learnt: Vec<FetchId>,
-    /// Whether anything wrong has ever come: from then on rows are tested as they come.
+    /// Whether a wrong row has ever come. From then on rows are tested as they come.
     is_alarmed: bool,
 }
 
@@ -63,27 +65,28 @@ struct Case {
     hashes: Option<BlockHashes>,
     wants_hashes: bool,
     refused: BTreeSet<(SourceId, Topic)>,
-    /// Who has named this segment itself, with this coding.
+    /// Sources that have named this segment themselves, with this coding.
     named_by: BTreeSet<SourceId>,
-    /// Who has sent homomorphic hashes that are others than the signed ones: it is not asked again, whatever its next connection is.
+    /// Sources that have sent homomorphic hashes which differ from the signed ones. They are not
+    /// asked again, on any connection.
     forgers: BTreeSet<SourceId>,
     stage: Stage,
     trials: u32,
-    /// Generations that are wrong, and are to be mended when the trial is over.
+    /// Wrong generations, to be repaired when the trial is over.
     refuted: BTreeSet<u32>,
-    /// Generations that were complete, and of which rows were dropped.
+    /// Generations that were complete, and have lost rows.
     dropped: BTreeSet<u32>,
-    /// When a trial ends whatever has been found.
+    /// When a trial ends, whatever has been found.
     tried_until: Option<Instant>,
-    /// Generations that were begun anew.
+    /// Generations that were fetched anew.
     again: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Its blocks come.
+    /// Its blocks are on their way.
     Coming,
-    /// Some of it is wrong; these generations are to be tested.
+    /// Some of its bytes are wrong; these generations are to be tested.
     Trial(BTreeSet<u32>),
 }
 
@@ -91,14 +94,14 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Part {
     rows: Vec<Row>,
-    /// For rows as they come.
+    /// Checksums for rows as they come.
     checks: Option<RowChecks>,
-    /// Rows that have come and are not tested.
+    /// Rows that have come and are not tested yet.
     waiting: Vec<Row>,
     is_asked: bool,
 }
 
-/// A block as it came.
+/// A block as it came, and its sender.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) source: SourceId,
@@ -107,20 +110,20 @@ pub(super) struct Row {
     pub(super) is_right: bool,
 }
 
-/// What is asked about.
+/// The subject of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Topic {
     Hashes,
     Checks,
 }
 
-/// A question that is to be put to somebody.
+/// A query to be sent.
 #[derive(Debug, Clone, Copy)]
 struct Want {
     fetch: FetchId,
-    /// Of this generation checksums; hashes of all blocks without one.
+    /// The generation whose checksums are wanted. Without one, the hashes of all blocks are wanted.
     generation: Option<u32>,
-    /// Whether the answer is for rows to come, and of no use from others than the trusted source.
+    /// Whether the answer is for later rows, and so useless from any but the trusted source.
     is_early: bool,
     not_before: Option<Instant>,
     retries: u8,
@@ -141,20 +144,20 @@ enum Asked {
     Hashes {
         received: BytesMut,
     },
-    /// With how many rows there were then.
+    /// `rows`: the number of rows when the query was sent.
     Checks {
         question: GetChecks,
         rows: usize,
     },
 }
 
-/// What a test has brought.
+/// The result of a test.
 #[derive(Debug)]
 pub(super) struct Findings {
     pub(super) fetch: FetchId,
     pub(super) generation: u32,
     pub(super) wrong: Vec<Row>,
-    /// Whether all rows that were there are tested, and those to come will be.
+    /// Whether all rows so far are tested, and later ones will be.
     pub(super) is_checked: bool,
 }
 
@@ -167,16 +170,16 @@ pub(super) struct Pollution {
     pub(super) blocks: u32,
 }
 
-/// What a block that has just come is.
+/// The verdict on a block that has just come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nobody knows.
+    /// Unknown.
     Unproved,
-    /// What its sender says.
+    /// It is right.
     Right,
-    /// Something else.
+    /// It is wrong.
     Wrong,
-    /// It is kept, to be tested with others.
+    /// It is kept, to be tested together with others.
     Later,
 }
 
@@ -186,7 +189,7 @@ impl Evidence {
         Self { kernels, bytes_max, secret, bytes: 0, cases, wants, questions, learnt: Vec::new(), is_alarmed: false }
     }
 
-    /// A segment is to be fetched.
+    /// Opens the case of a segment to be fetched.
     pub(super) fn open(&mut self, id: FetchId, order: Order, place: Option<Place>, proof: Option<Proof>) {
         let case = Case {
             order,
@@ -208,7 +211,7 @@ impl Evidence {
         self.cases.insert(id, case);
     }
 
-    /// A segment is verified, or nobody wants it any more.
+    /// Closes the case of a segment that is verified, or not wanted any more.
     pub(super) fn close(&mut self, id: FetchId) {
         if let Some(case) = self.cases.remove(&id) {
             self.bytes -= case.bytes();
@@ -221,39 +224,39 @@ impl Evidence {
         self.bytes
     }
 
-    /// Whether anything wrong has ever come.
+    /// Whether a wrong row has ever come.
     pub(super) fn is_alarmed(&self) -> bool {
         self.is_alarmed
     }
 
-    /// Whether any segment is tried.
+    /// Whether any segment is under trial.
     pub(super) fn is_trying(&self) -> bool {
         self.cases.values().any(Case::is_tried)
     }
 
-    /// Whether this one is.
+    /// Whether this segment is under trial.
     pub(super) fn is_tried(&self, id: FetchId) -> bool {
         self.cases.get(&id).is_some_and(Case::is_tried)
     }
 
-    /// A segment and where it is.
+    /// The order of a segment, and its path.
     pub(super) fn order(&self, id: FetchId) -> Option<(Order, Option<Place>)> {
         self.cases.get(&id).map(|case| (case.order, case.place.clone()))
     }
 
-    /// A source has named a segment under way itself.
+    /// A source has named this segment itself.
     pub(super) fn note_named(&mut self, id: FetchId, source: SourceId) {
         if let Some(case) = self.cases.get_mut(&id) {
             case.named_by.insert(source);
         }
     }
 
-    /// Whether a source has named a segment under way itself.
+    /// Whether a source has named this segment itself.
     pub(super) fn is_named_by(&self, id: FetchId, source: SourceId) -> bool {
         self.cases.get(&id).is_some_and(|case| case.named_by.contains(&source))
     }
 
-    /// Looks at a block of an open request.
+    /// Judges a block of an open request.
     pub(super) fn look(&mut self, id: FetchId, generation: &Generation, source: SourceId, block: &Block) -> Look {
         let Some(case) = self.cases.get_mut(&id) else { return Look::Unproved };
         if source != FIRST
@@ -271,7 +274,7 @@ impl Evidence {
         }
     }
 
-    /// Tests what waits to be tested: the rows, each now marked, by generation.
+    /// Tests waiting rows. Returns them by generation, each marked right or wrong.
     pub(super) fn test_waiting(&mut self) -> Vec<(FetchId, u32, Vec<Row>)> {
         let mut tested = Vec::new();
         for (id, case) in &mut self.cases {
@@ -288,7 +291,8 @@ impl Evidence {
         tested
     }
 
-    /// Keeps a row that brought something. What there is no room for is not kept: then a wrong segment is fetched anew.
+    /// Keeps a row that has raised a rank, if there is room. Otherwise a wrong segment is fetched
+    /// anew.
     pub(super) fn keep(&mut self, id: FetchId, generation: u32, row: Row) {
         let Some(case) = self.cases.get_mut(&id) else { return };
         let bytes = row.bytes();
@@ -299,7 +303,7 @@ impl Evidence {
         case.parts.entry(generation).or_default().rows.push(row);
     }
 
-    /// The hashes of a segment's blocks, if they are there.
+    /// The hashes of a segment's blocks, if they have come.
     pub(super) fn hashes(&self, id: FetchId) -> Option<&BlockHashes> {
         self.cases.get(&id)?.hashes.as_ref()
     }
@@ -315,7 +319,7 @@ impl Evidence {
         Some((case.order.cut(), case.hashes.clone()?))
     }
 
-    /// Something wrong has come.
+    /// Notes that a wrong row has come.
     pub(super) fn alarm(&mut self) {
         self.is_alarmed = true;
     }
@@ -343,7 +347,7 @@ impl Evidence {
         }
     }
 
-    /// A generation is complete: nothing of it is to come.
+    /// A generation is complete. No more of its rows come.
     pub(super) fn finished(&mut self, id: FetchId, generation: u32) {
         if let Some(part) = self.cases.get_mut(&id).and_then(|case| case.parts.get_mut(&generation)) {
             part.checks = None;
@@ -353,15 +357,15 @@ impl Evidence {
         self.wants.retain(|want| !(want.is_early && want.fetch == id && want.generation == Some(generation)));
     }
 
-    /// These generations are complete, and proven. Nothing of them is kept for tests any more.
+    /// A generation is complete and proven. Its rows are not kept any longer.
     pub(super) fn settle(&mut self, id: FetchId, generation: u32) {
         if let Some(case) = self.cases.get_mut(&id) {
             self.bytes -= case.parts.remove(&generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
         }
     }
 
-    /// The bytes of these generations are wrong, or of some of them. Whether that can be tried: there are rows, and somebody may know which
-    /// are wrong. Joins the trial that is under way.
+    /// Begins or extends a trial of generations of which some bytes are wrong. False if a trial is
+    /// useless: there are no rows, or no source can tell which of them are wrong.
     pub(super) fn begin_trial(
         &mut self,
         now: Instant,
@@ -403,7 +407,7 @@ impl Evidence {
         }
     }
 
-    /// The next trial that is over: the generations that are wrong, and whether rows of any of them were dropped.
+    /// The next trial that is over: the wrong generations, and whether any of them has lost rows.
     pub(super) fn next_concluded(&mut self) -> Option<(FetchId, BTreeSet<u32>, bool)> {
         let is_over = |case: &Case| matches!(&case.stage, Stage::Trial(left) if left.is_empty());
         let (id, case) = self.cases.iter_mut().find(|(_, case)| is_over(case))?;
@@ -414,27 +418,28 @@ impl Evidence {
         Some((*id, refuted, has_dropped))
     }
 
-    /// Trials that have taken too long.
+    /// Trials of fetches whose deadline has passed.
     pub(super) fn overdue(&self, now: Instant) -> Vec<FetchId> {
         let is_overdue =
             |case: &Case| matches!(case.stage, Stage::Trial(_)) && case.order.deadline.is_some_and(|deadline| deadline <= now);
         self.cases.iter().filter(|(_, case)| is_overdue(case)).map(|(id, _)| *id).collect()
     }
 
-    /// Somebody waits for a segment, or nobody does any more.
+    /// Changes whether somebody waits for a segment.
     pub(super) fn set_urgency(&mut self, id: FetchId, urgency: Urgency) {
         if let Some(case) = self.cases.get_mut(&id) {
             case.order.urgency = urgency;
         }
     }
 
-    /// The rows of a generation.
+    /// The kept rows of a generation.
     pub(super) fn rows(&self, id: FetchId, generation: u32) -> &[Row] {
         self.cases.get(&id).and_then(|case| case.parts.get(&generation)).map_or(&[], |part| &part.rows)
     }
 
-    /// Generations are begun anew, and forgotten here. False if all of them have been before: they stay wrong. Where neighbours meet in wrong bytes
-    /// any of them may be to blame, so one that has been begun anew is again as long as one of the others has not.
+    /// Forgets generations that are fetched anew. False if all of them were before: they stay
+    /// wrong. Where two generations share wrong bytes, either of them may be to blame. So a
+    /// generation is fetched anew more than once as long as another one was not.
     pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> bool {
         let Some(case) = self.cases.get_mut(&id).filter(|case| !generations.is_subset(&case.again)) else { return false };
         for generation in generations {
@@ -445,7 +450,8 @@ impl Evidence {
         let is_anew =
             |want: &Want| want.fetch == id && want.generation.is_some_and(|generation| generations.contains(&generation));
         self.wants.retain(|want| !is_anew(want));
-        // What is answered now is about rows that are gone: those to come may be made by who has seen the answer.
+        // An open query is about rows that are gone. Later rows may be made by a source that has
+        // seen the answer.
         for question in self.questions.values_mut().filter(|question| is_anew(&question.want)) {
             if let Asked::Checks { rows, .. } = &mut question.asked {
                 *rows = 0;
@@ -454,12 +460,13 @@ impl Evidence {
         true
     }
 
-    /// Questions that a source has not answered.
+    /// The number of queries that a source has not answered.
     pub(super) fn unanswered(&self, source: SourceId) -> usize {
         self.questions.values().filter(|question| question.source == source).count()
     }
 
-    /// The next question to a source; `open` are those that can be asked, `number` gives it one.
+    /// The next query to a source; `open` are the servers that can be asked, and `number` gives the
+    /// query its number.
     pub(super) fn next_question(
         &mut self,
         now: Instant,
@@ -488,14 +495,15 @@ impl Evidence {
         Some(message)
     }
 
-    /// The generation whose checksums a source was asked for by this number.
+    /// The generation whose checksums a source was asked for under this number.
     pub(super) fn asked_about(&self, source: SourceId, request: u64) -> Option<(FetchId, u32)> {
         let is_ours = |question: &&Question| question.source == source && matches!(question.asked, Asked::Checks { .. });
         let Question { want, .. } = self.questions.get(&request).filter(is_ours)?;
         Some((want.fetch, want.generation?))
     }
 
-    /// Checksums have come; [`Evidence::asked_about`]. `is_open`: whether rows of the generation still come. `None` if they are of no use.
+    /// Takes checksums, the answer to the query of [`Evidence::asked_about`]. `is_open`: rows of
+    /// the generation still come. `None` if they are useless.
     pub(super) fn checks(&mut self, source: SourceId, answer: &Checks, is_open: bool) -> Option<Findings> {
         let Question { want, asked: Asked::Checks { question, rows }, .. } = self.questions.remove(&answer.request)? else {
             return None;
@@ -514,7 +522,7 @@ impl Evidence {
             return None;
         };
         let part = case.parts.entry(generation.index).or_default();
-        // Who has seen the checksums before they came here could have made rows of their own by them.
+        // A source that passed the checksums on could have made rows that pass.
         let count = if source == FIRST { part.rows.len() } else { rows.min(part.rows.len()) };
         let wrong = part.test(&checks, count);
         let is_trial = match &mut case.stage {
@@ -529,7 +537,7 @@ impl Evidence {
         Some(Findings { fetch: want.fetch, generation: generation.index, wrong, is_checked })
     }
 
-    /// Bytes of hashes have come. False if nobody waits for them.
+    /// Takes bytes of hashes. False if they belong to no query.
     pub(super) fn hash_bytes(&mut self, now: Instant, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
         let Some(Question { want, due, until, asked: Asked::Hashes { received }, .. }) =
             self.questions.get_mut(&request).filter(|question| question.source == source)
@@ -545,7 +553,7 @@ impl Evidence {
         Ok(true)
     }
 
-    /// A stream of hashes has ended. What they say of the rows that are there.
+    /// Takes the end of a stream of hashes. Returns what they say about the kept rows.
     pub(super) fn hashes_finished(&mut self, request: u64, source: SourceId) -> Result<Vec<Findings>, Violation> {
         let is_ours = |question: &Question| question.source == source && matches!(question.asked, Asked::Hashes { .. });
         if !self.questions.get(&request).is_some_and(is_ours) {
@@ -561,14 +569,14 @@ impl Evidence {
         }
         case.hashes = BlockHashes::checked(received.freeze(), &shape, &proof.blocks);
         if case.hashes.is_none() {
-            // Others may have the right ones.
+            // Other sources may have the right ones.
             case.refused.insert((source, Topic::Hashes));
             self.wants.push(want);
             if !shape.codec().is_proving() {
-                // Who passed these on may have been told them.
+                // The source that passed these on may have received them wrong.
                 return Ok(Vec::new());
             }
-            // Homomorphic ones are looked at by whoever passes them on.
+            // A source tests homomorphic hashes before it passes them on.
             case.forgers.insert(source);
             return Err(Violation::Unexpected("hashes that nobody has signed"));
         }
@@ -583,7 +591,8 @@ impl Evidence {
                 all.push(Findings { fetch: want.fetch, generation: index, wrong, is_checked: false });
             }
         }
-        // Rows that stay have moved up: those that were there when checksums were asked for are among the first that are left of them.
+        // The remaining rows have moved up: those that were there when checksums were requested are
+        // among the first.
         for Findings { fetch, generation, wrong, .. } in &all {
             for question in self.questions.values_mut() {
                 if (question.want.fetch, question.want.generation) == (*fetch, Some(*generation))
@@ -597,7 +606,7 @@ impl Evidence {
         Ok(all)
     }
 
-    /// A source does not answer a question. False if it is none of these.
+    /// A source has refused to answer a query. False if it is none of these.
     pub(super) fn refused(&mut self, now: Instant, request: u64, source: SourceId, retry_after: Option<Duration>) -> bool {
         if self.questions.get(&request).is_none_or(|question| question.source != source) {
             return false;
@@ -606,7 +615,7 @@ impl Evidence {
         match retry_after.filter(|_| want.retries < RETRIES) {
             Some(after) => {
                 want.retries += 1;
-                // Whoever says so holds back the question to all.
+                // The retry time of one source holds back the query to all.
                 want.not_before = Some(now + after.min(PATIENCE));
             }
             None => self.give_up(source, want),
@@ -615,7 +624,7 @@ impl Evidence {
         true
     }
 
-    /// What a source was asked is asked of others.
+    /// The queries to a source are sent to others.
     pub(super) fn disconnected(&mut self, source: SourceId) {
         let gone: Vec<u64> =
             self.questions.iter().filter(|(_, question)| question.source == source).map(|(request, _)| *request).collect();
@@ -623,11 +632,11 @@ impl Evidence {
             let Some(Question { want, .. }) = self.questions.remove(&request) else { continue };
             self.ask_again(want);
         }
-        // The next connection may lead to one that knows more.
+        // The next connection may lead to a server that knows more.
         self.cases.values_mut().for_each(|case| case.refused.retain(|(refused, _)| *refused != source));
     }
 
-    /// Gives up what is not answered in time, and what nobody can be asked for.
+    /// Gives up queries that are not answered in time, and those that no source can be asked.
     pub(super) fn expire(&mut self, now: Instant, open: &BTreeSet<SourceId>) {
         let late: Vec<u64> =
             self.questions.iter().filter(|(_, question)| question.due <= now).map(|(request, _)| *request).collect();
@@ -644,7 +653,7 @@ impl Evidence {
                 self.wants.retain(|want| want.fetch != *id || want.generation.is_none() || want.is_early);
             }
         }
-        // What may be asked now is not due any more: it waits for its turn.
+        // A query that may be sent now has no due time any more: it waits for its turn.
         for want in &mut self.wants {
             want.not_before.take_if(|at| *at <= now);
         }
@@ -654,11 +663,11 @@ impl Evidence {
         for Want { fetch, generation, is_early, .. } in hopeless {
             let Some(case) = self.cases.get_mut(&fetch) else { continue };
             let Some(generation) = generation else {
-                // Whoever comes may know them.
+                // A source that connects later may know them.
                 case.wants_hashes = false;
                 continue;
             };
-            // Others may still be asked for the trial's sake.
+            // Others may still be asked, for the trial.
             if let Stage::Trial(left) = &mut case.stage
                 && !is_early
             {
@@ -691,7 +700,8 @@ impl Evidence {
         }
     }
 
-    /// Who is asked: the trusted source, and others where the stream's key vouches for what they say.
+    /// Chooses the source of an answer: the trusted source, or another one where the stream's key
+    /// vouches for the answer.
     fn choose(&self, want: &Want, open: &BTreeSet<SourceId>) -> Option<SourceId> {
         let case = self.cases.get(&want.fetch)?;
         let topic = if want.generation.is_some() { Topic::Checks } else { Topic::Hashes };
@@ -706,7 +716,7 @@ impl Evidence {
         open.iter().copied().find(|source| serves && may_be_asked(source))
     }
 
-    /// Rows were found to be wrong, and are gone.
+    /// Notes that wrong rows were dropped.
     fn found(&mut self, wrong: &[Row]) {
         self.is_alarmed |= !wrong.is_empty();
         self.bytes -= wrong.iter().map(Row::bytes).sum::<u64>();
@@ -722,7 +732,7 @@ impl Case {
         self.parts.values().flat_map(|part| &part.rows).map(Row::bytes).sum()
     }
 
-    /// Whether a source block is the one that it should be, if that is known.
+    /// Whether a source block matches its hash, if that is known.
     fn fits(&self, generation: &Generation, block: &Block) -> Option<bool> {
         let Vector::Source(index) = block.vector else { return None };
         let hashes = self.hashes.as_ref()?;
@@ -730,7 +740,7 @@ impl Case {
         Some(hashes.fit(first + u64::from(index), &block.payload, generation.block_bytes))
     }
 
-    /// Tests the source blocks of a generation by their hashes, and takes out the wrong ones.
+    /// Tests the source blocks of a generation by their hashes, and removes the wrong ones.
     fn test_sources(&mut self, generation: &Generation) -> Vec<Row> {
         let Some(mut part) = self.parts.remove(&generation.index) else { return Vec::new() };
         let wrong = |row: &mut Row| match self.fits(generation, &row.block) {
@@ -747,7 +757,7 @@ impl Case {
 }
 
 impl Part {
-    /// Tests the first `count` rows, and takes out the wrong ones.
+    /// Tests the first `count` rows, and removes the wrong ones.
     fn test(&mut self, checks: &RowChecks, count: usize) -> Vec<Row> {
         let rows = || self.rows.iter().take(count).filter(|row| !row.is_right);
         let blocks: Vec<_> = rows().map(|row| (&row.block.vector, &row.block.payload[..])).collect();
@@ -760,7 +770,7 @@ impl Part {
 }
 
 impl Row {
-    /// Bytes of memory that it keeps from being used otherwise, about.
+    /// About how much memory it occupies, in bytes.
     fn bytes(&self) -> u64 {
         let vector = match &self.block.vector {
             Vector::Explicit(vector) | Vector::Unverified(vector) | Vector::Narrow(vector) | Vector::Wide(vector) => vector.len(),

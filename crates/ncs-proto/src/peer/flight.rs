@@ -1,18 +1,20 @@
-//! The books of one request: what was given as credit, what came, what will not come any more.
+//! The credit of one request: blocks that were requested, that have come, and that will not come
+//! any more.
 //!
-//! Streams lose nothing. Datagrams are numbered by the sender, so a gap in the numbers is a block that is late or lost: lost once
-//! [`REORDER`] later ones have come, or, when the sender has said that it is silent now (LAST), after a quarter of a round trip.
-//! A block that comes after it was given up is a block like any other and is taken off the losses again.
+//! Streams lose nothing. Datagrams are numbered by the sender, so a gap in the numbers is a block
+//! that is late or lost. It is lost once [`REORDER`] later ones have come, or, when the sender has
+//! announced its silence (LAST), after a quarter of a round trip. A block that comes after it was
+//! given up counts like any other, and is subtracted from the losses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How many later datagrams prove that one is lost.
+/// This many later datagrams prove that one is lost.
 const REORDER: u8 = 3;
 
-/// The books of one request.
+/// The credit of one request, and its blocks.
 #[derive(Debug)]
 pub(super) struct Flight {
     credited: u64,
@@ -20,9 +22,9 @@ pub(super) struct Flight {
     lost: u64,
     /// The number that follows the highest seen.
     next: u64,
-    /// Numbers passed over. Never more than the credit given.
+    /// Numbers that were skipped. Never more than the credit given.
     gaps: BTreeMap<u64, Gap>,
-    /// Blocks that came by datagram, and by stream.
+    /// Whether blocks have come by datagram, and by stream.
     by_datagram: bool,
     by_stream: bool,
     /// When a block last came.
@@ -38,21 +40,21 @@ enum Gap {
     Lost,
 }
 
-/// What a block is to the books.
+/// What a block is to its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Expected.
     New,
     /// Given up before.
     Returned,
-    /// Seen already: the network doubled it.
+    /// Received already: the network delivered it twice.
     Duplicate,
-    /// More than there is credit for.
+    /// Beyond the credit.
     Excess,
 }
 
 impl Flight {
-    /// A request that goes out now with this much credit.
+    /// A request that is sent now with this much credit.
     pub(super) fn new(now: Instant, credit: u32) -> Self {
         Self {
             credited: u64::from(credit),
@@ -69,12 +71,12 @@ impl Flight {
         }
     }
 
-    /// The same, of a request that follows others which so many silences in a row have ended.
+    /// The same for a request that follows others, which this many silences in a row have ended.
     pub(super) fn after(self, silences: u32) -> Self {
         Self { silences, ..self }
     }
 
-    /// The same, of a request whose blocks come on a stream whatever it takes.
+    /// The same for a request whose blocks come on a stream in any case.
     pub(super) fn on_stream(self) -> Self {
         Self { by_stream: true, ..self }
     }
@@ -84,7 +86,7 @@ impl Flight {
         self.credited.saturating_sub(self.received + self.lost)
     }
 
-    /// Blocks that were given as credit.
+    /// Credit given, in blocks.
     pub(super) fn credited(&self) -> u64 {
         self.credited
     }
@@ -94,17 +96,17 @@ impl Flight {
         u32::try_from(self.credited.saturating_sub(self.lost)).unwrap_or(u32::MAX)
     }
 
-    /// Datagrams given up.
+    /// Datagrams that were given up.
     pub(super) fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Datagrams that were passed over and have not come.
+    /// Datagrams that were skipped and have not come.
     pub(super) fn missed(&self) -> usize {
         self.gaps.len()
     }
 
-    /// When something last came, or credit was last given.
+    /// When a block last came, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
         self.came_at.map_or(self.credited_at, |came_at| came_at.max(self.credited_at))
     }
@@ -114,7 +116,7 @@ impl Flight {
         self.came_at
     }
 
-    /// When the request went out.
+    /// When the request was sent.
     pub(super) fn begun_at(&self) -> Instant {
         self.begun_at
     }
@@ -129,7 +131,7 @@ impl Flight {
         self.silences
     }
 
-    /// Whether everything comes on a stream, so that silence means waiting and not loss.
+    /// Whether all blocks come on a stream, so that silence means waiting and not loss.
     pub(super) fn is_reliable(&self) -> bool {
         self.by_stream && !self.by_datagram
     }
@@ -139,19 +141,19 @@ impl Flight {
         self.by_datagram
     }
 
-    /// More credit goes out now.
+    /// Gives more credit.
     pub(super) fn credit(&mut self, now: Instant, blocks: u32) {
         self.credited += u64::from(blocks);
         self.credited_at = now;
     }
 
-    /// More credit goes out now because nothing came for too long.
+    /// Gives more credit because of a silence.
     pub(super) fn probe(&mut self, now: Instant, blocks: u32) {
         self.credit(now, blocks);
         self.silences += 1;
     }
 
-    /// A block came on the request's stream.
+    /// Takes a block on the request's stream.
     pub(super) fn record(&mut self, now: Instant) -> Arrival {
         if self.received >= self.credited {
             return Arrival::Excess;
@@ -161,7 +163,8 @@ impl Flight {
         Arrival::New
     }
 
-    /// A block came in a datagram with this number. Returns also how many others are given up because of it.
+    /// Takes a block in a datagram with this number. Also returns how many others are given up
+    /// because of it.
     pub(super) fn datagram(&mut self, now: Instant, seq: u16, last: bool) -> (Arrival, u64) {
         let number = self.unwrap(seq);
         if number >= self.credited {
@@ -186,7 +189,7 @@ impl Flight {
         (arrival, self.pass(number, last))
     }
 
-    /// Gives up what is late and will not come. Returns how many that are.
+    /// Gives up late blocks that will not come. Returns how many.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) -> u64 {
         let mut given_up = 0;
         for gap in self.gaps.values_mut() {
@@ -231,7 +234,7 @@ impl Flight {
         given_up
     }
 
-    /// The full number behind the 16 bits that travel: the one nearest to what is expected.
+    /// The full number behind the 16 bits that are sent: the one nearest to the expected one.
     fn unwrap(&self, seq: u16) -> u64 {
         let [.., high, low] = self.next.to_be_bytes();
         let ahead = seq.wrapping_sub(u16::from_be_bytes([high, low]));
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(flight.datagram(now, 3, false), (Arrival::New, 0));
         assert_eq!(flight.datagram(now, 4, false), (Arrival::New, 1));
         assert_eq!((flight.in_flight(), flight.lost()), (5, 1));
-        // It comes after all.
+        // It comes late.
         assert_eq!(flight.datagram(now, 1, false), (Arrival::Returned, 0));
         assert_eq!((flight.in_flight(), flight.lost()), (5, 0));
         assert_eq!(flight.datagram(now, 1, false), (Arrival::Duplicate, 0));

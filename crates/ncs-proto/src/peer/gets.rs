@@ -1,10 +1,11 @@
 //! GETs under way, and the bytes of whole objects that come for them.
 //!
-//! A path is asked of one source. It is asked of another, too, when that one refuses, is gone, or has not answered for a while; the first
-//! answer counts. It is refused when every source that takes requests has refused it.
+//! A path is asked of one source. It is asked of another one, too, when the first refuses, is gone,
+//! or has not answered for a while; the first answer counts. The GET fails when every source that
+//! takes requests has refused it.
 //!
-//! A source that does not know a segment may never have been asked for the path that leads to it. Then it is asked for that path alone: an
-//! *introduction*.
+//! A source that does not know a segment may never have been asked for the path that leads to it.
+//! Then it is asked for that path alone: an *introduction*.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -21,11 +22,13 @@ use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
 
-/// How long a source is waited for before another is asked as well: a server that has to ask its origin takes that long.
+/// How long a source is waited for before another one is asked as well: a server that has to ask
+/// its origin takes that long.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same for a playlist: a player that polls it has a few seconds of media left, and another source has it at hand or asks as well.
+/// The same for a playlist. A player that polls it has a few seconds of media left, and another
+/// source has the playlist already or asks for it as well.
 const PLAYLIST_PATIENCE: Duration = Duration::from_millis(200);
-/// How much longer a question may take while there is no connection to any server.
+/// How much longer a GET may take while there is no connection to any server.
 pub(super) const OUTAGE_MAX: Duration = Duration::from_secs(300);
 
 /// GETs under way.
@@ -36,11 +39,11 @@ pub(super) struct Gets {
     object_bytes_max: u64,
     /// Since when there has been no connection to any server.
     dark_since: Option<Instant>,
-    /// Introductions that are over, and which segment the source has named, if any.
+    /// Introductions that are over, and the segment that the source has named, if any.
     introduced: VecDeque<(Introduction, Option<(SegmentId, Shape)>)>,
 }
 
-/// What a source is asked a path for that leads to a segment.
+/// A GET that asks one source for the path of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Introduction {
     pub(super) fetch: FetchId,
@@ -51,21 +54,21 @@ pub(super) struct Introduction {
 struct Question {
     place: Place,
     due: Instant,
-    /// By how much that may still be put off.
+    /// How much longer it may still be put off.
     outage_left: Duration,
-    /// Sources that have been asked and have not answered in full.
+    /// Sources that were asked and have not answered in full.
     asked: BTreeMap<SourceId, Reply>,
     refused: BTreeSet<SourceId>,
-    /// When those that are asked have taken too long.
+    /// When the sources that were asked have taken too long.
     patient_until: Option<Instant>,
-    /// Whether one more may be asked, though nobody has refused.
+    /// Whether one more source may be asked, though none has refused.
     is_pressing: bool,
     introduction: Option<Introduction>,
-    /// The only source whose answer is wanted.
+    /// The only source that is asked.
     only: Option<SourceId>,
 }
 
-/// What a source has said so far.
+/// The answer of a source so far.
 #[derive(Debug, Default)]
 struct Reply {
     /// Set once META has said that the bytes come on a stream.
@@ -76,7 +79,7 @@ struct Reply {
 }
 
 impl Gets {
-    /// No GETs; objects of at most this many bytes are taken.
+    /// No GETs; objects may have at most this many bytes.
     pub(super) fn new(object_bytes_max: u64) -> Self {
         Self { open: BTreeMap::new(), next: 1, object_bytes_max, dark_since: None, introduced: VecDeque::new() }
     }
@@ -93,14 +96,14 @@ impl Gets {
         request
     }
 
-    /// Asks one source and no other.
+    /// Asks one source alone.
     pub(super) fn ask_only(&mut self, source: SourceId, place: Place, due: Instant) -> u64 {
         let request = self.number();
         self.open.insert(request, Question { only: Some(source), ..Question::new(place, due, None) });
         request
     }
 
-    /// Asks one source alone, for a fetch.
+    /// Asks one source for the path of a segment that a fetch needs.
     pub(super) fn introduce(&mut self, introduction: Introduction, place: Place, due: Instant) {
         let request = self.number();
         self.open.insert(request, Question::new(place, due, Some(introduction)));
@@ -119,14 +122,14 @@ impl Gets {
         self.open.is_empty()
     }
 
-    /// This source does not answer it any more.
+    /// A source does not answer a GET any more.
     pub(super) fn postpone(&mut self, request: u64, source: SourceId) {
         if let Some(question) = self.open.get_mut(&request) {
             question.asked.remove(&source);
         }
     }
 
-    /// What this source was asked is to be asked again, of it or another.
+    /// The connection of a source is gone: its GETs are asked again, of it or another.
     pub(super) fn disconnected(&mut self, source: SourceId) {
         self.open.retain(|_, question| question.introduction.is_none_or(|introduction| introduction.source != source));
         for question in self.open.values_mut() {
@@ -135,19 +138,19 @@ impl Gets {
         }
     }
 
-    /// A source is silent: what it was asked, others may be asked at once.
+    /// A source is silent: its GETs may be asked of others at once.
     pub(super) fn press(&mut self, source: SourceId) {
         for question in self.open.values_mut().filter(|question| question.asked.contains_key(&source)) {
             (question.is_pressing, question.patient_until) = (true, None);
         }
     }
 
-    /// The last connection to a server is gone: what is asked waits for the next one.
+    /// The last connection to a server is gone: all GETs wait for the next one.
     pub(super) fn darken(&mut self, now: Instant) {
         self.dark_since.get_or_insert(now);
     }
 
-    /// A server is there again. The time without one does not count.
+    /// A server is connected again. The time without one does not count.
     pub(super) fn lighten(&mut self, now: Instant) {
         let Some(since) = self.dark_since.take() else { return };
         let outage = now.saturating_duration_since(since);
@@ -158,19 +161,19 @@ impl Gets {
         }
     }
 
-    /// GETs that a source has not answered.
+    /// The number of GETs that a source has not answered.
     pub(super) fn unanswered(&self, source: SourceId) -> usize {
         self.open.values().filter(|question| question.asked.contains_key(&source)).count()
     }
 
-    /// The path that a source was asked for by this number, and has not described yet.
+    /// The path of a GET to a source, if no META has come for it.
     pub(super) fn path(&self, request: u64, source: SourceId) -> Option<&str> {
         let question = self.open.get(&request)?;
         question.asked.get(&source).filter(|reply| reply.meta.is_none()).map(|_| question.place.path.as_str())
     }
 
-    /// The next GET to send to a source, if one more may be unanswered by it. Of paths that wait for the trusted source it is asked once
-    /// that one has refused, or takes long.
+    /// The next GET to send to a source, if it may leave one more unanswered. A path that `waits`
+    /// for the trusted source is asked of others once that one has refused, or takes long.
     pub(super) fn next_question(
         &mut self,
         now: Instant,
@@ -223,7 +226,7 @@ impl Gets {
         Ok(())
     }
 
-    /// A source has refused; `sources` are those that take requests.
+    /// Takes a refusal; `sources` are those that take requests.
     pub(super) fn refused(
         &mut self,
         request: u64,
@@ -248,7 +251,7 @@ impl Gets {
         Ok(())
     }
 
-    /// Bytes of an object came. False if nobody waits for them.
+    /// Takes bytes of an object. False if they belong to no GET.
     pub(super) fn object_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
         let Some(question) = self.open.get_mut(&request) else { return self.check_known(request).map(|()| false) };
         let Some(reply) = question.asked.get_mut(&source) else { return Ok(false) };
@@ -260,7 +263,7 @@ impl Gets {
         Ok(true)
     }
 
-    /// The stream of an object ended.
+    /// The stream of an object has ended.
     pub(super) fn finished(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
         if let Some(reply) = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source)) {
             reply.finished = true;
@@ -296,7 +299,7 @@ impl Gets {
         self.open.values().map(due).min()
     }
 
-    /// Answers a GET whose META and stream have both come.
+    /// Answers a GET if both META and the stream have come.
     fn complete(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
         let reply = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source));
         let Some(Reply { meta: Some(meta), object, finished }) = reply else { return Ok(()) };
@@ -312,7 +315,7 @@ impl Gets {
         Ok(())
     }
 
-    /// An answer to a GET that was given up is no fault, one to a GET that never was is.
+    /// Checks that a GET of this number was ever sent: its answer may come after its end.
     pub(super) fn check_known(&self, request: u64) -> Result<(), Violation> {
         if request < self.next { Ok(()) } else { Err(Violation::Unexpected("answer")) }
     }

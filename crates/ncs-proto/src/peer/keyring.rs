@@ -1,7 +1,8 @@
-//! Whose word counts for what a path is: one key a stream, and nothing older than what was seen.
+//! Which answers are believed: one key for each stream, and no version older than the newest.
 //!
-//! The first source that the program names is *trusted*: its certificate was checked, and it names the key of a stream that none was given for. All others
-//! are believed what that key has signed, and what checks itself.
+//! The first source that the program names is *trusted*: its certificate was checked, and it names
+//! the key of each stream for which the program has given none. Other sources are believed if that
+//! key has signed what they send, or if it proves itself.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,21 +12,21 @@ use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
 use crate::wire::message::{Delivery, Meta, stream_of};
 
-/// The source that the program has named first: it is trusted.
+/// The source that the program has named first. It is trusted.
 pub(super) const FIRST: SourceId = SourceId(0);
-/// Places of which the newest version is remembered.
+/// Places whose newest version is remembered.
 const PLACES_MAX: u64 = 8192;
 
-/// Keys of streams that are known from the beginning.
+/// Keys of streams that are known from the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keys {
-    /// That of every stream without one of its own here.
+    /// The key of every stream without one of its own here.
     pub any: Option<StreamKey>,
-    /// By name of the stream.
+    /// Keys by name of the stream.
     pub streams: BTreeMap<String, StreamKey>,
 }
 
-/// What a signed META proves besides its id: who vouches for the segment, and which source blocks it has.
+/// What a signed META proves besides the segment's id: who vouches for it, and its source blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
     /// The key of the stream.
@@ -35,21 +36,21 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// What `meta` carries, if it is signed and its delivery coded.
+    /// The proof that `meta` carries, if it is signed and its delivery coded.
     pub fn of(meta: &Meta) -> Option<Self> {
         let signature = meta.signature.as_ref().filter(|_| matches!(meta.delivery, Delivery::Coded(_)))?;
         Some(Self { key: StreamKey::from_bytes(signature.key), blocks: signature.blocks })
     }
 }
 
-/// What a META is worth.
+/// The verdict on a META.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// As good as its sender, or proved.
+    /// It is as good as its sender, or proved.
     Taken,
     /// It proves nothing; another source may have one that does.
     Refused(&'static str),
-    /// It bears a signature that is none: its sender lies.
+    /// Its signature is false: its sender lies.
     Forged,
 }
 
@@ -66,12 +67,12 @@ impl Keyring {
         Self { any: keys.any, pins: keys.streams.into_iter().collect(), newest: Cache::new(PLACES_MAX) }
     }
 
-    /// The key of the stream that a path lies in.
+    /// The key of a path's stream.
     pub(super) fn key(&self, path: &str) -> Option<StreamKey> {
         self.pins.get(stream_of(path)).copied().or(self.any)
     }
 
-    /// Judges what a source says of `path`; news have no path that was asked for.
+    /// Judges the answer of a source for `path`. News of a stream have no path.
     pub(super) fn judge(&mut self, source: SourceId, path: Option<&str>, meta: &Meta) -> Verdict {
         let pinned = self.key(path.unwrap_or(&meta.path));
         let Some(signature) = &meta.signature else {

@@ -1,39 +1,44 @@
-//! What is known of the path to one sender: round trip, loss, rate; and what follows for credit.
+//! Measurements of the path to one source (round trip, loss, rate), and what follows for credit.
 
 use std::time::Duration;
 
 use crate::object::Generation;
 use crate::time::Instant;
 
-/// Before the first measurement.
+/// The round trip before the first measurement.
 const RTT_START: Duration = Duration::from_millis(100);
-/// Below this a timer says more about this machine than about the path.
+/// Below this a timer tells more about this machine than about the path.
 const RTT_FLOOR: Duration = Duration::from_millis(1);
-/// Besides 1.5 round trips, silence may last this long: the sender encodes in batches and has others to serve.
+/// Silence may last 1.5 round trips and this long: the sender encodes in batches and serves others.
 const SERVICE_TIME: Duration = Duration::from_millis(30);
 /// After so many silences the next one that counts as loss grows no longer: it is eight times the first.
 pub(super) const SILENCES_MAX: u32 = 3;
-/// Losses above this are taken for this when credit is given ahead of them.
+/// Losses above this are taken as this when credit is given ahead of them.
 const LOSS_MAX: f64 = 0.25;
-/// A queue stands where round trips are longer than the shortest by this, and by this share of it: more than congestion control that goes
-/// by delay leaves, and more than timers and drivers make of a round trip.
+/// A queue exists where round trips exceed the shortest one by this, and by this share of it: more
+/// than congestion control by delay leaves, and more than timers and drivers add.
 const QUEUE: Duration = Duration::from_millis(10);
 const QUEUE_SHARE: u32 = 8;
-/// The shortest round trip is forgotten over this long: a queue that stands for seconds is a queue still.
+/// The shortest round trip is forgotten over this long: a queue that lasts for seconds is still a
+/// queue.
 const RTT_MEMORY: f64 = 60.0;
 /// Blocks over which the loss rate is smoothed.
 const LOSS_MEMORY: f64 = 100.0;
-/// Bytes that a processor multiplies and adds in a second at least, with byte shuffles of 128 bits.
+/// Bytes that a processor multiplies and adds in a second, at least, with byte shuffles of 128
+/// bits.
 const PRODUCTS: f64 = 2e10;
-/// As often as multiplying once may fit into what is left after the last block. It takes longer when the machine has other work.
+/// How many multiplications have to fit into the time that is left after the last block. One takes
+/// longer when the machine has other work.
 const SLACK: f64 = 4.0;
-/// What dragging payloads along costs, in times of multiplying them once: up to four were measured.
+/// The cost of processing payloads as they come, in multiplications of all of them at once: up to
+/// four were measured.
 const DRAGGING: f64 = 5.0;
-/// No estimate of a time is longer, in seconds.
+/// No estimate of a time exceeds this, in seconds.
 const TIME_MAX: f64 = 3600.0;
-/// As often as what the path holds, credit is in flight. At a fifth of loss a generation takes four or five round trips, and much of its
-/// credit is for blocks that were lost and are not known to be, or that wait on a stream behind lost packets. Credit that is not used
-/// yet costs nobody anything: it is the sender's congestion control that fills the path.
+/// Credit in flight, in multiples of what the path holds. At 20 % of loss a generation takes four
+/// or five round trips, and much of its credit is for lost blocks that are not known to be lost, or
+/// for blocks on a stream behind lost packets. Unused credit costs nothing: the sender's congestion
+/// control fills the path.
 const WINDOW_PATHS: f64 = 8.0;
 /// The rate is measured over at least this long.
 const RATE_SPAN: Duration = Duration::from_millis(20);
@@ -42,10 +47,10 @@ const RATE_SPAN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Pace {
     rtt: Duration,
-    /// The shortest that was measured, slowly forgotten.
+    /// The shortest one that was measured, slowly forgotten.
     rtt_min: Option<Duration>,
     loss: f64,
-    /// The part of it that went while a queue stood.
+    /// The part of it that occurred while a queue existed.
     queue_loss: f64,
     rate: f64,
     span_from: Option<Instant>,
@@ -67,7 +72,8 @@ impl Pace {
         self.rtt
     }
 
-    /// The shortest round trip: a queue that this side's own requests fill must not enlarge its window.
+    /// The shortest round trip: a queue that this side's own requests fill must not enlarge its
+    /// window.
     fn rtt_min(&self) -> Duration {
         self.rtt_min.unwrap_or(self.rtt)
     }
@@ -77,18 +83,18 @@ impl Pace {
         self.loss
     }
 
-    /// The part of the loss that is the path's own. What is lost to a full queue is left out: more blocks would be lost there too, or
-    /// would push out others.
+    /// The part of the loss that the path itself causes. Losses to a full queue are left out: more
+    /// blocks would be lost there too, or would displace others.
     pub(super) fn path_loss(&self) -> f64 {
         (self.loss - self.queue_loss).max(0.0)
     }
 
-    /// Bytes a second that come.
+    /// Bytes a second that arrive.
     pub(super) fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// A block came.
+    /// A block has come.
     pub(super) fn arrived(&mut self, now: Instant, bytes: usize) {
         self.loss -= self.loss / LOSS_MEMORY;
         self.queue_loss -= self.queue_loss / LOSS_MEMORY;
@@ -115,8 +121,9 @@ impl Pace {
         self.rtt > shortest + QUEUE.max(shortest / QUEUE_SHARE)
     }
 
-    /// Nothing is asked for: a pause to come says nothing about the path. What came at once until now says how fast the path is at least:
-    /// a server that sends a part beside others never sends for long, and a fast path is never busy for long.
+    /// Nothing is requested: the coming pause tells nothing about the path. The bytes that came in
+    /// succession so far give a lower bound of its rate: a server that sends a part beside others
+    /// never sends for long, and a fast path is never busy for long.
     pub(super) fn idle(&mut self) {
         let at_least = self.span_bytes as f64 / RATE_SPAN.max(self.rtt_min()).as_secs_f64();
         if at_least > self.rate {
@@ -137,15 +144,15 @@ impl Pace {
         self.rtt / 4
     }
 
-    /// How long nothing may come before the end of a flight is taken for lost.
+    /// How long a silence may last before the end of a flight counts as lost.
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let block = if self.rate > 0.0 { f64::from(block_bytes) / self.rate } else { 0.0 };
         let once = self.rtt * 3 / 2 + SERVICE_TIME + Duration::from_secs_f64(block.min(1.0));
         once.saturating_mul(1 << silences.min(SILENCES_MAX))
     }
 
-    /// How long `bytes` more take, behind `before` that are under way. A path that nothing is known of is taken to be as fast as
-    /// `assumed`, in bytes a second.
+    /// How long `bytes` more take, behind `before` that are under way. An unmeasured path is
+    /// assumed to have the rate `assumed`, in bytes a second.
     pub(super) fn time(&self, before: u64, bytes: u64, assumed: f64) -> Duration {
         let rate = if self.rate > 0.0 { self.rate } else { assumed };
         self.rtt + Duration::from_secs_f64(((before + bytes) as f64 / rate.max(1.0)).min(TIME_MAX))
@@ -165,12 +172,14 @@ impl Pace {
     }
 }
 
-/// How long before a deadline it is near: what is asked for later comes too late to be asked for again.
+/// How long before a deadline it is near: a block that is requested later comes too late to be
+/// requested again.
 pub(super) fn near(rtt: Duration) -> Duration {
     rtt * 3 / 2
 }
 
-/// How many blocks to have in flight for `missing` independent ones, where this share of them will be lost.
+/// How many blocks to have in flight for `missing` independent ones, where this share of them will
+/// be lost.
 pub(super) fn target(missing: u16, near: bool, loss: f64) -> u32 {
     let missing = u32::from(missing);
     if !near {
@@ -180,9 +189,10 @@ pub(super) fn target(missing: u16, near: bool, loss: f64) -> u32 {
     missing + count(expected + expected.sqrt())
 }
 
-/// Whether a generation that is about to be asked for, with its deadline this far away, is better decoded block by block. That is so
-/// if what is left when its last block comes may be too little to multiply all payloads then, and the paths are slow enough, at so many
-/// bytes a second together, for dragging them along on the way. Unknown paths are not pressed.
+/// Whether a generation that is about to be requested, with its deadline this far away, is better
+/// decoded block by block. That is so if the time after its last block may be too short to multiply
+/// all payloads, and the paths together, at `rate` bytes a second, are slow enough to process
+/// payloads as they come. Unmeasured paths are not pressed.
 pub(super) fn is_pressed(rate: f64, rtt: Duration, left: Duration, generation: &Generation) -> bool {
     if rate == 0.0 {
         return false;
@@ -269,10 +279,10 @@ mod tests {
         };
         let (loss, of_path) = lose(ms(50));
         assert!((0.03..0.07).contains(&loss) && of_path == loss, "{loss} {of_path}");
-        // A little longer is what congestion control leaves.
+        // Congestion control leaves a slightly longer one.
         let (loss, of_path) = lose(ms(59));
         assert_eq!(loss, of_path);
-        // 600 blocks later little is left of what the path lost.
+        // 600 blocks later little is left of the path's own loss.
         let (loss, of_path) = lose(ms(90));
         assert!((0.03..0.07).contains(&loss) && of_path < 0.001, "{loss} {of_path}");
         // The path itself loses again.
@@ -290,7 +300,7 @@ mod tests {
         assert_eq!(pace.rate(), 0.0);
         pace.idle();
         assert_eq!(pace.rate(), 200_000.0);
-        // A slower one later counts for nothing, nor does a pause; a faster one does.
+        // A slower one later does not count, nor does a pause; a faster one does.
         pace.arrived(start + Duration::from_secs(1), 1000);
         pace.idle();
         pace.idle();
@@ -315,7 +325,8 @@ mod tests {
         pace.set_rtt(ms(20));
         assert!(pressed(&pace, ms(80)));
         assert!(!pressed(&pace, ms(90)));
-        // Over a path that is faster than dragging, the last block would have to wait for those before it.
+        // Over a faster path, the last block would have to wait for those before it to be
+        // processed.
         let mut fast = Pace::new();
         (0..200).for_each(|at| fast.arrived(start + ms(at), 1_000_000));
         fast.set_rtt(ms(1));

@@ -1,4 +1,4 @@
-//! A source as fetches see it: what it takes, what it is asked for, what is to be expected of it.
+//! One source, as fetches see it: its limits, what is requested from it, and what can be expected.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,42 +14,46 @@ use super::pace::Pace;
 use crate::object::SegmentId;
 use crate::time::Instant;
 
-/// Requests that are open at a source however little its path holds.
+/// Requests that are open at a source, however small the window of its path is.
 const REQUESTS_MIN: usize = 2;
 
-/// Silence of a neighbour that is nothing unusual: it has others to serve, over a line as slow as theirs, and may have to wait for rows itself.
+/// A silence of a neighbour that is nothing unusual: it serves others over a line as slow as
+/// theirs, and may have to wait for rows itself.
 const NEIGHBOUR_SILENCE: Duration = Duration::from_millis(500);
 
-/// Streams that a neighbour is taken to follow; no more are noted.
+/// Streams that a neighbour is known to follow; no more are noted.
 const FOLLOWED_MAX: usize = 16;
-/// A neighbour that has lacked so many segments of a stream in a row is not expected to have the next.
+/// A neighbour that has lacked this many segments of a stream in a row is not expected to have the
+/// next.
 const MISSED_MAX: u8 = 4;
 
-/// One block in so many may be wrong.
+/// One block in this many may be wrong.
 const WRONG_PER: u64 = 10;
 
-/// A source, and the way to it. Outlives connections.
+/// A source and the path to it. It outlives connections.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) pace: Pace,
     /// Whether it takes new requests.
     pub(super) is_open: bool,
-    /// Whether a server has named it, as one that holds some segments: it is asked for these alone.
+    /// Whether a server has named it for some segments. Then it is asked for these alone.
     pub(super) is_neighbour: bool,
-    /// Which it holds, as far as is known; those named last are the last.
+    /// The segments that it is known to hold; those named last are at the end.
     pub(super) holds: VecDeque<SegmentId>,
-    /// Streams of which it was named for some segment, and how many in a row it has been found to lack since.
+    /// Streams of which it was named for a segment, and how many segments in a row it has lacked
+    /// since.
     pub(super) follows: BTreeMap<String, u8>,
     pub(super) trust: Trust,
-    /// Whether it has sent blocks of something else than it was asked for: it is asked for nothing before it has named it itself.
+    /// Whether it has sent blocks of another segment than requested. Then it has to name a segment
+    /// itself before it is asked for it.
     pub(super) is_doubted: bool,
     pub(super) requests_max: usize,
-    /// Credit that one request may have.
+    /// Most credit of one request.
     pub(super) credit_max: u32,
     pub(super) aliases: HashMap<u16, WorkId>,
     pub(super) next_alias: u16,
     pub(super) counts: SourceCounts,
-    /// Blocks that it has been given credit for, on all connections.
+    /// Credit that it was given, in blocks, on all connections.
     pub(super) credited: u64,
     pub(super) late: u64,
     pub(super) stray: u64,
@@ -58,28 +62,29 @@ pub(super) struct Path {
     pub(super) load: Load,
 }
 
-/// What is to be expected of a source.
+/// What can be expected of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     /// It has sent nothing on this connection yet.
     New,
-    /// It sends.
+    /// It sends blocks.
     Proven,
-    /// It was to send something and fell silent.
+    /// It has fallen silent while it had blocks to send.
     Suspect,
 }
 
-/// What is asked of a source; found anew whenever credit is given.
+/// What is requested from a source; computed anew whenever credit is given.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Load {
-    /// Requests and bytes of credit in flight: of urgent fetches, and of all.
+    /// The number of requests, and bytes of credit in flight: for urgent fetches, and for all.
     pub(super) urgent: (usize, u64),
     pub(super) all: (usize, u64),
     /// When it was last heard.
     pub(super) heard: Option<Instant>,
-    /// The longest silence that is nothing unusual.
+    /// The longest usual silence.
     pub(super) silence: Duration,
-    /// The same credit in the order in which it is served: of what comes before the generation at hand, and of it.
+    /// Bytes of credit in flight, in the order in which they are served: for everything before the
+    /// present generation, and for it.
     pub(super) ahead: u64,
     pub(super) heard_ahead: Option<Instant>,
     /// Whether no other source is open.
@@ -118,8 +123,8 @@ impl Path {
         }
     }
 
-    /// A neighbour has been found to lack a segment of a stream that it was taken to follow. Viewers read playlists at times of their own, so
-    /// that one alone says little.
+    /// A neighbour has lacked a segment of a stream that it follows. One alone says little, because
+    /// viewers read playlists at times of their own.
     pub(super) fn missed(&mut self, stream: &str) {
         if let Some(missed) = self.follows.get_mut(stream) {
             *missed += 1;
@@ -129,14 +134,14 @@ impl Path {
         }
     }
 
-    /// Whether a request for something this urgent may be opened.
+    /// Whether a request of this urgency may be opened.
     pub(super) fn has_room_for_request(&self, urgency: Urgency, config: &Config) -> bool {
         let (requests, bytes) = self.load.of(urgency);
         let window = self.pace.window(config.window_min, config.window_max);
         self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
     }
 
-    /// How long nothing may come before the end of a flight is taken for lost.
+    /// How long a silence may last before the end of a flight counts as lost.
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let silence = self.pace.silence(block_bytes, silences);
         if self.is_neighbour { silence.max(NEIGHBOUR_SILENCE) } else { silence }
@@ -158,12 +163,13 @@ impl Path {
         self.load.is_only && self.streams_from.is_some_and(|from| block_bytes >= from)
     }
 
-    /// Whether so many of its blocks are wrong, without its being to blame, that it gets no more credit than a source that nothing is known of.
+    /// Whether so many of its blocks are wrong, without proof against it, that it gets no more
+    /// credit than an unknown source.
     pub(super) fn is_doubtful(&self) -> bool {
         self.counts.wrong * WRONG_PER > self.counts.blocks
     }
 
-    /// The alias whose last use is the longest ago, from now on for this generation.
+    /// Takes the alias that was unused for the longest time, for this generation.
     pub(super) fn take_alias(&mut self, id: WorkId) -> u16 {
         let mut alias = self.next_alias;
         while self.aliases.contains_key(&alias) {
@@ -204,7 +210,7 @@ impl Load {
         }
     }
 
-    /// Requests and bytes in flight for what is at least this urgent.
+    /// The number of requests, and bytes in flight, for fetches of at least this urgency.
     pub(super) fn of(&self, urgency: Urgency) -> (usize, u64) {
         match urgency {
             Urgency::Now => self.urgent,
@@ -213,7 +219,7 @@ impl Load {
     }
 }
 
-/// Loss, by this estimate, and rate of paths together: who carries more weighs more.
+/// The loss, by this estimate, and the rate of several paths together. Paths weigh by their rate.
 pub(super) fn together<'a>(paths: impl Iterator<Item = &'a Path>, loss: fn(&Pace) -> f64) -> (f64, f64) {
     let (mut lost, mut rate, mut weight) = (0.0, 0.0, 0.0);
     for path in paths {

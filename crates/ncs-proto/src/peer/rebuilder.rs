@@ -1,4 +1,4 @@
-//! Which decoder a generation gets, and all behind one face.
+//! The decoder of a generation, of one of three kinds.
 
 use ncs_codec::block::Vector;
 use ncs_codec::rlnc::{Decoder, Progressive, System};
@@ -9,12 +9,12 @@ use super::config::Config;
 use super::words::Words;
 use crate::object::{Generation, SegmentId, row_key};
 
-/// A generation on its way from blocks to its source.
+/// A decoder, from the first block of a generation to its source.
 #[derive(Debug)]
 pub enum Rebuilder {
-    /// Payloads are multiplied once all blocks are there: the least work in all, and the usual way.
+    /// Multiplies payloads once all blocks are there: the least work in all, and the usual way.
     Blocked(Decoder),
-    /// Payloads are worked on as they come: the most work, and the least after the last block.
+    /// Processes payloads as they come: the most work, and the least after the last block.
     Progressive(Progressive),
     /// Over the prime field: blocks are tested before they count.
     Words(Box<Words>),
@@ -35,7 +35,7 @@ impl Rebuilder {
         })
     }
 
-    /// Takes a block that arrived. None over the prime field: those are tested first.
+    /// Absorbs a block. An error over the prime field, where blocks are tested first.
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         match self {
             Self::Blocked(decoder) => decoder.absorb(vector, payload),
@@ -67,7 +67,7 @@ impl Rebuilder {
         }
     }
 
-    /// Independent blocks still needed, if those that are not tested yet are right.
+    /// Independent blocks still needed, if all untested ones are right.
     pub fn missing(&self) -> u16 {
         match self {
             Self::Words(words) => words.missing(),
@@ -75,17 +75,17 @@ impl Rebuilder {
         }
     }
 
-    /// Whether payloads are worked on as they come.
+    /// Whether payloads are processed as they come.
     pub fn is_progressive(&self) -> bool {
         matches!(self, Self::Progressive(_))
     }
 
-    /// Whether somebody else is to solve it.
+    /// Whether it is to be solved elsewhere.
     pub fn is_to_be_solved(&self) -> bool {
         matches!(self, Self::Blocked(decoder) if decoder.is_to_be_solved())
     }
 
-    /// The source; `arithmetic` is for the prime field.
+    /// The bytes of the generation; `arithmetic` is for the prime field.
     pub fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
         match self {
             Self::Blocked(decoder) => decoder.into_bytes(),
@@ -94,7 +94,8 @@ impl Rebuilder {
         }
     }
 
-    /// What has to be solved, of one that [`is_to_be_solved`](Self::is_to_be_solved); none of others.
+    /// The system to solve, for a decoder that [`is_to_be_solved`](Self::is_to_be_solved); `None`
+    /// for others.
     pub fn into_system(self) -> Option<System> {
         match self {
             Self::Blocked(decoder) => decoder.into_system().ok(),

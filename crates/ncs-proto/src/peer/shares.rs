@@ -1,4 +1,4 @@
-//! Who sends how much of what is wanted: so that all are done at the same time.
+//! Splits the missing blocks of a generation so that all sources finish at the same time.
 
 use std::time::Duration;
 
@@ -8,28 +8,31 @@ use super::ids::SourceId;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub(super) source: SourceId,
-    /// Seconds until the first of what it is asked now could come: its round trip, and what it has to send before.
+    /// Seconds until the first block could come: the round trip, and the time for what it has to
+    /// send before.
     pub(super) backlog: f64,
-    /// Blocks a second; more than none.
+    /// Blocks a second; more than 0.
     pub(super) rate: f64,
     /// Most blocks that it may be asked for.
     pub(super) room: u32,
 }
 
 impl Candidate {
-    /// Blocks that it can send in this time.
+    /// Blocks that it can send within this time.
     pub(super) fn within(&self, time: Duration) -> u32 {
         floor(((time.as_secs_f64() - self.backlog) * self.rate).max(0.0))
     }
 }
 
-/// Splits `blocks` among the candidates: each gets what it can send until the moment at which all of it has come. Nobody gets more than
-/// its room, so that less may be given out than was asked for. Those without a share are left out.
+/// Splits `blocks` among the candidates: each gets what it can send until the moment at which
+/// everything has come. None gets more than its room, so the shares may add up to less. Candidates
+/// without a share are left out.
 pub(super) fn split(mut blocks: u32, mut candidates: Vec<Candidate>) -> Vec<(SourceId, u32)> {
     candidates.retain(|candidate| candidate.room > 0);
     candidates.sort_by(|a, b| a.backlog.total_cmp(&b.backlog).then(a.source.cmp(&b.source)));
     let mut shares: Vec<(SourceId, u32)> = Vec::new();
-    // A candidate whose room is its share drops out, and what is left is split again among the others.
+    // A candidate whose share exceeds its room drops out, and the rest is split again among the
+    // others.
     while blocks > 0 && !candidates.is_empty() {
         let end = end(f64::from(blocks), &candidates);
         let wanted = |candidate: &Candidate| ((end - candidate.backlog) * candidate.rate).max(0.0);
@@ -40,7 +43,7 @@ pub(super) fn split(mut blocks: u32, mut candidates: Vec<Candidate>) -> Vec<(Sou
             shares.push((source, share));
             continue;
         }
-        // Whole blocks: whoever is nearest to its next one gets it.
+        // Whole blocks: the candidate that is nearest to its next one gets it.
         let mut given: Vec<(SourceId, u32, f64)> = Vec::new();
         for candidate in &candidates {
             let share = floor(wanted(candidate)).min(blocks);
@@ -59,7 +62,7 @@ pub(super) fn split(mut blocks: u32, mut candidates: Vec<Candidate>) -> Vec<(Sou
     shares
 }
 
-/// When all of them together have sent so many blocks; they are sorted by backlog.
+/// When all of them together have sent this many blocks; they are sorted by backlog.
 fn end(blocks: f64, candidates: &[Candidate]) -> f64 {
     let (mut rate, mut debt, mut end) = (0.0, 0.0, f64::INFINITY);
     for candidate in candidates {

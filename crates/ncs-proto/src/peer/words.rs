@@ -1,9 +1,11 @@
-//! Generations over the prime field: each block that brings something is tested by the homomorphic hashes of the source blocks before anything is made
-//! of it.
+//! Generations over the prime field: each innovative block is tested by the homomorphic hashes of
+//! the source blocks before it is used.
 //!
-//! A test takes milliseconds, and one of many blocks hardly longer than one of a few. So blocks gather ([`Words`]) until they are enough, or the
-//! first of them has waited for a moment; then they are given away with the decoder, as a [`Trial`], to be eliminated and tested where that holds nobody
-//! up. Others gather meanwhile. What has gathered counts as held until it is known to be wrong: nothing is asked for twice.
+//! A test takes milliseconds, and a test of many blocks hardly longer than one of a few. So blocks
+//! are collected ([`Words`]) until they are enough, or the first of them has waited for a moment.
+//! Then they are given away together with the decoder, as a [`Trial`], to be eliminated and tested
+//! where that blocks no other work. Further blocks are collected meanwhile. A collected block
+//! counts as held until it is known to be wrong: nothing is requested twice.
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use crate::time::Instant;
 
 /// How long the first block waits for others to be tested with.
 const GATHER_FOR: Duration = Duration::from_millis(20);
-/// So many are worth a test at once.
+/// This many blocks are worth a test at once.
 const GATHER_MAX: usize = 64;
 
 /// A generation under way.
@@ -30,17 +32,17 @@ pub struct Words {
     generation: Generation,
     group: Group,
     shape: rlnc_q::Shape,
-    /// Away while some of its blocks are tested.
+    /// Absent while some of its blocks are tested.
     decoder: Option<Decoder>,
     rank: u16,
     gathered: Vec<Row>,
     /// When the first of them came.
     since: Option<Instant>,
-    /// The trial under way, and its blocks.
+    /// The number of the trial under way, and of its blocks.
     trial: Option<(u64, usize)>,
 }
 
-/// Blocks of a generation to be tested, and what absorbs those that are right.
+/// Blocks of a generation to be tested, and the decoder that absorbs the right ones.
 #[derive(Debug)]
 pub struct Trial {
     fetch: FetchId,
@@ -54,7 +56,7 @@ pub struct Trial {
     rows: Vec<Row>,
 }
 
-/// What a trial has brought.
+/// The result of a trial.
 #[derive(Debug)]
 pub struct Tested {
     pub(super) fetch: FetchId,
@@ -66,23 +68,24 @@ pub struct Tested {
     pub(super) rows: Vec<(Row, Verdict)>,
     /// How many of them were tested, and in how many batches.
     pub(super) tested: (u64, u64),
-    /// Whether the hashes are none that a block can have: whoever signed them made them so.
+    /// Whether no block can have these hashes: their signer has made them so.
     pub(super) is_hopeless: bool,
 }
 
-/// What has become of a block.
+/// The verdict on a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is right, and has brought this; or it brings nothing whatever it is, and then it may not have been tested.
+    /// It is right, with this outcome; or it is redundant in any case, and then it may not have
+    /// been tested.
     Right(Outcome),
     /// It is wrong.
     Wrong,
-    /// It came of a sender after a wrong one.
+    /// It came from a sender behind a wrong block.
     Untested,
 }
 
 impl Words {
-    /// A generation with a code over the prime field, of which nothing is there. `None` for one with another code.
+    /// A generation with a code over the prime field, without blocks. `None` for other codes.
     pub fn new(generation: Generation) -> Option<Self> {
         let Codec::RlncQ { group } = generation.codec else { return None };
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
@@ -100,7 +103,7 @@ impl Words {
         self.rank
     }
 
-    /// Blocks that are still needed if all that are not tested yet are right.
+    /// Blocks that are still needed if all untested ones are right.
     pub(super) fn missing(&self) -> u16 {
         let untested = self.gathered.len() + self.trial.map_or(0, |(_, blocks)| blocks);
         (self.generation.n - self.rank).saturating_sub(u16::try_from(untested).unwrap_or(u16::MAX))
@@ -112,20 +115,21 @@ impl Words {
         self.gathered.push(Row { source, block, is_right: false });
     }
 
-    /// Drops what a source has sent and is not tested.
+    /// Drops the untested blocks of a source.
     pub(super) fn forget(&mut self, source: SourceId) {
         self.gathered.retain(|row| row.source != source);
         self.since.take_if(|_| self.gathered.is_empty());
     }
 
-    /// When what has gathered is to be tested, if that is not under way.
+    /// When collected blocks are to be tested, if no test is under way.
     pub(super) fn due(&self) -> Option<Instant> {
         let since = self.since.filter(|_| self.decoder.is_some())?;
         let is_enough = self.missing() == 0 || self.gathered.len() >= GATHER_MAX;
         Some(if is_enough { since } else { since + GATHER_FOR })
     }
 
-    /// What is to be tested now; `hashes` are those of the generation, as they travel.
+    /// Begins a test, if it is time for one; `hashes` are those of the generation, as they are
+    /// sent.
     pub(super) fn begin_trial(
         &mut self,
         now: Instant,
@@ -142,7 +146,7 @@ impl Words {
         Some(Trial { fetch, segment, index, number, group, shape, hashes, decoder, rows })
     }
 
-    /// Takes back what was given away. False if it is of another trial than the one under way.
+    /// Takes back what was given away. False if it is not the trial under way.
     pub(super) fn end_trial(&mut self, tested: Tested) -> bool {
         if self.trial.take_if(|(number, _)| *number == tested.number).is_none() {
             return false;
@@ -152,11 +156,11 @@ impl Words {
         true
     }
 
-    /// The source.
+    /// The bytes of the generation.
     pub(super) fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
         let n = self.generation.n;
         let decoder = self.decoder.filter(|_| self.rank == n).ok_or(Error::Incomplete { missing: n - self.rank })?;
-        // Blocks that are right and make no source are of hashes that belong to none.
+        // Right blocks that do not decode to a source belong to hashes that no source has.
         let bytes = decoder.into_bytes(arithmetic);
         let mut bytes = bytes.map_err(|_| Error::Foreign { codec: self.generation.codec, n })?;
         bytes.truncate(usize::try_from(self.generation.length).unwrap_or(usize::MAX));
@@ -165,9 +169,10 @@ impl Words {
 }
 
 impl Trial {
-    /// Eliminates the blocks, and tests those that bring something: all at once where all are right. What was eliminated with wrong ones is begun
-    /// again. Takes milliseconds, and seconds where there are many: not for a task that others wait for.
-    /// `random` draws the weights of the test: nobody who sends blocks may foresee it.
+    /// Eliminates the blocks, and tests the innovative ones: all at once where all are right.
+    /// Blocks that were eliminated with wrong ones are eliminated again. It takes milliseconds, and
+    /// seconds for many blocks: not for a task that others wait for. `random` draws the weights of
+    /// the test, which no sender may foresee.
     pub fn run(self, arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Tested {
         let Self { fetch, segment, index, number, group, shape, hashes, mut decoder, rows } = self;
         let Ok(hashes) = Hashes::signed(group, shape, &hashes) else {
@@ -198,21 +203,21 @@ impl Trial {
     }
 }
 
-/// Takes what is a block.
+/// Absorbs a block, if it is one.
 fn absorb(decoder: &mut Decoder, block: Option<Coded>) -> Verdict {
     let outcome = block.and_then(|block| decoder.absorb(block).ok());
     outcome.map_or(Verdict::Wrong, Verdict::Right)
 }
 
-/// Whether all of these are right.
+/// Whether all of these blocks are right.
 fn holds(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: Vec<&Coded>, random: &mut impl Rng) -> bool {
     let batch = [Batch::new(hashes, blocks, random)];
     let holds = arithmetic.holds(&batch).or_else(|_| Cores::all().holds(&batch));
     holds.expect("the CPU does not fail")[0]
 }
 
-/// Tells right blocks from wrong ones among those that bring something to what is there, and takes the right ones. How many were tested, and
-/// in how many batches.
+/// Tells right blocks from wrong ones among those that are innovative, and absorbs the right ones.
+/// Returns how many were tested, and in how many batches.
 fn sort(
     decoder: &mut Decoder,
     arithmetic: &dyn Arithmetic,
@@ -244,8 +249,9 @@ fn sort(
     (blocks.into_iter().map(verdict).collect(), (tested, batches))
 }
 
-/// Sorts blocks out. Who is found to lie is done with for good, and a card may be wrong: so each wrong block is tested once more, alone and by the
-/// cores, which sort out all of them if one is right.
+/// Sorts blocks into right and wrong. A polluter is not used again, and a card may be wrong: so
+/// each wrong block is tested once more, alone and by the CPU, which sorts all of them if one is
+/// right.
 fn sort_surely(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[(SourceId, &Coded)], random: &mut impl Rng) -> Sorted {
     let cores = Cores::all();
     let sorted = sort_out(arithmetic, hashes, blocks, random);
@@ -260,12 +266,12 @@ fn sort_surely(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[(SourceId
     Sorted { batches, ..sorted }
 }
 
-/// A row as the arithmetic has it. The wire takes no others; whatever is none is wrong.
+/// A row in the form of the arithmetic. The wire accepts no others; anything else is wrong.
 fn parse(row: &Row, shape: rlnc_q::Shape) -> Option<Coded> {
     parsed(shape, &row.block.vector, &row.block.payload)
 }
 
-/// A block as the arithmetic has it; `None` for what the wire does not take.
+/// A block in the form of the arithmetic; `None` for what the wire does not accept.
 pub fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
     let vector = match vector {
         Vector::Source(index) => return Coded::source(shape, usize::from(*index), payload).ok(),
@@ -290,7 +296,7 @@ mod tests {
 
     const FETCH: (FetchId, SegmentId) = (FetchId(1), SegmentId::from_bytes([1; 32]));
 
-    /// What has come of a trial, if it is the one under way.
+    /// The verdicts of a trial, if it is the one under way.
     fn end(words: &mut Words, mut tested: Tested) -> Option<Vec<(Row, Verdict)>> {
         let rows = std::mem::take(&mut tested.rows);
         words.end_trial(tested).then_some(rows)
@@ -301,7 +307,7 @@ mod tests {
         generation_of(5)
     }
 
-    /// The same of so many.
+    /// The same with this many blocks.
     fn generation_of(n: u16) -> (Generation, Vec<u8>, Bytes) {
         let source: Vec<u8> = (0..n * 64 - 20).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1] ^ 0x5a).collect();
         let group = Group::P1024;
@@ -330,7 +336,7 @@ mod tests {
         .collect()
     }
 
-    /// What a trial of these brings, each from a sender of its own.
+    /// The result of a trial of these, each from a sender of its own.
     fn try_out(words: &mut Words, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Verdict> {
         try_out_of(words, (0..).map(SourceId).zip(blocks), now, number)
     }
@@ -380,7 +386,8 @@ mod tests {
         assert_eq!(words.into_bytes(&Cores::all()).unwrap(), source);
     }
 
-    /// A liar costs few tests however many wrong blocks it sends, and nobody else loses a block by it.
+    /// A polluter costs few tests, however many wrong blocks it sends, and other senders lose no
+    /// block by it.
     #[test]
     fn behind_a_senders_first_wrong_block_nothing_of_it_is_tested() {
         let (generation, ..) = generation_of(40);
@@ -388,7 +395,8 @@ mod tests {
         for first in 0..20 {
             let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
             let all = blocks_of(40, 40, &mut StdRng::seed_from_u64(first));
-            // Every other block is the liar's, whose blocks from this one on are wrong; one of another, too.
+            // Every other block is the polluter's, whose blocks from this one on are wrong; one of
+            // another sender, too.
             let blocks = all.into_iter().enumerate().map(|(place, block)| {
                 let number = place as u64 / 2;
                 let source = if place % 2 == 0 {
@@ -419,8 +427,9 @@ mod tests {
         }
     }
 
-    /// What is there already is known by its coefficients: it is not tested, whatever its payload is, and says nothing against its sender. What was
-    /// eliminated with a wrong block is not lost by it.
+    /// A redundant block is known by its coefficients: it is not tested, whatever its payload is,
+    /// and says nothing against its sender. A block that was eliminated with a wrong one is not
+    /// lost.
     #[test]
     fn what_brings_nothing_costs_no_test() {
         let (generation, _, hashes) = generation();
@@ -442,13 +451,14 @@ mod tests {
         let first = run(1, vec![some[0].clone(), some[0].clone(), wrong(&some[0])]);
         assert_eq!(first, (vec![innovative, redundant, redundant], (1, 1), 1));
         assert_eq!(run(2, vec![some[0].clone(), wrong(&some[0])]), (vec![redundant, redundant], (0, 0), 1));
-        // The wrong one comes first, and would make the right one useless.
+        // The wrong one comes first, and would make the right one redundant.
         let third = run(3, vec![wrong(&some[1]), some[1].clone(), some[0].clone(), some[2].clone()]);
-        // All that is new, the same once more and what was useless beside it, each of three senders, and the wrong one alone.
+        // All new blocks, the same once more together with redundant ones, each from three senders,
+        // and the wrong one alone.
         assert_eq!(third, (vec![Verdict::Wrong, innovative, redundant, innovative], (3, 6), 3));
     }
 
-    /// A card that says of some batches that they do not hold, and otherwise what is right.
+    /// A card that calls some right batches wrong, and judges others correctly.
     #[derive(Debug)]
     struct Slanderous(fn(&Batch<'_>) -> bool);
 
@@ -490,7 +500,7 @@ mod tests {
             if is_wrong {
                 some[1].payload = some[1].payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
             }
-            // The first two are of one, the others of another.
+            // The first two are from one sender, the others from another.
             some.into_iter().enumerate().for_each(|(place, block)| words.gather(now, SourceId(u32::from(place > 1)), block));
             let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone()).unwrap();
             let tested = trial.run(&Slanderous(slander), &mut StdRng::seed_from_u64(9));
@@ -515,7 +525,7 @@ mod tests {
         for block in some.drain(..4) {
             words.gather(now + GATHER_FOR / 2, SourceId(1), block);
         }
-        // They would be enough: nothing more is waited for.
+        // They would be enough: no more are waited for.
         assert_eq!((words.missing(), words.due()), (0, Some(now)));
         let trial = words.begin_trial(now, FETCH, 7, hashes.clone()).unwrap();
         assert_eq!((words.missing(), words.due()), (0, None));
@@ -523,7 +533,7 @@ mod tests {
         assert_eq!(words.due(), None, "a trial is under way");
         let bytes = Words::new(generation).unwrap();
         assert!(matches!(bytes.into_bytes(&Cores::all()), Err(Error::Incomplete { missing: 5 })));
-        // What another trial has brought is not this one's.
+        // The result of another trial does not belong to this one.
         let mut other = Words::new(generation).unwrap();
         other.gather(now, SourceId(1), some.remove(0));
         let foreign = other.begin_trial(now + GATHER_FOR, FETCH, 8, hashes).unwrap();

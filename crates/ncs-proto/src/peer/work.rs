@@ -1,4 +1,4 @@
-//! A generation under way, and what its sources are asked for.
+//! A generation under way, and its open requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,27 +29,28 @@ const ZEROS_PER_N: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) decoder: Box<Rebuilder>,
-    /// When it is due, which is its place among all.
+    /// When it is due, which decides its place among all generations.
     pub(super) due: Instant,
     pub(super) asked: BTreeMap<SourceId, Asked>,
-    /// Sources that are to be asked again then.
+    /// Sources that are to be asked again at this time.
     pub(super) paused: BTreeMap<SourceId, Instant>,
-    /// Sources that are not asked for more while others send their parts.
+    /// Sources that are asked for nothing more while others send their parts.
     pub(super) spared: BTreeSet<SourceId>,
-    /// The first source block that nobody was asked for.
+    /// The first source block that was never requested.
     pub(super) next_source: u16,
-    /// The blocks that are there, where all blocks have numbers.
+    /// The blocks that have come, where blocks have numbers.
     pub(super) held: Numbers,
-    /// Blocks that brought nothing, by the connection that they came by.
+    /// Redundant blocks, by the connection that they came on.
     pub(super) useless: BTreeMap<SourceId, Useless>,
     /// How many silences of a source in a row have ended requests.
     pub(super) silences: BTreeMap<SourceId, u32>,
-    /// Since when the deadline leaves no time to ask again.
+    /// Since when the deadline leaves no time to request a block again.
     pub(super) near: Option<Instant>,
-    /// Blocks that were asked for because they were needed, lost ones again, and beyond those ahead of need.
+    /// Blocks requested because they were needed, lost ones once more; and blocks requested ahead
+    /// of need.
     pub(super) needed: u32,
     pub(super) ahead: u32,
-    /// Blocks that nobody is asked for though they are needed.
+    /// Missing blocks that no source is asked for.
     pub(super) lacking: u32,
     pub(super) lost: u64,
 }
@@ -57,23 +58,23 @@ pub(super) struct Work {
 /// Redundant blocks of a generation that one connection brought.
 #[derive(Debug, Default)]
 pub(super) struct Useless {
-    /// Those whose vectors the sender chose: explicit ones, and all over the prime field.
+    /// Blocks whose vectors the sender chose: explicit ones, and all over the prime field.
     pub(super) chosen: u32,
-    /// Those of a sender that has all of the segment.
+    /// Blocks of a sender that has the whole segment.
     pub(super) seeded: u32,
 }
 
-/// An open request.
+/// An open request, with its credit.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) alias: u16,
     pub(super) deadline: Instant,
     pub(super) flight: Flight,
-    /// The blocks that may come, and those that have, where all blocks have numbers.
+    /// The blocks that may come, and those that have come, where blocks have numbers.
     pub(super) numbers: Option<Numbers>,
     pub(super) came: Numbers,
-    /// When something last came for a request before this one that is over since. Until then the sender served that one, and this one's
-    /// silence meant nothing.
+    /// When the last block came for an earlier request that is over. Until then the source served
+    /// that one, and the silence of this one meant nothing.
     pub(super) served_before: Option<Instant>,
     pub(super) excess: u32,
     pub(super) useless: u32,
@@ -105,8 +106,7 @@ impl Work {
         self.decoder.generation().block_bytes
     }
 
-    /// Counts a redundant block, for the request that brought it and for its sender, who may be
-    /// flooding.
+    /// Counts a redundant block, for the request that brought it. A sender of too many is flooding.
     pub(super) fn note_redundant(&mut self, source: SourceId, vector: &Vector) -> Result<(), Violation> {
         if let Some(asked) = self.asked.get_mut(&source) {
             asked.useless += 1;
@@ -123,21 +123,21 @@ impl Work {
         if is_unlikely || useless.chosen > USELESS_PARTS_MAX * n { Err(Violation::Flood("useless blocks")) } else { Ok(()) }
     }
 
-    /// How many of the blocks asked for ahead of need stood in for others, at least: for those that did not come, or brought nothing,
-    /// and were not asked for again.
+    /// How many of the blocks requested ahead of need replaced others, at least: those that were
+    /// lost or redundant, and were not requested again.
     pub(super) fn used_ahead(&self) -> u32 {
         let wanting = self.asked.values().map(|asked| saturated(asked.flight.missed() as u64) + asked.useless).sum::<u32>();
         let again = self.needed.saturating_sub(u32::from(self.decoder.n()));
         wanting.saturating_sub(again).min(self.ahead)
     }
 
-    /// Blocks that a source has to send.
+    /// Blocks that a source still has to send.
     pub(super) fn in_flight_at(&self, source: &SourceId) -> u32 {
         self.asked.get(source).map_or(0, Asked::in_flight)
     }
 
-    /// Which source blocks a source may send that is asked for so many blocks: others than anybody was asked for before. `None` if there are
-    /// none left, no ranges if all are its own.
+    /// Chooses the source blocks that a source may send, for a request of this many blocks: none
+    /// that was requested before. `None` if none are left; no ranges if all are its own.
     pub(super) fn source_blocks(&mut self, blocks: u32, is_only: bool) -> Option<Vec<(u16, u16)>> {
         let n = self.decoder.n();
         if self.decoder.rank() == 0 && self.asked.is_empty() {
@@ -153,9 +153,10 @@ impl Work {
         }
     }
 
-    /// Which blocks a source may send that is asked for so many, where all blocks have numbers: others than are there, and, as far as
-    /// there are such, than anybody may send. One of `sources` gets its part besides of those that are more than it takes, from the end, to go
-    /// on with when some are lost; the only one gets all.
+    /// Chooses the blocks that a source may send, for a request of this many, where blocks have
+    /// numbers: none that have come, and preferably none that another source may send. Each of
+    /// `sources` also gets its part of the surplus, from the end, to continue with when some are
+    /// lost. The only source gets all.
     pub(super) fn allot(&self, all: &Numbers, blocks: u32, sources: usize) -> Numbers {
         let lacking = all.without(&self.held);
         if sources <= 1 {
@@ -170,7 +171,7 @@ impl Work {
         let rest = free.without(&own);
         let more = rest.len().saturating_sub(of_others) as usize / sources.saturating_sub(self.asked.len()).max(1);
         own = rest.iter().rev().take(more).collect::<Numbers>().with(&own);
-        // What others are to go on with when some are lost, then what they have to send.
+        // First the blocks that others are to continue with, then those that they have to send.
         let due = asked().flat_map(|(asked, numbers)| numbers.iter().take(asked.in_all()).collect::<Vec<_>>());
         let due = due.collect::<Numbers>();
         let spare = lacking.without(&own).without(&due);
@@ -201,38 +202,39 @@ impl Asked {
         saturated(self.flight.in_flight())
     }
 
-    /// Blocks asked for since the beginning.
+    /// Blocks requested in all.
     fn in_all(&self) -> usize {
         usize::try_from(self.flight.credited()).unwrap_or(usize::MAX)
     }
 
-    /// Credit that the server allows besides what is in flight, and has blocks for.
+    /// Credit that the source allows in addition, and has blocks for.
     pub(super) fn room(&self, credit_max: u32) -> u32 {
         let left = |numbers: &Numbers| numbers.len().saturating_sub(saturated(self.flight.credited()));
         credit_max.saturating_sub(self.in_flight()).min(self.numbers.as_ref().map_or(u32::MAX, left))
     }
 
-    /// Whether all blocks that may come were asked for: of what is lost, nothing comes again.
+    /// Whether all blocks that may come were requested. Lost ones do not come again.
     pub(super) fn is_exhausted(&self) -> bool {
         self.numbers.is_some_and(|numbers| u64::from(numbers.len()) <= self.flight.credited())
     }
 
-    /// A block has come. False if it is none of those that may come, or came before.
+    /// Notes a block. False if it is none of those that may come, or has come before.
     pub(super) fn expects(&mut self, vector: &Vector) -> bool {
         let Some(numbers) = &self.numbers else { return true };
         Numbers::number(vector).is_some_and(|number| numbers.contains(number) && self.came.insert(number))
     }
 
-    /// When something last came for this request or one before it that is over, or credit was last given.
+    /// When the last block came for this request or an earlier one, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
         let heard = self.flight.heard();
         self.served_before.map_or(heard, |at| at.max(heard))
     }
 
-    /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is when
-    /// something last came for this request or one before it: while those are served, this one's
-    /// silence means nothing. Before the first block of a request whose blocks are expected on a
-    /// stream of the only source, the longest silence applies: the expectation may be wrong.
+    /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is
+    /// when the last block came for this request or an earlier one: while earlier ones are served,
+    /// the silence of this one means nothing.
+    /// Before the first block of a request whose blocks are expected on a stream of the only source,
+    /// the longest silence applies: the expectation may be wrong.
     pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, path: &Path) -> Option<Instant> {
         let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
         let is_on_stream = !self.flight.has_datagrams() && path.expects_stream(block_bytes);
@@ -245,7 +247,7 @@ impl Asked {
     }
 }
 
-/// Whether a block combines nothing; no sender draws such a vector.
+/// Whether a vector combines nothing; no sender draws such a vector.
 fn is_zero(vector: &Vector) -> bool {
     use Vector::{Explicit, Narrow, Unverified, Wide};
     matches!(vector, Explicit(row) | Unverified(row) | Narrow(row) | Wide(row) if row.iter().all(|coefficient| *coefficient == 0))
@@ -264,7 +266,7 @@ mod tests {
     use crate::object::row_key;
     use crate::object::{Codec, SegmentId, Shape};
 
-    /// A generation of 10 blocks with 6 parity blocks, of which nothing is there.
+    /// An empty generation of 10 blocks with 6 parity blocks.
     fn work() -> (Work, Numbers) {
         let shape = Shape::new(640, 64, 10).unwrap().coded_with(Codec::ReedSolomon { parity: 6 }).unwrap();
         let generation = shape.generation(0).unwrap();
@@ -294,13 +296,14 @@ mod tests {
         let (mut work, all) = work();
         assert_eq!(ask(&mut work, &all, 0, 5, 2), [0, 1, 2, 3, 4, 13, 14, 15]);
         assert_eq!(ask(&mut work, &all, 1, 5, 2), [5, 6, 7, 8, 9, 10, 11, 12]);
-        // Nothing is left that nobody may send: a third gets what the others have to go on with.
+        // No block is left for a third source: it gets those that the others continue with.
         assert_eq!(ask(&mut work, &all, 2, 3, 3), [13, 14, 15]);
-        // What is there is not asked for again.
+        // A block that has come is not requested again.
         work.held = (0..5).chain(11..16).collect();
         work.asked.clear();
         assert_eq!(ask(&mut work, &all, 0, 9, 2), [5, 6, 7, 8, 9, 10]);
-        // All of that is due from another: it is asked for twice, and no more of it than is wanted.
+        // All of them are due from another source: they are requested twice, and no more than
+        // needed.
         assert_eq!(ask(&mut work, &all, 1, 2, 2), [5, 6]);
     }
 

@@ -15,7 +15,8 @@ use crate::wire::message::{Get, GetChecks, Holding, Subscribe};
 pub enum Event {
     /// Resolve a path; answer with [`Proto::resolved`](super::Proto::resolved).
     Resolve(Get),
-    /// Look for the segment of a REQUEST or of a query; answer with [`Proto::found`](super::Proto::found).
+    /// Look for the segment of a REQUEST or of a query; answer with
+    /// [`Proto::found`](super::Proto::found).
     Find {
         /// Names the query.
         ticket: u64,
@@ -27,14 +28,16 @@ pub enum Event {
         /// The segment that the peer was told of by this id and coding, if any.
         told: Option<SegmentKey>,
     },
-    /// Ask for the hashes of a segment's blocks; answer with [`Proto::hashes`](super::Proto::hashes).
+    /// Ask for the hashes of a segment's blocks; answer with
+    /// [`Proto::hashes`](super::Proto::hashes).
     Hashes {
         /// Names the query.
         ticket: u64,
         /// The segment.
         held: Held,
     },
-    /// Ask for checksums of a generation that the segment has; answer with [`Proto::checks`](super::Proto::checks).
+    /// Ask for checksums of a generation that the segment has; answer with
+    /// [`Proto::checks`](super::Proto::checks).
     Checks {
         /// Names the query.
         ticket: u64,
@@ -43,7 +46,8 @@ pub enum Event {
         /// The query.
         asked: GetChecks,
     },
-    /// Start to announce a stream; answer with [`Proto::subscribed`](super::Proto::subscribed), then [`Proto::announced`](super::Proto::announced).
+    /// Start to announce a stream; answer with [`Proto::subscribed`](super::Proto::subscribed),
+    /// then [`Proto::announced`](super::Proto::announced).
     Subscribe(Subscribe),
     /// Stop announcing for a SUBSCRIBE.
     Unsubscribed {
@@ -69,7 +73,8 @@ pub enum Event {
     },
     /// Segments that the peer has begun to hold, has completed, or holds no longer.
     Have(Vec<Holding>),
-    /// Name other peers that hold a segment, if there are any; answer with [`Proto::introduce`](super::Proto::introduce).
+    /// Name other peers that hold a segment, if there are any; answer with
+    /// [`Proto::introduce`](super::Proto::introduce).
     Introduce {
         /// The segment.
         segment: SegmentId,
@@ -78,7 +83,8 @@ pub enum Event {
         /// Its stream.
         stream: String,
     },
-    /// Send hashes on a stream of their own; call [`Proto::hashes_left`](super::Proto::hashes_left) when that is over.
+    /// Send hashes on a stream of their own; call [`Proto::hashes_left`](super::Proto::hashes_left)
+    /// when that is over.
     DeliverHashes {
         /// The GET_HASHES.
         request: u64,

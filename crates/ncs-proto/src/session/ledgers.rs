@@ -1,4 +1,5 @@
-//! What a session keeps in memory, and where that is counted: for itself, its address and its token.
+//! What a session keeps in memory, and where that is counted: for itself, its address and its
+//! token.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,8 +23,8 @@ impl Proto {
         }
     }
 
-    /// Whether an offer or holdings are taken from a peer: it has rights, and sends them at a modest
-    /// rate.
+    /// Whether an offer or holdings are taken from a peer: it has rights, and sends them at a
+    /// modest rate.
     fn hears_of_holdings(&mut self, now: Instant) -> bool {
         !matches!(self.access, Access::Refused { .. }) && self.limits.offers.take(now).is_ok()
     }

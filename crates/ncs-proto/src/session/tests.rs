@@ -85,14 +85,14 @@ fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
     (proto, now)
 }
 
-/// Takes a REQUEST for the segment, and answers the question for it.
+/// Takes a REQUEST for the segment, and answers [`Event::Find`].
 fn ask(proto: &mut Proto, now: Instant, request: Request, first_pass: FirstPass) -> Result<(), Violation> {
     proto.handle_message(now, Message::Request(request))?;
     let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
     proto.found(now, ticket, Some(held(first_pass)))
 }
 
-/// The segment that is looked for is there.
+/// Answers [`Event::Find`] with the segment.
 fn find(proto: &mut Proto, now: Instant) -> Result<(), Violation> {
     let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("a segment is looked for") };
     proto.found(now, ticket, Some(held(FirstPass::Coded)))
@@ -149,7 +149,7 @@ fn a_request_that_becomes_more_urgent_goes_before_others() {
     assert!(proto.poll_event().is_none(), "once, however often it was moved");
     assert_eq!(order(&mut proto), [4, 3]);
 
-    // One whose segment is still being looked for, and one that is not open.
+    // A request whose segment is still looked for, and one that is not open.
     proto.handle_message(later, Message::Request(of(5, 2, 9_000))).unwrap();
     proto.handle_message(later, Message::Reschedule { alias: 5, deadline_ms: 0 }).unwrap();
     proto.handle_message(later, Message::Reschedule { alias: 77, deadline_ms: 1 }).unwrap();
@@ -192,7 +192,7 @@ fn only_source_blocks_of_the_ranges_come() {
     };
     let [first, second] = ranges.clone();
     assert_eq!(wanted(FirstPass::Systematic, true), [first, second, Want::Coded(coded(key), 3)]);
-    // Whether any come is the stream's choice, unless nothing else is taken.
+    // The stream decides whether source blocks come, unless the peer takes nothing else.
     assert_eq!(wanted(FirstPass::Coded, true), [Want::Coded(coded(key), 10)]);
     assert_eq!(wanted(FirstPass::Coded, false), ranges);
 }
@@ -257,7 +257,7 @@ fn ask_for_sparse(n: u16, takes_vectors: bool) -> Proto {
     proto
 }
 
-/// A relay may know the same bytes in two cuts: the one counts that this peer was told of.
+/// A relay may know the same bytes in two cuts: the one that this peer was told of counts.
 #[test]
 fn a_segment_is_looked_for_as_the_peer_was_told_of_it() {
     let (mut proto, now) = conversation(FirstPass::Coded);
@@ -297,7 +297,7 @@ fn a_segment_is_looked_for_with_the_coding_that_is_meant() {
         let Some(Event::Find { coding: Some(coding), told, .. }) = proto.poll_event() else { panic!("it is looked for") };
         assert_eq!((coding, told), expected, "{meant:?}");
     }
-    // What this version does not know nobody here has.
+    // A coding that this version does not know belongs to no segment here.
     proto.handle_message(now, Message::Request(Request { meant: Meant::Foreign, ..request(9, 1) })).unwrap();
     let refused = Message::Reject { alias: 9, code: RequestCode::Unknown, retry_after_ms: 0 };
     assert_eq!((proto.poll_message(), proto.poll_event().is_none()), (Some(refused), true));
@@ -337,14 +337,14 @@ fn the_header_of_a_sparse_block_has_all_coefficients() {
     assert!(longest <= crate::ring::headroom(Shape::N_LIMIT.into()), "slots have room for it");
 }
 
-/// A segment of ten blocks with a code that nobody recodes.
+/// A segment of ten blocks with a code that cannot be recoded.
 fn fixed(codec: Codec) -> Held {
     let shape = Shape::new(10 * 1088, 1088, 64).unwrap().coded_with(codec).unwrap();
     let lease = Lease::new(SegmentKey(3), SegmentId::of(b"fixed"), shape, Loan::new(Instant::now()));
     Held { lease, path: None, ..held(FirstPass::Coded) }
 }
 
-/// A conversation in which such a segment was asked for.
+/// A conversation in which such a segment was requested.
 fn ask_for_fixed(held: Held, codecs: Codecs, change: impl FnOnce(&mut Request)) -> Result<(Proto, Instant), Violation> {
     let now = Instant::now();
     let mut proto = Proto::new(SESSION, Config::default(), now);
@@ -431,7 +431,7 @@ fn who_does_not_speak_a_code_is_told_so() {
         let Some(Message::Error(error)) = older(codec) else { panic!("an answer") };
         assert_eq!((error.code, error.retry_after_ms), (RequestCode::Limit, 0));
         assert!(error.reason.contains(name) && error.reason.contains("does not support"), "{}", error.reason);
-        // One that has heard of the segment elsewhere gets no block that it could not read.
+        // A peer that has heard of the segment elsewhere gets no block that it could not read.
         let (mut proto, _) = ask_for_fixed(fixed(codec), Codecs::default(), |_| {}).unwrap();
         let refused = Message::Reject { alias: 3, code: RequestCode::Limit, retry_after_ms: 0 };
         assert_eq!((proto.poll_message(), wants(&mut proto)), (Some(refused), vec![]));
@@ -497,7 +497,7 @@ fn limits_are_kept() {
         proto.handle_message(now, get(request)).unwrap();
     }
     assert_eq!(proto.handle_message(now, get(999)), Err(Violation::Limit("unanswered GETs")));
-    // A peer has asked as often as it may by default before it knows that it may not.
+    // A peer has sent as many queries as the default allows before it knows the limit.
     let mut proto = Proto::new(SESSION, Config { requests_max: 1, ..Config::default() }, now);
     proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
     for request in 0..u64::from(Hello::defaults().requests_max) {
@@ -548,7 +548,7 @@ fn answers_to_a_side_that_asks_nothing_end_the_connection() {
 #[test]
 fn messages_that_are_not_read_end_the_connection() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    // The message that says so waits, too.
+    // The message about it waits, too.
     proto.go_away(SECOND);
     for request in 1..OUTBOX_MAX as u64 {
         proto.handle_message(now, get(request, "/live/1.m4s")).unwrap();
@@ -590,7 +590,7 @@ fn questions_are_rationed_by_their_number() {
     assert_eq!(proto.control_resumes(now + SECOND / 100), None);
 }
 
-/// Of two sessions of one address, or of one token, one asks for much and the other for little.
+/// Of two sessions of one address or token, one sends many queries and the other few.
 #[test]
 fn questions_of_an_address_and_a_token_are_rationed_together() {
     let (few, now) = (200, Instant::now());
@@ -726,7 +726,7 @@ fn who_knows_of_a_segment_keeps_nothing_of_it() {
     assert_eq!(loan.leases(), 0);
 }
 
-/// Leases of a segment that somebody else holds, and a segment as it is found there.
+/// Leases of a segment that another session holds, and the segment as it is found there.
 fn lent(now: Instant, held: Held) -> (Arc<Loan>, Held) {
     let loan = Loan::new(now);
     let lease = Lease::new(held.lease.key, held.lease.id, held.lease.shape, Arc::clone(&loan));
@@ -745,7 +745,7 @@ fn open_lent(proto: &mut Proto, now: Instant, request: Request, held: Held) -> A
     loan
 }
 
-/// Sends so many coded blocks of request 3.
+/// Sends this many coded blocks of request 3.
 fn send_coded(proto: &mut Proto, now: Instant, blocks: u32) {
     for seed in 0..blocks {
         wants(proto);
@@ -772,7 +772,7 @@ fn a_request_keeps_its_segment_while_it_has_blocks_to_send() {
         assert!(proto.poll_timeout().is_some_and(|due| due <= now + LEASE_LOOK_EVERY), "nothing may happen on the connection");
     }
     assert_eq!(proto.take_tally().evicted, 0);
-    // It goes: the peer is told within a second, and what it has got stays of use.
+    // The segment goes: the peer is told within a second, and its blocks stay useful.
     loan.end();
     let now = now + 4 * SECOND;
     proto.handle_timeout(now).unwrap();
@@ -803,11 +803,11 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     send_coded(&mut proto, now, 3);
     proto.handle_timeout(now).unwrap();
     assert_eq!((proto.poll_message(), loan.leases()), (None, 1));
-    // A path may take long for what has left.
+    // A path may take long for the blocks that have left.
     proto.note_taken(now + SECOND, 3);
     assert_eq!(loan.used_at(), Some(now + SECOND));
     loan.end();
-    // Nothing may happen on the connection that shows it.
+    // Nothing on the connection may show it.
     assert!(proto.poll_timeout().is_some_and(|due| due <= now + LEASE_LOOK_EVERY));
     proto.handle_timeout(now).unwrap();
     assert_eq!(proto.poll_message(), Some(Message::Reject { alias: 3, code: RequestCode::Unknown, retry_after_ms: 0 }));
@@ -815,7 +815,8 @@ fn a_segment_that_goes_ends_the_request_that_has_blocks_to_send() {
     assert!(proto.claims().is_empty());
 }
 
-/// Two sessions of one address, or of one token at two addresses: what they keep is bounded for each, and for both.
+/// Two sessions of one address, or of one token at two addresses: the bytes that they keep are
+/// bounded for each, and for both together.
 #[test]
 fn what_requests_keep_is_bounded_for_a_session_an_address_and_a_token() {
     // Of segments of 68 KiB each.
@@ -830,7 +831,8 @@ fn what_requests_keep_is_bounded_for_a_session_an_address_and_a_token() {
     what_two_sessions_keep(of_token, &token, || (shared(), Some(Arc::clone(&token))));
 }
 
-/// What two sessions keep that share one of their ledgers, where each may keep two segments, and both three.
+/// The bytes that two sessions keep which share a ledger, where each may keep two segments, and
+/// both together three.
 fn what_two_sessions_keep(config: Config, shared: &Ledger, ledgers: impl Fn() -> (Arc<Ledger>, Option<Arc<Ledger>>)) {
     let now = Instant::now();
     let mut sessions: Vec<Proto> = (0..2)
@@ -860,7 +862,7 @@ fn what_two_sessions_keep(config: Config, shared: &Ledger, ledgers: impl Fn() ->
     sessions[0].handle_message(now, Message::Stop { alias: 2, reason: StopReason::Complete }).unwrap();
     assert_eq!(open(&mut sessions[0], now, 6), None);
     assert_eq!(sessions[0].take_tally().unleased + sessions[1].take_tally().unleased, 2);
-    // What is not read makes room for the other session, and its requests end.
+    // Blocks that are not read make room for the other session, and their requests end.
     let later = now + 2 * SECOND;
     assert_eq!(open(&mut sessions[1], later, 7), None);
     sessions.iter_mut().for_each(|proto| proto.handle_timeout(later).unwrap());
@@ -870,7 +872,8 @@ fn what_two_sessions_keep(config: Config, shared: &Ledger, ledgers: impl Fn() ->
     assert_eq!(shared.bytes(), 0);
 }
 
-/// Two requests of one session for one segment: the first is not read, and the second drips.
+/// Two requests of one session for one segment: the first is not read, and the second is read
+/// slowly.
 #[test]
 fn a_request_that_is_not_read_keeps_nothing_by_what_others_of_its_session_read() {
     let (mut proto, now) = conversation(FirstPass::Coded);
@@ -910,7 +913,7 @@ fn a_request_without_credit_ends_before_its_deadline() {
     let stall = Config::default().stall_timeout;
     let long = Request { deadline_ms: 3_600_000, ..request(3, 0) };
     open_lent(&mut proto, now, long, held(FirstPass::Coded));
-    // What is on its way may be what the peer waits for.
+    // The peer may be waiting for the blocks on their way.
     proto.note_unacknowledged(now + SECOND);
     let due = now + SECOND + stall;
     proto.handle_timeout(now + stall).unwrap();
@@ -928,7 +931,7 @@ fn a_request_without_credit_ends_before_its_deadline() {
     assert_eq!((tally.idle, tally.late), (1, 0));
 }
 
-/// The same bytes may lie where this peer may not have them, too.
+/// The same bytes may also lie at a path that this peer may not have.
 #[test]
 fn of_several_paths_the_one_that_was_asked_for_counts() {
     let (mut proto, now) = conversation(FirstPass::Coded);
@@ -975,7 +978,7 @@ fn get(request: u64, path: &str) -> Message {
     Message::Get(Get { request, path: path.into(), offset: 0, length: None })
 }
 
-/// What the peer is told of a GET that the rest of the server knows nothing of, and the path that was asked for inside.
+/// The answer to a GET for a path that does not exist, and the path that was passed on.
 fn asked(proto: &mut Proto, now: Instant, path: &str, reason: &str) -> (String, Message) {
     proto.handle_message(now, get(9, path)).unwrap();
     let Some(Event::Resolve(inside)) = proto.poll_event() else { panic!("a question for {path}") };
@@ -1039,7 +1042,7 @@ fn a_grant_that_ends_takes_open_requests_along_and_later_the_connection() {
     assert!(matches!(&told[2], Message::Error(error) if error.request == 4 && error.code == RequestCode::Unknown), "{told:?}");
     assert!(proto.claims().is_empty() && proto.stamp(3, &Vector::Seed(1), Route::Stream).is_none(), "no block leaves");
     assert_eq!(proto.take_tally().lapsed, 1);
-    // Keys that change meanwhile do not prolong it.
+    // Keys that change meanwhile do not extend it.
     proto.set_access(Access::Refused { until: now + 100 * SECOND });
     assert_eq!(proto.poll_timeout(), Some(now + 2 * SECOND));
     assert_eq!(proto.handle_timeout(now + 2 * SECOND), Err(Violation::Unauthorised));
@@ -1222,7 +1225,7 @@ fn nothing_is_named_that_is_longer_than_the_peer_takes() {
     }
 }
 
-/// What is on its way counts with what requests keep.
+/// Objects on their way count together with the segments that requests keep.
 #[test]
 fn what_is_delivered_is_bounded_in_bytes() {
     let now = Instant::now();
@@ -1264,7 +1267,7 @@ fn what_is_delivered_is_bounded_in_bytes() {
     assert_eq!(ask(&mut proto, 30 << 10), None, "one has left");
     let Some(Event::DeliverHashes { shares: hashes, .. }) = proto.poll_event() else { panic!("hashes") };
     assert_eq!((proto.take_tally().hashes, address.bytes()), ((1, 1), 70 << 10));
-    // What the peer does not take makes room for others.
+    // An object that the peer does not take makes room for others.
     let other = Kept::Segment(SegmentKey(1));
     assert!(address.take(now + SECOND, (other, 70 << 10), 1, 100 << 10).is_some());
     assert!(shares[0].iter().chain(&hashes).any(Share::is_revoked));
@@ -1371,7 +1374,7 @@ fn who_has_lost_its_right_is_not_named_any_more() {
     assert!(matches!(proto.poll_event(), Some(Event::Offer { port: 0, .. })));
     proto.handle_message(now, Message::Offer { port: 8, identity: [1; 32] }).unwrap();
     assert!(proto.poll_event().is_none(), "nor heard");
-    // A ticket is for a whole stream: who may have a part of it gets none.
+    // A ticket is valid for a whole stream: a peer that may have a part of it gets none.
     let (mut proto, now) = conversation(FirstPass::Coded);
     for (pattern, is_told) in [("/live/1*", false), ("/live/*", true)] {
         proto.set_access(granted(pattern, None));
@@ -1404,7 +1407,7 @@ fn newcomers_are_asked_to_come_again_and_who_plays_is_not() {
     assert!(matches!(proto.poll_event(), Some(Event::Find { .. })), "it plays");
 }
 
-/// What the peer has begun to watch and what it has stopped to watch since the last look.
+/// The streams that the peer has begun to watch, and those that it has stopped to watch.
 fn watches(proto: &mut Proto) -> Vec<(String, bool)> {
     let changes = std::iter::from_fn(|| proto.poll_event()).filter_map(|event| match event {
         Event::Watches { stream, is_watched } => Some((stream.to_string(), is_watched)),
@@ -1439,7 +1442,7 @@ fn who_is_refused_is_no_viewer_and_counts_with_the_stream_that_it_named() {
     let now = Instant::now();
     let mut proto = Proto::new(SESSION, Config::default(), now);
     proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
-    // Nothing says to the peer that its stream is there; the operator sees that somebody was turned away from it.
+    // The peer does not learn that the stream exists; the operator sees that a peer was refused.
     proto.set_access(Access::Refused { until: now + SECOND });
     proto.handle_message(now, get(1, "/live/1.m4s")).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Resolve(get)) if get.path == NOWHERE));
@@ -1457,12 +1460,12 @@ fn blocks_beyond_n_late_and_refused_requests_are_counted_by_stream() {
     proto.note_sent(now, 3, 60, 60, 60 * 1088);
     proto.note_sent(now, 3, 10, 10, 10 * 1088);
     proto.note_sent(now, 3, 5, 0, 5 * 1088);
-    // The generation is asked for already.
+    // The generation was requested already.
     ask(&mut proto, now, request(4, 1), FirstPass::Coded).unwrap();
     proto.handle_timeout(now + SECOND).unwrap();
     let live = StreamTally { sent_bytes: 75 * 1088, coded: 70, repair: 11, late: 1, refused: 1 };
     assert_eq!(proto.poll_stream_tally(), Some(("live".into(), live)));
-    // A segment that the peer was never told of is of no stream that is known.
+    // A segment that the peer was never told of belongs to no known stream.
     let unknown = Request { segment: SegmentId::of(b"another"), ..request(5, 1) };
     proto.handle_message(now, Message::Request(unknown)).unwrap();
     while let Some(event) = proto.poll_event() {
@@ -1486,8 +1489,9 @@ fn many_names_at_once_take_no_more_room() {
     assert_eq!(tallies.iter().map(|(_, tally)| tally.refused).sum::<u64>(), 1000);
 }
 
-/// How long the server took for the first block of a segment that was complete at `complete`, asked for at `asked` and answered so
-/// much later, where the first block leaves so long after REQUEST.
+/// How long the server took for the first block of a segment that was complete at `complete`, asked
+/// for at `asked` and answered after this time, where the first block leaves this long after
+/// REQUEST.
 fn first_block(
     complete: Instant,
     asked: Instant,
@@ -1501,7 +1505,7 @@ fn first_block(
     let held = Held { birth: Some(Birth::new(complete)), ..held(FirstPass::Coded) };
     let answered = asked + answered_after;
     proto.resolved(answered, 1, Ok(resolved(held.clone())));
-    // The peer takes its time: that is not the server's.
+    // The peer takes its time: that does not count.
     let requested = answered + 3 * SECOND;
     while proto.poll_event().is_some() {}
     proto.handle_message(requested, Message::Request(request(3, 10))).unwrap();
@@ -1518,12 +1522,12 @@ fn first_block(
 #[test]
 fn the_first_block_is_timed_from_when_somebody_waited_for_it() {
     let (now, ms) = (Instant::now(), Duration::from_millis(1));
-    // Nobody asked for an hour: that is no wait.
+    // An hour without a query does not count.
     assert_eq!(first_block(now, now + 3600 * SECOND, 2 * ms, 5 * ms, false), Some(7 * ms));
-    // Who asked while the segment was still being made waits from its last byte on.
+    // A peer that asks before the segment is complete waits from its last byte on.
     assert_eq!(first_block(now + SECOND, now, SECOND + 40 * ms, 5 * ms, false), Some(45 * ms));
-    // A slow server is seen.
+    // A slow server shows.
     assert_eq!(first_block(now, now, 600 * ms, 900 * ms, false), Some(1500 * ms));
-    // A peer that does not take what it has asked for says nothing of the server.
+    // A peer that does not take its blocks tells nothing about the server.
     assert_eq!(first_block(now, now, 2 * ms, 5 * SECOND, true), None);
 }

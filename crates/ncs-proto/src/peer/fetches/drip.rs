@@ -1,21 +1,22 @@
-//! Whether the fetch that is served first comes at the least rate that is put up with.
+//! The least rate of the fetch that is served first.
 //!
-//! A source that sends a block now and then makes progress, and never ends. Fetches share the path, and sources serve them one after the other,
-//! so that only the one whose turn it is can be expected to progress: its bytes are counted over windows of time.
+//! A source that sends a block now and then makes progress, and would never end. Fetches share the
+//! path, and sources serve them one after the other, so only the one that is served first can be
+//! expected to progress. Its bytes are counted over windows of time.
 
 use std::time::Duration;
 
 use crate::peer::ids::FetchId;
 use crate::time::Instant;
 
-/// The fetch whose turn it is, and what it has brought since its window began.
+/// The fetch that is served first, and its bytes in the present window.
 #[derive(Debug)]
 pub(super) struct Drip {
     window: Duration,
-    /// Bytes that are to come within a window.
+    /// The least number of bytes in a window.
     bytes_min: u64,
     watched: Option<Watched>,
-    /// Since when nothing can come, which is nobody's fault: time that does not count.
+    /// Since when no server is connected: time that does not count.
     dark_since: Option<Instant>,
 }
 
@@ -27,12 +28,12 @@ struct Watched {
 }
 
 impl Drip {
-    /// `rate_min` is in bytes a second; 0 puts up with everything.
+    /// `rate_min` is in bytes a second; 0 accepts any rate.
     pub(super) fn new(rate_min: u64, window: Duration) -> Self {
         Self { window, bytes_min: rate_min.saturating_mul(window.as_secs()), watched: None, dark_since: None }
     }
 
-    /// Whether there is no server that anything could come from.
+    /// Says whether no server is connected.
     pub(super) fn set_dark(&mut self, now: Instant, is_dark: bool) {
         if is_dark {
             self.dark_since.get_or_insert(now);
@@ -43,7 +44,7 @@ impl Drip {
         }
     }
 
-    /// This fetch is served first now, if any is. Saying so again is harmless.
+    /// Says which fetch is served first now, if any. Repeating it is harmless.
     pub(super) fn watch(&mut self, now: Instant, fetch: Option<FetchId>) {
         if self.dark_since.is_some() {
             return;
@@ -53,21 +54,21 @@ impl Drip {
         }
         let window = self.window;
         if let Some(watched) = self.watched.as_mut().filter(|watched| watched.until <= now) {
-            // Nothing at all is a stall, which has a time of its own.
+            // No bytes at all is a stall, which has a timeout of its own.
             if watched.bytes == 0 || watched.bytes >= self.bytes_min {
                 (watched.until, watched.bytes) = (now + window, 0);
             }
         }
     }
 
-    /// A block has brought something.
+    /// A block has raised the rank of a generation.
     pub(super) fn brought(&mut self, fetch: FetchId, bytes: usize) {
         if let Some(watched) = self.watched.as_mut().filter(|watched| watched.fetch == fetch) {
             watched.bytes += bytes as u64;
         }
     }
 
-    /// Whether this fetch was served first for a window and brought too little.
+    /// Whether this fetch was served first for a window with too few bytes.
     pub(super) fn is_over(&self, now: Instant, fetch: FetchId) -> bool {
         let watched = self.watched.as_ref().filter(|watched| watched.fetch == fetch && self.dark_since.is_none());
         watched.is_some_and(|watched| watched.until <= now && watched.bytes < self.bytes_min)

@@ -1,4 +1,5 @@
-//! Blocks over the prime field: who has them tested how often, and what becomes of whoever sends wrong ones.
+//! Blocks over the prime field: how often they are tested, and what happens to senders of wrong
+//! ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +17,18 @@ const PLACE: &str = "/a/b";
 /// Longer than blocks wait for others to be tested with.
 const TEST: Duration = Duration::from_millis(50);
 
-/// A peer of several sources that fetches two generations of eight blocks of two words.
+/// A peer with several sources that fetches two generations of eight blocks of two words.
 pub(super) struct Bench {
     proto: Proto,
     fetch: FetchId,
     now: Instant,
     random: StdRng,
     hashes: BlockHashes,
-    /// Requests that are open, and the credit that is left of each.
+    /// Open requests, and the remaining credit of each.
     open: BTreeMap<(SourceId, u32), (u16, u32)>,
-    /// GET_HASHES that are not answered.
+    /// GET_HASHES without an answer.
     asked: Vec<(SourceId, u64)>,
-    /// What is to be tested.
+    /// Trials to run.
     trials: VecDeque<Trial>,
     decoded: Vec<u32>,
     polluters: Vec<SourceId>,
@@ -69,7 +70,7 @@ impl Bench {
         bench
     }
 
-    /// Lets the peer say and do what it wants to.
+    /// Handles all messages and events of the peer.
     fn settle(&mut self, sources: u32) {
         for source in (0..sources).map(SourceId) {
             while let Some(message) = self.proto.poll_message(self.now, source) {
@@ -98,7 +99,7 @@ impl Bench {
         }
     }
 
-    /// Answers the question for hashes with these.
+    /// Answers GET_HASHES with these hashes.
     fn answer(&mut self, sources: u32, bytes: &[u8]) -> Result<(), Violation> {
         let (source, request) = self.asked.remove(0);
         let mut out = Vec::new();
@@ -111,7 +112,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Refuses every question for hashes for a millisecond, over a second; how many there were.
+    /// Refuses every GET_HASHES with a retry time of a millisecond, for a second. Returns how many
+    /// came.
     pub(super) fn refuse_hashes(&mut self, sources: u32) -> usize {
         let (end, mut asked) = (self.now + SECOND, 0);
         while self.now < end {
@@ -148,7 +150,7 @@ impl Bench {
         self.proto.handle_stream(self.now, source, stream, &out).unwrap();
     }
 
-    /// So many coded blocks of a generation.
+    /// Draws coded blocks of a generation.
     fn blocks(&mut self, generation: u32, count: usize) -> Vec<Block> {
         let generation = order_with(CODEC).shape.generation(generation).unwrap();
         let (bytes, shape) = (source(), rlnc_q::Shape::new(generation.n, 2).unwrap());
@@ -170,7 +172,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The oldest trial is done.
+    /// Runs the oldest trial.
     fn test(&mut self, sources: u32) {
         let trial = self.trials.pop_front().expect("something is to be tested");
         let tested = trial.run(&Cores::all(), &mut self.random);
@@ -192,7 +194,8 @@ fn wrong(block: &Block) -> Block {
     Block { payload, ..block.clone() }
 }
 
-/// A block that comes again and again is tested once, right or wrong, and its sender is not asked for ever.
+/// A block that comes repeatedly is tested once, right or wrong, and its sender is not asked for
+/// ever.
 #[test]
 fn a_sender_that_repeats_a_block_costs_one_test_and_its_connection() {
     let mut bench = Bench::new(1);
@@ -201,7 +204,7 @@ fn a_sender_that_repeats_a_block_costs_one_test_and_its_connection() {
     let mut sent = 0;
     let end = loop {
         assert!(sent < 100, "{:?}", bench.proto.counts());
-        // What brings nothing is as useless where it is wrong.
+        // A redundant block counts as redundant, also where it is wrong.
         bench.send(HERE, 0, &if sent % 2 == 0 { block.clone() } else { wrong(&block) });
         sent += 1;
         bench.wait(1, TEST).unwrap();
@@ -215,7 +218,8 @@ fn a_sender_that_repeats_a_block_costs_one_test_and_its_connection() {
     assert_eq!((counts.tests, counts.tested, counts.innovative, counts.wrong), (1, 1, 1, 0), "{counts:?}");
 }
 
-/// Blocks of all generations gather before the hashes are there. A liar is found by the first that is tested, and costs nothing in the others.
+/// Blocks of all generations are collected before the hashes have come. A polluter is found by the
+/// first that is tested, and costs nothing in the others.
 #[test]
 fn a_liar_is_found_by_one_generation_and_costs_no_test_in_others() {
     let mut bench = Bench::new(2);
@@ -235,7 +239,7 @@ fn a_liar_is_found_by_one_generation_and_costs_no_test_in_others() {
     assert!(bench.proto.poll_timeout().is_none_or(|due| due > bench.now), "the others wait for the first");
     bench.test(2);
     assert_eq!((&bench.polluters[..], bench.proto.counts().wrong), (&[SourceId(1)][..], 1));
-    // What of it is right is all that is there, and so is what is asked for.
+    // All its right blocks are held, and were requested.
     let before = bench.proto.counts();
     bench.wait(2, Duration::ZERO).unwrap();
     bench.test(2);
@@ -271,7 +275,8 @@ fn who_lies_just_before_a_fetch_ends_is_found_all_the_same() {
     assert!(counts.tests > 0 && counts.tested == 2, "{counts:?}");
 }
 
-/// Hashes may be megabytes: who sends others than the signed ones does it once, and the next is asked.
+/// Hashes may be megabytes: a source that sends other than the signed ones does so once, and the
+/// next is asked.
 #[test]
 fn who_sends_other_hashes_than_the_signed_ones_is_closed_and_not_asked_again() {
     let mut bench = Bench::new(2);

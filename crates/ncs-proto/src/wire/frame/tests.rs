@@ -67,7 +67,7 @@ fn meta() -> impl Strategy<Value = Message> {
     (texts, numbers, any::<[u8; 32]>(), delivery(), any::<bool>()).prop_map(
         |(texts, numbers, id, (length, delivery), has_tree)| {
             let (path, content_type, signature) = texts;
-            // Bytes of this length, as far as trees of them are made here.
+            // Bytes of this length, as far as trees are made here.
             let bytes = vec![id[0]; if has_tree { usize::try_from(length.min(1 << 17)).unwrap() } else { 0 }];
             let (id, tree) = match bytes.len() as u64 == length {
                 true => Tree::of(&bytes, delivery.codec()),
@@ -125,7 +125,8 @@ fn meant() -> impl Strategy<Value = Meant> {
     ]
 }
 
-/// Newer versions may have codings that this one knows nothing of. Nobody here has such a segment, which is no reason to hang up.
+/// A newer version may have codings that this one does not know. No such segment exists here, which
+/// is no reason to close.
 #[test]
 fn a_coding_that_is_not_known_is_nobodys() {
     let question = |meant| Message::GetHashes { request: 1, segment: SegmentId::of(b"x"), meant };
@@ -153,7 +154,8 @@ fn a_coding_that_is_not_known_is_nobodys() {
     }
 }
 
-/// The message as an older version sends it, which knows of no codings and no trees, and how many of these fields there may be.
+/// The message as an older version sends it, without codings and trees, and how many of these
+/// fields it may have.
 fn older(mut message: Message) -> (Message, usize) {
     let fields = match &mut message {
         Message::Request(Request { meant, .. })
@@ -232,7 +234,7 @@ fn about_peers() -> impl Strategy<Value = Message> {
     let holding = (segment(), meant(), state).prop_map(|(segment, meant, state)| Holding { segment, meant, state });
     let introduction =
         (any::<SocketAddr>(), any::<[u8; 32]>(), any_varint(), ticket()).prop_map(|(address, identity, lasts_ms, ticket)| {
-            // Only what is written of an address comes back: no flow label, no zone.
+            // Only the written part of an address comes back: no flow label, no zone.
             let address = address.to_string().parse().unwrap_or_else(|_| (address.ip(), address.port()).into());
             Introduction { address, identity, lasts_ms, ticket }
         });
@@ -290,7 +292,7 @@ fn read_one(frame: &[u8]) -> Result<Option<Message>, Violation> {
     reader.next()
 }
 
-/// A frame of any type and body, also such as `encode` never makes.
+/// A frame of any type and body, also those that `encode` never makes.
 fn raw(kind: u64, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     varint::write(kind, &mut out);
@@ -299,7 +301,7 @@ fn raw(kind: u64, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The type and body of the frame of a message.
+/// The type and body of a message's frame.
 fn taken_apart(message: &Message) -> (u64, Vec<u8>) {
     let mut body = Vec::new();
     let kind = message.write_body(&mut body);
@@ -338,7 +340,7 @@ proptest! {
             prop_assert!(read_one(&raw(kind, &body[..cut])).is_err(), "cut at {}", cut);
         }
         if older == body.len() {
-            // What is behind are these fields first.
+            // These fields come first behind it.
             body.resize(older + fields, 0);
         }
         body.extend(newer);
