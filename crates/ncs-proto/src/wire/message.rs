@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 
-use super::{MINOR, Violation};
+use super::version::MINOR;
+use super::violation::Violation;
 use crate::object::{Codec, Coding, SegmentId, Shape};
 pub use crate::object::{RefusalCode as RequestCode, Signature, Tree};
 
