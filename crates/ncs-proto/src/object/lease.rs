@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::{SegmentId, SegmentKey, Shape};
+use ncs_codec::shape::Shape;
+
+use super::id::{SegmentId, SegmentKey};
 use crate::time::Instant;
 
 /// What the holder of a segment shares with its leases: how many there are and how many get blocks, when and how fast blocks left, and

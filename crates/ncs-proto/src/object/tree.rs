@@ -14,8 +14,9 @@ use blake3::hazmat::{
     ChainingValue, HasherExt as _, Mode, hash_derive_key_context, merge_subtrees_non_root, merge_subtrees_root,
 };
 use bytes::Bytes;
+use ncs_codec::shape::Codec;
 
-use super::{Codec, SegmentId};
+use super::id::{SegmentId, context};
 
 /// The chaining values of a segment's groups, which hash up to its id.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl Tree {
         let hashing = Hashing::of(codec);
         let groups = (0u64..).zip(bytes.chunks(1 << group_log));
         let values: Vec<_> = groups.map(|(index, group)| hashing.value(index << group_log, group)).collect();
-        let id = SegmentId(hashing.root(&values));
+        let id = SegmentId::from_bytes(hashing.root(&values));
         let level = Level { length: bytes.len() as u64, codec, group_log, values: values.concat().into() };
         (id, Some(Self(Arc::new(level))))
     }
@@ -138,7 +139,7 @@ struct Hashing {
 impl Hashing {
     fn of(codec: Codec) -> Self {
         let key = match codec {
-            Codec::RlncQ { group } => Some(hash_derive_key_context(super::context(group))),
+            Codec::RlncQ { group } => Some(hash_derive_key_context(context(group))),
             Codec::Rlnc | Codec::ReedSolomon { .. } | Codec::RaptorQ => None,
         };
         Self { key }
