@@ -1,7 +1,8 @@
-//! Who keeps a segment in memory: leases, and what they share with whoever holds the segment.
+//! Leases, which keep a segment in memory, and what they share with the holder of the segment.
 //!
-//! A lease says that blocks of the segment are about to be made, so that others go before it. A request that waits for its peer's
-//! credit has [`Released`] its lease: it costs no memory, and takes the lease again when there is something to send.
+//! A lease says that blocks of the segment are about to be made, so that other segments are evicted
+//! first. A request that waits for its peer's credit has [`Released`] its lease: it costs no
+//! memory, and takes the lease again when there is something to send.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,24 +14,25 @@ use ncs_codec::shape::Shape;
 use super::id::{SegmentId, SegmentKey};
 use crate::time::Instant;
 
-/// What the holder of a segment shares with its leases: how many there are and how many get blocks, when and how fast blocks left, and
-/// whether the segment has gone.
+/// The facts that the holder of a segment shares with its leases: how many there are and how many
+/// get blocks, when and how fast blocks left, and whether the segment has gone.
 #[derive(Debug)]
 pub struct Loan {
     leases: AtomicUsize,
     readers: AtomicUsize,
     is_gone: AtomicBool,
     begun: Instant,
-    /// Milliseconds from `begun` until all of the segment was there.
+    /// Milliseconds from `begun` until the whole segment had come.
     came_ms: AtomicU64,
-    /// Milliseconds from `begun` until blocks last left, and one; 0 if none have.
+    /// Milliseconds from `begun` until blocks last left, plus one; 0 if none have left.
     used_ms: AtomicU64,
-    /// KiB that left in an even second after `begun`, and in an odd one: the second in the upper half.
+    /// KiB that left in an even second after `begun`, and in an odd one. The second is in the upper
+    /// half.
     left: [AtomicU64; 2],
 }
 
 impl Loan {
-    /// That of a segment that comes in now.
+    /// The loan of a segment that comes in now.
     pub fn new(now: Instant) -> Arc<Self> {
         let (leases, readers, is_gone, came_ms, used_ms, left) = Default::default();
         Arc::new(Self { leases, readers, is_gone, begun: now, came_ms, used_ms, left })
@@ -47,7 +49,7 @@ impl Loan {
         Some(self.begun + Duration::from_millis(ms))
     }
 
-    /// All of the segment has come: who waited for it has had no time yet.
+    /// The whole segment has come: those that waited for it have had no time yet.
     pub fn note_come(&self, now: Instant) {
         self.came_ms.fetch_max(self.millis(now), Ordering::Relaxed);
     }
@@ -59,7 +61,7 @@ impl Loan {
         left.filter(|left| (left >> 32) + 1 >= (second & LOW)).map(|left| left & LOW).sum()
     }
 
-    /// Who would miss the segment.
+    /// How much the segment would be missed.
     pub fn standing(&self, now: Instant) -> Standing {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < GRACE;
         let is_used = self.used_at().is_some_and(is_recent);
@@ -78,7 +80,7 @@ impl Loan {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    /// Blocks of the segment leave, with so many bytes.
+    /// Blocks of the segment leave, with this many bytes.
     fn note_used(&self, now: Instant, bytes: u64) {
         let ms = self.millis(now);
         self.used_ms.fetch_max(ms.saturating_add(1), Ordering::Relaxed);
@@ -103,26 +105,29 @@ impl Loan {
 /// The lower half of a word.
 const LOW: u64 = u32::MAX as u64;
 
-/// Who would miss a segment, from nobody to those that get blocks of it now: the order in which segments go when room is needed.
+/// How much a segment would be missed, from not at all to that of a segment whose blocks leave now:
+/// the order in which segments are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Nobody.
+    /// Not at all.
     Idle,
     /// It is leased, and no blocks of it have left for a second.
     Stalled,
-    /// Blocks have left lately, for nobody who leases it now: who has got them may ask for more.
+    /// Blocks have left lately, for no present lease: their receivers may request more.
     Recent,
-    /// Somebody has just been told of it, and may ask for its blocks. A loan does not know; whoever tells does.
+    /// A peer has just been told of it, and may request its blocks. A loan does not know that;
+    /// whoever told the peer does.
     Named,
-    /// It is leased, and blocks leave for somebody who leases it, or it has just come. It stays, unless too much does.
+    /// It is leased, and blocks leave for a lease, or it has just come. It stays, unless too many
+    /// do.
     InUse,
 }
 
-/// How long a segment counts as in use after it has come in, or after the last of its blocks left. A viewer whose path pauses for longer
-/// asks for the segment again if the room was needed meanwhile.
+/// How long a segment counts as in use after it has come in, or after its last block left. A viewer
+/// whose path pauses for longer requests the segment again if it was evicted meanwhile.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// A held segment and the wish that it stays held. Each clone is a lease of its own.
+/// A held segment that is to stay held. Each clone is a lease of its own.
 pub struct Lease {
     /// The segment in this process.
     pub key: SegmentKey,
@@ -152,7 +157,7 @@ impl Lease {
         &self.loan
     }
 
-    /// Blocks of the segment leave for its owner, with so many bytes.
+    /// Blocks of the segment leave for the lease's owner, with this many bytes.
     pub fn note_used(&self, now: Instant, bytes: u64) {
         self.loan.note_used(now, bytes);
         if !self.reads.swap(true, Ordering::AcqRel) {
@@ -160,19 +165,20 @@ impl Lease {
         }
     }
 
-    /// None have left for its owner for a while: what leaves for others does not count for it.
+    /// No blocks have left for the lease's owner for a while: blocks for others do not count for
+    /// it.
     pub fn note_stalled(&self) {
         if self.reads.swap(false, Ordering::AcqRel) {
             self.loan.readers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether the segment has gone all the same: nothing can be made of it.
+    /// Whether the segment has gone all the same, so that no blocks can be made of it.
     pub fn is_void(&self) -> bool {
         self.loan.is_gone()
     }
 
-    /// Lets the segment go, if room is needed.
+    /// Allows the segment to be evicted.
     pub fn release(&self) -> Released {
         Released { key: self.key, id: self.id, shape: self.shape, loan: Arc::clone(&self.loan) }
     }
@@ -197,7 +203,7 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The way to a lease of a segment, which keeps nothing by itself.
+/// Permits a later lease of a segment, and keeps nothing by itself.
 #[derive(Debug, Clone)]
 pub struct Released {
     /// The segment in this process.
@@ -210,7 +216,7 @@ pub struct Released {
 }
 
 impl Released {
-    /// The way to the first lease of a segment that comes in now.
+    /// The first one of a segment that comes in now.
     pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, now: Instant) -> Self {
         Self { key, id, shape, loan: Loan::new(now) }
     }
@@ -225,10 +231,10 @@ impl Released {
         self.loan.is_gone()
     }
 
-    /// A lease again, unless the segment has gone meanwhile.
+    /// A new lease, unless the segment has gone meanwhile.
     pub fn renew(&self) -> Option<Lease> {
         let lease = Lease::new(self.key, self.id, self.shape, Arc::clone(&self.loan));
-        // Looked at last: whoever lets it go now finds a lease, or is found out.
+        // Checked last: an eviction at this moment either finds the lease, or is found here.
         (!lease.is_void()).then_some(lease)
     }
 }
@@ -273,7 +279,7 @@ mod tests {
         let lease = || Lease::new(SegmentKey(1), SegmentId::of(b"a"), Shape::new(100, 64, 8).unwrap(), Arc::clone(&loan));
         let unread = lease();
         assert_eq!(loan.standing(now), Standing::InUse, "it has just come");
-        // Another reads a block a second, and leases the segment only as long as that takes.
+        // Another reads a block a second, and leases the segment only that long.
         for second in 1..5 {
             let at = now + second * GRACE;
             let other = lease();

@@ -1,9 +1,11 @@
-//! One level of a segment's hash tree: by it each part of a segment is proven alone, before the others have come.
+//! One level of a segment's hash tree, which proves each part of a segment alone, before the others
+//! have come.
 //!
-//! BLAKE3 is a tree of chunks of 1 KiB. A segment is cut into *groups* of 2^g bytes, each a whole subtree, and the [`Tree`] is the
-//! chaining values of them all. They hash up to the segment's id, so whoever knows the id needs no signature to believe them; and
-//! a group is right if it has its chaining value. (bao and iroh call this an outboard.) Hashing a segment group by group is the
-//! same work as hashing it at once.
+//! BLAKE3 is a tree of chunks of 1 KiB. A segment is cut into *groups* of 2^g bytes, each a whole
+//! subtree, and the [`Tree`] is the list of their chaining values. They hash to the segment's id,
+//! so a peer that knows the id needs no signature to believe them; and a group is right if it has
+//! its chaining value. (bao and iroh call this an outboard.) Hashing a segment group by group is
+//! the same work as hashing it at once.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,11 +20,11 @@ use ncs_codec::shape::Codec;
 
 use super::id::{SegmentId, context};
 
-/// The chaining values of a segment's groups, which hash up to its id.
+/// The chaining values of a segment's groups, which hash to its id.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tree(Arc<Level>);
 
-/// Shared by all who hold the tree.
+/// Shared by all clones of the tree.
 #[derive(PartialEq, Eq)]
 struct Level {
     length: u64,
@@ -40,11 +42,13 @@ impl Tree {
     pub const GROUP_LOG_MAX: u8 = 26;
     /// Bytes of a chaining value.
     pub const VALUE_LEN: usize = 32;
-    /// The group that this side takes where so many suffice, as a power of two: small enough that little waits for the end of its group,
-    /// and large enough that the tree is 0.2 % of the segment.
+    /// The group size that this side chooses where it suffices, as a power of two: small enough
+    /// that little waits for the end of its group, and large enough that the tree is 0.2 % of the
+    /// segment.
     const GROUP_LOG: u8 = 14;
 
-    /// The id of a segment with these bytes and this code, and its tree; none if it is one group.
+    /// The id of a segment with these bytes and this code, and its tree; no tree if it is one
+    /// group.
     pub fn of(bytes: &[u8], codec: Codec) -> (SegmentId, Option<Self>) {
         let mut group_log = Self::GROUP_LOG;
         while bytes.len().div_ceil(1 << group_log) > Self::GROUPS_MAX {
@@ -70,7 +74,8 @@ impl Tree {
         (id, Some(Self(Arc::new(level))))
     }
 
-    /// The tree that somebody has sent for a segment of `length` bytes, if it is one and hashes up to the segment's id.
+    /// The received tree of a segment of `length` bytes, if it is valid and hashes to the segment's
+    /// id.
     pub fn checked(id: &SegmentId, length: u64, codec: Codec, group_log: u8, values: Bytes) -> Option<Self> {
         if !(Self::GROUP_LOG_MIN..=Self::GROUP_LOG_MAX).contains(&group_log) {
             return None;
@@ -82,19 +87,19 @@ impl Tree {
         is_right.then(|| Self(Arc::new(Level { length, codec, group_log, values })))
     }
 
-    /// Groups of the segment: at least two.
+    /// Number of groups in the segment: at least two.
     pub fn groups(&self) -> usize {
         self.0.values.len() / Self::VALUE_LEN
     }
 
-    /// Where a group lies in the segment. Empty behind the last.
+    /// The range of a group in the segment. Empty behind the last.
     pub fn group(&self, index: usize) -> Range<u64> {
         let at = |index: u64| index.saturating_mul(1 << self.0.group_log).min(self.0.length);
         let index = index as u64;
         at(index)..at(index.saturating_add(1))
     }
 
-    /// The group in which a byte lies.
+    /// The group that contains a byte.
     pub fn group_at(&self, offset: u64) -> usize {
         usize::try_from(offset >> self.0.group_log).unwrap_or(usize::MAX)
     }

@@ -1,8 +1,9 @@
-//! Blocks on the wire: a datagram each, or records of a unidirectional stream.
+//! Blocks on the wire: one in each datagram, or as records of a unidirectional stream.
 //!
-//! Senders write the header into the room before a payload, so that a block leaves as one piece of memory. Receivers read the
-//! head of a datagram alone first: it names the request, and a block of a request that is not open costs nothing more. Neither
-//! form carries the length of the payload; that follows from the generation.
+//! Senders write the header into the headroom before a payload, so that a block leaves as one piece
+//! of memory. Receivers first read the head of a datagram alone: it names the request, and a block
+//! of a request that is not open costs nothing more. Neither form carries the length of the
+//! payload; that follows from the generation.
 
 use bytes::{Buf, Bytes, BytesMut};
 use ncs_codec::block::{Block, ELEMENT_BYTES, ESI_END, Vector, are_coded_words, are_elements};
@@ -37,7 +38,7 @@ const STREAM_OBJECT: u8 = 0x51;
 /// First byte of a unidirectional stream with the hashes of a segment's blocks.
 const STREAM_HASHES: u8 = 0x52;
 
-/// Which form of vector a block carries.
+/// The form of vector that a block carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A source block, by its index.
@@ -59,7 +60,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of a record which begins with `input`, once there is enough of it.
+    /// The kind of a record that begins with `input`, once enough of it has come.
     fn of_record(input: &[u8]) -> Result<Option<Self>, Violation> {
         match input {
             [] | [PRIME] => Ok(None),
@@ -69,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// That of a datagram.
+    /// The kind of a datagram.
     const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             SYSTEMATIC => Some(Self::Systematic),
@@ -99,7 +100,7 @@ impl Kind {
     }
 }
 
-/// The part of a datagram that says whom it is for.
+/// The part of a datagram that names its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHead {
     /// Form of the vector.
@@ -108,7 +109,7 @@ pub struct DatagramHead {
     pub last: bool,
     /// The request.
     pub alias: u16,
-    /// Counts the datagrams of the request from 0, wrapping: a gap is a datagram lost or late.
+    /// Counts the datagrams of the request from 0, wrapping: a gap is a lost or late datagram.
     pub seq: u16,
 }
 
@@ -125,7 +126,9 @@ pub fn record_header_len(vector: &Vector) -> usize {
 /// Fills `out` with the header of a datagram.
 ///
 /// # Panics
-/// If `out` is not [`datagram_header_len`] long, or the vector is over the prime field: those travel in records alone.
+///
+/// If `out` is not [`datagram_header_len`] long, or the vector is over the prime field: such blocks
+/// travel in records alone.
 pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u16, last: bool) {
     assert_eq!(out.len(), datagram_header_len(vector), "room for the header of a datagram");
     assert!(!is_over_prime_field(vector), "blocks over the prime field do not travel in datagrams");
@@ -146,7 +149,8 @@ pub fn write_record_header(out: &mut [u8], vector: &Vector) {
     write_vector(&mut out[RECORD_HEAD..], vector);
 }
 
-/// Takes the head off a datagram; what is left is for [`parse_block`]. `None` for what is no block of this version.
+/// Takes the head off a datagram; the rest is for [`parse_block`]. `None` for a block of an unknown
+/// kind.
 pub fn parse_datagram(datagram: &mut Bytes) -> Option<DatagramHead> {
     let head = datagram.get(..DATAGRAM_HEAD)?;
     let head = DatagramHead {
@@ -159,15 +163,17 @@ pub fn parse_datagram(datagram: &mut Bytes) -> Option<DatagramHead> {
     Some(head)
 }
 
-/// The vector and payload behind the head of a datagram for this generation. `None` unless every byte fits: the generation's code makes
-/// blocks of this kind and with this number, and the payload has the length of its block.
+/// The vector and payload behind the head of a datagram for this generation. `None` unless every
+/// byte fits: the generation's code makes blocks of this kind and with this number, and the payload
+/// has the length of its block.
 pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Option<Block> {
     let vector = read_vector(kind, generation, &mut rest)?;
     let expected = payload_len(&vector, generation)?;
     (rest.len() == expected).then_some(Block { vector, payload: rest })
 }
 
-/// Bytes of the payload of a block with this vector; `None` for a block that the generation does not have, or not in its code.
+/// Bytes of the payload of a block with this vector; `None` for a block that the generation does
+/// not have, or not in its code.
 pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
     let block_bytes = usize::try_from(generation.block_bytes).ok();
     match (vector, generation.codec) {
@@ -182,7 +188,7 @@ pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
     }
 }
 
-/// What a unidirectional stream carries, by its first bytes.
+/// The content of a unidirectional stream, by its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamHead {
     /// Records of blocks of one request.
@@ -192,12 +198,13 @@ pub enum StreamHead {
     },
     /// The bytes of a META whose delivery is [`Stream`](super::message::Delivery::Stream).
     Object {
-        /// The GET that asked for them.
+        /// The GET.
         request: u64,
     },
-    /// The hashes of the source blocks of a segment, [`BLOCK_HASH_LEN`](super::message::BLOCK_HASH_LEN) bytes each.
+    /// The hashes of the source blocks of a segment,
+    /// [`BLOCK_HASH_LEN`](super::message::BLOCK_HASH_LEN) bytes each.
     Hashes {
-        /// The GET_HASHES that asked for them.
+        /// The GET_HASHES.
         request: u64,
     },
 }
@@ -221,7 +228,7 @@ impl StreamHead {
         }
     }
 
-    /// The head at the start of `input` and its length; `None` until there is more of it.
+    /// The head at the start of `input` and its length; `None` until more of it has come.
     pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Some((kind, rest)) = input.split_first() else { return Ok(None) };
         match *kind {
@@ -284,20 +291,21 @@ impl Records {
         Ok(Some(Block { vector, payload: self.buffer.split_to(payload).freeze() }))
     }
 
-    /// Whether the stream may end here: no record is half received.
+    /// Whether the stream may end here: no record is received in part.
     pub fn is_between_records(&self) -> bool {
         self.buffer.is_empty()
     }
 }
 
-/// Cuts a stream of blocks, behind its head, into vectors and lets the payloads pass: for who counts blocks and keeps none.
+/// Cuts a stream of blocks, behind its head, into vectors, and drops the payloads: for programs
+/// that count blocks and keep none.
 #[derive(Debug)]
 pub struct Vectors {
     generation: Generation,
     input: Bytes,
-    /// What has come of a record's header.
+    /// The bytes of a record's header so far.
     head: BytesMut,
-    /// The block that is passing, and the bytes of it that are still to come.
+    /// The block that is passing, and its bytes that are still to come.
     passing: Option<(Vector, usize)>,
 }
 
@@ -404,8 +412,7 @@ fn read_vector(kind: Kind, generation: &Generation, input: &mut Bytes) -> Option
         Kind::Unverified => Some(Vector::Unverified(bytes)),
         Kind::Shard => Some(Vector::Shard(u16::from_be_bytes(*bytes.first_chunk()?))),
         Kind::Symbol => Some(Vector::Symbol(u32::from_be_bytes(*bytes.first_chunk()?))),
-        // The flags are what made it of this kind.
-        // Zeros make a block of nothing.
+        // The flags have decided this kind. All-zero vectors are rejected.
         Kind::Narrow | Kind::Wide if bytes[1..].iter().all(|byte| *byte == 0) => None,
         Kind::Narrow => Some(Vector::Narrow(bytes.slice(1..))),
         Kind::Wide => Some(Vector::Wide(bytes.slice(1..))).filter(|_| are_elements(&bytes[1..])),
@@ -460,7 +467,8 @@ mod tests {
         })
     }
 
-    /// Coefficients of either length, each below q: those that begin with 1 are of its own bytes or zeros from there on.
+    /// Coefficients of either length, each below q: those that begin with 1 have their own bytes or
+    /// zeros from there on.
     fn over_prime_field(n: u16) -> impl Strategy<Value = Vector> {
         let narrow = prop::collection::vec(any::<[u8; 4]>(), usize::from(n));
         let wide = prop::collection::vec((any::<[u8; 32]>(), 0u8..3), usize::from(n));
@@ -577,7 +585,8 @@ mod tests {
             (Vector::Seed(1), [true, false, false]),
             (Vector::Explicit(row()), [true, false, false]),
             (Vector::Unverified(row()), [true, false, false]),
-            // Numbers begin behind those of the source blocks, and end with the last parity block or the largest id.
+            // Numbers begin behind those of the source blocks, and end with the last parity block
+            // or the largest id.
             (Vector::Shard(1), [false; 3]),
             (Vector::Shard(2), [false, true, false]),
             (Vector::Shard(4), [false, true, false]),
@@ -600,7 +609,7 @@ mod tests {
                 let mut passing = Vectors::new(generation);
                 passing.push(record(&vector, &[0; 64]).into());
                 assert_eq!(passing.next().is_ok(), expected, "{vector:?} with {codec:?}");
-                // Of the length of another, none is taken.
+                // Of another length, none is accepted.
                 assert_eq!(parse(datagram(&vector, &[0; 63], 1, 1, false), &generation), None);
             }
         }
@@ -623,7 +632,7 @@ mod tests {
         for right in [&narrow, &wide] {
             assert!(next(right).unwrap().is_some());
         }
-        // Flags that there are not; a coefficient that is q; a word that is; a bit of a fourth word.
+        // Unknown flags; a coefficient that is q; a word that is q; a bit of a fourth word.
         let (mut flags, mut coefficient) = (narrow.clone(), wide.clone());
         flags[1] = 2;
         assert_eq!(next(&flags), Err(MALFORMED));
@@ -632,7 +641,7 @@ mod tests {
             assert_eq!(next(&coefficient), Err(MALFORMED));
             coefficient[coefficients + 32] -= 1;
         }
-        // No block is a combination of nothing.
+        // No block combines nothing.
         for vector in [Vector::Narrow(vec![0; 8].into()), Vector::Wide(vec![0; 66].into())] {
             assert_eq!(next(&record(&vector, &[0; 97])), Err(MALFORMED));
         }
@@ -649,7 +658,7 @@ mod tests {
                 assert_eq!(next(&record), Err(MALFORMED), "bit {bit}");
             }
         }
-        // Of other coefficients than its own there are none.
+        // No block has coefficients of another kind.
         let mut smallest = vec![0x46, 0];
         smallest.resize(2 + 66 + 97, 0);
         smallest[2 + 65] = 1;

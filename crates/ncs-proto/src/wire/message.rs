@@ -1,7 +1,7 @@
 //! The messages of the control stream as values, and the limits that hold for all of them.
 //!
-//! [`frame`](super::frame) turns them into bytes and back. Values that come out of it keep every limit named here; whoever
-//! builds a message to send keeps them too (debug builds assert it).
+//! [`frame`](super::frame) turns them into bytes and back. Parsed values keep every limit named
+//! here. Whoever builds a message to send keeps them, too (debug builds assert it).
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ pub const PATH_MAX: usize = 2048;
 pub const STREAM_NAME_MAX: usize = 128;
 /// Most bytes of a media type.
 pub const CONTENT_TYPE_MAX: usize = 255;
-/// Most bytes that travel within META.
+/// Most bytes of an object inside META.
 pub const INLINE_MAX: usize = 16_384;
 /// Most bytes of META's signature, of any scheme.
 pub const SIGNATURE_MAX: usize = 256;
@@ -36,19 +36,19 @@ pub const BLOCK_HASH_LEN: usize = 16;
 pub const REASON_MAX: usize = 256;
 /// Most bytes of an agent's name in HELLO.
 pub const AGENT_MAX: usize = 64;
-/// Most bytes of the coding that a question about a segment names.
+/// Most bytes of the coding that a query about a segment names.
 pub const CODING_MAX: usize = 64;
 /// Most ranges of a REQUEST.
 pub const RANGES_MAX: usize = 64;
 /// Most bytes of a token.
 pub const TOKEN_MAX: usize = 4096;
-/// How long a grant counts that has no end, in milliseconds.
+/// The duration of a grant without an end, in milliseconds.
 pub const GRANT_FOREVER: u64 = (1 << 62) - 1;
 /// Most parameters of a HELLO.
 pub const PARAMETERS_MAX: u64 = 64;
 
-/// Whether `path` may stand in GET and META: it starts with `/`, is at most [`PATH_MAX`] long and consists of visible ASCII
-/// (everything else is percent-encoded, as in HTTP).
+/// Whether `path` is valid in GET and META: it starts with `/`, is at most [`PATH_MAX`] long and
+/// consists of visible ASCII (everything else is percent-encoded, as in HTTP).
 pub fn is_path(path: &str) -> bool {
     path.len() <= PATH_MAX && path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -59,13 +59,14 @@ pub fn stream_of(path: &str) -> &str {
     path.split(['/', '?']).next().unwrap_or_default()
 }
 
-/// Whether `name` may name a stream: 1 to [`STREAM_NAME_MAX`] visible ASCII characters other than `/`, `?` and `#`.
+/// Whether `name` is a valid name of a stream: 1 to [`STREAM_NAME_MAX`] visible ASCII characters
+/// other than `/`, `?` and `#`.
 pub fn is_stream_name(name: &str) -> bool {
     (1..=STREAM_NAME_MAX).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
 }
 
-/// Whether `token` may stand in AUTH: 1 to [`TOKEN_MAX`] visible ASCII characters.
+/// Whether `token` is valid in AUTH: 1 to [`TOKEN_MAX`] visible ASCII characters.
 pub fn is_token(token: &str) -> bool {
     (1..=TOKEN_MAX).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -75,11 +76,12 @@ pub fn is_token(token: &str) -> bool {
 pub enum Message {
     /// First frame of each side.
     Hello(Hello),
-    /// Shows what entitles the sender to ask.
+    /// Shows a credential.
     Auth(Credential),
-    /// Says what an AUTH has brought.
+    /// Answers AUTH.
     Grant {
-        /// For how long it counts from now on, in milliseconds; 0 if it does not, [`GRANT_FOREVER`] for no end of its own.
+        /// How long the credential counts from now on, in milliseconds; 0 if it does not count,
+        /// [`GRANT_FOREVER`] for no end of its own.
         lasts_ms: u64,
     },
     /// Asks for the metadata of an object, or of the part of it that covers `offset`.
@@ -88,9 +90,9 @@ pub enum Message {
     Meta(Meta),
     /// Answers GET or SUBSCRIBE with a refusal.
     Error(RequestError),
-    /// Asks to be told of new segments of a stream.
+    /// Asks for announcements of new segments of a stream.
     Subscribe(Subscribe),
-    /// The subscription stands.
+    /// Confirms a subscription.
     SubscribeOk {
         /// The request it answers.
         request: u64,
@@ -113,10 +115,10 @@ pub enum Message {
     Reschedule {
         /// The request.
         alias: u16,
-        /// Milliseconds from now after which its blocks are of no use any more.
+        /// Milliseconds from now after which its blocks are useless.
         deadline_ms: u64,
     },
-    /// Ends a request: the generation is complete, or nobody wants it any more.
+    /// Ends a request: the generation is complete, or not wanted any more.
     Stop {
         /// The request.
         alias: u16,
@@ -129,7 +131,7 @@ pub enum Message {
         alias: u16,
         /// Why.
         code: RequestCode,
-        /// When asking again makes sense, in milliseconds; 0 for never.
+        /// When to ask again, in milliseconds; 0 for never.
         retry_after_ms: u64,
     },
     /// The receiver's progress (ignorable).
@@ -138,7 +140,7 @@ pub enum Message {
         alias: u16,
         /// Independent blocks held, from all senders.
         rank: u32,
-        /// Blocks of this request that brought nothing.
+        /// Redundant blocks of this request.
         useless: u32,
         /// Datagrams of this request that never came, by gaps in their sequence numbers.
         lost: u32,
@@ -154,14 +156,14 @@ pub enum Message {
         request: u64,
         /// The segment.
         segment: SegmentId,
-        /// Which one of those with these bytes.
+        /// The segment meant, of those with these bytes.
         meant: Meant,
     },
-    /// Asks for secret checksums of a generation, to check rows by.
+    /// Asks for secret checksums of a generation, to test rows with.
     GetChecks(GetChecks),
     /// The secret checksums.
     Checks(Checks),
-    /// Reports who sent blocks that were proved wrong (ignorable).
+    /// Reports the sender of blocks that were proved wrong (ignorable).
     Blame {
         /// The segment.
         segment: SegmentId,
@@ -172,16 +174,16 @@ pub enum Message {
         /// SHA-256 of the certificate that their sender showed.
         identity: [u8; 32],
     },
-    /// What the sender would serve of what it holds, as it changes (ignorable).
+    /// Reports changes of the segments that the sender holds and would serve (ignorable).
     Have(Vec<Holding>),
-    /// The sender serves others (ignorable).
+    /// Offers to serve others (ignorable).
     Offer {
-        /// UDP port on the address that the connection comes from; 0 takes the offer back.
+        /// UDP port on the address that the connection comes from; 0 withdraws the offer.
         port: u16,
-        /// SHA-256 of the certificate that it shows there.
+        /// SHA-256 of the certificate that the sender shows there.
         identity: [u8; 32],
     },
-    /// Others that serve a segment (ignorable).
+    /// Names others that serve a segment (ignorable).
     Peers {
         /// The segment.
         segment: SegmentId,
@@ -190,7 +192,7 @@ pub enum Message {
     },
 }
 
-/// What AUTH shows.
+/// The credential in AUTH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
     /// A bearer token.
@@ -199,7 +201,7 @@ pub enum Credential {
     Ticket(Ticket),
 }
 
-/// A bearer ticket, at most [`TICKET_MAX`] bytes: whoever has it is entitled, so it is never shown.
+/// A bearer ticket, at most [`TICKET_MAX`] bytes. Its possession entitles, so it is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket(pub Bytes);
 
@@ -218,30 +220,31 @@ pub struct GetChecks {
     pub segment: SegmentId,
     /// Index of the generation in the segment.
     pub generation: u32,
-    /// Random; what answers is signed with it, so that no earlier answer can be passed off as this one.
+    /// Random. The answer is signed together with it, so that no earlier answer can replace it.
     pub nonce: [u8; 32],
-    /// Which segment of those with these bytes.
+    /// The segment meant, of those with these bytes.
     pub meant: Meant,
 }
 
-/// Which segment is meant of those that have the same bytes, and so the same id.
+/// The segment meant, of those that have the same bytes and so the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Meant {
-    /// The one that the sender has named last: the question does not say which.
+    /// The one that the sender has named last: the query does not tell.
     #[default]
     LastNamed,
-    /// The one that is coded so, and no other.
+    /// The one with this coding, and no other.
     Coded(Coding),
-    /// One with a coding that this version does not know, so nobody here has it.
+    /// One with an unknown coding, so that no such segment exists here.
     Foreign,
 }
 
-/// Secret checksums of a generation: `columns` random combinations of the bytes of each source block.
+/// Secret checksums of a generation: `columns` random combinations of the bytes of each source
+/// block.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Checks {
     /// The GET_CHECKS that it answers.
     pub request: u64,
-    /// What the combinations are drawn from.
+    /// The seed of the combinations.
     pub seed: [u8; 32],
     /// 1 to [`COLUMNS_MAX`].
     pub columns: u8,
@@ -263,18 +266,18 @@ impl std::fmt::Debug for Checks {
 pub struct Holding {
     /// The segment.
     pub segment: SegmentId,
-    /// Which one of those with these bytes, if that is said.
+    /// The segment meant, of those with these bytes, if the message tells.
     pub meant: Meant,
-    /// How much of it is there.
+    /// How much of it is held.
     pub state: HoldingState,
 }
 
-/// How much of a segment is there.
+/// How much of a segment is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HoldingState {
-    /// Nothing, any more.
+    /// Nothing any more.
     Gone,
-    /// Some blocks, recoded for who asks.
+    /// Some blocks, recoded for each peer.
     Partial,
     /// All of it.
     Complete,
@@ -285,15 +288,15 @@ pub enum HoldingState {
 pub struct Introduction {
     /// Address and UDP port.
     pub address: std::net::SocketAddr,
-    /// SHA-256 of the certificate that it shows.
+    /// SHA-256 of its certificate.
     pub identity: [u8; 32],
-    /// For how long the ticket counts, in milliseconds.
+    /// How long the ticket counts, in milliseconds.
     pub lasts_ms: u64,
-    /// What to show there.
+    /// The credential for it.
     pub ticket: Ticket,
 }
 
-/// A bearer token: whoever has it is entitled, so it is never shown.
+/// A bearer token. Its possession entitles, so it is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub String);
 
@@ -303,15 +306,15 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What one side can take; the other side keeps to it.
+/// The limits of one side; the other side keeps them.
 ///
-/// `n_max`, `block_bytes_max` and `segment_bytes_max` bind the METAs that come to the sender of the HELLO, `requests_max` and
-/// `credit_max` the REQUESTs.
+/// `n_max`, `block_bytes_max` and `segment_bytes_max` bind the METAs that come to the sender of the
+/// HELLO, `requests_max` and `credit_max` the REQUESTs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// Lowest and highest minor version spoken.
+    /// Lowest and highest minor version supported.
     pub minor: (u64, u64),
-    /// Codes spoken besides random linear ones, which all do.
+    /// Codes supported besides random linear ones over bytes, which every side supports.
     pub codecs: Codecs,
     /// Most blocks in a generation.
     pub n_max: u16,
@@ -319,17 +322,18 @@ pub struct Hello {
     pub block_bytes_max: u32,
     /// Largest segment in bytes.
     pub segment_bytes_max: u64,
-    /// Most open requests a peer may have towards the sender of this HELLO.
+    /// Most open requests of a peer at the sender of this HELLO.
     pub requests_max: u16,
-    /// Most blocks of unspent credit a request may have.
+    /// Most blocks of unspent credit of a request.
     pub credit_max: u32,
-    /// Who speaks, at most 64 bytes of printable ASCII.
+    /// Name of the program, at most 64 bytes of printable ASCII.
     pub agent: String,
-    /// The visit that the connection is of: a later one of the same visit replaces it.
+    /// The visit of the connection: a later connection of the same visit replaces it.
     pub visit: Option<VisitId>,
 }
 
-/// Names the connections that a consumer makes to one sender beside or instead of each other: random, and not to be shown to anybody else.
+/// Names the connections that a consumer makes to one sender, beside or instead of each other. It
+/// is random, and must not be shown to other parties.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VisitId(pub [u8; 16]);
 
@@ -340,7 +344,7 @@ impl std::fmt::Debug for VisitId {
 }
 
 impl Hello {
-    /// The values of a HELLO that leaves a parameter out.
+    /// The values of a HELLO without parameters.
     pub fn defaults() -> Self {
         Self {
             minor: (MINOR, MINOR),
@@ -355,7 +359,7 @@ impl Hello {
         }
     }
 
-    /// The minor version to speak with a side that said `other`: the highest that both know.
+    /// The minor version to use with a side that has sent `other`: the highest that both support.
     pub fn agree(&self, other: &Self) -> Result<u64, Violation> {
         let (low, high) = (self.minor.0.max(other.minor.0), self.minor.1.min(other.minor.1));
         if low > high { Err(Violation::Version) } else { Ok(high) }
@@ -370,7 +374,7 @@ impl Hello {
     }
 }
 
-/// The codes that a side speaks besides random linear ones.
+/// The codes that a side supports besides random linear ones over bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Codecs {
     /// Reed-Solomon.
@@ -382,7 +386,7 @@ pub struct Codecs {
 }
 
 impl Codecs {
-    /// All that there are.
+    /// All codes.
     pub const ALL: Self = Self { reed_solomon: true, raptorq: true, rlnc_q: true };
 
     /// Whether a code is among them.
@@ -405,8 +409,8 @@ pub struct Get {
     pub path: String,
     /// Byte of the object that the answer must cover.
     pub offset: u64,
-    /// How many bytes from `offset` on the asker wants in all, if it knows: lets the server cut at a playlist's byte ranges.
-    /// At least 1.
+    /// How many bytes from `offset` on the asker wants in all, if it knows. The server can then cut
+    /// at a playlist's byte ranges. At least 1.
     pub length: Option<u64>,
 }
 
@@ -419,22 +423,23 @@ pub struct Subscribe {
     pub stream: String,
 }
 
-/// What an object, or one part of it, is.
+/// The description of an object, or of a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// The GET or SUBSCRIBE it belongs to.
+    /// The GET or SUBSCRIBE.
     pub request: u64,
     /// Path of the object with its query.
     pub path: String,
-    /// BLAKE3 of the bytes described: of the segment, or of the whole mutable object.
+    /// BLAKE3 of the described bytes: of the segment, or of the whole mutable object.
     pub id: SegmentId,
     /// Where these bytes start in the object.
     pub offset: u64,
-    /// How many they are.
+    /// Their number.
     pub length: u64,
-    /// Bytes of the whole object, if the origin said.
+    /// Bytes of the whole object, if the origin has told.
     pub object_length: Option<u64>,
-    /// Changes when the object's ETag, Last-Modified or length at the origin changes; parts of different versions do not belong together.
+    /// Changes when the object's ETag, Last-Modified or length at the origin changes. Parts of
+    /// different versions must not be combined.
     pub version: u64,
     /// How long the answer may be kept without asking again, in milliseconds.
     pub max_age_ms: u64,
@@ -444,7 +449,7 @@ pub struct Meta {
     pub delivery: Delivery,
     /// Signature of the stream's key, if it has one.
     pub signature: Option<Signature>,
-    /// What proves parts of the bytes alone; those who do not know of it skip it.
+    /// The tree that proves each part alone; peers that do not know this field skip it.
     pub tree: Option<Tree>,
 }
 
@@ -478,16 +483,17 @@ pub struct Request {
     pub segment: SegmentId,
     /// Index of the generation in the segment.
     pub generation: u32,
-    /// When the blocks are of no use any more, in milliseconds from now.
+    /// Milliseconds from now after which the blocks are useless.
     pub deadline_ms: u64,
-    /// How many blocks may come at first.
+    /// Blocks that may come at first.
     pub credit: u32,
-    /// What may come.
+    /// The kinds of blocks that may come.
     pub accept: Accept,
-    /// Source blocks wanted first, as (first index, count), disjoint and ascending; empty leaves the choice to the sender. With
-    /// Reed-Solomon parity blocks are numbered behind them, and none comes that is not in here.
+    /// Source blocks wanted first, as (first index, count), disjoint and ascending; empty leaves
+    /// the choice to the sender. With Reed-Solomon, parity blocks are numbered behind them, and no
+    /// block outside of the ranges comes.
     pub ranges: Vec<(u16, u16)>,
-    /// Which segment of those with these bytes.
+    /// The segment meant, of those with these bytes.
     pub meant: Meant,
 }
 
@@ -511,9 +517,9 @@ pub struct RequestError {
     pub request: u64,
     /// Why.
     pub code: RequestCode,
-    /// When asking again makes sense, in milliseconds; 0 for never.
+    /// When to ask again, in milliseconds; 0 for never.
     pub retry_after_ms: u64,
-    /// For people: one line of at most 256 bytes, without a character that is not [plain](super::text::is_plain).
+    /// For people: one line of at most 256 bytes, of [plain](super::text::is_plain) characters.
     pub reason: String,
 }
 
@@ -524,6 +530,6 @@ pub enum StopReason {
     Complete,
     /// Its deadline passed.
     Deadline,
-    /// Nobody wants it any more.
+    /// It is not wanted any more.
     Cancelled,
 }

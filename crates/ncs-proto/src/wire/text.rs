@@ -1,18 +1,19 @@
-//! Text that comes from the other side, made safe to show.
+//! Text from the other side, made safe to show.
 //!
-//! Reasons are for people, so they end on terminals, in logs and on pages. A reason may hold anything that UTF-8 can say: sequences that
-//! move the cursor or change a terminal's title, marks that turn the direction of what follows, characters that nobody sees. Such text is
-//! made plain where it comes in, so that whatever shows it later needs to know nothing of this.
+//! Reasons are for people, so they end on terminals, in logs and on pages. A reason may contain
+//! everything that UTF-8 can express: sequences that move the cursor or change a terminal's title,
+//! marks that turn the direction of text, invisible characters. Such text is made plain where it
+//! comes in, so that later code can show it as it is.
 
-/// Stands for each character that is not shown.
+/// Replaces each character that is not shown.
 const INSTEAD: char = char::REPLACEMENT_CHARACTER;
 
-/// Whether a character is shown as it is: it takes its place in the line and does nothing else.
+/// Whether a character is shown as it is: it takes its place in the line and has no other effect.
 pub fn is_plain(character: char) -> bool {
     !(character.is_control() || is_invisible(character))
 }
 
-/// Of `text` what may be shown, at most so many bytes: one line, without a character that is not plain.
+/// The plain form of `text`, of at most this many bytes: one line, of plain characters.
 pub fn plain(text: &str, bytes_max: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(bytes_max));
     for character in text.chars().map(|character| if is_plain(character) { character } else { INSTEAD }) {
@@ -24,8 +25,9 @@ pub fn plain(text: &str, bytes_max: usize) -> String {
     shown
 }
 
-/// Characters without a shape of their own: those that turn the direction of text, join or part what is around them, end lines or
-/// paragraphs, or say something about text that nobody sees (Unicode's format characters, fillers and separators).
+/// Whether a character has no shape of its own: it turns the direction of text, joins or separates
+/// its neighbours, ends lines or paragraphs, or annotates text invisibly (Unicode's format
+/// characters, fillers and separators).
 const fn is_invisible(character: char) -> bool {
     matches!(
         character,
@@ -59,7 +61,7 @@ mod tests {
     #[test]
     fn what_is_too_long_ends_with_a_whole_character() {
         assert_eq!((plain("日本", 5).as_str(), plain("日本", 6).as_str(), plain("abc", 0).as_str()), ("日", "日本", ""));
-        // What stands for a character may be longer than it.
+        // The replacement may be longer than the character.
         assert_eq!(plain("\u{1b}\u{1b}", 5), "�");
     }
 }

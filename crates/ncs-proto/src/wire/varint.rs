@@ -5,7 +5,8 @@
 /// The largest integer that fits.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
-/// Appends `value`; one above [`MAX`] is sent as [`MAX`], which every field that can be that large takes as "very many".
+/// Appends `value`. One above [`MAX`] is sent as [`MAX`], which every field of that size reads as
+/// "very many".
 pub(crate) fn write(value: u64, out: &mut Vec<u8>) {
     let value = value.min(MAX);
     let length = length(value);
@@ -13,7 +14,8 @@ pub(crate) fn write(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&(value | prefix).to_be_bytes()[8 - length..]);
 }
 
-/// Reads the integer at the start of `input`: its value and its length. `Ok(None)` where `input` ends too early.
+/// Reads the integer at the start of `input`: its value and its length. `Ok(None)` where `input`
+/// ends too early.
 pub(crate) fn read(input: &[u8]) -> Result<Option<(u64, usize)>, NotMinimal> {
     let Some(first) = input.first() else { return Ok(None) };
     let wanted = 1 << (first >> 6);

@@ -11,7 +11,8 @@ pub enum Violation {
     /// A control frame above [`BODY_MAX`](super::frame::BODY_MAX).
     #[error("control frame too long: {0} bytes")]
     FrameTooLong(u64),
-    /// A field that is cut short, out of range, not minimally encoded, or followed by unknown bytes.
+    /// A field that is cut short, out of range, not minimally encoded, or followed by unknown
+    /// bytes.
     #[error("malformed {0}")]
     Malformed(&'static str),
     /// A message that the state of the conversation does not allow.
