@@ -1,10 +1,10 @@
-//! The rules by which a server admits: which paths a right covers, who is counted together, and
-//! what they may have.
+//! The rules of admission of a server: the paths that a right covers, who is counted together, and
+//! the limits of an account.
 //!
-//! [`scope`] says which paths are meant, [`account`] counts connections and bytes, [`ledger`] what
-//! is kept in memory, [`tickets`] judges what a server has given its viewers for other peers.
-//! Tokens and certificates are judged elsewhere; all of them come to a [`Scope`], an end and a
-//! [`Holder`]. What a session may do with the outcome is an [`Access`].
+//! [`scope`] says which paths are meant, [`account`] counts connections and bytes, [`ledger`]
+//! counts memory, and [`tickets`] judges the credentials that a server has given its viewers for
+//! other peers. Tokens and certificates are judged elsewhere; each of them yields a [`Scope`], an
+//! end and a [`Holder`]. The result for a session is an [`Access`].
 
 pub mod account;
 mod holder;

@@ -1,4 +1,4 @@
-//! A map of bounded weight that forgets what was used longest ago.
+//! A map of bounded weight that forgets the least recently used values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -21,12 +21,13 @@ struct Entry<V> {
 }
 
 impl<K: Clone + Eq + Hash, V> Cache<K, V> {
-    /// An empty one, for values of this weight in all.
+    /// An empty map, for values of this weight in all.
     pub fn new(budget: u64) -> Self {
         Self { budget, weight: 0, clock: 0, entries: HashMap::new(), ages: BTreeMap::new() }
     }
 
-    /// Keeps a value and forgets others until the budget holds; one that is heavier than the budget is not kept.
+    /// Keeps a value, and forgets others until the budget holds. A value heavier than the budget is
+    /// not kept.
     pub fn insert(&mut self, key: K, value: V, weight: u64) {
         self.remove(&key);
         if weight > self.budget {
@@ -54,7 +55,7 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
         Some(&mut entry.value)
     }
 
-    /// Takes out a value.
+    /// Removes a value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.ages.remove(&entry.used);

@@ -1,4 +1,5 @@
-//! The protocol `ncs/1` without I/O: what travels, what it is about, and what each side decides.
+//! The protocol `ncs/1` without I/O: its messages, the values in them, and the decisions of both
+//! sides.
 //!
 //! Everything here is a plain value: no socket, task or thread, and no clock. Time is an argument,
 //! of the type [`time::Instant`]. So the same code serves a daemon, a test in virtual time, and a

@@ -1,6 +1,6 @@
-//! What the name of an object tells of its media type.
+//! Media types by the names of objects.
 
-/// The media type that an object's name tells, for servers that did not say.
+/// The media type by an object's name, for servers that name none.
 pub fn media_type(path: &str) -> &'static str {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let extension = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, extension)| extension);

@@ -1,20 +1,20 @@
-//! Who wants which coded blocks, and which are ready: the ring's books, as a plain value.
+//! The ring's books as a plain value: which coded blocks are wanted, by whom, and which are ready.
 //!
-//! A *line* is what one generation has in the ring. Sessions add to what they want of a line and
-//! claim what is ready; the encoder takes orders, which are the difference, and publishes what it
-//! made. When there is less than is wanted, what is due first is made first, and whoever has the
-//! earliest deadline gets it; of equals those that have waited longest. Demand and supply are
-//! counted in blocks, so that every operation costs about the same however many sessions there are,
-//! but for `max_reuse` above one.
+//! A *line* is the demand and the ready blocks of one generation. Sessions register demand for a
+//! line and claim ready blocks. The encoder takes orders, which are the difference, and publishes
+//! the blocks that it has made. When there is less than is wanted, the blocks that are due first
+//! are made first, and the session with the earliest deadline gets them; of equals the one that has
+//! waited longest. Demand and supply are counted in blocks, so that every operation costs about the
+//! same for any number of sessions, except for `max_reuse` above one.
 //!
-//! A segment is *parked* while its blocks cannot be made: what is wanted of it is kept, and is
-//! nothing to make until it is resumed. A single line can be *held* in the same way.
+//! A segment is *parked* while its blocks cannot be made: its demand is kept, and is no order until
+//! it is resumed. A single line can be *held* in the same way.
 //!
-//! Coded blocks of a generation are anyone's and lie in one line, or in two: sparse rows travel
-//! coefficient by coefficient, and who does not take such vectors gets dense ones. Source blocks,
+//! Coded blocks of a generation serve any session and lie in one line, or in two: sparse rows
+//! travel as explicit vectors, and a peer that does not take these gets dense rows. Source blocks,
 //! and parity blocks of Reed-Solomon, are ordered by number for one session, and lie in a line of
-//! that session; so do recoded ones, because whoever does not have all of a generation has no more
-//! for a session than it has itself.
+//! that session. So do recoded blocks, because a relay without the whole generation has no more for
+//! a session than its own rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::num::NonZeroU16;
@@ -30,8 +30,8 @@ use crate::time::Instant;
 /// index (10 bytes) and a cache line of alignment.
 pub const HEADROOM: usize = 64;
 
-/// The same where the header ends with so many bytes of coefficients: [`HEADROOM`] where there are
-/// few, and always a multiple of it.
+/// The same where the header ends with this many bytes of coefficients: [`HEADROOM`] for few of
+/// them, and always a multiple of it.
 pub const fn headroom(coefficients: usize) -> usize {
     (HEAD_MAX + coefficients).next_multiple_of(HEADROOM)
 }
@@ -46,18 +46,18 @@ pub struct SessionId(pub u64);
 /// One line of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LineKey {
-    /// Of which generation.
+    /// Its generation.
     pub generation: GenerationKey,
-    /// What lies in it.
+    /// The kind of its blocks.
     pub lane: Lane,
 }
 
-/// What lies in a line.
+/// The kind of blocks in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// Coded blocks of dense rows, for whoever claims them.
+    /// Coded blocks of dense rows, for any session.
     Coded,
-    /// Coded blocks of rows with this many coefficients other than zero, for whoever claims them.
+    /// Coded blocks of rows with this many non-zero coefficients, for any session.
     Sparse(NonZeroU16),
     /// Blocks that this session ordered by their numbers: source blocks, and parity blocks behind
     /// them.
@@ -67,15 +67,14 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// Where coded blocks of a generation of `n` blocks lie if its rows are to have this many
-    /// coefficients other than zero. As many as
-    /// `n` make a row dense.
+    /// The lane of coded blocks of a generation of `n` blocks whose rows have this many non-zero
+    /// coefficients. As many as `n` make a row dense.
     pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
         row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
     }
 
-    /// Room that slots of a segment with this code need in front of the payload if its coded blocks
-    /// of `n` and fewer lie here.
+    /// Room that slots of a segment with this code need in front of the payload, for coded blocks
+    /// of `n` or fewer in this lane.
     pub fn headroom(self, codec: Codec, n: u16) -> usize {
         let n = usize::from(n);
         match (codec, self) {
@@ -92,33 +91,33 @@ impl Lane {
         matches!(self, Self::Sparse(_) | Self::Recoded(_))
     }
 
-    /// Whether its blocks are anyone's.
+    /// Whether its blocks serve any session.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::Coded | Self::Sparse(_))
     }
 
-    /// Whether one of its blocks serves several sessions, where that may be up to so many.
+    /// Whether one of its blocks serves several sessions, where up to this many are allowed.
     pub fn is_reused(self, max_reuse: u32) -> bool {
         max_reuse > 1 && self.is_shared()
     }
 
-    /// Whether blocks are ordered by their number and not by how many are wanted.
+    /// Whether blocks are ordered by their numbers, not by how many are wanted.
     fn is_source(self) -> bool {
         matches!(self, Self::Source(_))
     }
 }
 
-/// What the encoder is to make next.
+/// Blocks that the encoder is to make next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Where the blocks go.
+    /// Their line.
     pub line: LineKey,
-    /// Which they are.
+    /// Their kind and number.
     pub blocks: Blocks,
 }
 
 impl Order {
-    /// The part of it that so many slots can hold, and the rest.
+    /// The part of it that fits this many slots, and the rest.
     pub fn split(self, slots: usize) -> (Option<Self>, Option<Self>) {
         let Self { line, blocks } = self;
         let with = |blocks: Blocks| (blocks.count() > 0).then_some(Self { line, blocks });
@@ -140,12 +139,12 @@ impl Order {
 pub enum Blocks {
     /// This many coded blocks.
     Coded(u32),
-    /// These blocks by their numbers.
+    /// Blocks by their numbers.
     Source(Vec<u16>),
 }
 
 impl Blocks {
-    /// How many.
+    /// The number of blocks.
     pub fn count(&self) -> u32 {
         match self {
             Self::Coded(count) => *count,
@@ -158,33 +157,32 @@ impl Blocks {
 #[derive(Debug)]
 pub struct Board<T> {
     lines: HashMap<LineKey, Line<T>>,
-    /// Lines with something to make, the most urgent first, and of equals those that have waited
+    /// Lines with blocks to make, the most urgent first, and of equals those that have waited
     /// longest.
     hungry: BTreeMap<Place, LineKey>,
     next_place: u64,
-    /// Segments that are parked, and which of their lines there is something to make of. May name
-    /// lines that are gone.
+    /// Parked segments, and which of their lines have blocks to make. May name lines that are gone.
     parked: HashMap<SegmentKey, HashSet<LineKey>>,
-    /// Lines that are held, by their segments. May name lines that are gone.
+    /// Held lines, by their segments. May name lines that are gone.
     held: HashMap<SegmentKey, HashSet<LineKey>>,
     max_reuse: u32,
-    /// How a block is handed out and kept at once, where `max_reuse` is above one.
+    /// Hands out a block and keeps it at once, where `max_reuse` is above one.
     share: fn(&T) -> Option<T>,
     ready: usize,
     spare: usize,
     needed: u64,
     clock: u64,
     encoder: Option<Waker>,
-    /// Who is to be woken once the books are open to them.
+    /// Sessions to wake once the books are unlocked.
     woken: Vec<Waker>,
 }
 
 /// How soon blocks of a line are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
-    /// By somebody, by then.
+    /// By a session, at this time.
     Wanted(Instant),
-    /// By nobody yet.
+    /// By no session yet.
     Spare,
 }
 
@@ -196,25 +194,25 @@ struct Line<T> {
     ready: VecDeque<Ready<T>>,
     next_number: u64,
     making: u32,
-    /// How many ready blocks to keep although nobody has asked.
+    /// The number of ready blocks to keep without demand.
     floor: u32,
     wants: HashMap<SessionId, Want>,
     wanted: u64,
-    /// Source blocks ordered and not yet given to the encoder.
+    /// Ordered source blocks that the encoder has not taken yet.
     to_make: VecDeque<Range<u16>>,
-    /// Who wants blocks, and which of them are to be woken for the next, each by their deadlines.
+    /// Sessions that want blocks, and those of them to be woken for the next ones, each by their
+    /// deadlines.
     wanting: BTreeSet<(Instant, SessionId)>,
     waiters: BTreeMap<(Instant, SessionId), Waker>,
-    /// Ready blocks that those who were woken may have, and nobody else.
+    /// Ready blocks reserved for the sessions that were woken.
     promised: usize,
-    /// What is to be made, as counted in [`Board::needed`], and where it stands in the queue for
-    /// that.
+    /// Blocks to make, as counted in [`Board::needed`], and its place in the queue for that.
     need: u32,
     place: Option<Place>,
     /// Its surplus, as counted in [`Board::spare`].
     spare: usize,
     published_at: u64,
-    /// Blocks that sessions have said are lost, since somebody last asked.
+    /// Blocks that sessions have reported lost, since the last call of [`Board::take_lost`].
     lost: u32,
 }
 
@@ -229,15 +227,15 @@ struct Ready<T> {
 struct Want {
     blocks: u32,
     deadline: Instant,
-    /// How many of the ready blocks are for it.
+    /// Ready blocks reserved for it.
     promised: u32,
-    /// Blocks before this number have been seen by this session.
+    /// This session has seen the blocks before this number.
     cursor: u64,
 }
 
 impl<T> Board<T> {
-    /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with
-    /// what `share` makes of it.
+    /// Empty books, where a coded block serves up to `max_reuse` sessions, each but the last with a
+    /// copy from `share`.
     pub fn new(max_reuse: u32, share: fn(&T) -> Option<T>) -> Self {
         let (lines, parked) = (HashMap::new(), HashMap::new());
         Self {
@@ -257,19 +255,19 @@ impl<T> Board<T> {
         }
     }
 
-    /// Who is to be woken because of what was done since the last call.
+    /// Sessions to wake because of the calls since the last one of this.
     pub fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }
 
-    /// A session wants this many more blocks of a line of coded ones. The deadline is the first
-    /// that it names as long as it wants some.
+    /// Registers a session's demand for this many more blocks of a line of coded ones. The deadline
+    /// is the first that it names as long as it wants some.
     pub fn want_coded(&mut self, session: SessionId, key: LineKey, blocks: u32, deadline: Instant) {
         self.line(key).add_want(session, blocks, deadline);
         self.settle(key);
     }
 
-    /// A session wants these source blocks of a generation.
+    /// Registers a session's demand for source blocks of a generation.
     pub fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
         let key = LineKey { generation, lane: Lane::Source(session) };
         let line = self.line(key);
@@ -278,14 +276,14 @@ impl<T> Board<T> {
         self.settle(key);
     }
 
-    /// What a session still wants of a line is due at another time.
+    /// Moves the deadline of a session's remaining demand for a line.
     pub fn reschedule(&mut self, session: SessionId, key: LineKey, deadline: Instant) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         line.reschedule(session, deadline);
         self.settle(key);
     }
 
-    /// Takes up to `max` ready blocks for a session that wants them. If there are none it is woken
+    /// Takes up to `max` ready blocks for a session that wants them. If there are none, it is woken
     /// when there are.
     pub fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
         let (max_reuse, share) = (self.max_reuse, self.share);
@@ -308,7 +306,7 @@ impl<T> Board<T> {
         claimed
     }
 
-    /// A session is done with a line: what it still wants of it is forgotten.
+    /// Drops the remaining demand of a session for a line.
     pub fn leave(&mut self, session: SessionId, key: LineKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         if let Some(want) = line.wants.remove(&session) {
@@ -329,13 +327,13 @@ impl<T> Board<T> {
         self.settle(key);
     }
 
-    /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
+    /// Keeps this many blocks of a line of coded ones ready without demand; 0 ends that.
     pub fn keep_ready(&mut self, key: LineKey, blocks: u32) {
         self.line(key).floor = blocks;
         self.settle(key);
     }
 
-    /// How many blocks are to be made. If none, `waker` is woken when there are.
+    /// The number of blocks to make. If there are none, `waker` is woken when there are.
     pub fn needed(&mut self, waker: &Waker) -> u64 {
         if self.needed == 0 {
             self.encoder = Some(waker.clone());
@@ -343,7 +341,7 @@ impl<T> Board<T> {
         self.needed
     }
 
-    /// Takes orders of at most `max` blocks in all, of the lines whose blocks are needed first.
+    /// Takes orders of at most `max` blocks in all, of the most urgent lines.
     pub fn take_orders(&mut self, max: u32) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut room = max;
@@ -362,7 +360,7 @@ impl<T> Board<T> {
             }
             orders.push(Order { line: key, blocks: line.start(key, count) });
             room -= count;
-            // Whatever is left of the line's need goes behind that of others which is as urgent.
+            // The rest of the line's need goes behind that of others with the same urgency.
             self.needed -= u64::from(line.need);
             line.need = 0;
             self.settle(key);
@@ -370,7 +368,7 @@ impl<T> Board<T> {
         orders
     }
 
-    /// An order was not made: its blocks are wanted as before.
+    /// An order was not made: its blocks stay wanted.
     pub fn give_up(&mut self, order: &Order) {
         let Some(line) = self.lines.get_mut(&order.line) else { return };
         line.making = line.making.saturating_sub(order.blocks.count());
@@ -380,24 +378,24 @@ impl<T> Board<T> {
         self.settle(order.line);
     }
 
-    /// An order cannot be made now, nor can any other of its segment: they are kept until it is
+    /// Parks the segment of an order that cannot be made now. All demand for it is kept until it is
     /// resumed.
     ///
-    /// Lines that are in the queue already are taken out of it as they come to its head, so this
-    /// costs the same however many there are.
+    /// Its other lines are taken out of the queue as they come to its head, so this costs the same
+    /// for any number of lines.
     pub fn park(&mut self, order: &Order) {
         self.parked.entry(order.line.generation.segment).or_default();
         self.give_up(order);
     }
 
-    /// An order cannot be made now: what is wanted of its line is kept until the segment is
+    /// Holds the line of an order that cannot be made now. Its demand is kept until the segment is
     /// resumed.
     pub fn hold(&mut self, order: &Order) {
         self.held.entry(order.line.generation.segment).or_default().insert(order.line);
         self.give_up(order);
     }
 
-    /// What is wanted of a segment can be made again.
+    /// Blocks of a segment can be made again.
     pub fn resume(&mut self, segment: SegmentKey) {
         let held = self.held.remove(&segment).into_iter().flatten();
         for key in self.parked.remove(&segment).into_iter().flatten().chain(held) {
@@ -405,7 +403,7 @@ impl<T> Board<T> {
         }
     }
 
-    /// Blocks of a line have not arrived. More of it may be made now, if it was held.
+    /// Blocks of a line have not arrived. If it was held, more may be made now.
     pub fn note_lost(&mut self, key: LineKey, blocks: u32) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         line.lost = line.lost.saturating_add(blocks);
@@ -414,20 +412,20 @@ impl<T> Board<T> {
         }
     }
 
-    /// Blocks of a line that have not arrived, since this was last asked.
+    /// Blocks of a line that have not arrived, since the last call.
     pub fn take_lost(&mut self, key: LineKey) -> u32 {
         self.lines.get_mut(&key).map_or(0, |line| std::mem::take(&mut line.lost))
     }
 
-    /// The same for all that are parked.
+    /// Resumes all parked segments.
     pub fn resume_all(&mut self) {
         for key in std::mem::take(&mut self.parked).into_values().flatten() {
             self.settle(key);
         }
     }
 
-    /// The encoder made these blocks, in the order in which they were ordered. Gives back what
-    /// nobody can have any more.
+    /// Takes blocks from the encoder, in the order of the orders. Returns those that no session can
+    /// have any more.
     pub fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
         let (clock, uses_left) = (self.clock, if key.lane.is_shared() { self.max_reuse } else { 1 });
@@ -453,9 +451,8 @@ impl<T> Board<T> {
         Vec::new()
     }
 
-    /// Takes out up to `count` ready blocks that nobody has asked for, from the lines that got
-    /// theirs longest ago and whose blocks are
-    /// `of_use`: those of a line are alike.
+    /// Removes up to `count` ready blocks without demand, from the lines that were served longest
+    /// ago and whose blocks are `of_use`: those of a line are alike.
     pub fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
         let has_some = |line: &Line<T>| line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block));
         let idle = self.lines.iter().filter(|(_, line)| has_some(line));
@@ -466,7 +463,7 @@ impl<T> Board<T> {
             let Some(line) = self.lines.get_mut(&key) else { continue };
             let take = line.surplus().min(count - dropped.len());
             dropped.extend(line.ready.drain(..take).map(|ready| ready.block));
-            // Not to be made again at once: the room is needed elsewhere.
+            // They are not to be made again at once: the room is needed elsewhere.
             line.floor = 0;
             self.ready -= take;
             self.settle(key);
@@ -477,7 +474,7 @@ impl<T> Board<T> {
         dropped
     }
 
-    /// A segment is gone: its ready blocks come back, and nobody gets any more of it.
+    /// A segment is gone: its ready blocks are returned, and no session gets more of it.
     pub fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
         self.parked.remove(&segment);
         self.held.remove(&segment);
@@ -494,22 +491,22 @@ impl<T> Board<T> {
         dropped
     }
 
-    /// Blocks that are ready, in all lines.
+    /// Ready blocks in all lines.
     pub fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Blocks that are to be made.
+    /// Blocks to make.
     pub fn to_make(&self) -> u64 {
         self.needed
     }
 
-    /// Ready blocks that nobody has asked for.
+    /// Ready blocks without demand.
     pub fn spare(&self) -> usize {
         self.spare
     }
 
-    /// Lines with wants or blocks.
+    /// Lines with demand or blocks.
     pub fn lines(&self) -> usize {
         self.lines.len()
     }
@@ -518,8 +515,8 @@ impl<T> Board<T> {
         self.lines.entry(key).or_insert_with(Line::new)
     }
 
-    /// Brings the order book in step with one line after any change to it, and forgets the line if
-    /// nothing is left of it.
+    /// Updates the order book after any change to a line, and forgets the line if nothing is left
+    /// of it.
     fn settle(&mut self, key: LineKey) {
         let max_reuse = self.max_reuse;
         let Some(line) = self.lines.get_mut(&key) else { return };
@@ -618,7 +615,7 @@ impl<T> Line<T> {
         self.wanting.first().map_or(Urgency::Spare, |(deadline, _)| Urgency::Wanted(*deadline))
     }
 
-    /// What is promised to a session, and what is to nobody.
+    /// Takes blocks that are reserved for a session, or for none.
     fn take(&mut self, session: SessionId, count: u32) -> Vec<T> {
         let Some(want) = self.wants.get_mut(&session) else { return Vec::new() };
         let count = (count as usize).min(self.ready.len() - self.promised + want.promised as usize);
@@ -628,8 +625,8 @@ impl<T> Line<T> {
         self.ready.drain(..count).map(|ready| ready.block).collect()
     }
 
-    /// Promises what is ready to those who wait, each as much as it wants, and wakes them: whoever
-    /// comes by meanwhile must not leave them with less, or nothing, to be woken for again.
+    /// Reserves ready blocks for waiting sessions, as many as each wants, and wakes them: a session
+    /// that comes meanwhile must not leave them with less.
     fn promise(&mut self, woken: &mut Vec<Waker>) {
         while self.ready.len() > self.promised {
             let Some(((_, session), waker)) = self.waiters.pop_first() else { break };
@@ -641,7 +638,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Somebody has taken its share, or wants none any more: what is left is for others.
+    /// A session has taken its share, or wants no more: the rest is for others.
     fn pass_on(&mut self, is_reused: bool, woken: &mut Vec<Waker>) {
         if is_reused { self.wake_next(woken) } else { self.promise(woken) }
     }
@@ -663,7 +660,7 @@ impl<T> Line<T> {
         taken
     }
 
-    /// How many blocks are to be made beyond those being made.
+    /// Blocks to make beyond those that are being made.
     fn count_need(&self, lane: Lane, max_reuse: u32) -> u32 {
         if lane.is_source() {
             return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
@@ -704,7 +701,7 @@ impl<T> Line<T> {
         Blocks::Source(indices)
     }
 
-    /// Ready blocks beyond what is wanted.
+    /// Ready blocks beyond the demand.
     fn surplus(&self) -> usize {
         self.ready.len().saturating_sub(usize::try_from(self.wanted).unwrap_or(usize::MAX))
     }
@@ -715,9 +712,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// Where blocks are reused: wakes as many waiters as these can serve. Each of them wakes the
-    /// next when it has taken its share, so that no block is left lying while somebody waits for
-    /// it.
+    /// With reuse: wakes as many sessions as these blocks can serve. Each of them wakes the next
+    /// when it has taken its share, so that no block stays unclaimed while a session waits for it.
     fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
             let Some((waker, wanted)) = self.next_waiter() else { break };
@@ -732,7 +728,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Who waits and has the earliest deadline, and how many blocks it wants.
+    /// The waiting session with the earliest deadline, and how many blocks it wants.
     fn next_waiter(&mut self) -> Option<(Waker, u64)> {
         let ((_, session), waker) = self.waiters.pop_first()?;
         Some((waker, self.wants.get(&session).map_or(0, |want| want.blocks.into())))

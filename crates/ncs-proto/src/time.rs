@@ -1,8 +1,8 @@
 //! The instants that callers hand in. Nothing in this crate reads a clock.
 //!
-//! It is the standard library's type wherever that can be made. On `wasm32-unknown-unknown` no
-//! clock belongs to it and `Instant::now` panics, so there an instant is a distance from a moment
-//! of the caller's choice, for example from `performance.timeOrigin`.
+//! It is the standard library's type wherever that can be made. On `wasm32-unknown-unknown` it has
+//! no clock and `Instant::now` panics, so there an instant is a distance from a moment of the
+//! caller's choice, for example from `performance.timeOrigin`.
 
 #[cfg(not(all(target_family = "wasm", target_os = "unknown")))]
 pub use std::time::Instant;
@@ -23,17 +23,17 @@ mod since_epoch {
     pub struct Instant(Duration);
 
     impl Instant {
-        /// So long after the chosen moment.
+        /// The instant this long after the chosen moment.
         pub const fn from_epoch(distance: Duration) -> Self {
             Self(distance)
         }
 
-        /// How long after `earlier` this is; nothing if it is before it.
+        /// How long after `earlier` this is; zero if it is before it.
         pub const fn duration_since(&self, earlier: Self) -> Duration {
             self.saturating_duration_since(earlier)
         }
 
-        /// How long after `earlier` this is; nothing if it is before it.
+        /// How long after `earlier` this is; zero if it is before it.
         pub const fn saturating_duration_since(&self, earlier: Self) -> Duration {
             self.0.saturating_sub(earlier.0)
         }
@@ -43,7 +43,7 @@ mod since_epoch {
             self.0.checked_sub(earlier.0)
         }
 
-        /// So much later, if that can be said.
+        /// The instant this much later, if it can be represented.
         pub const fn checked_add(&self, duration: Duration) -> Option<Self> {
             match self.0.checked_add(duration) {
                 Some(distance) => Some(Self(distance)),
@@ -51,7 +51,7 @@ mod since_epoch {
             }
         }
 
-        /// So much earlier, if that is not before the chosen moment.
+        /// The instant this much earlier, if it is not before the chosen moment.
         pub const fn checked_sub(&self, duration: Duration) -> Option<Self> {
             match self.0.checked_sub(duration) {
                 Some(distance) => Some(Self(distance)),

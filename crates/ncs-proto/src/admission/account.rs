@@ -1,11 +1,10 @@
-//! Who is counted together: connections, and bytes a second, of one holder of tokens or of one
-//! address.
+//! Accounts: the connections, and the bytes a second, of one holder of tokens or of one address.
 //!
-//! An account lives while somebody has a place in it, and after that until its bytes are paid for:
-//! whoever leaves and comes back does not begin anew. Whether they are is judged, when the last
-//! place is given back, by the latest moment that the account was told of. Accounts that owe
-//! nothing are swept when the book has doubled, so it is never larger than twice what was in use at
-//! the last sweep. Time is an argument.
+//! An account lives while a place in it is taken, and after that until its bytes are paid for: a
+//! peer that leaves and comes back does not begin anew. When the last place is given back, this is
+//! judged by the latest time that the account was told of. Accounts without debts are swept when
+//! the book has doubled, so it is never larger than twice the accounts in use at the last sweep.
+//! Time is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -16,13 +15,13 @@ use std::time::Duration;
 use super::Ledger;
 use crate::time::Instant;
 
-/// How much of its rate an account may spend at once.
+/// The burst that a rate allows.
 const DEPTH: Duration = Duration::from_secs(1);
 
 /// Accounts in a book before it is swept for the first time.
 const SWEEP_FROM: usize = 1024;
 
-/// Accounts by what their owners have in common.
+/// Accounts, by what their owners have in common.
 #[derive(Debug)]
 pub struct Book<K: Eq + Hash + Clone> {
     pages: Arc<Mutex<Pages<K>>>,
@@ -50,12 +49,12 @@ struct Account {
 }
 
 impl Account {
-    /// Whether bytes are not paid for, or questions not earned.
+    /// Whether bytes are not paid for, or queries exceed the rate.
     fn owes(&self, now: Instant) -> bool {
         lock(&self.purse).owes(now) || self.ledger.owes(now)
     }
 
-    /// The latest moment that it was told of.
+    /// The latest time that it was told of.
     fn told(&self) -> Instant {
         lock(&self.purse).told
     }
@@ -67,7 +66,7 @@ impl<K: Eq + Hash + Clone> Default for Book<K> {
     }
 }
 
-/// One connection that is counted; its place is free again when this is dropped.
+/// One counted connection; dropping it frees its place.
 #[derive(Debug)]
 pub struct Place<K: Eq + Hash + Clone> {
     book: Book<K>,
@@ -76,17 +75,17 @@ pub struct Place<K: Eq + Hash + Clone> {
     ledger: Arc<Ledger>,
 }
 
-/// There are as many as there may be.
+/// The limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
 impl<K: Eq + Hash + Clone> Book<K> {
-    /// An empty one.
+    /// An empty book.
     pub fn new() -> Self {
         Self::with_room_for(None)
     }
 
-    /// One with so many places in all.
+    /// A book with this many places in all.
     pub fn with_room_for(most: Option<u32>) -> Self {
         Self { pages: Arc::new(Mutex::new(Pages { accounts: HashMap::new(), sweep_at: SWEEP_FROM })), most }
     }
@@ -115,7 +114,7 @@ impl<K: Eq + Hash + Clone> Book<K> {
         Ok(Place { book: self.clone(), key, purse, ledger })
     }
 
-    /// How many places are taken.
+    /// The number of places taken.
     pub fn places(&self, key: &K) -> u32 {
         self.lock().accounts.get(key).map_or(0, |account| account.places)
     }
@@ -135,18 +134,18 @@ impl<K: Eq + Hash + Clone> Book<K> {
 }
 
 impl<K: Eq + Hash + Clone> Place<K> {
-    /// Bytes a second that the account may spend from now on; the latest word counts for all of its
-    /// places.
+    /// Sets the bytes a second that the account may spend from now on. The latest call counts for
+    /// all of its places.
     pub fn set_rate(&self, rate: Option<u64>) {
         lock(&self.purse).rate = rate;
     }
 
-    /// Bytes that may be spent now, or when that will be more than none.
+    /// Bytes that may be spent now, or when any may be.
     pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
         lock(&self.purse).allowance(now)
     }
 
-    /// Spends bytes, more than there are if need be: what is owed is waited for.
+    /// Spends bytes, also beyond the allowance: the debt has to be waited for.
     pub fn spend(&self, now: Instant, bytes: u64) {
         lock(&self.purse).spend(now, bytes);
     }
@@ -156,12 +155,12 @@ impl<K: Eq + Hash + Clone> Place<K> {
         &self.key
     }
 
-    /// What the account keeps in memory.
+    /// The memory that the account keeps.
     pub fn ledger(&self) -> Arc<Ledger> {
         Arc::clone(&self.ledger)
     }
 
-    /// Whether this is a place of that account.
+    /// Whether this place belongs to that account.
     pub fn is_of(&self, key: &K) -> bool {
         self.key == *key
     }
@@ -179,7 +178,7 @@ struct Purse {
     rate: Option<u64>,
     /// When it is full again.
     full_at: Instant,
-    /// The latest moment that anybody has named.
+    /// The latest time that a caller has named.
     told: Instant,
 }
 
@@ -216,16 +215,16 @@ impl Purse {
     }
 }
 
-/// The longest that one payment is waited for: also with a rate of a byte a second, time stays
-/// within what a clock can say.
+/// The longest wait for one payment. With a rate of a byte a second, too, times stay within the
+/// range of a clock.
 const DEBT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which addresses are one: an IPv4 address alone, also where it came as IPv6; of IPv6 the 64 bits
-/// that a host can choose at will are left out.
+/// The addresses that count as one: an IPv4 address alone, also where it came as IPv6; of IPv6 the
+/// first 64 bits, because a host can choose the others at will.
 pub fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => IpAddr::V6(Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX))),
@@ -261,7 +260,7 @@ mod tests {
         one.spend(now, 2400);
         assert_eq!(one.allowance(now), Err(now + 2 * DEPTH), "overdrawn by 2,000");
         assert_eq!(one.allowance(now + 2 * DEPTH + Duration::from_millis(100)), Ok(100));
-        // Whatever is asked as soon as it is allowed, the rate holds over time.
+        // With queries as soon as they are allowed, the rate holds over time.
         let (mut at, mut spent) = (now + 3 * DEPTH, 0);
         one.spend(at, 1000);
         let from = at;

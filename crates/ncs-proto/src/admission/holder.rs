@@ -1,11 +1,11 @@
-//! Who is counted together.
+//! The owner of an account.
 
-/// Names who is counted together: the subject of the token where it names one, otherwise the token.
+/// Names the owner of an account: the subject of a token where it names one, otherwise the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder([u8; 32]);
 
 impl Holder {
-    /// The holder that these bytes stand for.
+    /// The holder that these bytes name.
     pub fn of(kind: &str, parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ncserverd admission holder v1");
         for part in [&[kind.as_bytes()], parts].concat() {
@@ -14,7 +14,7 @@ impl Holder {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// A number that no two have, for all that anybody can do.
+    /// A number that no two holders share.
     pub fn as_u128(self) -> u128 {
         let mut low = [0; 16];
         low.copy_from_slice(&self.0[..16]);

@@ -1,11 +1,13 @@
-//! How many bytes those who are counted together keep in memory, a session, an address, or a token: segments by their requests, objects and
-//! hashes that are on their way.
+//! The memory that a session, an address, or a token keeps: segments by its requests, and objects
+//! and hashes that are on their way; and its rate of queries.
 //!
-//! A segment counts once, however many requests are for it. Where there is no room left, what its requests have got no block of for a second
-//! makes room: those who do not read keep nothing from others of their address. After that the session makes room that has most, for one
-//! that has less even with what it asks for. Shares of what makes room are revoked, and their requests end.
+//! A segment counts once, however many requests are for it. When room is needed, first those
+//! segments make room whose requests have had no block for a second: peers that do not read keep
+//! nothing from others of their address. Then the session with the most bytes makes room, for one
+//! that has less even with its new request. Shares in what makes room are revoked, and their
+//! requests end.
 //!
-//! And how many questions they ask in a second: who leaves and comes back does not begin anew.
+//! The rate of queries outlives connections: a peer that leaves and comes back does not begin anew.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,11 +17,11 @@ use std::time::Duration;
 use crate::object::{GRACE, SegmentKey};
 use crate::time::Instant;
 
-/// The books of those who are counted together.
+/// The ledger of one session, address, or token.
 #[derive(Debug, Default)]
 pub struct Ledger {
     books: Mutex<Books>,
-    /// When all questions are earned that were asked, and those of [`DEPTH`] more.
+    /// When all queries so far, and those of [`DEPTH`] more, fit the rate.
     earned_at: Mutex<Option<Instant>>,
 }
 
@@ -27,34 +29,34 @@ pub struct Ledger {
 struct Books {
     entries: HashMap<Kept, Entry>,
     bytes: u64,
-    /// What is not read, and since when.
+    /// Entries that are not read, and since when.
     unread: BTreeSet<(Instant, Kept)>,
     sessions: HashMap<u64, Held>,
-    /// Sessions by the bytes of what they hold, each segment in full.
+    /// Sessions by their bytes, each segment counted in full.
     by_bytes: BTreeSet<(u64, u64)>,
 }
 
-/// What is kept in memory.
+/// Something that is kept in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kept {
-    /// A segment, by however many requests.
+    /// A segment, for any number of requests.
     Segment(SegmentKey),
-    /// What a session has under way on a stream of its own, by its number.
+    /// A delivery of a session on a stream of its own, by its number.
     Delivery(u64, u64),
 }
 
-/// What is counted.
+/// An entry of the ledger.
 #[derive(Debug)]
 struct Entry {
     bytes: u64,
-    /// Requests that get blocks of it.
+    /// Requests that receive blocks of it.
     readers: u32,
     /// When they last did, or when it was first counted.
     read_at: Instant,
     holders: HashMap<u64, Holder>,
 }
 
-/// What a session has of something that is counted.
+/// The part of a session in an entry.
 #[derive(Debug, Default)]
 struct Holder {
     shares: u32,
@@ -62,14 +64,14 @@ struct Holder {
     is_revoked: Arc<AtomicBool>,
 }
 
-/// What a session holds.
+/// The entries of a session.
 #[derive(Debug, Default)]
 struct Held {
     bytes: u64,
     all: BTreeSet<Kept>,
 }
 
-/// A request that its segment is counted for, or a delivery; given back when it is dropped.
+/// The share of a request in its segment, or of a delivery; dropping it gives it back.
 #[derive(Debug)]
 pub struct Share {
     ledger: Arc<Ledger>,
@@ -81,8 +83,8 @@ pub struct Share {
 }
 
 impl Ledger {
-    /// Counts what has so many bytes for a session, where there may be `most` bytes in all; one alone may be larger. `None` if that is too
-    /// much.
+    /// Counts an entry of this many bytes for a session, where `most` bytes are allowed in all; a
+    /// single entry may be larger. `None` if that is too much.
     pub fn take(self: &Arc<Self>, now: Instant, (kept, bytes): (Kept, u64), session: u64, most: u64) -> Option<Share> {
         let mut books = self.books();
         if !books.entries.contains_key(&kept) && !books.make_room(now, (bytes, most), session) {
@@ -92,20 +94,20 @@ impl Ledger {
         Some(Share { ledger: Arc::clone(self), kept, session, is_revoked, reads: false, read_at: now })
     }
 
-    /// Counts questions, of which there may be so many in a second.
+    /// Counts queries, with `most` allowed in a second.
     pub fn ask(&self, now: Instant, questions: u32, most: u32) {
         let mut earned_at = self.earned_at();
         let earned = earned_at.unwrap_or(now).max(now) + DEPTH * questions / most.max(1);
         *earned_at = Some(earned.min(now + DEBT_MAX));
     }
 
-    /// When more may be asked, if not now.
+    /// When more queries may come, if not now.
     pub fn resumes(&self, now: Instant) -> Option<Instant> {
         let resumes = self.earned_at().and_then(|at| at.checked_sub(DEPTH));
         resumes.filter(|at| *at > now)
     }
 
-    /// Whether questions are not earned yet.
+    /// Whether queries exceed the rate.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.earned_at().is_some_and(|at| at > now)
     }
@@ -114,7 +116,7 @@ impl Ledger {
         self.earned_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that are counted.
+    /// Bytes counted.
     pub fn bytes(&self) -> u64 {
         self.books().bytes
     }
@@ -125,8 +127,8 @@ impl Ledger {
 }
 
 impl Books {
-    /// Revokes what nobody reads, longest unread first, and then what the session holds that has most, until there is room for so many
-    /// bytes of so many.
+    /// Revokes unread entries, those unread longest first, and then entries of the session with the
+    /// most bytes, until there is room for this many bytes.
     fn make_room(&mut self, now: Instant, (bytes, most): (u64, u64), session: u64) -> bool {
         let fits = |books: &Self| books.bytes == 0 || books.bytes.saturating_add(bytes) <= most;
         while !fits(self) {
@@ -165,7 +167,7 @@ impl Books {
         is_revoked
     }
 
-    /// A request gives its share back.
+    /// Returns the share of a request.
     fn give_back(&mut self, share: &Share) {
         self.note(share, false);
         let Some(holder) = self.holder(share) else { return };
@@ -175,7 +177,7 @@ impl Books {
         }
     }
 
-    /// Whether the request of a share gets blocks.
+    /// Notes whether the request of a share receives blocks.
     fn note(&mut self, share: &Share, reads: bool) {
         let Some(holder) = self.holder(share) else { return };
         let before = holder.readers;
@@ -184,7 +186,7 @@ impl Books {
         self.count_readers(share.kept, (before, after), share.read_at);
     }
 
-    /// So many requests read it, and not as many as before.
+    /// Updates the number of requests that read an entry.
     fn count_readers(&mut self, kept: Kept, (before, after): (u32, u32), at: Instant) {
         let Some(entry) = self.entries.get_mut(&kept) else { return };
         self.unread.remove(&(entry.read_at, kept));
@@ -195,7 +197,8 @@ impl Books {
         }
     }
 
-    /// What the session of a share has of what it is of. After it was revoked that may have been counted anew.
+    /// The part of a share's session in its entry. After a revocation the entry may have been
+    /// counted anew.
     fn holder(&mut self, share: &Share) -> Option<&mut Holder> {
         let holder = self.entries.get_mut(&share.kept)?.holders.get_mut(&share.session)?;
         Arc::ptr_eq(&holder.is_revoked, &share.is_revoked).then_some(holder)
@@ -206,7 +209,7 @@ impl Books {
         holders.into_iter().flatten().for_each(|session| self.revoke(kept, session));
     }
 
-    /// Counts something no more for a session, and not at all if it was the last.
+    /// Stops counting an entry for a session, and altogether if it was the last.
     fn revoke(&mut self, kept: Kept, session: u64) {
         let Some(entry) = self.entries.get_mut(&kept) else { return };
         let Some(holder) = entry.holders.remove(&session) else { return };
@@ -237,12 +240,13 @@ impl Books {
 }
 
 impl Share {
-    /// Whether it counts no more, because room was needed and nobody read, or others of its account had less.
+    /// Whether it is revoked, because room was needed and nobody read, or others of its account had
+    /// less.
     pub fn is_revoked(&self) -> bool {
         self.is_revoked.load(Ordering::Acquire)
     }
 
-    /// Its request has got blocks of the segment, or the peer has taken some of the delivery.
+    /// Its request has received blocks of the segment, or the peer has taken some of the delivery.
     pub fn note_read(&mut self, now: Instant) {
         self.read_at = now;
         if !self.reads {
@@ -251,7 +255,7 @@ impl Share {
         }
     }
 
-    /// Nothing of the kind has happened for a while.
+    /// It has not been read for a while.
     pub fn note_stalled(&mut self) {
         if self.reads {
             self.ledger.books().note(self, false);
@@ -266,7 +270,8 @@ impl Drop for Share {
     }
 }
 
-/// The questions of how long may come at once, and how much may be owed: not all who ask are held up.
+/// The burst that the rate of queries allows, and the largest debt: a single asker does not hold up
+/// all.
 const DEPTH: Duration = Duration::from_secs(1);
 const DEBT_MAX: Duration = Duration::from_secs(2);
 
@@ -338,7 +343,7 @@ mod tests {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
         let (first, second) = (segment(1, 100), segment(2, 100));
         let unread = ledger.take(now, first, 1, 100).unwrap();
-        // Another reads a block now and then, and is counted no longer than that.
+        // Another request reads a block now and then, and counts only that long.
         for second in 1..4 {
             let at = now + second * GRACE;
             ledger.take(at, first, 1, 100).unwrap().note_read(at);
@@ -367,7 +372,7 @@ mod tests {
         assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..]), ledger.bytes()), (1, 0, 100));
         let rest: Vec<Share> = (0..2).map(|_| take(11, 2).unwrap()).collect();
         assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..])), (2, 0), "as many as there are requests");
-        // What another session has, too, stays, and is counted for it.
+        // An entry that another session has, too, stays, and counts for that session.
         let shared = take(2, 3).unwrap();
         let more = take(0, 3).expect("the largest has five");
         assert!(crowd[2].is_revoked() && crowd[3].is_revoked() && !crowd[4].is_revoked() && !shared.is_revoked());

@@ -1,8 +1,9 @@
-//! Which paths somebody may ask for, and until when.
+//! The paths that a peer may ask for, and until when.
 //!
-//! A pattern is a path, `/stream/object`, or the beginning of one with `*` at its end. Pattern and path are compared percent-decoded and
-//! without the query, so that every spelling of a path is judged alike. Decoding cannot lead out of a pattern: where a path would
-//! gain a separator or a dot component by it, the server refuses the path.
+//! A pattern is a path, `/stream/object`, or the beginning of one with `*` at its end. Pattern and
+//! path are compared percent-decoded and without the query, so that every spelling of a path is
+//! judged alike. Decoding cannot lead out of a pattern: where a path would gain a separator or a
+//! dot component by it, the server refuses the path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::time::Instant;
 /// Most patterns of a scope.
 pub const PATTERNS_MAX: usize = 64;
 
-/// The paths that somebody may ask for.
+/// The paths that a peer may ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope(Arc<[Pattern]>);
 
@@ -22,11 +23,11 @@ pub struct Scope(Arc<[Pattern]>);
 struct Pattern {
     /// Percent-decoded.
     text: Vec<u8>,
-    /// Whether any rest may follow.
+    /// Whether any text may follow.
     open: bool,
 }
 
-/// A list of patterns that is no scope.
+/// A list of patterns that is not a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end with `*`")]
 pub struct ScopeError;
@@ -79,18 +80,19 @@ impl Pattern {
     }
 }
 
-/// What a peer may ask for at present.
+/// The rights of a peer at present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// Everything: this server asks nobody for a token or a certificate.
+    /// Everything: this server requires no token or certificate.
     Free,
-    /// What the scope says.
+    /// The paths of a scope.
     Granted {
         /// The paths.
         scope: Scope,
         /// When it ends; `None` for no time of its own.
         until: Option<Instant>,
-        /// How long the connection may stand after that, without any right; `None` where nobody needs one.
+        /// How long the connection may stay after that, without any right; `None` where no right is
+        /// required.
         grace: Option<Duration>,
     },
     /// Nothing.
@@ -110,7 +112,8 @@ impl Access {
         }
     }
 
-    /// Whether a segment may be asked for that is known to lie at this path. Where none is known it may by those who may have everything.
+    /// Whether a segment at this path may be asked for. A segment without a known path may be asked
+    /// for by peers that may have everything.
     pub fn allows_segment(&self, path: Option<&str>) -> bool {
         match (self, path) {
             (Self::Granted { scope, .. }, None) => *scope == Scope::everything(),
@@ -136,7 +139,7 @@ impl Access {
         }
     }
 
-    /// What it becomes when its time has come.
+    /// The rights after its end, if that has come.
     pub fn lapsed(&self, now: Instant) -> Option<Self> {
         match self {
             Self::Granted { until: Some(until), grace, .. } if *until <= now => {
@@ -146,7 +149,7 @@ impl Access {
         }
     }
 
-    /// When it changes, or the connection ends.
+    /// When the rights change, or the connection ends.
     pub fn due(&self) -> Option<Instant> {
         match self {
             Self::Free => None,

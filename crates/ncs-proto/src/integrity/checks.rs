@@ -1,8 +1,10 @@
-//! Secret random checksums: rows of a generation are told right from wrong before they are decoded.
+//! Secret random checksums, which tell right rows of a generation from wrong ones before they are
+//! decoded.
 //!
-//! Whoever holds the n source blocks B_i of k bytes draws a random k × L matrix R and projects each block by it, P_i = B_i · R. A row
-//! with coefficients c and payload e is right only if e · R = c_1 · P_1 + … + c_n · P_n; a wrong one whose maker does not know R passes with
-//! probability 256^-L. R is drawn anew for every question, and known to those who ask and answer alone. (Gkantsidis and Rodriguez,
+//! The holder of the n source blocks B_i of k bytes draws a random k × L matrix R and projects each
+//! block by it, P_i = B_i · R. A row with coefficients c and payload e is right only if e · R = c_1
+//! · P_1 + … + c_n · P_n. A wrong row whose maker does not know R passes with probability 256^-L. R
+//! is drawn anew for every query, and known to the two sides alone. (Gkantsidis and Rodriguez,
 //! "Cooperative Security for Network Coding File Distribution", INFOCOM 2006, section IV.)
 
 use ncs_codec::block::Vector;
@@ -11,7 +13,7 @@ use ncs_gf::{Kernels, Panel, RowKey};
 use crate::object::{Generation, SegmentId};
 use crate::wire::message::Checks;
 
-/// Columns that the reference server answers with: a wrong row passes once in 2^64.
+/// Columns in the answers of this server: a wrong row passes with probability 2^-64.
 pub const COLUMNS: u8 = 8;
 
 /// k × `columns` random bytes, row by row.
@@ -23,8 +25,8 @@ fn random(seed: &[u8; 32], segment: &SegmentId, generation: &Generation, columns
     bytes
 }
 
-/// The projections of a generation's source blocks: n × `columns` bytes, block by block. `bytes` are those of the generation, the last
-/// block without padding.
+/// The projections of a generation's source blocks: n × `columns` bytes, block by block. `bytes`
+/// are those of the generation, the last block without padding.
 pub fn project(
     kernels: Kernels,
     seed: &[u8; 32],
@@ -37,7 +39,7 @@ pub fn project(
     products(kernels, &panel, generation.block_bytes as usize, &bytes.chunks(generation.block_bytes as usize).collect::<Vec<_>>())
 }
 
-/// Each of `rows`, padded to `length`, times the panel; one behind the other.
+/// The product of each of `rows`, padded to `length`, with the panel; one behind the other.
 fn products(kernels: Kernels, panel: &Panel, length: usize, rows: &[&[u8]]) -> Vec<u8> {
     let mut out = vec![0; rows.len() * panel.block_bytes()];
     let padded: Vec<_> = rows
@@ -50,7 +52,7 @@ fn products(kernels: Kernels, panel: &Panel, length: usize, rows: &[&[u8]]) -> V
     out
 }
 
-/// What one side needs to check rows of one generation.
+/// Checksums that test rows of one generation.
 #[derive(Debug)]
 pub struct RowChecks {
     kernels: Kernels,
@@ -61,7 +63,8 @@ pub struct RowChecks {
 }
 
 impl RowChecks {
-    /// From an answer about this generation; `None` if it is not as long as the generation is. Whose answer it is, the caller has checked.
+    /// Takes an answer about this generation; `None` if it does not have the generation's length.
+    /// The caller has verified the sender of the answer.
     pub fn new(kernels: Kernels, segment: &SegmentId, key: RowKey, generation: Generation, answer: &Checks) -> Option<Self> {
         let columns = usize::from(answer.columns);
         if answer.projections.len() != usize::from(generation.n) * columns {
@@ -77,7 +80,8 @@ impl RowChecks {
         })
     }
 
-    /// Which of these rows are right. Vectors and payloads have the lengths that the generation asks for.
+    /// Tells which of these rows are right. Vectors and payloads have the lengths of the
+    /// generation.
     pub fn are_right(&self, rows: &[(&Vector, &[u8])]) -> Vec<bool> {
         let payloads: Vec<_> = rows.iter().map(|(_, payload)| *payload).collect();
         let found = products(self.kernels, &self.random, self.generation.block_bytes as usize, &payloads);

@@ -1,18 +1,18 @@
-//! Hashes of a segment's source blocks: which of them is wrong is known as it comes, whoever sent it.
+//! Hashes of a segment's source blocks, which tell a wrong one as it comes, from any sender.
 
 use bytes::Bytes;
 
 use crate::object::{Codec, Generation, Shape};
 use crate::wire::message::BLOCK_HASH_LEN;
 
-/// The hashes of all source blocks of a segment, in byte order: BLAKE3 of each block, padded, cut to [`BLOCK_HASH_LEN`] bytes; homomorphic ones of segments
-/// that are coded over the prime field.
+/// The hashes of all source blocks of a segment, in byte order: BLAKE3 of each padded block, cut to
+/// [`BLOCK_HASH_LEN`] bytes; homomorphic hashes for segments that are coded over the prime field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockHashes(Bytes);
 
 impl BlockHashes {
-    /// Those of the segment with these bytes; `bytes` has the shape's length. Not the homomorphic ones, which are [made](Self::made) where there is
-    /// much to do it with.
+    /// The hashes of the segment with these bytes; `bytes` has the shape's length. Homomorphic
+    /// hashes are [made](Self::made) elsewhere, with more processing power.
     pub fn of(bytes: &[u8], shape: &Shape) -> Self {
         debug_assert!(!shape.codec().is_proving(), "homomorphic hashes are made elsewhere");
         debug_assert_eq!(bytes.len() as u64, shape.length(), "the bytes of another segment");
@@ -30,13 +30,13 @@ impl BlockHashes {
         Self(hashes)
     }
 
-    /// Those that another side has sent for a segment of `shape`, if they are the ones that `digest` stands for.
+    /// Takes received hashes for a segment of `shape`, if they have this digest.
     pub fn checked(sent: Bytes, shape: &Shape, digest: &[u8; 32]) -> Option<Self> {
         let hashes = Self(sent);
         (hashes.0.len() as u64 == Self::bytes(shape) && hashes.digest() == *digest).then_some(hashes)
     }
 
-    /// How many bytes the hashes of a segment of `shape` have.
+    /// Bytes of all hashes of a segment of `shape`.
     pub const fn bytes(shape: &Shape) -> u64 {
         shape.blocks() * Self::each(shape.codec()) as u64
     }
@@ -49,7 +49,8 @@ impl BlockHashes {
         }
     }
 
-    /// Those of a generation's blocks, one behind the other. Empty for a generation of another segment.
+    /// The hashes of a generation's blocks, one behind the other. Empty for a generation of another
+    /// segment.
     pub fn of_generation(&self, generation: &Generation) -> Bytes {
         let each = Self::each(generation.codec);
         let first =
@@ -58,17 +59,18 @@ impl BlockHashes {
         if end > self.0.len() { Bytes::new() } else { self.0.slice(first..end) }
     }
 
-    /// BLAKE3 of them all: what a stream's key signs.
+    /// BLAKE3 of all hashes, which a stream's key signs.
     pub fn digest(&self) -> [u8; 32] {
         *blake3::hash(&self.0).as_bytes()
     }
 
-    /// As they travel.
+    /// The hashes as they are sent.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// Whether source block `index` of the segment (not of the generation) is this one; a last block may be without its padding.
+    /// Whether source block `index` of the segment (not of the generation) is this one. The last
+    /// block may lack its padding.
     pub fn fit(&self, index: u64, block: &[u8], block_bytes: u32) -> bool {
         let Some(start) = usize::try_from(index).ok().and_then(|index| index.checked_mul(BLOCK_HASH_LEN)) else { return false };
         let expected = self.0.get(start..).and_then(|rest| rest.get(..BLOCK_HASH_LEN));

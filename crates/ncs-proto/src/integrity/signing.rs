@@ -1,4 +1,4 @@
-//! One Ed25519 key a stream: what it signs, and how it is checked (RFC 8032).
+//! The Ed25519 key of a stream: its signatures, and how they are verified (RFC 8032).
 
 mod pkcs8;
 
@@ -14,23 +14,23 @@ use rustls_pki_types::pem::PemObject as _;
 
 use crate::wire::message::{Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, Signature, Ticket, is_stream_name};
 
-/// The public key of a stream; written as 64 hexadecimal digits.
+/// The public key of a stream, written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey([u8; 32]);
 
-/// Who knows the keys of streams.
+/// Something that knows the keys of streams.
 pub trait StreamKeys: fmt::Debug + Send + Sync {
     /// The key of the stream with this name, if it is known.
     fn key_of(&self, stream: &str) -> Option<StreamKey>;
 }
 
-/// Text that is no key.
+/// Text that is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a stream's key must be 64 hexadecimal digits")]
 pub struct NoKey;
 
 impl StreamKey {
-    /// A key received from elsewhere.
+    /// A key that was received.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -52,7 +52,7 @@ impl StreamKey {
         answer.signature.is_some_and(|signature| self.has_signed(&answer.signed_part(asked), &signature))
     }
 
-    /// Whether `signature` is one of this key over `message`.
+    /// Whether `signature` is a signature of this key over `message`.
     pub fn has_signed(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         let Ok(key) = VerifyingKey::from_bytes(&self.0) else { return false };
         key.verify(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
@@ -90,7 +90,7 @@ impl FromStr for StreamKey {
 /// The private key of a stream.
 pub struct SigningKey(ed25519_dalek::SigningKey);
 
-/// A file that holds no key to sign with.
+/// A file without a signing key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an Ed25519 private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it")]
 pub struct NoSigningKey;
@@ -104,8 +104,8 @@ impl SigningKey {
         if public.is_some_and(|public| public != *key.public().as_bytes()) { Err(NoSigningKey) } else { Ok(key) }
     }
 
-    /// A new key, as PEM: the private half alone (PKCS #8 version 1, RFC 8410), as OpenSSL writes it. OpenSSL 3.0 cannot read
-    /// version 2, which has the public half as well.
+    /// A new key, as PEM: the private half alone (PKCS #8 version 1, RFC 8410), as OpenSSL writes
+    /// it. OpenSSL 3.0 cannot read version 2, which contains the public half as well.
     pub fn generate(random: &mut impl CryptoRng) -> String {
         let mut secret = [0; 32];
         random.fill_bytes(&mut secret);
@@ -124,8 +124,9 @@ impl SigningKey {
         self.0.sign(message).to_bytes()
     }
 
-    /// Puts a signature into `meta`. `issued_ms`: when the origin's answer came that it describes, since 1970; `blocks`: the
-    /// [digest](super::hashes::BlockHashes::digest) of a coded segment's block hashes.
+    /// Signs `meta`. `issued_ms`: when the origin's answer came that it describes, since 1970;
+    /// `blocks`: the [digest](super::hashes::BlockHashes::digest) of a coded segment's block
+    /// hashes.
     pub fn sign_meta(&self, meta: &mut Meta, issued_ms: u64, blocks: Option<[u8; 32]>) {
         debug_assert_eq!(blocks.is_some(), matches!(meta.delivery, Delivery::Coded(_)), "what is coded has block hashes");
         let blocks = blocks.unwrap_or_default();
@@ -133,8 +134,8 @@ impl SigningKey {
         meta.signature = Some(Signature { key: *self.public().as_bytes(), issued_ms, blocks, bytes });
     }
 
-    /// Entitles whoever shows it to the stream at the peer with this identity, until so many milliseconds after 1970. `nonce`: random, so that
-    /// two tickets can be told apart.
+    /// A ticket that entitles its bearer to the stream, at the peer with this identity, until this
+    /// many milliseconds after 1970. `nonce`: random, so that two tickets can be told apart.
     pub fn ticket(&self, stream: &str, until_ms: u64, identity: [u8; 32], nonce: [u8; 8]) -> Ticket {
         debug_assert!(is_stream_name(stream), "not the name of a stream: {stream:?}");
         let mut bytes = vec![TICKET_VERSION];
@@ -148,7 +149,7 @@ impl SigningKey {
         Ticket(bytes.into())
     }
 
-    /// Puts a signature into an answer to `asked`.
+    /// Signs an answer to `asked`.
     pub fn sign_checks(&self, asked: &GetChecks, answer: &mut Checks) {
         answer.signature = Some(self.sign(&answer.signed_part(asked)));
     }
@@ -163,22 +164,22 @@ impl fmt::Debug for SigningKey {
 const TICKET_VERSION: u8 = 1;
 const TICKET_CONTEXT: &[u8] = b"ncs/1 ticket\0";
 
-/// What a ticket says, once its signature is checked.
+/// The content of a ticket, once its signature is verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// The stream that it is for.
+    /// Its stream.
     pub stream: String,
-    /// Until when it counts, in milliseconds since 1970.
+    /// When it ends, in milliseconds since 1970.
     pub until_ms: u64,
-    /// SHA-256 of the certificate of the peer that it is for.
+    /// SHA-256 of the certificate of the peer that accepts it.
     pub identity: [u8; 32],
     /// Tells tickets apart.
     pub nonce: [u8; 8],
 }
 
 impl Admitted {
-    /// Reads a ticket that the key of its stream has signed; `key_of` knows the keys. Whether it has ended, and whom it is for, is left
-    /// to the caller.
+    /// Reads a ticket, and verifies the signature of its stream's key; `key_of` knows the keys. The
+    /// caller checks its end, and its peer.
     pub fn by(ticket: &Ticket, key_of: impl FnOnce(&str) -> Option<StreamKey>) -> Option<Self> {
         let (content, signature) = ticket.0.split_last_chunk::<64>()?;
         let rest = content.strip_prefix(&[TICKET_VERSION])?;
@@ -304,7 +305,8 @@ mod tests {
     fn a_new_key_is_written_with_its_private_half_alone() {
         let text: String = SigningKey::generate(&mut rand::rng()).lines().filter(|line| !line.starts_with('-')).collect();
         let der = STANDARD.decode(text).unwrap();
-        // RFC 8410, section 7: version 0, id-Ed25519, and an octet string of 32 bytes in another. Nothing follows it.
+        // RFC 8410, section 7: version 0, id-Ed25519, and an octet string of 32 bytes in another.
+        // Nothing follows it.
         let head = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
         assert_eq!((der.len(), &der[..16]), (48, &head[..]));
     }
@@ -316,17 +318,18 @@ mod tests {
         assert_eq!(format!("{key}0").parse::<StreamKey>(), Err(NoKey));
         assert_eq!("é".repeat(32).parse::<StreamKey>(), Err(NoKey));
         assert_eq!(SigningKey::from_pem(b"nothing").unwrap_err(), NoSigningKey);
-        // As `openssl genpkey -algorithm ed25519` writes it; the key of RFC 8032, section 7.1, test 1.
+        // The format of `openssl genpkey -algorithm ed25519`; the key of RFC 8032, section 7.1,
+        // test 1.
         let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         assert_eq!(key.public().to_string(), "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
         assert!(key.public().has_signed(b"", &key.sign(b"")));
-        // The same with the public half (version 2), as servers wrote it before.
+        // The same with the public half (version 2), as older servers wrote it.
         let pem = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
         assert_eq!(SigningKey::from_pem(pem.as_bytes()).unwrap().public(), key.public());
     }
 
-    /// `ring` is the implementation that servers and peers had before.
+    /// `ring` is the former implementation of servers and peers.
     #[test]
     fn another_implementation_makes_and_takes_the_same_signatures() {
         let pem = SigningKey::generate(&mut rand::rng());

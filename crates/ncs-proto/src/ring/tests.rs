@@ -104,7 +104,7 @@ fn whoever_has_the_earliest_deadline_is_woken_first() {
     board.publish(CODED, vec![1, 2]);
     wake(&mut board);
     assert_eq!(woken(), [0, 1]);
-    // It takes more than it was woken for, and is no longer among those who wait, with whatever deadline it comes again.
+    // It takes more than it was woken for, and waits no longer, with any deadline.
     assert_eq!(board.claim(BERT, CODED, 9, Waker::noop()), [1, 2]);
     board.want_coded(BERT, CODED, 1, soon());
     board.take_orders(9);
@@ -324,8 +324,8 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Against a plain queue: blocks come out in the order in which they went in, each once, and nobody gets more than it wanted, or less if not
-    /// for others.
+    /// Compared with a plain queue: blocks come out in the order in which they went in, each once,
+    /// and no session gets more than it wants, or less except for others.
     #[test]
     fn one_line_is_a_queue(operations in prop::collection::vec(operation(), 1..80)) {
         let mut board = board(1);

@@ -1,9 +1,9 @@
 //! Private keys for Ed25519 in DER: PKCS #8 (RFC 5208, RFC 5958) with the identifier of RFC 8410.
 
-/// A private key, and the public one where that stands beside it.
+/// A private key, and the public one where the file contains it.
 type Halves = ([u8; 32], Option<[u8; 32]>);
 
-/// What precedes the 32 secret bytes: a PrivateKeyInfo of version 0, the algorithm's object
+/// The bytes before the 32 secret ones: a PrivateKeyInfo of version 0, the algorithm's object
 /// identifier, and two octet strings.
 const HEAD: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
@@ -15,7 +15,7 @@ const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
 const ATTRIBUTES: u8 = 0xa0;
-/// As RFC 5958 has it, and with a whole bit string inside, as some have written it.
+/// The tag of RFC 5958; some programs have put a whole bit string inside.
 const PUBLIC_KEY: u8 = 0x81;
 const PUBLIC_KEY_EXPLICIT: u8 = 0xa1;
 
@@ -28,7 +28,7 @@ pub(super) fn written(secret: &[u8; 32]) -> [u8; HEAD.len() + 32] {
     der
 }
 
-/// A key of version 1 or 2; `None` if it is of another algorithm, or none.
+/// Reads a key of version 1 or 2; `None` for other algorithms, or other bytes.
 pub(super) fn read(der: &[u8]) -> Option<Halves> {
     let content = alone(SEQUENCE, der)?;
     let (version, rest) = element(INTEGER, content)?;
@@ -54,16 +54,16 @@ fn public(rest: &[u8]) -> Option<[u8; 32]> {
     bits.strip_prefix(&[0])?.try_into().ok()
 }
 
-/// The content of an element behind which nothing stands.
+/// The content of an element that has nothing behind it.
 fn alone(tag: u8, der: &[u8]) -> Option<&[u8]> {
     element(tag, der).filter(|(_, rest)| rest.is_empty()).map(|(content, _)| content)
 }
 
-/// The content of an element with this tag, and what stands behind it.
+/// The content of an element with this tag, and the bytes behind it.
 fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = der.strip_prefix(&[tag])?;
     let (&first, rest) = rest.split_first()?;
-    // No key is longer than 127 bytes, but for its attributes.
+    // No key is longer than 127 bytes, except for its attributes.
     let (length, rest) = match (first, rest) {
         (0..=0x7f, rest) => (usize::from(first), rest),
         (0x81, [length, rest @ ..]) if *length > 0x7f => (usize::from(*length), rest),
