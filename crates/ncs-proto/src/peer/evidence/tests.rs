@@ -1,10 +1,14 @@
+use ncs_codec::block::Vector;
 use ncs_codec::rlnc::Encoder;
+use ncs_gf::Kernels;
 
+use super::queries::{PATIENCE, PIECES_MAX};
 use super::*;
 use crate::integrity::checks::{COLUMNS, project};
 use crate::integrity::signing::SigningKey;
-use crate::object::{SegmentId, Shape};
-use crate::peer::Urgency;
+use crate::object::{SegmentId, Shape, row_key};
+use crate::peer::config::Secret;
+use crate::wire::message::{Checks, GetChecks, Message};
 
 const FETCH: FetchId = FetchId(1);
 const OTHER: SourceId = SourceId(1);

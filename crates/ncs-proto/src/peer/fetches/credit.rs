@@ -1,8 +1,10 @@
 //! How the missing blocks of one generation are shared out among its sources.
 //!
 //! Each source is asked for the part of a generation that it can send while the others send theirs
-//! ([`split`]). The part of a source that is silent, or far slower than the others could be, is
-//! requested from them as well. A source that was silent is *suspect*.
+//! ([`split`]), and for other source blocks than they are. Lost blocks are requested from whichever
+//! source can send them first. The part of a source that is silent, or far slower than the others
+//! could be, is requested from them as well. A source that was silent is *suspect*: it gets single
+//! blocks, beyond what is needed, until it delivers one.
 //!
 //! Everything here only looks at the state, and returns a [`Plan`].
 
