@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use super::super::gf256;
-use super::super::sums::{Fold, Sums};
-use super::{Apart, Isa, Line, Strip, Table};
+use super::isa::Isa;
+use super::sources::{Apart, Line, Strip};
+use super::table::Table;
+use crate::gf256;
+use crate::sums::{Fold, Sums};
 
 pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, combine_apart, spread, sum, fold };
 
