@@ -1,5 +1,5 @@
-//! The prime field GF(q) of 257 bits, for blocks that are checked by homomorphic hashes
-//! (`codec::rlnc_q`).
+//! GF(q), the prime field of 257 bits, for blocks that are checked by homomorphic hashes
+//! (`codec::gfq`).
 //!
 //! q lies between 2^256 and 2^257, so every word of 32 bytes is an element without conversion;
 //! docs/hashes.md gives its origin. An [`Element`] is always below q. Sums of products are
@@ -12,13 +12,14 @@ use std::fmt;
 
 use rand::{Rng, RngExt};
 
+use crate::limbs::split;
+pub use crate::order::{LIMBS, Q, Q_INVERSE, RECIPROCAL};
+
 pub mod dots;
 pub mod matrix;
 #[cfg(test)]
 mod tests;
 
-/// 64-bit limbs of an element, the least significant first.
-pub const LIMBS: usize = 5;
 /// 32-bit limbs of an element, as GPU cards use them.
 pub const LIMBS_32: usize = 9;
 /// Bits of the modulus.
@@ -30,16 +31,10 @@ pub const WORD_BYTES: usize = 32;
 /// Maximum number of products in a sum of either kind.
 pub const TERMS_MAX: usize = 1 << 20;
 
-/// The modulus.
-pub const Q: [u64; LIMBS] = [0x43c5_f2f4_9ac0_4917, 0x7381_b606_31a3_9208, 0x53fe_53b8_f21b_9893, 0x0b91_c645_389f_aa41, 1];
 /// The modulus in the encoding of an element.
 pub const Q_BYTES: [u8; BYTES] = Element(Q).bytes();
-/// -1 / q modulo 2^64.
-pub const Q_INVERSE: u64 = inverse(Q[0]).wrapping_neg();
 /// 2^640 modulo q.
 const R_SQUARED: [u64; LIMBS] = power_of_two(640);
-/// 2^320 / q, rounded down.
-pub const RECIPROCAL: u64 = 0xf4ee_4a25_d882_9c86;
 
 /// A number below q.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -405,12 +400,6 @@ fn reduce_wide(limbs: [u64; LIMBS]) -> Element {
     Element(reduce_once(reduce_once(rest)))
 }
 
-/// The low and the high half.
-#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
-const fn split(number: u128) -> (u64, u64) {
-    (number as u64, (number >> 64) as u64)
-}
-
 /// The difference modulo 2^320, and whether it is below zero.
 const fn subtract(a: &[u64; LIMBS], b: &[u64; LIMBS]) -> ([u64; LIMBS], bool) {
     let (mut difference, mut borrow, mut index) = ([0; LIMBS], false, 0);
@@ -427,16 +416,6 @@ const fn subtract(a: &[u64; LIMBS], b: &[u64; LIMBS]) -> ([u64; LIMBS], bool) {
 const fn reduce_once(limbs: [u64; LIMBS]) -> [u64; LIMBS] {
     let (difference, is_below) = subtract(&limbs, &Q);
     if is_below { limbs } else { difference }
-}
-
-/// 1 / `odd` modulo 2^64, by Newton's iteration.
-const fn inverse(odd: u64) -> u64 {
-    let (mut inverse, mut step) = (odd, 0);
-    while step < 6 {
-        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
-        step += 1;
-    }
-    inverse
 }
 
 /// 2^`exponent` modulo q.

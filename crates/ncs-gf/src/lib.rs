@@ -1,5 +1,5 @@
 //! The byte field GF(2^8)/0x11D: elements, coefficient rows, row operations and their instruction
-//! sets.
+//! sets. [`gfq`] has the other field, GF(q).
 //!
 //! One operation is the base of every codec: *combine*, p rows of n coefficients times n source
 //! blocks of k bytes. [`Kernels`] implements it for one instruction set. A value of [`Kernels`]
@@ -15,14 +15,19 @@ use std::ops::Range;
 pub mod dense;
 pub mod gf256;
 pub mod gfq;
+mod limbs;
 pub mod matrix;
-pub mod modp;
+pub mod montgomery;
+mod order;
 pub mod panel;
 pub mod rows;
 pub mod simd;
 pub mod solve;
 pub mod sums;
 
+/// The former path of [`montgomery`], for callers that have not followed yet.
+#[doc(hidden)]
+pub use montgomery as modp;
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};
 pub use simd::{Isa, Kernels};

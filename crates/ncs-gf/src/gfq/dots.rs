@@ -2,7 +2,7 @@
 //! one by one.
 
 use super::{Element, Factor, NarrowSum, Sum, WORD_BYTES, WeightedSum};
-use crate::modp::Multiplier;
+use crate::montgomery::Multiplier;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::ifma::{self, Elements, Ifma};
 

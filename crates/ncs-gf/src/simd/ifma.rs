@@ -10,7 +10,7 @@
 use std::arch::x86_64::*;
 use std::array;
 
-use crate::gfq;
+use crate::order;
 
 /// The proof that this processor has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,14 +186,14 @@ pub const WORDS_BYTES: usize = 256;
 const CARRY_AFTER: usize = 256;
 
 /// q in limbs of 52 bits.
-const Q: [u64; LIMBS] = limbs(&gfq::Q);
+const Q: [u64; LIMBS] = limbs(&order::Q);
 /// -1 / q modulo 2^52.
-const Q_INVERSE: u64 = gfq::Q_INVERSE & LIMB;
+const Q_INVERSE: u64 = order::Q_INVERSE & LIMB;
 /// 2^308 / q, rounded down: 2^320 / q, which has 64 bits, cut.
-const RECIPROCAL: u64 = gfq::RECIPROCAL >> 12;
+const RECIPROCAL: u64 = order::RECIPROCAL >> 12;
 
 /// A number below 2^260 in limbs of 52 bits.
-pub const fn limbs(number: &[u64; gfq::LIMBS]) -> [u64; LIMBS] {
+pub const fn limbs(number: &[u64; order::LIMBS]) -> [u64; LIMBS] {
     let [a, b, c, d, e] = *number;
     [a & LIMB, (a >> 52 | b << 12) & LIMB, (b >> 40 | c << 24) & LIMB, (c >> 28 | d << 36) & LIMB, (d >> 16 | e << 48) & LIMB]
 }
@@ -205,7 +205,7 @@ pub const fn narrow_weight(weight: u128) -> [u64; 2] {
 }
 
 /// The number with these limbs of 52 bits.
-pub const fn whole(limbs: &[u64; LIMBS]) -> [u64; gfq::LIMBS] {
+pub const fn whole(limbs: &[u64; LIMBS]) -> [u64; order::LIMBS] {
     let [a, b, c, d, e] = *limbs;
     [a | b << 52, b >> 12 | c << 40, c >> 24 | d << 28, d >> 36 | e << 16, e >> 48]
 }

@@ -1,6 +1,7 @@
 //! Several products at a time, in 52-bit limbs.
 
-use super::{Lanes, is_below, negative_inverse_wide, power_of_two, subtract};
+use super::lanes::Lanes;
+use crate::limbs::{is_below, negative_inverse_wide, power_of_two, subtract};
 use crate::simd::fma::{Eight, Four, Quad};
 use crate::simd::ifma::{Ifma, LIMB, LIMB_BITS, Octet};
 

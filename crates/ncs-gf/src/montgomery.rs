@@ -1,15 +1,20 @@
-//! Products modulo a large odd number, of 1024 or 2048 bits, many at a time.
+//! Montgomery products modulo a large odd number, of 1024 or 2048 bits, many at a time: the
+//! arithmetic of the groups of homomorphic hashes.
 //!
 //! Numbers are in Montgomery's form (Math. Comp. 44, 1985) and stored in tables, one after the
 //! other, in the layout of [`Lanes`]. A multiplication takes one number for each lane, each from
 //! its own place. An algorithm is therefore written once for one lane, for four and for eight.
 
 #[cfg(target_arch = "x86_64")]
-use super::simd::{fma, ifma::Ifma};
+use crate::simd::{fma, ifma::Ifma};
+
+pub use crate::limbs::{is_below, negative_inverse, negative_inverse_wide, power_of_two, subtract};
+pub use lanes::Lanes;
 pub use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub use several::{Instructions, Several};
 
+mod lanes;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod several;
@@ -51,87 +56,6 @@ impl Multiplier {
             Self::Four(_) => "AVX2 and FMA",
             Self::Portable => "plain Rust",
         }
-    }
-}
-
-/// Multiplication of numbers modulo an odd number, in parallel lanes.
-pub trait Lanes: Sync {
-    /// One number in each lane.
-    type Wide: Copy;
-
-    /// Numbers multiplied at a time.
-    const WIDTH: usize;
-
-    /// 64-bit limbs of a number in a table.
-    const STRIDE: usize;
-
-    /// The factor that brings a number into Montgomery's form, in 64-bit limbs.
-    fn square(&self) -> Vec<u64>;
-
-    /// Writes the number with these 64-bit limbs, at most as many as the modulus has, without
-    /// conversion.
-    fn write(&self, limbs: &[u64], place: &mut [u64]);
-
-    /// The limbs of the number stored there, without conversion, below the modulus.
-    fn read(&self, place: &[u64]) -> Vec<u64>;
-
-    /// The numbers at these places of a table, one for each lane.
-    fn gather(&self, table: &[u64], places: &[u32]) -> Self::Wide;
-
-    /// Writes the first lanes' numbers, one for each of the places.
-    fn scatter(&self, wide: &Self::Wide, table: &mut [u64], places: &[u32]);
-
-    /// The products, lane by lane.
-    fn mul(&self, a: &Self::Wide, b: &Self::Wide) -> Self::Wide;
-}
-
-/// -1 / `odd` modulo 2^64, by Newton's iteration.
-pub const fn negative_inverse(odd: u64) -> u64 {
-    let (mut inverse, mut step) = (odd, 0);
-    while step < 6 {
-        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
-        step += 1;
-    }
-    inverse.wrapping_neg()
-}
-
-/// The same modulo 2^128, by one more step.
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
-pub const fn negative_inverse_wide(odd: u128) -> u128 {
-    let inverse = negative_inverse(odd as u64).wrapping_neg() as u128;
-    inverse.wrapping_mul(2_u128.wrapping_sub(odd.wrapping_mul(inverse))).wrapping_neg()
-}
-
-/// 2^`exponent` modulo `modulus`, whose top bit is set.
-pub fn power_of_two(exponent: usize, modulus: &[u64]) -> Vec<u64> {
-    let mut power = vec![0; modulus.len()];
-    power[0] = 1;
-    for _ in 0..exponent {
-        let mut carry = 0;
-        for limb in &mut power {
-            let top = *limb >> 63;
-            *limb = *limb << 1 | carry;
-            carry = top;
-        }
-        if carry == 1 || !is_below(&power, modulus) {
-            subtract(&mut power, modulus);
-        }
-    }
-    power
-}
-
-/// Whether a < b, where both have the same number of limbs.
-pub fn is_below(a: &[u64], b: &[u64]) -> bool {
-    a.iter().rev().lt(b.iter().rev())
-}
-
-/// a - b modulo a power of 2.
-pub fn subtract(a: &mut [u64], b: &[u64]) {
-    let mut borrow = false;
-    for (a, &b) in a.iter_mut().zip(b) {
-        let (first, is_first) = a.overflowing_sub(b);
-        let (second, is_second) = first.overflowing_sub(u64::from(borrow));
-        (*a, borrow) = (second, is_first || is_second);
     }
 }
 

@@ -1,6 +1,7 @@
 //! One product at a time, in 64-bit limbs.
 
-use super::{Lanes, is_below, negative_inverse, power_of_two, subtract};
+use super::lanes::Lanes;
+use crate::limbs::{is_below, negative_inverse, power_of_two, split, subtract};
 
 /// A modulus of `L` limbs, whose top bit is set.
 #[derive(Debug)]
@@ -77,10 +78,4 @@ impl<const L: usize> Lanes for Portable<L> {
     fn mul(&self, a: &[u64; L], b: &[u64; L]) -> [u64; L] {
         self.product(a, b)
     }
-}
-
-/// The low and the high half.
-#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
-fn split(number: u128) -> (u64, u64) {
-    (number as u64, (number >> 64) as u64)
 }
