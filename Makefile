@@ -63,7 +63,7 @@ wasm:
 # Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which are found, and a hundred thousand right blocks, of which
 # all pass.
 proofs:
-	$(CARGO) test --locked --release --package ncs-codec --lib -- --ignored --nocapture rlnc_q::tests
+	$(CARGO) test --locked --release --package ncs-codec --lib -- --ignored --nocapture gfq::tests
 
 # The arithmetic and what sits on it: under AddressSanitizer, under valgrind, and on emulated processors that lack instruction sets,
 # which takes qemu-x86_64 (Debian: qemu-user).

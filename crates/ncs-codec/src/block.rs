@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+pub use ncs_gf::gfq::{BYTES as ELEMENT_BYTES, Q_BYTES as Q};
+
 /// The combination of a generation's n source blocks that a block is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Vector {
@@ -20,10 +22,10 @@ pub enum Vector {
     Shard(u16),
     /// The RaptorQ repair symbol with this encoding symbol id; the first is n.
     Symbol(u32),
-    /// n coefficients over the prime field, of 32 bits each, big-endian: a block coded from the
+    /// n coefficients over GF(q), of 32 bits each, big-endian: a block coded from the
     /// source itself.
     Narrow(Bytes),
-    /// n coefficients over the prime field, of [`ELEMENT_BYTES`] each, big-endian: a recoded block.
+    /// n coefficients over GF(q), of [`ELEMENT_BYTES`] each, big-endian: a recoded block.
     Wide(Bytes),
 }
 
@@ -41,16 +43,7 @@ impl Vector {
     }
 }
 
-/// The order q of the prime field, big-endian: the first prime of 257 bits that `docs/protocol.md`,
-/// appendix A, derives.
-pub const Q: [u8; ELEMENT_BYTES] = [
-    0x01, 0x0b, 0x91, 0xc6, 0x45, 0x38, 0x9f, 0xaa, 0x41, 0x53, 0xfe, 0x53, 0xb8, 0xf2, 0x1b, 0x98, 0x93, 0x73, 0x81, 0xb6, 0x06,
-    0x31, 0xa3, 0x92, 0x08, 0x43, 0xc5, 0xf2, 0xf4, 0x9a, 0xc0, 0x49, 0x17,
-];
-/// Bytes of an element of the prime field.
-pub const ELEMENT_BYTES: usize = 33;
-
-/// Whether these bytes are elements of the prime field, each below q, so that every element has one
+/// Whether these bytes are elements of GF(q), each below q, so that every element has one
 /// encoding.
 pub fn are_elements(bytes: &[u8]) -> bool {
     let (elements, rest) = bytes.as_chunks::<ELEMENT_BYTES>();

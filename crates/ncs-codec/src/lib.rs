@@ -9,15 +9,19 @@ use crate::shape::{Codec, Generation};
 
 pub mod block;
 mod elimination;
-pub mod hash;
+pub mod gfq;
 pub mod numbers;
 mod raptor;
 pub mod raptor10;
 pub mod raptorq;
 pub mod rlnc;
-pub mod rlnc_q;
 pub mod rs;
 pub mod shape;
+
+/// The former path of [`gfq`], for callers that have not followed yet.
+#[doc(hidden)]
+pub use gfq as rlnc_q;
+pub use gfq::hash;
 
 /// The effect of a block on a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,7 @@ pub enum Codec {
     },
     /// RaptorQ (RFC 6330): any number of repair symbols follow the n source blocks.
     RaptorQ,
-    /// Random linear combinations over a prime field of 257 bits, without limit. A party with the
+    /// Random linear combinations over GF(q), a prime field of 257 bits, without limit. A party with the
     /// homomorphic hashes of the source blocks can tell right blocks from wrong ones, and therefore
     /// recode from right ones alone.
     RlncQ {
@@ -71,10 +71,10 @@ impl Codec {
     /// Maximum number of blocks of a generation with Reed-Solomon, including parity blocks, because
     /// the field has 256 elements.
     pub const SHARDS_MAX: u16 = 256;
-    /// Maximum number of blocks of a generation over the prime field: coefficients of recoded
+    /// Maximum number of blocks of a generation over GF(q): coefficients of recoded
     /// blocks have 33 bytes each, and travel with them.
     pub const WIDE_N_MAX: u16 = 256;
-    /// Bytes of a word. Blocks over the prime field are whole multiples of it.
+    /// Bytes of a word. Blocks over GF(q) are whole multiples of it.
     pub const WORD_BYTES: u32 = 32;
     /// Maximum bytes of the homomorphic hashes of a segment.
     pub const HASHES_MAX: u64 = 16 << 20;
@@ -89,7 +89,7 @@ impl Codec {
         matches!(self, Self::RlncQ { .. })
     }
 
-    /// Payload bytes of a coded block, if source blocks have `block_bytes`. Over the prime field, a
+    /// Payload bytes of a coded block, if source blocks have `block_bytes`. Over GF(q), a
     /// coded word may be one bit longer than a source word; the bits follow the words.
     pub const fn coded_bytes(self, block_bytes: u32) -> u32 {
         match self {
@@ -226,7 +226,7 @@ impl Shape {
         self.block_bytes
     }
 
-    /// Words of a block over the prime field.
+    /// Words of a block over GF(q).
     pub const fn words(&self) -> usize {
         (self.block_bytes / Codec::WORD_BYTES) as usize
     }
@@ -326,7 +326,7 @@ pub enum ShapeError {
         /// Blocks of a generation.
         n_max: u16,
     },
-    /// A block size that is not a whole number of words of the prime field.
+    /// A block size that is not a whole number of words of GF(q).
     #[error("blocks of {0} bytes: over the prime field the size must be a multiple of 32 bytes")]
     Words(u32),
     /// So many blocks of a generation that their coefficients would be larger than a block.

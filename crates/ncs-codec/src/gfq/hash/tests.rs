@@ -6,7 +6,9 @@ use rand::rngs::SmallRng;
 
 use super::group::{derived, limbs, machine};
 use super::*;
-use ncs_gf::gfq::Element;
+use crate::gfq::Shape;
+use ncs_gf::gfq::{self, Element};
+use ncs_gf::montgomery::Multiplier;
 
 pub(super) fn big(limbs: &[u64]) -> BigUint {
     BigUint::from_bytes_be(&group::bytes(limbs))
@@ -57,9 +59,9 @@ fn parameters_are_the_first_primes_of_their_derivation() {
 /// 2.15 made and anyone can check.
 #[test]
 fn parameters_are_proven_prime() {
-    prove(&q(), include_str!("../../tests/vectors/hash/q.ecpp"));
-    prove(&p_of(Group::P1024), include_str!("../../tests/vectors/hash/p1024.ecpp"));
-    prove(&p_of(Group::P2048), include_str!("../../tests/vectors/hash/p2048.ecpp"));
+    prove(&q(), include_str!("../../../tests/vectors/hash/q.ecpp"));
+    prove(&p_of(Group::P1024), include_str!("../../../tests/vectors/hash/p1024.ecpp"));
+    prove(&p_of(Group::P2048), include_str!("../../../tests/vectors/hash/p2048.ecpp"));
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn a_certificate_proves_no_other_number() {
     // The same curve and multiples, modulo a number without small factors.
     let others = (1_u32..).map(|step| q() + 2 * step);
     let other = others.into_iter().find(|number| (3_u32..2000).all(|factor| number % factor != BigUint::ZERO));
-    prove(&other.expect("there are many"), include_str!("../../tests/vectors/hash/q.ecpp"));
+    prove(&other.expect("there are many"), include_str!("../../../tests/vectors/hash/q.ecpp"));
 }
 
 /// Goldwasser and Kilian's theorem, line by line: on y² = x³ + a x + b modulo N lies a point P; m =

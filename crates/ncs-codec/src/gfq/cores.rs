@@ -5,11 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::{Arithmetic, Coded, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape, Vector, pack};
-use crate::hash::{Batch, Exponent, Group};
+use super::arithmetic::{Arithmetic, Decode, Encode, Kept, NotKept, Rebuilt, Recode};
+use super::block::{Coded, Vector, pack};
+use super::hash::batch::Batch;
+use super::hash::powers::Exponent;
+use super::shape::Shape;
+use crate::shape::HashGroup as Group;
+use ncs_gf::dense::Failed;
 use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{self, Element, WORD_BYTES, matrix};
-use ncs_gf::modp::Multiplier;
+use ncs_gf::montgomery::Multiplier;
 
 /// The CPU, which does not fail. It has a number of threads, of which a call starts as many as it
 /// has parts for.

@@ -7,12 +7,44 @@ use std::thread;
 use shake::Shake256;
 use shake::digest::{ExtendableOutput, Update, XofReader};
 
-use super::powers::{Machine, Powers};
-use super::{Exponent, Group};
+use super::powers::{Exponent, Machine, Powers};
+use crate::gfq::shape::Shape;
+use crate::shape::HashGroup as Group;
 use ncs_gf::gfq;
 #[cfg(target_arch = "x86_64")]
-use ncs_gf::modp::Several;
-use ncs_gf::modp::{Multiplier, Portable, is_below, subtract};
+use ncs_gf::montgomery::Several;
+use ncs_gf::montgomery::{Multiplier, Portable, is_below, subtract};
+
+impl Group {
+    /// p, in limbs of 64 bits, the least significant first.
+    pub fn modulus(self) -> &'static [u64] {
+        &Parameters::of(self).p
+    }
+
+    /// The first generators, at least `count`, each a number below p in as many limbs. The first
+    /// call derives them, once in a process, by a power modulo p each.
+    ///
+    /// # Panics
+    /// If there are more than [`Shape::WORDS_MAX`].
+    pub fn generators(self, count: usize) -> Arc<[Box<[u64]>]> {
+        assert!(count <= usize::from(Shape::WORDS_MAX), "a block of {count} words");
+        Parameters::of(self).generators(self, count)
+    }
+
+    /// The product of the first generators, each to the power of its exponent: big-endian,
+    /// [`Self::hash_bytes`] long.
+    pub fn power(self, multiplier: Multiplier, exponents: &[Exponent]) -> Vec<u8> {
+        bytes(&Parameters::of(self).fixed(self, multiplier, exponents))
+    }
+
+    /// The label from which generators are derived, followed by their numbers.
+    pub(super) const fn generator_label(self) -> &'static str {
+        match self {
+            Self::P1024 => "g",
+            Self::P2048 => "p2048g",
+        }
+    }
+}
 
 /// A group and its data kept in this process.
 pub(super) struct Parameters {

@@ -1,6 +1,10 @@
 //! Collection of blocks until a generation has enough independent ones.
 
-use super::{Arithmetic, Coded, Cores, Decode, Error, Rebuilt, Shape, Vector};
+use super::arithmetic::{Arithmetic, Decode, Rebuilt};
+use super::block::{Coded, Vector};
+use super::cores::Cores;
+use super::error::Error;
+use super::shape::Shape;
 use crate::Outcome;
 use ncs_gf::gfq::{Element, Factor, Sum};
 

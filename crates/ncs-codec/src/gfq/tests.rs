@@ -1,12 +1,16 @@
 //! Blocks from one end to the other, and the traps of homomorphic hashing, each by its name.
 
+use std::sync::Arc;
+
 use num_bigint::BigUint;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
+use super::block::pack;
+use super::hash::{Batch, Finding, Group, Hashes, WEIGHT_BITS, shake_256, sort_out};
 use super::*;
 use crate::Outcome;
-use crate::hash::{Finding, Hashes, WEIGHT_BITS, shake_256, sort_out};
+use ncs_gf::gfq::{self, Element, WORD_BYTES};
 
 fn shape(n: u16, words: u16) -> Shape {
     Shape::new(n, words).expect("a shape")

@@ -9,10 +9,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::Exponent;
 use ncs_gf::gfq;
-use ncs_gf::modp::Lanes;
+use ncs_gf::montgomery::Lanes;
 use ncs_gf::simd::cache::prefetch;
+
+/// An exponent: a number of 320 bits, of which those above q's do not count.
+pub type Exponent = [u64; gfq::LIMBS];
 
 /// The arithmetic that a group needs.
 pub(super) trait Powers: Send + Sync {
