@@ -11,7 +11,7 @@ pub mod block;
 mod elimination;
 pub mod gfq;
 pub mod numbers;
-mod raptor;
+pub mod raptor;
 pub mod raptor10;
 pub mod raptorq;
 pub mod rlnc;

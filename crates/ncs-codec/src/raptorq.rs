@@ -17,6 +17,7 @@
 mod decoder;
 mod dense;
 mod encoder;
+mod error;
 mod generator;
 mod object;
 mod parameters;
@@ -25,105 +26,13 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{Decoder, DecodingPlan, deficit};
-pub use dense::Inverse;
-pub use dense::precode;
+pub use decoder::{Decoder, DecodingPlan, Method, Solver, deficit};
+pub use dense::{DENSE_K_MAX, Inverse, precode};
 pub use encoder::{Encoder, EncodingPlan};
+pub use error::Error;
 pub use generator::Generator;
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
-pub(super) use parameters::next_prime;
 pub use parameters::{Parameters, Tuple};
-pub(super) use tables::RANDOM;
 
 pub use super::raptor::{Arrival, Plan};
-
-use std::sync::Arc;
-
-use ncs_gf::dense::Failed;
-
-/// The method of finding missing symbols. All methods succeed on the same sets of symbols.
-#[derive(Debug, Clone, Default)]
-pub enum Method {
-    /// Inactivation decoding (RFC 6330, section 5.4.2): sparse as far as the structure is, for
-    /// every K.
-    #[default]
-    Inactivation,
-    /// Dense inversion of the whole system: the first scheme of the thesis of Vicente (2015). For K
-    /// up to [`DENSE_K_MAX`].
-    Inversion,
-    /// Inversion of the missing source symbols' part of the repair symbols only: the second scheme,
-    /// matrix-dimensionality reduction (Guo 2014), with the inverse that source symbols have in
-    /// common. For K up to [`DENSE_K_MAX`].
-    Reduction(Arc<Inverse>),
-}
-
-/// Maximum number of source symbols for the methods with dense matrices: their memory grows with
-/// the square of K, and the time of the first with its cube.
-pub const DENSE_K_MAX: u32 = 4096;
-
 pub use crate::block::ESI_END;
-
-/// Why a block or object cannot be encoded or decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// A number of source symbols that no block has.
-    #[error("{k} source symbols: a source block must have 1 to 56403")]
-    Symbols {
-        /// Source symbols.
-        k: u32,
-    },
-    /// Too many source symbols for a method with dense matrices.
-    #[error("{k} source symbols: dense matrices support at most 4096")]
-    Dense {
-        /// Source symbols.
-        k: u32,
-    },
-    /// Symbols, or a block, with a wrong length.
-    #[error("got {length} bytes, expected {expected}")]
-    Length {
-        /// The given length in bytes.
-        length: usize,
-        /// The required length in bytes.
-        expected: usize,
-    },
-    /// An encoding symbol id that does not fit into 24 bits.
-    #[error("encoding symbol {esi}: ids must be below 2^24")]
-    Esi {
-        /// The id.
-        esi: u32,
-    },
-    /// A source block that the object does not have.
-    #[error("source block {block} is out of range: the object has {blocks}")]
-    Block {
-        /// Its number.
-        block: u8,
-        /// Blocks of the object.
-        blocks: u8,
-    },
-    /// A plan, or a stored inverse, for another K', or for other symbols.
-    #[error("the plan or stored inverse belongs to other symbols")]
-    Mismatch,
-    /// Invalid transmission information: a field and its value.
-    #[error("{field} must not be {value}")]
-    Oti {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-    },
-    /// The processor of dense matrices has failed.
-    #[error("dense matrices could not be inverted or multiplied")]
-    Algebra,
-    /// Symbols are missing.
-    #[error("{missing} more symbols are needed")]
-    Incomplete {
-        /// Lower bound of their number.
-        missing: usize,
-    },
-}
-
-impl From<Failed> for Error {
-    fn from(_: Failed) -> Self {
-        Self::Algebra
-    }
-}

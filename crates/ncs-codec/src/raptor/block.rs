@@ -1,6 +1,7 @@
 //! A source block with its intermediate symbols, of which all encoding symbols are sums.
 
-use super::{Plan, System};
+use super::plan::Plan;
+use super::system::{System, columns};
 use ncs_gf::Kernels;
 use ncs_gf::simd::Line;
 
@@ -37,7 +38,7 @@ impl Block {
             out.copy_from_slice(&self.source[esi as usize * self.symbol_bytes..][..self.symbol_bytes]);
             return;
         }
-        self.sum(&super::columns(system, esi), out);
+        self.sum(&columns(system, esi), out);
     }
 
     /// The sum of some intermediate symbols.

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use super::plan::Plan;
+use super::planning::{decoding_plan, solvable};
 use super::rows::index;
-use super::{Plan, System};
+use super::system::System;
 use ncs_gf::Kernels;
 
 /// The result of storing a symbol.
@@ -19,7 +21,7 @@ pub enum Arrival {
 
 /// Symbols of a block in the order of arrival, none twice, at most K + [`SPARE`](Self::SPARE).
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     symbol_bytes: usize,
     symbols: Vec<u8>,
     esis: Vec<u32>,
@@ -130,7 +132,7 @@ impl Held {
         if missing.is_empty() {
             return Ok((missing, None));
         }
-        match super::decoding_plan(system, &self.esis, &missing) {
+        match decoding_plan(system, &self.esis, &missing) {
             Ok(plan) => Ok((missing, Some(plan))),
             Err(deficit) => {
                 self.make_room(system);
@@ -144,7 +146,7 @@ impl Held {
         if !self.is_full() {
             return;
         }
-        let Err(deficit) = super::solvable(system, &self.esis) else { return };
+        let Err(deficit) = solvable(system, &self.esis) else { return };
         // Rows of LDPC, and those of padding, which are behind those of symbols, have no id.
         let of_symbols = deficit.dependent.iter().filter_map(|row| row.checked_sub(system.size().s));
         let dropped: HashSet<u32> = of_symbols.filter_map(|row| self.esis.get(row as usize).copied()).collect();

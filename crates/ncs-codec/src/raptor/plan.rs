@@ -17,7 +17,7 @@
 
 use super::rows::{Rows, index};
 use super::solution::Solution;
-use super::{Size, System, Walk, WalkEnd};
+use super::system::{Size, System, Walk, WalkEnd};
 use ncs_gf::simd::{Kernels, Line, Strip};
 use ncs_gf::sums::{Fold, Step, Sums};
 

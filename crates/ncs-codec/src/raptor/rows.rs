@@ -1,6 +1,6 @@
 //! The binary rows of the system: S of LDPC, then one for each available symbol.
 
-use super::System;
+use super::system::System;
 
 /// Binary rows as lists of columns.
 #[derive(Debug)]

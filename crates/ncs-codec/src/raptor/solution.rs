@@ -17,7 +17,7 @@
 
 use super::peel::Peeled;
 use super::rows::{Rows, index};
-use super::{Size, System};
+use super::system::{Size, System};
 use ncs_gf::gf256::{self, EXP, LOG};
 
 /// How the inactive columns are solved, and all others from them.

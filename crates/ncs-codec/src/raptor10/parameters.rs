@@ -1,10 +1,13 @@
 //! The constants for a number of source symbols, and the rows that tie the intermediate symbols
 //! together (RFC 5053, sections 5.4.2 and 5.4.4).
 
-use super::Error;
+use super::error::Error;
 use super::tables::SYSTEMATIC;
-use crate::raptor::{Size, System, Walk, WalkEnd};
-use crate::raptorq::{RANDOM, next_prime};
+use crate::raptor::{self, RANDOM, Size, System, Walk, WalkEnd, next_prime};
+
+/// Encoding symbol ids are below this. From 65,521 on they repeat the first ones, because ids count
+/// modulo 65,521 (section 5.4.4.4).
+pub const ESI_END: u32 = 1 << 16;
 
 /// The constants of a source block, named as in the RFC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,11 @@ impl Parameters {
         let y = u32::try_from(y % u64::from(Q)).expect("a remainder of a number of 16 bits");
         let d = degree(random(y, 0, 1 << 20));
         Triple { d, a: 1 + random(y, 1, self.l_prime - 1), b: random(y, 2, self.l_prime) }
+    }
+
+    /// The intermediate symbols that add up to encoding symbol `esi`.
+    pub fn columns_of(&self, esi: u32) -> Vec<u32> {
+        raptor::columns(self, esi)
     }
 
     /// m[j, H'] for every j below K + S: the numbers with so many ones in the order of the Gray

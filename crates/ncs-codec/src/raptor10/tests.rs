@@ -1,5 +1,3 @@
-use std::collections::HashSet;
-
 use proptest::prelude::*;
 use rand::RngExt;
 use rand::rngs::SmallRng;
@@ -7,19 +5,12 @@ use rand::seq::SliceRandom;
 
 use super::tables::SYSTEMATIC;
 use super::*;
-use crate::raptor::testing::{bytes, random_esis, rng};
+use crate::raptor::testing::{self, bytes, failures, random_esis, rng, symbol};
 use ncs_gf::Kernels;
 
 /// A block's encoder.
 fn encoder(source: &[u8], symbol_bytes: usize) -> Encoder {
-    let k = u32::try_from(source.len() / symbol_bytes).unwrap();
-    Encoder::new(source.to_vec(), symbol_bytes, &EncodingPlan::new(k).unwrap(), Kernels::detect()).unwrap()
-}
-
-fn symbol(encoder: &Encoder, esi: u32) -> Vec<u8> {
-    let mut symbol = vec![0; encoder.symbol_bytes()];
-    encoder.symbol(esi, &mut symbol).unwrap();
-    symbol
+    testing::encoder(source, symbol_bytes)
 }
 
 /// Both directions for a block of `k` symbols: the same repair symbols, next to the source and up
@@ -171,88 +162,25 @@ fn intermediate_symbols_are_those_of_the_rfc() {
 
 #[test]
 fn repair_symbols_alone_suffice() {
-    let mut rng = rng(5);
-    for (k, symbol_bytes) in [(4, 40), (10, 8), (64, 300), (1000, 16)] {
-        let source = bytes(k as usize * symbol_bytes, &mut rng);
-        let encoder = encoder(&source, symbol_bytes);
-        let mut decoder = Decoder::new(k, symbol_bytes, Kernels::detect()).unwrap();
-        for esi in random_esis(k as usize + 40, 60_000, &mut rng) {
-            decoder.push(k + esi, &symbol(&encoder, k + esi)).unwrap();
-        }
-        assert!(decoder.decode().as_ref() == Ok(&source), "K = {k}");
-    }
+    testing::repair_symbols_alone_suffice(Decoder::new, &[(4, 40), (10, 8), (64, 300), (1000, 16)], 40, |_| 60_000);
 }
 
 #[test]
 fn every_instruction_set_makes_the_same() {
-    let (mut rng, k, symbol_bytes) = (rng(6), 130_u32, 410);
-    let source = bytes(k as usize * symbol_bytes, &mut rng);
-    let plan = EncodingPlan::new(k).unwrap();
-    let esis: Vec<u32> = (k / 3..2 * k).collect();
-    let expected: Vec<Vec<u8>> = esis.iter().map(|&esi| symbol(&encoder(&source, symbol_bytes), esi)).collect();
-    for kernels in Kernels::available() {
-        let encoder = Encoder::new(source.clone(), symbol_bytes, &plan, kernels).unwrap();
-        assert!(esis.iter().zip(&expected).all(|(&esi, expected)| symbol(&encoder, esi) == *expected), "{kernels:?}");
-        let mut decoder = Decoder::new(k, symbol_bytes, kernels).unwrap();
-        esis.iter().zip(&expected).for_each(|(&esi, symbol)| _ = decoder.push(esi, symbol).unwrap());
-        assert!(decoder.decode().as_ref() == Ok(&source), "{kernels:?}");
-    }
+    testing::every_instruction_set_makes_the_same(Decoder::new);
 }
 
 /// Symbols with the same ids in the same order are decoded by the plan that others were decoded by.
 #[test]
 fn a_plan_serves_every_block() {
-    let (mut rng, k) = (rng(7), 77);
-    let esis: Vec<u32> = (5..k + 25).rev().collect();
-    let plan = DecodingPlan::new(k, &esis).unwrap();
-    assert_eq!(plan.missing(), [0, 1, 2, 3, 4]);
-    assert_eq!((plan.plan().inputs(), plan.plan().outputs()), (esis.len(), 5));
-    for _ in 0..3 {
-        let source = bytes(k as usize * 32, &mut rng);
-        let encoder = encoder(&source, 32);
-        let mut decoder = Decoder::new(k, 32, Kernels::detect()).unwrap();
-        for &esi in &esis {
-            assert_eq!(decoder.decode_by(&plan), Err(Error::Mismatch));
-            decoder.push(esi, &symbol(&encoder, esi)).unwrap();
-        }
-        assert!(decoder.decode_by(&plan).as_ref() == Ok(&source) && decoder.decode().as_ref() == Ok(&source));
-    }
+    testing::a_plan_serves_every_block(Decoder::new, 20);
 }
 
 /// When so many symbols are held that no more are taken, and they do not suffice, those that depend
 /// on others make room.
 #[test]
 fn a_full_decoder_makes_room() {
-    let (mut rng, k) = (rng(8), 10);
-    let source = bytes(k as usize * 8, &mut rng);
-    let encoder = encoder(&source, 8);
-    // Repair symbols that have a rank of nine at most, one after the other.
-    let (mut low, mut next) = (Vec::new(), k);
-    while low.len() < k as usize + Decoder::SPARE {
-        low.push(next);
-        let is_low = low.len() < k as usize || deficit(k, &low).unwrap() > 0;
-        if !is_low {
-            low.pop();
-        }
-        next += 1;
-    }
-    let mut decoder = Decoder::new(k, 8, Kernels::detect()).unwrap();
-    for &esi in &low {
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Kept));
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Duplicate));
-    }
-    assert_eq!(decoder.push(next, &symbol(&encoder, next)), Ok(Arrival::Full));
-    assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 1 }));
-    assert!(decoder.received().len() < k as usize + Decoder::SPARE);
-    for esi in 0..k {
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Kept));
-    }
-    assert!(decoder.decode().as_ref() == Ok(&source));
-}
-
-/// Failures of so many trials to solve K + `more` symbols with random ids, on rank alone.
-fn failures(k: u32, more: usize, trials: usize, rng: &mut SmallRng) -> usize {
-    (0..trials).filter(|_| deficit(k, &random_esis(k as usize + more, 65_521, rng)).unwrap() > 0).count()
+    testing::a_full_decoder_makes_room(Decoder::new);
 }
 
 /// 0.85 x 0.567^m for m symbols more than K is what is known of the code. It is for K of a few
@@ -262,7 +190,7 @@ fn failures_are_as_rare_as_is_known() {
     let mut rng = rng(9);
     for (k, trials) in [(250, 600), (1002, 100)] {
         for (more, expected) in [(0, 0.85), (2, 0.273), (5, 0.05), (10, 0.003)] {
-            let count = failures(k, more, trials, &mut rng) as f64;
+            let count = failures::<Parameters>(k, more, 65_521, trials, &mut rng) as f64;
             println!("K = {k}, {more} more: {count} of {trials}");
             let mean = expected * trials as f64;
             assert!((count - mean).abs() <= 5.0 * mean.sqrt() + 2.0, "K = {k}, {more} more: {count} failures of {trials}");
@@ -272,12 +200,8 @@ fn failures_are_as_rare_as_is_known() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
+    testing::what_does_not_fit_is_refused(Decoder::new);
     let kernels = Kernels::detect();
-    let mut decoder = Decoder::new(10, 8, kernels).unwrap();
-    assert_eq!(decoder.push(ESI_END, &[0; 8]), Err(Error::Esi { esi: ESI_END }));
-    assert_eq!(decoder.push(0, &[0; 7]), Err(Error::Length { length: 7, expected: 8 }));
-    assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 10 }));
-    assert!(Decoder::new(10, 0, kernels).is_err());
     for k in [0, 3, 8193, u32::MAX] {
         assert_eq!(Parameters::new(k), Err(Error::Symbols { k }));
         assert_eq!(Decoder::new(k, 8, kernels).unwrap_err(), Error::Symbols { k });
@@ -285,27 +209,13 @@ fn what_does_not_fit_is_refused() {
         assert_eq!(deficit(k, &[]), Err(Error::Symbols { k }));
     }
     let plan = EncodingPlan::new(10).unwrap();
-    assert_eq!(Encoder::new(vec![0; 81], 8, &plan, kernels).unwrap_err(), Error::Length { length: 81, expected: 80 });
-    assert_eq!(Encoder::new(vec![0; 88], 8, &plan, kernels).unwrap_err(), Error::Mismatch);
     assert_eq!(Encoder::new(vec![0; 24], 8, &plan, kernels).unwrap_err(), Error::Symbols { k: 3 });
-    assert!(Encoder::new(vec![0; 80], 0, &plan, kernels).is_err());
-    let encoder = Encoder::new(vec![0; 80], 8, &plan, kernels).unwrap();
-    assert_eq!(encoder.symbol(ESI_END, &mut [0; 8]), Err(Error::Esi { esi: ESI_END }));
-    assert_eq!(DecodingPlan::new(10, &[1, 2, 1]), Err(Error::Esi { esi: 1 }));
-    assert_eq!(deficit(10, &[ESI_END]), Err(Error::Esi { esi: ESI_END }));
 }
 
 /// The largest block: a quarter of it lost.
 #[test]
 fn the_largest_block_is_decoded() {
-    let (mut rng, k) = (rng(11), Parameters::K_MAX);
-    let source = bytes(k as usize * 3, &mut rng);
-    let encoder = encoder(&source, 3);
-    let mut decoder = Decoder::new(k, 3, Kernels::detect()).unwrap();
-    for esi in (0..k).filter(|esi| esi % 4 != 0).chain(k + 1000..k + 1000 + k.div_ceil(4) + 30) {
-        decoder.push(esi, &symbol(&encoder, esi)).unwrap();
-    }
-    assert!(decoder.decode().as_ref() == Ok(&source));
+    testing::the_largest_block_is_decoded(Decoder::new, Parameters::K_MAX, 3, 30);
 }
 
 proptest! {
@@ -316,25 +226,10 @@ proptest! {
     fn nothing_that_arrives_panics(
         k in 0..80_u32,
         symbol_bytes in 0..20_usize,
-        symbols in proptest::collection::vec((any::<u32>(), 0..20_usize, any::<u8>()), 0..200),
+        symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        if let Ok(mut decoder) = Decoder::new(k, symbol_bytes, Kernels::detect()) {
-            let mut taken = HashSet::new();
-            for (esi, length, byte) in symbols {
-                // Most of those with small ids fit.
-                let (esi, length) = if small { (esi % 300, symbol_bytes) } else { (esi, length) };
-                if decoder.push(esi, &vec![byte; length]) == Ok(Arrival::Kept) {
-                    prop_assert!(taken.insert(esi));
-                    if decoder.is_ready() {
-                        match decoder.decode() {
-                            Ok(block) => prop_assert_eq!(block.len(), k as usize * symbol_bytes),
-                            Err(error) => prop_assert!(matches!(error, Error::Incomplete { .. }), "{error}"),
-                        }
-                    }
-                }
-                prop_assert!(decoder.received().len() <= k as usize + Decoder::SPARE);
-            }
-        }
+        let is_incomplete = |error: &Error| matches!(error, Error::Incomplete { .. });
+        testing::nothing_that_arrives_panics(Decoder::new, is_incomplete, k, symbol_bytes, symbols, small)?;
     }
 }

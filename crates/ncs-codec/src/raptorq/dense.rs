@@ -2,11 +2,15 @@
 //! provides the processor that inverts and multiplies ([`Algebra`]).
 
 use super::encoder::EncodingPlan;
+use super::error::Error;
 use super::parameters::Parameters;
-use super::{DENSE_K_MAX, Error};
 use crate::elimination::{Elimination, Tail};
 use ncs_gf::Kernels;
 use ncs_gf::dense::{Algebra, System};
+
+/// Maximum number of source symbols for the methods with dense matrices: their memory grows with
+/// the square of K, and the time of the first with its cube.
+pub const DENSE_K_MAX: u32 = 4096;
 
 /// Received symbols, one after the other, and their ids.
 #[derive(Debug, Clone, Copy)]

@@ -3,9 +3,12 @@
 
 use std::ops::Range;
 
+use super::decoder::{Decoder, Method};
 use super::encoder::{Encoder, EncodingPlan};
+use super::error::Error;
 use super::parameters::Parameters;
-use super::{Arrival, Decoder, ESI_END, Error, Method};
+use crate::block::ESI_END;
+use crate::raptor::Arrival;
 use ncs_gf::Kernels;
 
 /// `Partition[I, J]` (section 4.4.1.2): I items in J parts whose sizes differ by at most one, the

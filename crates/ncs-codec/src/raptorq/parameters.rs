@@ -1,8 +1,9 @@
 //! The constants for a number of source symbols, K' and Table 2, and the rows that tie the
 //! intermediate symbols together (RFC 6330, sections 5.3.3.3, 5.3.5 and 5.6).
 
-use super::Error;
-use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
+use super::error::Error;
+use super::tables::{DEGREES, SYSTEMATIC};
+use crate::raptor::{self, RANDOM, next_prime};
 use ncs_gf::gf256;
 
 /// The constants of a source block, named as in the RFC.
@@ -117,6 +118,11 @@ impl Parameters {
         of_lt
     }
 
+    /// The intermediate symbols that add up to encoding symbol `esi`.
+    pub fn columns_of(&self, esi: u32) -> Vec<u32> {
+        raptor::columns(self, esi)
+    }
+
     /// The two rows in which MT of the HDPC constraint has ones in `column`, one of the first K' +
     /// S - 1 (section 5.3.3.3).
     pub fn hdpc_pair(&self, column: u32) -> [u32; 2] {
@@ -182,9 +188,4 @@ fn doubled(elements: u128) -> u128 {
     const LOW: u128 = u128::from_ne_bytes([0x7F; 16]);
     const ONES: u128 = u128::from_ne_bytes([1; 16]);
     ((elements & LOW) << 1) ^ (((elements >> 7) & ONES) * 0x1D)
-}
-
-pub(crate) fn next_prime(from: u32) -> u32 {
-    let is_prime = |n: &u32| (2..).take_while(|divisor| divisor * divisor <= *n).all(|divisor| !n.is_multiple_of(divisor));
-    (from..).find(is_prime).expect("there is a larger prime")
 }

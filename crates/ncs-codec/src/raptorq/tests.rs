@@ -7,11 +7,12 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use super::tables::{DEGREES, RANDOM, SYSTEMATIC};
+use super::tables::{DEGREES, SYSTEMATIC};
 use super::*;
-use crate::raptor::testing::{bytes, random_esis, rng};
+use crate::raptor::RANDOM;
+use crate::raptor::testing::{self, bytes, failures, random_esis, rng, symbol};
 use crate::raptor10;
-use ncs_gf::dense::{Algebra, Cores, System};
+use ncs_gf::dense::{Algebra, Cores, Failed, System};
 use ncs_gf::{Kernels, gf256};
 
 fn is_prime(n: u32) -> bool {
@@ -20,14 +21,12 @@ fn is_prime(n: u32) -> bool {
 
 /// A block's encoder.
 fn encoder(source: &[u8], symbol_bytes: usize) -> Encoder {
-    let k = u32::try_from(source.len() / symbol_bytes).unwrap();
-    Encoder::new(source.to_vec(), symbol_bytes, &EncodingPlan::new(k).unwrap(), Kernels::detect()).unwrap()
+    testing::encoder(source, symbol_bytes)
 }
 
-fn symbol(encoder: &Encoder, esi: u32) -> Vec<u8> {
-    let mut symbol = vec![0; encoder.symbol_bytes()];
-    encoder.symbol(esi, &mut symbol).unwrap();
-    symbol
+/// A decoder without dense matrices.
+fn inactivating(k: u32, symbol_bytes: usize, kernels: Kernels) -> Result<Decoder, Error> {
+    Decoder::new(k, symbol_bytes, Method::Inactivation, kernels)
 }
 
 /// The same block in the other implementation.
@@ -348,82 +347,25 @@ fn dense_methods_end_at_their_limit() {
 
 #[test]
 fn repair_symbols_alone_suffice() {
-    let mut rng = rng(5);
-    for (k, symbol_bytes) in [(1, 40), (10, 8), (64, 300), (1000, 16)] {
-        let source = bytes(k as usize * symbol_bytes, &mut rng);
-        let encoder = encoder(&source, symbol_bytes);
-        let mut decoder = Decoder::new(k, symbol_bytes, Method::Inactivation, Kernels::detect()).unwrap();
-        for esi in random_esis(k as usize + 4, ESI_END - k, &mut rng) {
-            decoder.push(k + esi, &symbol(&encoder, k + esi)).unwrap();
-        }
-        assert!(decoder.decode().as_ref() == Ok(&source), "K = {k}");
-    }
+    testing::repair_symbols_alone_suffice(inactivating, &[(1, 40), (10, 8), (64, 300), (1000, 16)], 4, |k| ESI_END - k);
 }
 
 #[test]
 fn every_instruction_set_makes_the_same() {
-    let (mut rng, k, symbol_bytes) = (rng(6), 130_u32, 410);
-    let source = bytes(k as usize * symbol_bytes, &mut rng);
-    let plan = EncodingPlan::new(k).unwrap();
-    let esis: Vec<u32> = (k / 3..2 * k).collect();
-    let expected: Vec<Vec<u8>> = esis.iter().map(|&esi| symbol(&encoder(&source, symbol_bytes), esi)).collect();
-    for kernels in Kernels::available() {
-        let encoder = Encoder::new(source.clone(), symbol_bytes, &plan, kernels).unwrap();
-        assert!(esis.iter().zip(&expected).all(|(&esi, expected)| symbol(&encoder, esi) == *expected), "{kernels:?}");
-        let mut decoder = Decoder::new(k, symbol_bytes, Method::Inactivation, kernels).unwrap();
-        esis.iter().zip(&expected).for_each(|(&esi, symbol)| _ = decoder.push(esi, symbol).unwrap());
-        assert!(decoder.decode().as_ref() == Ok(&source), "{kernels:?}");
-    }
+    testing::every_instruction_set_makes_the_same(inactivating);
 }
 
 /// Symbols with the same ids in the same order are decoded by the plan that others were decoded by.
 #[test]
 fn a_plan_serves_every_block() {
-    let (mut rng, k) = (rng(7), 77);
-    let esis: Vec<u32> = (5..k + 9).rev().collect();
-    let plan = DecodingPlan::new(k, &esis).unwrap();
-    assert_eq!(plan.missing(), [0, 1, 2, 3, 4]);
-    for _ in 0..3 {
-        let source = bytes(k as usize * 32, &mut rng);
-        let encoder = encoder(&source, 32);
-        let mut decoder = Decoder::new(k, 32, Method::Inactivation, Kernels::detect()).unwrap();
-        for &esi in &esis {
-            assert_eq!(decoder.decode_by(&plan), Err(Error::Mismatch));
-            decoder.push(esi, &symbol(&encoder, esi)).unwrap();
-        }
-        assert!(decoder.decode_by(&plan).as_ref() == Ok(&source) && decoder.decode().as_ref() == Ok(&source));
-    }
+    testing::a_plan_serves_every_block(inactivating, 4);
 }
 
 /// When so many symbols are held that no more are taken, and they do not suffice, those that depend
 /// on others make room.
 #[test]
 fn a_full_decoder_makes_room() {
-    let (mut rng, k) = (rng(8), 10);
-    let source = bytes(k as usize * 8, &mut rng);
-    let encoder = encoder(&source, 8);
-    // Repair symbols that have a rank of nine at most, one after the other.
-    let (mut low, mut next) = (Vec::new(), k);
-    while low.len() < k as usize + Decoder::SPARE {
-        low.push(next);
-        let is_low = low.len() < k as usize || deficit(k, &low).unwrap() > 0;
-        if !is_low {
-            low.pop();
-        }
-        next += 1;
-    }
-    let mut decoder = Decoder::new(k, 8, Method::Inactivation, Kernels::detect()).unwrap();
-    for &esi in &low {
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Kept));
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Duplicate));
-    }
-    assert_eq!(decoder.push(next, &symbol(&encoder, next)), Ok(Arrival::Full));
-    assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 1 }));
-    assert!(decoder.received().len() < k as usize + Decoder::SPARE);
-    for esi in 0..k {
-        assert_eq!(decoder.push(esi, &symbol(&encoder, esi)), Ok(Arrival::Kept));
-    }
-    assert!(decoder.decode().as_ref() == Ok(&source));
+    testing::a_full_decoder_makes_room(inactivating);
 }
 
 /// A sender can choose symbols that are sums of many others. Elimination of all of them would take
@@ -440,20 +382,15 @@ fn symbols_chosen_to_be_dense_are_not_worked_on() {
     assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 1 }));
 }
 
-/// Failures of so many trials to solve K' + `more` symbols with random ids, on rank alone.
-fn failures(k: u32, more: usize, trials: usize, rng: &mut SmallRng) -> usize {
-    (0..trials).filter(|_| deficit(k, &random_esis(k as usize + more, ESI_END, rng)).unwrap() > 0).count()
-}
-
 /// Section 5.8 allows one failure in a hundred, ten thousand and a million. Rank cannot do better
 /// than one in 256 at K'.
 #[test]
 fn failures_are_as_rare_as_the_rfc_demands() {
     let mut rng = rng(9);
-    let at_k = failures(10, 0, 20_000, &mut rng);
+    let at_k = failures::<Parameters>(10, 0, ESI_END, 20_000, &mut rng);
     assert!((40..=200).contains(&at_k), "{at_k} failures of 20,000 at K'");
-    assert!(failures(10, 1, 20_000, &mut rng) <= 6);
-    assert_eq!(failures(101, 2, 2000, &mut rng), 0);
+    assert!(failures::<Parameters>(10, 1, ESI_END, 20_000, &mut rng) <= 6);
+    assert_eq!(failures::<Parameters>(101, 2, ESI_END, 2000, &mut rng), 0);
 }
 
 #[test]
@@ -462,7 +399,7 @@ fn failures_of_millions() {
     for k in [10, 101] {
         let mut rng = rng(u64::from(k));
         let counts = [(0, 100_000), (1, 1_000_000), (2, 1_000_000)].map(|(more, trials)| {
-            let count = failures(k, more, trials, &mut rng);
+            let count = failures::<Parameters>(k, more, ESI_END, trials, &mut rng);
             println!("K = K' = {k}: {count} failures of {trials} with K' + {more} symbols");
             count
         });
@@ -472,21 +409,9 @@ fn failures_of_millions() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let kernels = Kernels::detect();
-    let mut decoder = Decoder::new(10, 8, Method::Inactivation, kernels).unwrap();
-    assert_eq!(decoder.push(ESI_END, &[0; 8]), Err(Error::Esi { esi: ESI_END }));
-    assert_eq!(decoder.push(0, &[0; 7]), Err(Error::Length { length: 7, expected: 8 }));
-    assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 10 }));
-    assert!(Decoder::new(10, 0, Method::Inactivation, kernels).is_err());
+    testing::what_does_not_fit_is_refused(inactivating);
     let plan = EncodingPlan::new(10).unwrap();
-    assert_eq!(Encoder::new(vec![0; 81], 8, &plan, kernels).unwrap_err(), Error::Length { length: 81, expected: 80 });
-    assert_eq!(Encoder::new(vec![0; 88], 8, &plan, kernels).unwrap_err(), Error::Mismatch);
-    assert_eq!(Encoder::new(Vec::new(), 8, &plan, kernels).unwrap_err(), Error::Symbols { k: 0 });
-    assert!(Encoder::new(vec![0; 80], 0, &plan, kernels).is_err());
-    let encoder = Encoder::new(vec![0; 80], 8, &plan, kernels).unwrap();
-    assert_eq!(encoder.symbol(ESI_END, &mut [0; 8]), Err(Error::Esi { esi: ESI_END }));
-    assert_eq!(DecodingPlan::new(10, &[1, 2, 1]), Err(Error::Esi { esi: 1 }));
-    assert_eq!(deficit(10, &[ESI_END]), Err(Error::Esi { esi: ESI_END }));
+    assert_eq!(Encoder::new(Vec::new(), 8, &plan, Kernels::detect()).unwrap_err(), Error::Symbols { k: 0 });
     assert_eq!(deficit(0, &[]), Err(Error::Symbols { k: 0 }));
 }
 
@@ -584,14 +509,7 @@ fn objects_are_those_of_another_implementation() {
 /// The largest block, once, with symbols of a byte.
 #[test]
 fn the_largest_block_is_decoded() {
-    let (mut rng, k) = (rng(11), Parameters::K_MAX);
-    let source = bytes(k as usize, &mut rng);
-    let encoder = encoder(&source, 1);
-    let mut decoder = Decoder::new(k, 1, Method::Inactivation, Kernels::detect()).unwrap();
-    for esi in (0..k).filter(|esi| esi % 4 != 0).chain(k + 1000..k + 1000 + k.div_ceil(4) + 2) {
-        decoder.push(esi, &symbol(&encoder, esi)).unwrap();
-    }
-    assert!(decoder.decode().as_ref() == Ok(&source));
+    testing::the_largest_block_is_decoded(inactivating, Parameters::K_MAX, 1, 2);
 }
 
 proptest! {
@@ -602,26 +520,11 @@ proptest! {
     fn nothing_that_arrives_panics(
         k in 0..80_u32,
         symbol_bytes in 0..20_usize,
-        symbols in proptest::collection::vec((any::<u32>(), 0..20_usize, any::<u8>()), 0..200),
+        symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        if let Ok(mut decoder) = Decoder::new(k, symbol_bytes, Method::Inactivation, Kernels::detect()) {
-            let mut taken = BTreeSet::new();
-            for (esi, length, byte) in symbols {
-                // Most of those with small ids fit.
-                let (esi, length) = if small { (esi % 300, symbol_bytes) } else { (esi, length) };
-                if decoder.push(esi, &vec![byte; length]) == Ok(Arrival::Kept) {
-                    prop_assert!(taken.insert(esi));
-                    if decoder.is_ready() {
-                        match decoder.decode() {
-                            Ok(block) => prop_assert_eq!(block.len(), k as usize * symbol_bytes),
-                            Err(error) => prop_assert!(matches!(error, Error::Incomplete { .. }), "{error}"),
-                        }
-                    }
-                }
-                prop_assert!(decoder.received().len() <= k as usize + Decoder::SPARE);
-            }
-        }
+        let is_incomplete = |error: &Error| matches!(error, Error::Incomplete { .. });
+        testing::nothing_that_arrives_panics(inactivating, is_incomplete, k, symbol_bytes, symbols, small)?;
     }
 
     #[test]
