@@ -34,7 +34,7 @@ use bytes::Bytes;
 use ncs_codec::block::Vector;
 use ncserverd::object::{Generation, SegmentId, Shape, ShapeError};
 
-use crate::symbols::Fountain;
+use crate::fountain::Fountain;
 
 /// The codes of block files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,10 +24,11 @@ use crate::block_file::{self, Code, Fault, Head, Labelled, Set};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
 use crate::encode::REPLAY_BITE_BYTES;
 use crate::flow::{crew_of, flow};
+use crate::fountain::Room;
 use crate::listing::Listing;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::symbols::{Collector, Room, Symbols};
+use crate::symbols::{Collector, Symbols};
 use crate::{Error, shown};
 
 /// A file that came back.

@@ -16,9 +16,10 @@ use ncserverd::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 use crate::block_file::{Code, Head, Label, Set};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
 use crate::flow::{crew_of, flow};
+use crate::fountain::{Fountain, Room};
 use crate::output::{Output, Partial};
 use crate::progress::Progress;
-use crate::symbols::{Fountain, Plans, Room, Source};
+use crate::symbols::{Plans, Source};
 use crate::{Error, is_standard};
 
 /// Raw blocks: which ones.

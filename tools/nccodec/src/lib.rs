@@ -28,6 +28,7 @@ pub mod crew;
 mod decode;
 mod encode;
 mod flow;
+mod fountain;
 mod join;
 mod listing;
 mod output;
@@ -41,9 +42,9 @@ pub use block_file::Code;
 pub use crew::{BITE_BYTES, Choice, Makers};
 pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
+pub use fountain::Fountain;
 pub use join::{Joined, Short};
 pub use split::{ChunkPlan, Stored, encode_chunks};
-pub use symbols::Fountain;
 
 /// A coefficient row as hexadecimal digits.
 pub fn row(key: RowKey, seed: u32, n: u16) -> String {
