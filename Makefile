@@ -5,16 +5,24 @@ RULES := deploy/prometheus
 # What the configurations below deploy/ are tried with.
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
-.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths \
-	bench-sharing bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle
+.PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
+	proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths bench-sharing \
+	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
+	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles
 
 all: check test
 
 # Everything that needs no test run.
-check: format lint docs check-deploy
+check: format circles lint docs check-deploy
 
 format:
 	$(CARGO) fmt --all --check
+
+# That no modules of a crate import each other in a circle; in the crates that are free of circles of
+# files, no files either.
+circles:
+	python3 tools/circles.py
+	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src tools/nccodec/src
 
 # With the benches beside other libraries, which need these only to be linked.
 lint:
