@@ -3,6 +3,88 @@
 //! This crate does no I/O and knows no clock; randomness is an argument. Malformed input is an
 //! [`Error`]; a redundant block is an [`Outcome`]. A decoder allocates by the shape that it was
 //! made with, never by a number from a block.
+//!
+//! # Random linear coding
+//!
+//! A generation of eight blocks; three of its blocks are lost, and three coded ones take their
+//! place:
+//!
+//! ```
+//! use ncs_codec::Outcome;
+//! use ncs_codec::block::Vector;
+//! use ncs_codec::rlnc::{Decoder, Encoder};
+//! use ncs_codec::shape::Shape;
+//! use ncs_gf::{Kernels, RowKey};
+//!
+//! let source: Vec<u8> = (0..500_u16).map(|byte| byte.to_be_bytes()[1]).collect();
+//! let shape = Shape::new(500, 64, 8)?;
+//! let generation = shape.generation(0).expect("a segment has a generation");
+//! let (key, kernels) = (RowKey { key: 7, generation: 0 }, Kernels::detect());
+//! let encoder = Encoder::new(&generation, &source, key, kernels)?;
+//!
+//! let mut decoder = Decoder::new(generation, key, kernels);
+//! // Source blocks travel without padding: the last one is shorter.
+//! for (index, block) in (0..).zip(source.chunks(64)).filter(|(index, _)| index % 3 != 0) {
+//!     assert_eq!(decoder.absorb(&Vector::Source(index), block)?, Outcome::Innovative);
+//! }
+//! for seed in 1.. {
+//!     let mut block = [0; 64];
+//!     encoder.block(seed, &mut block);
+//!     if decoder.absorb(&Vector::Seed(seed), &block)? == Outcome::Complete {
+//!         break;
+//!     }
+//! }
+//! assert_eq!(decoder.into_bytes()?, source);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Reed-Solomon
+//!
+//! Four chunks and two parity chunks, any four of which rebuild the others:
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//!
+//! use ncs_codec::rs::{Code, Matrix};
+//! use ncs_gf::Kernels;
+//!
+//! let (kernels, threads) = (Kernels::detect(), NonZeroUsize::MIN);
+//! let code = Code::new(Matrix::Cauchy, 4, 6)?;
+//! let data = [b"four", b"data", b"chun", b"ks.."].map(|chunk| &chunk[..]);
+//! let (mut p, mut q) = ([0; 4], [0; 4]);
+//! code.encode(kernels, &data, &mut [&mut p[..], &mut q[..]], threads)?;
+//!
+//! // Chunks 0 and 2 are lost.
+//! let chunks = [data[0], data[1], data[2], data[3], &p[..], &q[..]];
+//! let repair = code.repair(kernels, &[1, 3, 4, 5], &[0, 2])?;
+//! let sources: Vec<&[u8]> = repair.sources().iter().map(|&index| chunks[index]).collect();
+//! let (mut first, mut third) = ([0; 4], [0; 4]);
+//! repair.run(kernels, &sources, &mut [&mut first[..], &mut third[..]], threads)?;
+//! assert_eq!((&first, &third), (b"four", b"chun"));
+//! # Ok::<(), ncs_codec::rs::Error>(())
+//! ```
+//!
+//! # RaptorQ
+//!
+//! A block of ten symbols, of which the receiver gets repair symbols alone:
+//!
+//! ```
+//! use ncs_codec::raptorq::{Decoder, Encoder, EncodingPlan, Error, Method};
+//! use ncs_gf::Kernels;
+//!
+//! let source: Vec<u8> = (0..160).collect();
+//! let kernels = Kernels::detect();
+//! let encoder = Encoder::new(source.clone(), 16, &EncodingPlan::new(10)?, kernels)?;
+//! let mut decoder = Decoder::new(10, 16, Method::Inactivation, kernels)?;
+//! let decoded = (10..).find_map(|esi| {
+//!     let mut symbol = [0; 16];
+//!     encoder.symbol(esi, &mut symbol).ok()?;
+//!     decoder.push(esi, &symbol).ok()?;
+//!     decoder.decode().ok()
+//! });
+//! assert_eq!(decoded, Some(source));
+//! # Ok::<(), Error>(())
+//! ```
 
 use crate::block::Vector;
 use crate::shape::{Codec, Generation};

@@ -9,6 +9,24 @@
 //! Sources are stored in a [`Panel`]: it is cut into columns of up to 256 bytes, and the pieces of
 //! all n blocks of a column are adjacent. In the plain layout, the same offset of blocks of 4 KiB
 //! maps to the same few cache sets and to one page each. That costs half the speed from n = 128 on.
+//!
+//! A block lost and found again:
+//!
+//! ```
+//! use ncs_gf::{Kernels, gf256};
+//!
+//! let kernels = Kernels::detect();
+//! let (first, second) = (*b"network ", *b"coding..");
+//! // parity = first + 3 second
+//! let mut parity = first;
+//! kernels.mul_add(&mut parity, &second, 3);
+//!
+//! // second = (parity - first) / 3; a sum is a difference, too.
+//! let mut found = parity;
+//! kernels.add(&mut found, &first);
+//! kernels.scale(&mut found, gf256::inv(3));
+//! assert_eq!(found, second);
+//! ```
 
 use std::ops::Range;
 
