@@ -119,6 +119,7 @@ pub enum Outcome {
 
 /// A block or a call that does not fit the generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A source block with an index outside the generation.
     #[error("source block {index} is out of range: the generation has {n}")]

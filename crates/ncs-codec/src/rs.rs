@@ -155,6 +155,7 @@ pub struct UnknownMatrix(String);
 
 /// An impossible code, or a call that does not fit the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Numbers outside the limits.
     #[error("k = {k}, n = {n}: k must be at least 1 and less than n, and n at most 256")]

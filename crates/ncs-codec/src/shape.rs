@@ -308,6 +308,7 @@ impl Shape {
 
 /// Why numbers are not a segment's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShapeError {
     /// Empty, or above [`Shape::LENGTH_MAX`].
     #[error("a segment of {0} bytes: it must have 1 to {max} bytes", max = Shape::LENGTH_MAX)]

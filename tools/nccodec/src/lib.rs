@@ -105,6 +105,7 @@ fn magic(path: &Path) -> io::Result<[u8; 8]> {
 
 /// Why nothing came out.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// What is to be coded or decoded cannot be read.
     #[error("cannot read {}: {source}", path.display())]

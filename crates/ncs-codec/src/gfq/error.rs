@@ -4,6 +4,7 @@ use ncs_gf::dense::Failed;
 
 /// Why bytes are not a block of a generation, or why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The length does not fit the shape.
     #[error("got {length} bytes, expected {expected}")]

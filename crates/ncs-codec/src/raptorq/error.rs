@@ -5,6 +5,7 @@ use ncs_gf::dense::Failed;
 
 /// Why a block or object cannot be encoded or decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A number of source symbols that no block has.
     #[error("{k} source symbols: a source block must have 1 to 56403")]

@@ -9,6 +9,7 @@ use ncs_gf::montgomery::is_below;
 
 /// Why bytes are not hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The length is not that of n hashes.
     #[error("got {length} bytes of hashes, expected {expected}")]
