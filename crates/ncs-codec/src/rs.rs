@@ -63,7 +63,8 @@ impl Matrix {
     fn is_mds(self, k: usize, n: usize) -> bool {
         match self {
             Self::Cauchy | Self::VandBb | Self::VandJerasure => true,
-            // What the header of ISA-L promises. Beyond it there are chunks that depend on each other: its issue 46.
+            // What the header of ISA-L promises. Beyond it there are chunks that depend on each
+            // other: its issue 46.
             Self::IsalRs => k <= 3 || n - k <= 3 || (k == 4 && n <= 25) || (k == 5 && n <= 10) || (k <= 21 && n - k == 4),
         }
     }

@@ -16,9 +16,9 @@ pub enum Codec {
     },
     /// RaptorQ (RFC 6330): any number of repair symbols follow the n source blocks.
     RaptorQ,
-    /// Random linear combinations over GF(q), a prime field of 257 bits, without limit. A party with the
-    /// homomorphic hashes of the source blocks can tell right blocks from wrong ones, and therefore
-    /// recode from right ones alone.
+    /// Random linear combinations over GF(q), a prime field of 257 bits, without limit. A party
+    /// with the homomorphic hashes of the source blocks can tell right blocks from wrong ones, and
+    /// therefore recode from right ones alone.
     RlncQ {
         /// The group of the hashes.
         group: HashGroup,

@@ -183,7 +183,8 @@ impl Element {
         if *self == Self::ZERO {
             return None;
         }
-        // Invariants: `self` times `a_factor` is a, and times `b_factor` is b, modulo q; both are odd where the loop begins.
+        // Invariants: `self` times `a_factor` is a, and times `b_factor` is b, modulo q; both are
+        // odd where the loop begins.
         let (mut a, mut b, mut a_factor, mut b_factor) = (self.0, Q, Self::ONE, Self::ZERO);
         halve_until_odd(&mut a, &mut a_factor);
         while a != Self::ONE.0 {
@@ -388,7 +389,8 @@ impl WeightedSum {
 
 /// Any number of 320 bits, modulo q: Barrett's method, with the top limb for the quotient.
 fn reduce_wide(limbs: [u64; LIMBS]) -> Element {
-    // At most two too small: one for what the lower limbs, one for what the fraction of the reciprocal would have added.
+    // At most two too small: one for what the lower limbs, one for what the fraction of the
+    // reciprocal would have added.
     let (_, quotient) = split(u128::from(limbs[LIMBS - 1]) * u128::from(RECIPROCAL));
     let mut rest = [0; LIMBS];
     let mut carry = 0;

@@ -136,7 +136,8 @@ mod tests {
         let lane_places: Vec<u32> = (0..u32::try_from(L::WIDTH).unwrap()).collect();
         for (first, a) in (0..).zip(&all) {
             for (second, b) in (0..).zip(&all) {
-                // The other lanes have others, so that a lane that knew of its neighbour would show.
+                // The other lanes have others, so that a lane that knew of its neighbour would
+                // show.
                 let count = u32::try_from(all.len()).unwrap();
                 let places = |at: u32| lane_places.iter().map(|lane| (at + 5 * lane) % count).collect::<Vec<_>>();
                 let product = lanes.mul(&lanes.gather(&table, &places(first)), &lanes.gather(&table, &places(second)));

@@ -81,13 +81,15 @@ impl Kernels {
     /// If the lengths differ.
     pub fn add(&self, dst: &mut [u8], src: &[u8]) {
         assert_eq!(dst.len(), src.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); lengths are equal.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); lengths are equal.
         unsafe { (self.table.add)(dst, src) }
     }
 
     /// `dst[i] = c * dst[i]`.
     pub fn scale(&self, dst: &mut [u8], c: u8) {
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`).
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`).
         unsafe { (self.table.scale)(dst, c) }
     }
 
@@ -97,7 +99,8 @@ impl Kernels {
     /// If the lengths differ.
     pub fn mul_add(&self, dst: &mut [u8], src: &[u8], c: u8) {
         assert_eq!(dst.len(), src.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); lengths are equal.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); lengths are equal.
         unsafe { (self.table.mul_add)(dst, src, c) }
     }
 
@@ -107,8 +110,9 @@ impl Kernels {
         assert_eq!(rows.len(), outs.len());
         assert!(rows.iter().all(|row| row.len() >= strip.count), "rows of {} coefficients", strip.count);
         assert!(outs.iter().all(|out| out.len() >= at), "outs of {at} bytes and more");
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); `Strip::new` has checked
-        // the strip against its lines, and the lines above check rows and outs.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); `Strip::new` has checked the strip against its lines, and the lines above check
+        // rows and outs.
         unsafe { (self.table.combine)(strip, rows, outs, at, accumulate) }
     }
 
@@ -130,8 +134,8 @@ impl Kernels {
             assert!(out.len() >= bytes.end, "outs of {} bytes and more", bytes.end);
             assert!(!is_past_cache || out[bytes.start..].as_ptr().align_offset(Line::BYTES) == 0, "lines of memory");
         }
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); the lines above check all
-        // that the bytes ask for.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); the lines above check all that the bytes ask for.
         unsafe { (self.table.combine_apart)(Apart { sources }, rows, outs, bytes, is_past_cache) }
     }
 
@@ -139,8 +143,9 @@ impl Kernels {
     /// from line `first` of each on.
     pub fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
         assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); row i's lines end at
-        // i * stride + first + source.len() at most, which the line above checks.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); row i's lines end at i * stride + first + source.len() at most, which the line
+        // above checks.
         unsafe { (self.table.spread)(rows, stride, first, factors, source) }
     }
 
@@ -149,7 +154,8 @@ impl Kernels {
     /// # Panics
     /// If a number does not lead to a piece.
     pub fn sum(&self, sums: &Sums, pieces: &mut [Line], width: usize) {
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); it demands nothing else.
         unsafe { (self.table.sum)(sums, pieces, width) }
     }
 
@@ -158,7 +164,8 @@ impl Kernels {
     /// # Panics
     /// If a number does not lead to a piece.
     pub fn fold(&self, fold: &Fold, pieces: &mut [Line], width: usize) {
-        // SAFETY: the table of an instruction set is only reached where `new` found it (see `table`); it demands nothing else.
+        // SAFETY: the table of an instruction set is only reached where `new` found it (see
+        // `table`); it demands nothing else.
         unsafe { (self.table.fold)(fold, pieces, width) }
     }
 }

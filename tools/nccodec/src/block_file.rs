@@ -22,11 +22,12 @@
 //!      16  block check: BLAKE3 of all bytes before it, the first 16
 //! ```
 //!
-//! Integers are big-endian, as on the wire. The head has a check of its own so that a directory can be looked through without
-//! reading payloads.
+//! Integers are big-endian, as on the wire. The head has a check of its own so that a directory can
+//! be looked through without reading payloads.
 //!
-//! With RaptorQ a segment is an object of RFC 6330, and a generation is one of its source blocks: a segment is cut into generations as
-//! section 4.4.1.2 cuts an object into source blocks. With Raptor10 it is the same with RFC 5053.
+//! With RaptorQ a segment is an object of RFC 6330, and a generation is one of its source blocks: a
+//! segment is cut into generations as section 4.4.1.2 cuts an object into source blocks. With
+//! Raptor10 it is the same with RFC 5053.
 
 use std::io::{self, Read};
 
@@ -285,7 +286,8 @@ pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     *first
 }
 
-/// Reads what a file of this kind begins with. What is too short to be one of our files is somebody else's.
+/// Reads what a file of this kind begins with. What is too short to be one of our files is somebody
+/// else's.
 pub(super) fn read_magic(source: &mut impl Read, magic: &mut [u8], expected: [u8; 8], kind: &'static str) -> Result<(), Fault> {
     match source.read_exact(magic) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Fault::Foreign(kind)),
@@ -337,7 +339,8 @@ mod tests {
         let explicit = Vector::Explicit(Bytes::from_static(&[3, 4]));
         let vectors =
             [(0, Vector::Source(1), 64), (2, Vector::Source(0), 44), (1, Vector::Seed(u32::MAX), 64), (0, explicit, 64)];
-        // With Raptor10 a source block of three symbols and one of two, which are filled up to four.
+        // With Raptor10 a source block of three symbols and one of two, which are filled up to
+        // four.
         let symbols = [(0, Q, 0), (2, Q, 0xFF_FFFF), (0, TEN, 2), (1, TEN, 1), (1, TEN, 4), (1, TEN, 0xFFFF)];
         let symbols = symbols.map(|(generation, fountain, esi)| (generation, Label::Symbol(fountain, esi), 64));
         let cases =

@@ -1,4 +1,5 @@
-//! The layout of a chunk file: one of the n files that a file becomes with Reed-Solomon, k of which rebuild it.
+//! The layout of a chunk file: one of the n files that a file becomes with Reed-Solomon, k of which
+//! rebuild it.
 //!
 //! ```text
 //!  0   8  magic 89 4e 43 43 0d 0a 1a 0a      as that of block files
@@ -20,9 +21,10 @@
 //!     16  piece check: BLAKE3 of set, index, number of the stripe (8 bytes) and piece, the first 16
 //! ```
 //!
-//! Integers are big-endian. The head is written last, when length and hash are known: so the file is read once, and may come from a pipe.
-//! A piece's check binds it to its place, so that what a disk has put somewhere else is found as damage. It does not need the head, and a
-//! chunk whose end is gone is good as far as it goes.
+//! Integers are big-endian. The head is written last, when length and hash are known: so the file
+//! is read once, and may come from a pipe. A piece's check binds it to its place, so that what a
+//! disk has put somewhere else is found as damage. It does not need the head, and a chunk whose end
+//! is gone is good as far as it goes.
 
 use std::io::Read;
 

@@ -28,7 +28,8 @@ pub(crate) mod tests;
 /// Who codes a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// `Auto` means the GPU if it can be used, otherwise the CPU; `Cuda` the GPU or an error; `Hybrid` both, or an error.
+    /// `Auto` means the GPU if it can be used, otherwise the CPU; `Cuda` the GPU or an error;
+    /// `Hybrid` both, or an error.
     pub backend: BackendChoice,
     /// Which GPU, as the driver counts them.
     pub gpu: u16,

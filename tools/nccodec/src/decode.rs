@@ -1,8 +1,9 @@
 //! A directory of block files back to the file.
 //!
-//! First the heads of all files are read: which files are blocks, and of what. Then segment after segment is decoded in order,
-//! verified, and written; a generation that is short does not stop the others from being looked at, so that one run tells all
-//! that is missing. Payloads are read once, and all of them, so that every damaged block is named.
+//! First the heads of all files are read: which files are blocks, and of what. Then segment after
+//! segment is decoded in order, verified, and written; a generation that is short does not stop the
+//! others from being looked at, so that one run tells all that is missing. Payloads are read once,
+//! and all of them, so that every damaged block is named.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -42,7 +43,8 @@ pub struct Rebuilt {
     pub blocks: u64,
     /// Files in the directory that were of no use and have been named.
     pub skipped: u64,
-    /// Who decoded how many portions, if a GPU took part: generations, or with source blocks whole segments.
+    /// Who decoded how many portions, if a GPU took part: generations, or with source blocks whole
+    /// segments.
     pub makers: Option<Makers>,
 }
 
@@ -186,9 +188,11 @@ struct Job<'a> {
 
 /// How generations lie in portions.
 enum Place {
-    /// Each is a portion: payloads of n blocks, which the inverse of their rows makes the source of.
+    /// Each is a portion: payloads of n blocks, which the inverse of their rows makes the source
+    /// of.
     Vectors { n: usize, block_bytes: usize },
-    /// Those of a segment are a portion: the symbols that came of each, those in front of which some have to be found.
+    /// Those of a segment are a portion: the symbols that came of each, those in front of which
+    /// some have to be found.
     Symbols(Room),
 }
 
@@ -241,7 +245,8 @@ struct Told {
 /// Where the bytes of a generation are in its portion.
 struct Solved {
     length: usize,
-    /// Of encoding symbols: which of the portion's source blocks it is, the bytes of a symbol, and where each source symbol is.
+    /// Of encoding symbols: which of the portion's source blocks it is, the bytes of a symbol, and
+    /// where each source symbol is.
     symbols: Option<(usize, usize, Vec<Whence>)>,
 }
 
@@ -288,7 +293,8 @@ impl<'a> Job<'a> {
         Ok(Rebuilt { file, bytes: file_bytes, blocks: self.used, skipped: self.skipped, makers: crew.makers() })
     }
 
-    /// The next portion, none if nothing is left. After the first generation that is short there is none, but all others are looked at.
+    /// The next portion, none if nothing is left. After the first generation that is short there is
+    /// none, but all others are looked at.
     fn read(&mut self, rest: &mut &'a [Entry], portion: &mut Portion) -> Option<Told> {
         loop {
             let Some(At { segment, id, shape, generation, mut entries }) = self.at.take().or_else(|| self.enter(rest)) else {
@@ -330,7 +336,8 @@ impl<'a> Job<'a> {
         Some(At { segment, id: most_frequent(entries), shape, generation: 0, entries })
     }
 
-    /// Segments from `from` to before `to` have no block at all. All but the last of a file are of one length.
+    /// Segments from `from` to before `to` have no block at all. All but the last of a file are of
+    /// one length.
     fn absent(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
@@ -447,7 +454,8 @@ impl Filled {
                 portion.input[at * pitch..][..bytes.len()].copy_from_slice(bytes);
                 at
             }
-            // All came, or more came than there is room for, which is rare: then the block is found here.
+            // All came, or more came than there is room for, which is rare: then the block is found
+            // here.
             plan => {
                 self.whole += 1;
                 let at = blocks - self.whole;

@@ -37,9 +37,11 @@ pub struct Raw {
     pub block_bytes: u32,
 }
 
-/// Writes the payloads of coded blocks of `input`, zero-padded to a generation, one behind the other.
+/// Writes the payloads of coded blocks of `input`, zero-padded to a generation, one behind the
+/// other.
 ///
-/// Blocks may have any size here: no stream has such a generation, but another implementation may want to be compared on it.
+/// Blocks may have any size here: no stream has such a generation, but another implementation may
+/// want to be compared on it.
 pub fn encode_raw(raw: &Raw, input: &Path, output: &Path) -> Result<(), Error> {
     let (generation, bytes) = raw.generation(input)?;
     let encoder = Encoder::new(&generation, &bytes, raw.key, Kernels::detect()).expect("the generation has the file's length");
@@ -86,7 +88,8 @@ pub struct Plan {
     pub block_bytes: u32,
     /// Most blocks of a generation, or source symbols of a source block.
     pub n_max: u16,
-    /// Seed of the first block of each generation; further ones count up, modulo 2^32. Or the id of the first encoding symbol.
+    /// Seed of the first block of each generation; further ones count up, modulo 2^32. Or the id of
+    /// the first encoding symbol.
     pub first: u32,
     /// How many blocks.
     pub amount: Amount,
@@ -140,7 +143,8 @@ pub struct Coded {
     pub generations: u64,
     /// Block files written.
     pub blocks: u64,
-    /// Who coded how many portions, if a GPU took part: generations, or with source blocks whole segments.
+    /// Who coded how many portions, if a GPU took part: generations, or with source blocks whole
+    /// segments.
     pub makers: Option<Makers>,
 }
 
@@ -154,7 +158,8 @@ impl fmt::Display for Coded {
 
 /// Writes block files of `input` into `directory`, which is made if there is none.
 ///
-/// The file is read twice, because every block carries the hash of the whole. Standard input is kept in a file meanwhile.
+/// The file is read twice, because every block carries the hash of the whole. Standard input is
+/// kept in a file meanwhile.
 pub fn encode(plan: &Plan, input: &Path, directory: &Path, choice: Choice) -> Result<Coded, Error> {
     encode_by(plan, input, directory, |demand| crew_of(choice, demand))
 }
@@ -272,7 +277,8 @@ impl<'a> Job<'a> {
         Ok(crew.makers())
     }
 
-    /// Encoding symbols: the source blocks of a segment are a portion, of which a crew makes the intermediate symbols.
+    /// Encoding symbols: the source blocks of a segment are a portion, of which a crew makes the
+    /// intermediate symbols.
     fn symbols(
         &mut self,
         fountain: Fountain,
@@ -353,7 +359,8 @@ impl Segments<'_> {
     }
 }
 
-/// Where coding of blocks is: the segment, the generation in it, and how many of its blocks have been begun.
+/// Where coding of blocks is: the segment, the generation in it, and how many of its blocks have
+/// been begun.
 struct At {
     segment: Segment,
     generation: u32,
@@ -422,8 +429,9 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Error> {
 const SEGMENT_BYTES: u32 = 8 << 20;
 /// Bytes of the blocks that are a portion, at most.
 const PORTION_BYTES: usize = 4 << 20;
-/// A GPU's thread has four bytes of a symbol and goes through a whole plan: with symbols of 4096 bytes a source block keeps 32 warps busy
-/// and no more, so a GPU is given many.
+/// A GPU's thread has four bytes of a symbol and goes through a whole plan: with symbols of 4096
+/// bytes a source block keeps 32 warps busy and no more, so a GPU is given many.
 pub(super) const REPLAY_BITE_BYTES: usize = 64 << 20;
-/// Blocks coded at a time: enough for the kernels to share what they load, few enough to stay in the cache.
+/// Blocks coded at a time: enough for the kernels to share what they load, few enough to stay in
+/// the cache.
 const BATCH_BLOCKS: u32 = 32;

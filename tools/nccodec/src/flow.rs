@@ -13,8 +13,9 @@ pub(super) fn crew_of(choice: Choice, demand: &Demand) -> Result<Crew, Error> {
     Crew::open(choice, demand).map_err(|error| Error::Device { backend: choice.backend.name(), error })
 }
 
-/// Has `read` say what is in a portion and what is to be made of it, until there is nothing more, and hands what was made to `write`, in
-/// this order, with what `read` had to say about it. While portions are coded and written, others are read.
+/// Has `read` say what is in a portion and what is to be made of it, until there is nothing more,
+/// and hands what was made to `write`, in this order, with what `read` had to say about it. While
+/// portions are coded and written, others are read.
 ///
 /// Portions have as much memory as `demand` says, which is used again.
 pub(super) fn flow<T: Send>(

@@ -1,7 +1,7 @@
 //! The codes of encoding symbols, as block files have them: limits, shapes and ids.
 //!
-//! Raptor10 knows no source block of fewer than four symbols, but files end as they do. Such a block is filled up with symbols of zeros. Both
-//! sides know these, so they are never written.
+//! Raptor10 knows no source block of fewer than four symbols, but files end as they do. Such a
+//! block is filled up with symbols of zeros. Both sides know these, so they are never written.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,8 @@ use std::ops::Range;
 use ncs_codec::{raptor10, raptorq};
 use ncserverd::object::{Generation, Shape, ShapeError};
 
-/// The codes of which block files have encoding symbols. The first ones of a source block are its source symbols.
+/// The codes of which block files have encoding symbols. The first ones of a source block are its
+/// source symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fountain {
     /// RaptorQ (RFC 6330).
@@ -40,7 +41,8 @@ impl Fountain {
         }
     }
 
-    /// What the ids are below that are written. With Raptor10 they repeat from 65,521 on; up to three of them may be padding.
+    /// What the ids are below that are written. With Raptor10 they repeat from 65,521 on; up to
+    /// three of them may be padding.
     pub(super) const fn esi_end(self) -> u32 {
         match self {
             Self::RaptorQ => raptorq::ESI_END,
@@ -124,7 +126,8 @@ impl Fountain {
         }
     }
 
-    /// The symbol that a FEC payload id names, if it is one of this source block, and not of its padding.
+    /// The symbol that a FEC payload id names, if it is one of this source block, and not of its
+    /// padding.
     pub(super) fn esi(self, generation: &Generation, id: [u8; 4]) -> Option<u32> {
         let (block, esi): (u32, u32) = match self {
             Self::RaptorQ => {
@@ -140,8 +143,8 @@ impl Fountain {
     }
 }
 
-/// For the source blocks of a segment at most: how many they are, and of each the symbols that are read to encode it, the intermediate
-/// ones, those that are read to decode it, and its own.
+/// For the source blocks of a segment at most: how many they are, and of each the symbols that are
+/// read to encode it, the intermediate ones, those that are read to decode it, and its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Room {
     pub(super) blocks: usize,
@@ -165,7 +168,7 @@ pub(super) fn symbol_bytes(generation: &Generation) -> usize {
     usize::try_from(generation.block_bytes).expect("a symbol fits in memory")
 }
 
-/// Symbols beyond K for which there is room where a block is decoded. One in a million blocks of RaptorQ needs more, and one in some hundreds of
-/// Raptor10.
+/// Symbols beyond K for which there is room where a block is decoded. One in a million blocks of
+/// RaptorQ needs more, and one in some hundreds of Raptor10.
 const SPARE_RAPTORQ: u32 = 2;
 const SPARE_RAPTOR10: u32 = 8;

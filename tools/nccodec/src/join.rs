@@ -1,9 +1,10 @@
 //! A directory of chunk files back to the file.
 //!
-//! First the heads of all files are read: which files are chunks, and of what. Then stripe after stripe is rebuilt from the first k
-//! pieces that are sound, native ones before code, verified, and written. A chunk of which some pieces are damaged or gone is used
-//! for the others. A stripe that is short does not stop the others from being looked at, so that one run tells all that is missing.
-//! Pieces that nobody needs are not read.
+//! First the heads of all files are read: which files are chunks, and of what. Then stripe after
+//! stripe is rebuilt from the first k pieces that are sound, native ones before code, verified, and
+//! written. A chunk of which some pieces are damaged or gone is used for the others. A stripe that
+//! is short does not stop the others from being looked at, so that one run tells all that is
+//! missing. Pieces that nobody needs are not read.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -290,7 +291,8 @@ impl Pieces {
         stripe
     }
 
-    /// What rebuilds the native pieces of a stripe of which k pieces are held; mostly that of the stripe before.
+    /// What rebuilds the native pieces of a stripe of which k pieces are held; mostly that of the
+    /// stripe before.
     fn rows(&self, plan: &mut Option<Plan>, held: &[usize]) -> Arc<[u8]> {
         let known = plan.take_if(|plan| plan.held == held);
         Arc::clone(&plan.insert(known.unwrap_or_else(|| Plan::new(&self.code, held))).rows)

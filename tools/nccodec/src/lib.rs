@@ -1,13 +1,16 @@
 //! Rows, blocks and files coded without a network: the library behind `nccodec`.
 //!
-//! Two forms of coded blocks. *Raw* ones are payloads alone, one behind the other: whoever reads them knows key, generation and
-//! seeds; they are what another implementation compares itself with. *Block files* say themselves what they are, so that a
-//! directory of them rebuilds a file and proves it. So do *chunk files*, the n files that a file becomes with Reed-Solomon, any k of
-//! which rebuild it (`docs/block-files.md` has both layouts). Blocks are random linear combinations, or symbols of RaptorQ or Raptor10.
+//! Two forms of coded blocks. *Raw* ones are payloads alone, one behind the other: whoever reads
+//! them knows key, generation and seeds; they are what another implementation compares itself with.
+//! *Block files* say themselves what they are, so that a directory of them rebuilds a file and
+//! proves it. So do *chunk files*, the n files that a file becomes with Reed-Solomon, any k of
+//! which rebuild it (`docs/block-files.md` has both layouts). Blocks are random linear
+//! combinations, or symbols of RaptorQ or Raptor10.
 //!
-//! Memory is bounded whatever is coded: one segment and one generation in its coded form, or two stripes, and for decoding the names of
-//! the files. Nothing is allocated from a number in a file before its check has held and its shape is a possible one.
-//! Files are written beside their target and renamed when they are whole.
+//! Memory is bounded whatever is coded: one segment and one generation in its coded form, or two
+//! stripes, and for decoding the names of the files. Nothing is allocated from a number in a file
+//! before its check has held and its shape is a possible one. Files are written beside their target
+//! and renamed when they are whole.
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -71,7 +74,8 @@ impl fmt::Display for Decoded {
     }
 }
 
-/// Rebuilds the file that `directory` has block files or chunk files of, and verifies it before it appears as `output`.
+/// Rebuilds the file that `directory` has block files or chunk files of, and verifies it before it
+/// appears as `output`.
 ///
 /// On standard output each segment or stripe appears when it has been verified.
 pub fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Decoded, Error> {

@@ -38,8 +38,8 @@ pub struct ChunkPlan {
 }
 
 impl ChunkPlan {
-    /// Bytes of a piece, if nothing else is asked for: large enough that files are read and written well, and small enough that a stripe
-    /// of the largest code fits in memory.
+    /// Bytes of a piece, if nothing else is asked for: large enough that files are read and written
+    /// well, and small enough that a stripe of the largest code fits in memory.
     pub const PIECE_BYTES: u32 = 256 << 10;
 }
 
@@ -75,7 +75,8 @@ impl fmt::Display for Stored {
     }
 }
 
-/// Writes the n chunk files of `input`, of which any k rebuild it, into `directory`, or if none is given into one beside the file.
+/// Writes the n chunk files of `input`, of which any k rebuild it, into `directory`, or if none is
+/// given into one beside the file.
 ///
 /// The file is read once. The chunk files appear together when all of them are complete.
 pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>, choice: Choice) -> Result<Stored, Error> {
@@ -109,7 +110,8 @@ pub(super) fn encode_by(
     job.run(Source { source, hasher: blake3::Hasher::new() }, &crew)
 }
 
-/// The checks of all pieces of a stripe, by several threads if that pays: hashing many code pieces takes longer than making them.
+/// The checks of all pieces of a stripe, by several threads if that pays: hashing many code pieces
+/// takes longer than making them.
 fn checks(set: &[u8; 16], stripe: u64, pieces: &[&[u8]]) -> Vec<[u8; CHECK]> {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(bytes / HASHED_PER_THREAD).max(1);

@@ -1,4 +1,5 @@
-//! Generations as block files have them, whichever the code: what makes their symbols, and what collects their blocks until they suffice.
+//! Generations as block files have them, whichever the code: what makes their symbols, and what
+//! collects their blocks until they suffice.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use ncserverd::object::{Generation, SegmentId, row_key};
 use crate::block_file::{Code, Label, Labelled, Set};
 use crate::fountain::{Fountain, symbol_bytes};
 
-/// The plans for intermediate symbols. Source blocks of a file have few different numbers of symbols.
+/// The plans for intermediate symbols. Source blocks of a file have few different numbers of
+/// symbols.
 #[derive(Debug)]
 pub(super) struct Plans {
     fountain: Fountain,
@@ -154,12 +156,14 @@ pub(super) struct Symbols {
     decoder: Decoder,
     /// How many have come, without repetitions.
     held: usize,
-    /// How the block is found, once it can be, and how many symbols are missing at least until then.
+    /// How the block is found, once it can be, and how many symbols are missing at least until
+    /// then.
     found: Option<Found>,
     missing: usize,
 }
 
-/// The source symbols that are missing, ascending, and what makes them of those that came, unless none is.
+/// The source symbols that are missing, ascending, and what makes them of those that came, unless
+/// none is.
 pub(super) type Found = (Vec<u32>, Option<Plan>);
 
 #[derive(Debug)]
@@ -196,7 +200,8 @@ impl Symbols {
         &self.generation
     }
 
-    /// The ids of the symbols that came, those of padding in front, and the symbols, one behind the other.
+    /// The ids of the symbols that came, those of padding in front, and the symbols, one behind the
+    /// other.
     pub(super) fn received(&self) -> (&[u32], &[u8]) {
         match &self.decoder {
             Decoder::RaptorQ(decoder) => (decoder.received(), decoder.symbols()),

@@ -67,7 +67,8 @@ impl Case {
         }
     }
 
-    /// Removes what is not needed: the first native chunks, or of each generation the first blocks but one.
+    /// Removes what is not needed: the first native chunks, or of each generation the first blocks
+    /// but one.
     fn lose(&self, directory: &Path) {
         let names: Vec<String> = contents(directory).into_keys().collect();
         let (lost, each) = match self {
@@ -91,8 +92,8 @@ fn contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|item| (item.file_name().into_string().unwrap(), fs::read(item.path()).unwrap())).collect()
 }
 
-/// Codes a file by the CPU and by others, compares everything, and has both make the file again of what is left after losses. Tells who of the
-/// others made what.
+/// Codes a file by the CPU and by others, compares everything, and has both make the file again of
+/// what is left after losses. Tells who of the others made what.
 fn assert_same(case: &Case, bytes: usize, crew: Crews<'_>) -> [Option<Makers>; 2] {
     let home = tempfile::tempdir().unwrap();
     let path = |name: &str| home.path().join(name);

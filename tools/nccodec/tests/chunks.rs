@@ -1,4 +1,5 @@
-//! Chunk files, as a user makes and joins them: any k of n, damage in parts, what is refused and why.
+//! Chunk files, as a user makes and joins them: any k of n, damage in parts, what is refused and
+//! why.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,8 @@ impl Split {
     }
 }
 
-/// Where stripe `index` begins in a chunk file, if it is not the last one or all are of this length.
+/// Where stripe `index` begins in a chunk file, if it is not the last one or all are of this
+/// length.
 fn stripe(index: usize, piece: usize) -> usize {
     HEAD + index * (piece + CHECK)
 }
@@ -159,7 +161,8 @@ fn what_is_stored_is_told_beside_three_copies() {
     assert!(large.said.contains("1.50x the file") && large.said.contains("3.00x the file"), "{}", large.said);
 }
 
-/// Without software: a stripe of a native chunk is the file's, and code chunks are what another library makes of them.
+/// Without software: a stripe of a native chunk is the file's, and code chunks are what another
+/// library makes of them.
 #[test]
 fn chunks_hold_the_files_bytes_and_the_bytes_of_other_libraries() {
     let split = Split::new(random(4 * 1000, 4), &["--piece", "1000", "--matrix", "vand-bb"]);

@@ -1,5 +1,5 @@
-//! `nccodec`, as a user runs it: known answers, round trips with losses, and what it says when blocks are short or bad; the
-//! same with encoding symbols.
+//! `nccodec`, as a user runs it: known answers, round trips with losses, and what it says when
+//! blocks are short or bad; the same with encoding symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};

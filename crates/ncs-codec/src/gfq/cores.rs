@@ -60,7 +60,8 @@ impl Cores {
         let parts = Mutex::new(parts.into_iter());
         let run = || {
             loop {
-                // Not in the condition of the loop, where it would stay locked while the part is done.
+                // Not in the condition of the loop, where it would stay locked while the part is
+                // done.
                 let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(part) = part else { return };
                 work(part);

@@ -114,7 +114,8 @@ impl Decoder {
         let mut used: Vec<(usize, &[Factor], Element)> = Vec::with_capacity(self.rank());
         let mut found: Option<(usize, Vec<Element>)> = None;
         for (column, coefficient) in vector.elements().enumerate() {
-            // Each column is one sum of products: what stands in it, less what the rows before have there.
+            // Each column is one sum of products: what stands in it, less what the rows before have
+            // there.
             let mut sum = Sum::default();
             used.iter().for_each(|(first, row, factor)| sum.add(&row[column - first], factor));
             let left = coefficient.add(&sum.reduce());

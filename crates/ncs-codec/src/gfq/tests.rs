@@ -563,7 +563,8 @@ fn the_wrong_blocks_alone_are_named() {
             blocks[index] = changed(shape, &blocks[index], 8 * 4 * 5 + 9).expect("a word below q");
         }
         assert_eq!(bad_of(&hashes, &blocks, &mut rng), wrong);
-        // All of one sender: its first wrong one is found by halves, and nothing is said of what is behind it.
+        // All of one sender: its first wrong one is found by halves, and nothing is said of what is
+        // behind it.
         let of_one: Vec<((), &Coded)> = blocks.iter().map(|block| ((), block)).collect();
         let sorted = sort_out(&Cores::all(), &hashes, &of_one, &mut rng).expect("done");
         let first = wrong.first().copied().unwrap_or(19);

@@ -59,8 +59,8 @@ impl<C: Code> Decoder<C> {
         self.held.shortage() == 0
     }
 
-    /// The block, K symbols, unless more symbols are needed, or dense algebra has failed. Call again
-    /// when a symbol has been stored.
+    /// The block, K symbols, unless more symbols are needed, or dense algebra has failed. Call
+    /// again when a symbol has been stored.
     pub fn decode(&mut self) -> Result<Vec<u8>, C::Error> {
         self.parameters.decode(&self.solver, &mut self.held, self.kernels)
     }

@@ -225,7 +225,8 @@ impl Elimination {
         let stride = 2 * words;
         let mut held: Vec<u64> = Vec::with_capacity(width.min(peeled.rest.len()) * stride);
         let (mut used, mut bound, mut dependent) = (Vec::new(), Vec::new(), Vec::new());
-        // LDPC rows have many columns, so they are taken last: with symbols to spare some are not needed.
+        // LDPC rows have many columns, so they are taken last: with symbols to spare some are not
+        // needed.
         for &row in peeled.rest.iter().rev() {
             if used.len() == width {
                 break;

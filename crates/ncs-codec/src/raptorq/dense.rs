@@ -71,7 +71,8 @@ impl Inverse {
         if k > DENSE_K_MAX {
             return Err(Error::Dense { k });
         }
-        // Of symbols that are the rows of the identity, the intermediate symbols are the rows of the inverse.
+        // Of symbols that are the rows of the identity, the intermediate symbols are the rows of
+        // the inverse.
         let plan = EncodingPlan::new(k)?;
         let parameters = Parameters::new(k)?;
         let width = parameters.k_prime as usize;

@@ -103,7 +103,8 @@ impl Parameters {
     /// 5.3.3.3): LT ones, then permanently inactive ones. Returns the number of LT ones.
     pub(super) fn ldpc_columns(&self, row: u32, columns: &mut Vec<u32>) -> usize {
         let (before, s) = (columns.len(), self.s);
-        // Column i of the a-th S columns is in rows i, i + a and i + 2 a: circulant matrices side by side.
+        // Column i of the a-th S columns is in rows i, i + a and i + 2 a: circulant matrices side
+        // by side.
         for (first, a) in (0..self.b).step_by(s as usize).zip(1..) {
             for steps in 0..3 {
                 let column = first + (row + 3 * s - steps * a) % s;

@@ -78,7 +78,8 @@ mod eight {
             let count = WIDTH.min(order - first);
             pivots(&mut rows, width, first, count, &mut swaps)?;
             let corner = corner(&rows, width, first, count)?;
-            // The rows of the pivots become what they would be if their part of the columns were the unit matrix.
+            // The rows of the pivots become what they would be if their part of the columns were
+            // the unit matrix.
             let own = rows[first * width..][..count * width].to_vec();
             for (row, factors) in rows[first * width..].chunks_exact_mut(width).zip(corner.chunks_exact(count)) {
                 for (column, element) in row.iter_mut().enumerate() {

@@ -59,7 +59,8 @@ impl Ifma {
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Octet; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
-        // SAFETY: `self` is the proof that the processor has the features, and every number is in the table.
+        // SAFETY: `self` is the proof that the processor has the features, and every number is in
+        // the table.
         unsafe { gather(table.as_ptr(), starts) }
     }
 }
@@ -85,7 +86,8 @@ fn montgomery<const L: usize>(modulus: &[u64; L], inverse: u64, a: &[Octet; L], 
     let mut sum = [zero; L];
     for b in b {
         let b = load(b);
-        // Two vectors of what belongs to the lowest limb alone are between a limb and the next; the others do not wait for them.
+        // Two vectors of what belongs to the lowest limb alone are between a limb and the next; the
+        // others do not wait for them.
         let lowest = _mm512_madd52lo_epu64(sum[0], load(&a[0]), b);
         let factor = _mm512_madd52lo_epu64(zero, lowest, inverse);
         let lowest = _mm512_madd52lo_epu64(lowest, broadcast(modulus[0]), factor);
@@ -288,13 +290,15 @@ fn settle(sum: &Weighed) -> Elements {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512ifma")]
 fn unpacked(words: &[u8; WORDS_BYTES], bits: u8) -> [__m512i; LIMBS] {
-    // Two words in each vector, the most significant limb first; bytes are turned about within limbs.
+    // Two words in each vector, the most significant limb first; bytes are turned about within
+    // limbs.
     let turn = _mm512_set4_epi32(0x0809_0a0b, 0x0c0d_0e0f, 0x0001_0203, 0x0405_0607);
     let [a, b, c, d]: [__m512i; 4] = array::from_fn(|index| {
         // SAFETY: four vectors are as long as the words.
         _mm512_shuffle_epi8(unsafe { _mm512_loadu_epi64(words.as_ptr().add(64 * index).cast()) }, turn)
     });
-    // From each pair the limbs of one place of four words: lanes of the first vector, then of the second.
+    // From each pair the limbs of one place of four words: lanes of the first vector, then of the
+    // second.
     let of = |first: i64| {
         let low = _mm512_setr_epi64(first, first + 4, first + 8, first + 12, 0, 0, 0, 0);
         let (low_half, high_half) = (_mm512_permutex2var_epi64(a, low, b), _mm512_permutex2var_epi64(c, low, d));

@@ -55,8 +55,8 @@ macro_rules! kernels {
 
         #[target_feature(enable = $features)]
         fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
-            // SAFETY: a strip has this many bytes of every source, and every row has a coefficient for each, as
-            // `Kernels::combine_strip` has checked.
+            // SAFETY: a strip has this many bytes of every source, and every row has a coefficient
+            // for each, as `Kernels::combine_strip` has checked.
             unsafe { columns::<_, false>(strip, rows, outs, 0..strip.width * Line::BYTES, at, accumulate) }
         }
 
@@ -64,12 +64,12 @@ macro_rules! kernels {
         fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], bytes: Range<usize>, is_past_cache: bool) {
             let at = bytes.start;
             if !is_past_cache {
-                // SAFETY: `Kernels::combine_apart` has checked that every source has these bytes, whole lines of them, and every
-                // row a coefficient for each.
+                // SAFETY: `Kernels::combine_apart` has checked that every source has these bytes,
+                // whole lines of them, and every row a coefficient for each.
                 return unsafe { columns::<_, false>(sources, rows, outs, bytes, at, false) };
             }
-            // SAFETY: as above; and it has checked that every out has these bytes, and whole lines of memory for them. Nobody
-            // reads them before the fence.
+            // SAFETY: as above; and it has checked that every out has these bytes, and whole lines
+            // of memory for them. Nobody reads them before the fence.
             unsafe { columns::<_, true>(sources, rows, outs, bytes, at, false) };
             _mm_sfence();
         }
@@ -94,7 +94,8 @@ macro_rules! kernels {
                 let (mut column, mut at) = (bytes.start, at);
                 while column < bytes.end {
                     let vectors = ((bytes.end - column) / WIDTH).min($most);
-                    // SAFETY: `column + vectors * WIDTH` is at most the end of the bytes; the rest is the caller's promise.
+                    // SAFETY: `column + vectors * WIDTH` is at most the end of the bytes; the rest
+                    // is the caller's promise.
                     unsafe {
                         match (rows.len(), vectors) {
                             (1, $most) => block::<1, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
@@ -147,7 +148,8 @@ macro_rules! kernels {
             }
             let mut source = 0;
             while source + STEP <= sources.count() {
-                // SAFETY: sources `source` to `source + STEP - 1` exist; the rest is the caller's promise.
+                // SAFETY: sources `source` to `source + STEP - 1` exist; the rest is the caller's
+                // promise.
                 unsafe { step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, STEP, column) };
                 source += STEP;
             }
@@ -159,7 +161,8 @@ macro_rules! kernels {
                 for (index, sum) in sums[row].into_iter().enumerate() {
                     let at = at + index * WIDTH;
                     if PAST_CACHE {
-                        // SAFETY: the out has these bytes, and they begin a vector's width of memory, by the caller's promise.
+                        // SAFETY: the out has these bytes, and they begin a vector's width of
+                        // memory, by the caller's promise.
                         unsafe { store_past_cache(outs[row].as_mut_ptr().add(at), sum) };
                     } else {
                         write_at(outs[row], at, sum);

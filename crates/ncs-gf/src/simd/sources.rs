@@ -13,14 +13,15 @@ impl Line {
 
     /// The bytes of consecutive lines.
     pub fn bytes(lines: &[Self]) -> &[u8] {
-        // SAFETY: a line is 64 bytes without padding (its size equals its alignment), so `lines` covers as many initialised
-        // bytes, borrowed for as long.
+        // SAFETY: a line is 64 bytes without padding (its size equals its alignment), so `lines`
+        // covers as many initialised bytes, borrowed for as long.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
     }
 
     /// The bytes of consecutive lines, to change.
     pub fn bytes_mut(lines: &mut [Self]) -> &mut [u8] {
-        // SAFETY: as in `bytes`; every value of these bytes is a valid line, and the borrow is exclusive.
+        // SAFETY: as in `bytes`; every value of these bytes is a valid line, and the borrow is
+        // exclusive.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
     }
 }

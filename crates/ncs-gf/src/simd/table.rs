@@ -9,8 +9,8 @@ use crate::sums::{Fold, Sums};
 /// The functions of an instruction set.
 ///
 /// All functions are unsafe for one reason: they use instructions that a processor may lack.
-/// [`table`](fn@super::table) returns a table only after it has checked the processor. The method of `Kernels` that
-/// calls a function checks the function's other requirements.
+/// [`table`](fn@super::table) returns a table only after it has checked the processor. The method
+/// of `Kernels` that calls a function checks the function's other requirements.
 pub(super) struct Table {
     pub(super) isa: Isa,
     pub(super) add: unsafe fn(&mut [u8], &[u8]),

@@ -87,7 +87,8 @@ impl Parameters {
         let first = held.len();
         let mut new = self.raise(&(first..count).map(|index| base(group, index, 0, &self.p)).collect::<Vec<_>>());
         for (generator, index) in new.iter_mut().zip(first..) {
-            // A base whose power is one is passed over: one in 2^257, so that no counter but 0 is expected to be seen.
+            // A base whose power is one is passed over: one in 2^257, so that no counter but 0 is
+            // expected to be seen.
             let mut counter = 0;
             while generator[0] <= 1 && generator[1..].iter().all(|&limb| limb == 0) {
                 counter += 1;

@@ -84,7 +84,8 @@ fn prove(number: &BigUint, certificate: &str) {
         let [t, s, a, b, x] = numbers.try_into().expect("five numbers");
         let [s, a, b, x] = [s, a, b, x].map(|number| number.to_biguint().expect("not negative"));
         let m = (BigInt::from_biguint(Sign::Plus, &n + 1_u8) - t).to_biguint().expect("points of a curve");
-        // Whether t is right does not matter: what is shown is that the point's order is a multiple of r.
+        // Whether t is right does not matter: what is shown is that the point's order is a multiple
+        // of r.
         let r = &m / &s;
         let root = n.sqrt().sqrt() + 2_u8;
         assert!(r > &root * &root, "a factor of this size");
@@ -100,7 +101,8 @@ fn prove(number: &BigUint, certificate: &str) {
         assert!(z == BigUint::ZERO && is_unit(&x, &n), "a multiple of the point is nothing");
         n = r;
     }
-    // Strong tests to the first twelve primes are a proof below 3.3e24 (Sorenson and Webster, Math. Comp. 86, 2017).
+    // Strong tests to the first twelve primes are a proof below 3.3e24 (Sorenson and Webster, Math.
+    // Comp. 86, 2017).
     assert!(n.bits() <= 64 && [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37].iter().all(|&base| passes_strong(&n, base)));
 }
 

@@ -41,7 +41,8 @@ impl Four {
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
         assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
-        // SAFETY: `self` is the proof that the processor has the features, and every number is in the table.
+        // SAFETY: `self` is the proof that the processor has the features, and every number is in
+        // the table.
         unsafe { gather(table.as_ptr(), starts) }
     }
 }

@@ -55,7 +55,8 @@ macro_rules! products {
             let mut sums = [[broadcast(0); L]; 2];
             let sums = sums.as_flattened_mut();
             sums[..L].iter_mut().enumerate().for_each(|(index, sum)| *sum = broadcast(start(index, L)));
-            // Not known to the compiler: loops that it writes out have more vectors at a time than there are registers.
+            // Not known to the compiler: loops that it writes out have more vectors at a time than
+            // there are registers.
             let half = black_box(L / 2);
             add_lowest(&mut sums[..2], &rows, pair(0));
             let mut this = divide(&sums[..2], inverse, pair(0));
@@ -183,7 +184,8 @@ pub(super) const BIAS: u64 = 1 << 60;
 
 /// The initial value of sum `index` of a product of so many limbs.
 pub(super) const fn start(index: usize, limbs: usize) -> u64 {
-    // It gets lower halves of products of both factors and of the modulus, and the upper ones of those of the sum before.
+    // It gets lower halves of products of both factors and of the modulus, and the upper ones of
+    // those of the sum before.
     let (low, high) = (2 * pairs(index, limbs), if index > 0 { 2 * pairs(index - 1, limbs) } else { 0 });
     let mut start = LOW.wrapping_mul(low).wrapping_sub(HIGH.wrapping_mul(high));
     if index < limbs && index.is_multiple_of(2) {
