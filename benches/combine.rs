@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use cpu_time::CpuTime;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use ncserverd::device::{BackendChoice, Batch, Config, Device, Kernel, KernelChoice, Task, Threads};
+use ncserverd::device::{self, BackendChoice, Batch, Config, Device, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
-use prometheus::Registry;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -110,7 +109,7 @@ fn whole_device(criterion: &mut Criterion) {
         let cpu_threads = Threads::Count(NonZeroU16::new(threads).expect("not zero"));
         let config =
             Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(kernel), cpu_threads, ..Config::default() };
-        let (device, thread) = Device::open(&config, &Registry::new()).expect("a CPU device");
+        let (device, thread) = Device::open(&config, device::Unrecorded).expect("a CPU device");
         for (n, k) in [(32, 4096), (64, 1088), (128, 4096)] {
             let (generations, count) = (4, 64);
             let case = Case::new(n * generations, k);

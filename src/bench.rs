@@ -44,7 +44,7 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
     for (name, config) in on_the_cpu(threads) {
         measure(options, &name, &config, out)?;
     }
-    if let Err(absence) = device::Device::open(&on_a_gpu(KernelChoice::Default), &prometheus::Registry::new()) {
+    if let Err(absence) = device::Device::open(&on_a_gpu(KernelChoice::Default), device::Unrecorded) {
         return Ok(writeln!(out, "# no GPU: {}", absence.reason())?);
     }
     for &kernel in Kernel::ALL.iter().filter(|&&kernel| kernel != Kernel::Simd) {

@@ -32,7 +32,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use prometheus::Registry;
 use tokio::sync::watch;
 
 use crate::codec::rlnc_q::{Arithmetic, NotKept};
@@ -59,6 +58,7 @@ mod members;
 mod metrics;
 pub mod portions;
 pub(crate) mod prime;
+mod recorder;
 mod worker;
 
 pub use crate::codec::rlnc_q::Kept;
@@ -68,6 +68,8 @@ pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Th
 pub use cuda::Gpu;
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
+pub use metrics::Metrics;
+pub use recorder::{Event, Recorder, Tally, Unrecorded};
 
 use members::Members;
 use prime::Prime;
@@ -84,13 +86,14 @@ impl Device {
     /// Opens the back ends that `config` asks for, each on a thread of its own.
     ///
     /// `auto` looks for a GPU and says what it found. What is asked for by name and cannot be had is an error.
-    pub fn open(config: &Config, registry: &Registry) -> Result<(Self, Thread), Error> {
-        Self::open_for(config, &Workload::default(), registry)
+    /// `recorder` takes note of what they do.
+    pub fn open(config: &Config, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
+        Self::open_for(config, &Workload::default(), recorder)
     }
 
     /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
-    pub fn open_for(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Thread), Error> {
-        let (members, owners) = Members::open(config, workload, registry)?;
+    pub fn open_for(config: &Config, workload: &Workload, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
+        let (members, owners) = Members::open(config, workload, Arc::new(recorder))?;
         Ok((Self::over(config, members), Thread { _owners: owners }))
     }
 
@@ -386,9 +389,6 @@ pub enum Error {
     /// A thread could not be started.
     #[error("cannot start the device's thread: {0}")]
     Thread(String),
-    /// A metric could not be registered.
-    #[error("{0}")]
-    Metrics(String),
     /// The device has been closed.
     #[error("the device is closed")]
     Closed,

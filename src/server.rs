@@ -116,7 +116,7 @@ impl Server {
         config.admission.check_listen(&config.endpoint.listen)?;
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
-        let (device, thread) = Device::open_for(&config.device, &workload(&config), registry)?;
+        let (device, thread) = Device::open_for(&config.device, &workload(&config), device::Metrics::new(registry)?)?;
         open_prime(&device, &config).await?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
@@ -347,7 +347,7 @@ mod tests {
     async fn a_store_without_room_is_shown_until_there_is_some() {
         let registry = Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, _thread) = Device::open(&config, &registry).unwrap();
+        let (device, _thread) = Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let config = store::Config { bytes: bytesize::ByteSize::b(3000), ..store::Config::default() };
         let store = Store::new(&config, device, store::Metrics::new(&registry).unwrap());
         let insert = async |byte: u8| {

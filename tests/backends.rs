@@ -9,10 +9,9 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
 use ncserverd::codec::rlnc_q::Cores;
-use ncserverd::device::{BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
+use ncserverd::device::{self, BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
-use prometheus::Registry;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -456,7 +455,7 @@ async fn back_ends_agree() {
     let mut oracle: Option<Vec<Vec<u8>>> = None;
     for config in back_ends() {
         let name = format!("{:?} {} {:?} {}", config.backend, config.kernel, config.cpu_isa, config.cpu_threads);
-        match Device::open(&config, &Registry::new()) {
+        match Device::open(&config, device::Unrecorded) {
             Err(error) => {
                 println!("not tested: {name}: {error}");
                 assert!(may_be_missing(&config), "{name}: {error}");
@@ -516,7 +515,7 @@ async fn back_ends_decode_what_was_encoded() {
     let is_tried = |config: &Config| config.backend != BackendChoice::Cpu || config.cpu_threads == two;
     for config in back_ends().into_iter().filter(is_tried) {
         let name = format!("{:?} {} {:?} {}", config.backend, config.kernel, config.cpu_isa, config.cpu_threads);
-        let (device, _thread) = match Device::open(&config, &Registry::new()) {
+        let (device, _thread) = match Device::open(&config, device::Unrecorded) {
             Err(error) => {
                 println!("not tested: {name}: {error}");
                 assert!(may_be_missing(&config), "{name}: {error}");
@@ -541,7 +540,7 @@ async fn back_ends_decode_what_was_encoded() {
 #[tokio::test]
 async fn a_batch_does_not_wait_for_all_loads() {
     let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(Kernel::Table), ..Config::default() };
-    let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
+    let (device, _thread) = Device::open(&config, device::Unrecorded).unwrap();
     let shape = Shape::new(2 << 20, 4096, 128).unwrap();
     let bytes = Bytes::from(vec![3; 2 << 20]);
     let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());

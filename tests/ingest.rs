@@ -62,7 +62,7 @@ impl Server {
     async fn start_with(stream: stream::Config, options: Options) -> Self {
         let registry = Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, thread) = Device::open(&config, &registry).unwrap();
+        let (device, thread) = Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let store_config = store::Config { bytes: options.store, ..store::Config::default() };
         let store = Store::new(&store_config, device, store::Metrics::new(&registry).unwrap());
         let (ingest, metrics) = (ingest::Metrics::new(&registry).unwrap(), stream::Metrics::new(&registry).unwrap());

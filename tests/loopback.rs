@@ -74,7 +74,7 @@ async fn serve_coded(
 ) -> Server {
     let registry = Registry::new();
     let device = device::Config { cpu_threads: "2".parse().unwrap(), ..device::Config::default() };
-    let (device, thread) = device::Device::open(&device, &registry).unwrap();
+    let (device, thread) = device::Device::open(&device, device::Metrics::new(&registry).unwrap()).unwrap();
     let store = Store::new(&store::Config::default(), device.clone(), store::Metrics::new(&registry).unwrap());
     let mut answers = HashMap::new();
     for (path, bytes) in objects {
@@ -284,7 +284,7 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
         let path = lossy::Config { server: server.address, seed: 7, to_server: direction, to_client: direction };
         let link = Link::start(path).unwrap();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, thread) = device::Device::open(&config, &Registry::new()).unwrap();
+        let (device, thread) = device::Device::open(&config, device::Unrecorded).unwrap();
         let with = connect_at(&server, link.address(), Some(device)).await;
         let without = connect_at(&server, link.address(), None).await;
         let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
@@ -347,7 +347,7 @@ async fn a_device_decodes_what_a_peer_gathers() {
         let link = Link::start(path).unwrap();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
         let registry = Registry::new();
-        let (device, thread) = device::Device::open(&config, &registry).unwrap();
+        let (device, thread) = device::Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let with = connect_at(&server, link.address(), Some(device)).await;
         let without = connect_at(&server, link.address(), None).await;
         let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
@@ -370,7 +370,7 @@ async fn what_a_device_leaves_undone_is_decoded_by_the_peer() {
     let server =
         serve(&[("/a/b", bytes.clone()), ("/a/c", clip(1_000_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await;
     let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-    let (device, thread) = device::Device::open(&config, &Registry::new()).unwrap();
+    let (device, thread) = device::Device::open(&config, device::Unrecorded).unwrap();
     let client = connect_at(&server, server.address, Some(device)).await;
     assert!(read(&client, "/a/c").await == clip(1_000_000));
     let before = client.stats().borrow().generations_on_device;

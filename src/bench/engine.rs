@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use prometheus::Registry;
 use tokio::runtime::{Builder, Runtime};
 
 use super::Error;
@@ -55,7 +54,7 @@ impl Bed {
     /// Opens the device and loads the work's generation, as often as the load asks for.
     pub fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
-        let (device, thread) = Device::open(config, &Registry::new())?;
+        let (device, thread) = Device::open(config, device::Unrecorded)?;
         let bytes = Bytes::from(work.source.repeat(load.generations(work)));
         let generation = &work.generation;
         let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n).map_err(Error::Shape)?;

@@ -9,13 +9,14 @@
 #![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations, clippy::len_without_is_empty))]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
+use std::sync::Arc;
+
 use cudarc::driver::{CudaContext, sys};
 
 use super::backend::Backend;
-use super::metrics::Families;
 use super::portions::{Coder, Demand};
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Workload, abi};
+use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Recorder, Workload, abi};
 use crate::codec::rlnc_q::Arithmetic;
 use crate::gf::dense::Algebra;
 
@@ -87,7 +88,7 @@ impl Absence {
 pub(super) fn open(
     config: &Config,
     workload: &Workload,
-    families: &Families,
+    recorder: &Arc<dyn Recorder>,
     host: &HostMemory,
 ) -> Result<Vec<(Member, Owner)>, Absence> {
     let combine = combine_of(config.kernel).map_err(Absence::Refused)?;
@@ -102,7 +103,7 @@ pub(super) fn open(
     let open_one = |ordinal: u16| {
         let (host, workload) = (host.clone(), *workload);
         let open = move || open_engine(ordinal, combine, &workload, &host).map(|engine| Box::new(engine) as _);
-        let opened = Member::start(&ordinal.to_string(), config.queue_batches, families, open);
+        let opened = Member::start(&ordinal.to_string(), config.queue_batches, recorder, open);
         opened.map_err(|error| Absence::Fails(error.to_string()))
     };
     ordinals.into_iter().map(open_one).collect()

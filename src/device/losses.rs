@@ -1,21 +1,22 @@
 //! What is told of back ends that are lost.
 
-use prometheus::IntCounter;
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
-use super::Health;
+use super::{Health, Recorder};
 
 /// Whoever loses one tells it here. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Losses {
     health: watch::Sender<Health>,
-    fallbacks: IntCounter,
+    recorder: Arc<dyn Recorder>,
 }
 
 impl Losses {
     /// Nothing is lost yet.
-    pub(super) fn new(fallbacks: IntCounter) -> Self {
-        Self { health: watch::Sender::new(Health::Good), fallbacks }
+    pub(super) fn new(recorder: Arc<dyn Recorder>) -> Self {
+        Self { health: watch::Sender::new(Health::Good), recorder }
     }
 
     pub(super) fn health(&self) -> watch::Receiver<Health> {
@@ -24,7 +25,7 @@ impl Losses {
 
     /// The CPU does from now on what a lost back end did.
     pub(super) fn degraded(&self, reason: &str) {
-        self.fallbacks.inc();
+        self.recorder.fell_back();
         self.health.send_if_modified(|health| {
             let is_alive = !matches!(health, Health::Dead(_));
             if is_alive {

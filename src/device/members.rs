@@ -18,15 +18,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{join_all, select_all};
-use prometheus::Registry;
 use tokio::sync::watch;
 
 use super::backend::{Ended, Memory, Share, Work};
 use super::decode::{Decode, Decoded, Singular, Solved, Undecoded};
 use super::losses::Losses;
-use super::metrics::Families;
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Resident, Task, Workload, cpu, cuda};
+use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Recorder, Resident, Task, Workload, cpu, cuda};
 use crate::gf::Rows;
 use crate::object::Shape;
 
@@ -36,7 +34,7 @@ pub(super) type Owners = Arc<Mutex<Vec<Owner>>>;
 #[derive(Debug)]
 pub(super) struct Members {
     config: Config,
-    families: Families,
+    recorder: Arc<dyn Recorder>,
     set: ArcSwap<Set>,
     epoch: Arc<AtomicU64>,
     losses: Losses,
@@ -94,17 +92,16 @@ struct Split {
 }
 
 impl Members {
-    pub(super) fn open(config: &Config, workload: &Workload, registry: &Registry) -> Result<(Self, Owners), Error> {
-        let families = Families::new(registry).map_err(|error| Error::Metrics(error.to_string()))?;
+    pub(super) fn open(config: &Config, workload: &Workload, recorder: Arc<dyn Recorder>) -> Result<(Self, Owners), Error> {
         let host = cuda::HostMemory::default();
         let gpus = match config.backend {
             BackendChoice::Cpu => Vec::new(),
-            BackendChoice::Auto => cuda::open(config, workload, &families, &host).unwrap_or_else(|absence| {
+            BackendChoice::Auto => cuda::open(config, workload, &recorder, &host).unwrap_or_else(|absence| {
                 absence.tell();
                 Vec::new()
             }),
             BackendChoice::Cuda | BackendChoice::Hybrid => {
-                cuda::open(config, workload, &families, &host).map_err(|absence| absence.into_error(config.backend))?
+                cuda::open(config, workload, &recorder, &host).map_err(|absence| absence.into_error(config.backend))?
             }
         };
         let is_hybrid = config.backend == BackendChoice::Hybrid;
@@ -112,17 +109,17 @@ impl Members {
         if gpus.is_empty() || is_hybrid {
             // With `auto`, a kernel that only GPUs have is no reason not to start.
             let is_substitute = is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
-            opened.push(open_cpu(config, &families, is_substitute)?);
+            opened.push(open_cpu(config, &recorder, is_substitute)?);
         }
         opened.extend(gpus);
         let policy = if is_hybrid { Policy::Hybrid } else { Policy::Deal };
-        Ok(Self::over(config.clone(), families, host, policy, opened))
+        Ok(Self::over(config.clone(), recorder, host, policy, opened))
     }
 
     /// A device over these back ends.
     fn over(
         config: Config,
-        families: Families,
+        recorder: Arc<dyn Recorder>,
         host: cuda::HostMemory,
         policy: Policy,
         opened: Vec<(Member, Owner)>,
@@ -131,10 +128,10 @@ impl Members {
         let seats = members.into_iter().map(|member| Seat { member, rate: Arc::default() });
         let owners = Arc::new(Mutex::new(owners));
         let set = Set { epoch: 0, policy, seats: seats.collect() };
-        let losses = Losses::new(families.fallbacks.clone());
+        let losses = Losses::new(Arc::clone(&recorder));
         let members = Self {
             config,
-            families,
+            recorder,
             set: ArcSwap::from_pointee(set),
             epoch: Arc::default(),
             losses,
@@ -339,7 +336,7 @@ impl Members {
         let substitute = match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
             // In a hybrid it has a share already, and the other seat goes to it as well.
             Some(seat) => Ok(seat.clone()),
-            None => open_cpu(&self.config, &self.families, true).map(|(member, owner)| {
+            None => open_cpu(&self.config, &self.recorder, true).map(|(member, owner)| {
                 owners.push(owner);
                 Seat { member, rate: Arc::default() }
             }),
@@ -479,13 +476,13 @@ impl Work {
 }
 
 /// The CPU, beside a GPU or instead of one with the kernel that suits it.
-fn open_cpu(config: &Config, families: &Families, is_substitute: bool) -> Result<(Member, Owner), Error> {
+fn open_cpu(config: &Config, recorder: &Arc<dyn Recorder>, is_substitute: bool) -> Result<(Member, Owner), Error> {
     let mut config = config.clone();
     if is_substitute {
         config.kernel = super::KernelChoice::Default;
     }
     let queue = config.queue_batches;
-    let opened = Member::start("cpu", queue, families, move || Ok(Box::new(cpu::Cpu::open(&config)?)))?;
+    let opened = Member::start("cpu", queue, recorder, move || Ok(Box::new(cpu::Cpu::open(&config)?)))?;
     tracing::info!("the CPU encodes with the kernel \"{}\"", opened.0.kernel);
     Ok(opened)
 }

@@ -1,16 +1,15 @@
-//! Metrics of device threads.
+//! Metrics of a device.
 
 use prometheus::{
     Counter, CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
 
-use super::backend::{Counts, Ended};
-use super::decode::Solved;
+use super::{Event, Recorder, Tally};
 use crate::telemetry::register;
 
 /// The metric families, registered once. Each back end has its own series in them.
 #[derive(Debug, Clone)]
-pub(super) struct Families {
+pub struct Metrics {
     combine_seconds: HistogramVec,
     load_seconds: HistogramVec,
     decode_seconds: HistogramVec,
@@ -27,24 +26,24 @@ pub(super) struct Families {
     copied_bytes: IntCounterVec,
     stored_bytes: IntCounterVec,
     /// Back ends lost and replaced by the CPU.
-    pub(super) fallbacks: IntCounter,
+    fallbacks: IntCounter,
 }
 
 /// Series of one back end, labelled with its name, its kernel, and which device it is: `cpu`, or
 /// the number of a GPU.
-#[derive(Debug, Clone)]
-pub(super) struct Metrics {
+#[derive(Debug)]
+struct Series {
     combine_seconds: Histogram,
-    pub(super) load_seconds: Histogram,
+    load_seconds: Histogram,
     decode_seconds: Histogram,
-    pub(super) failures: IntCounter,
+    failures: IntCounter,
     coded_bytes: IntCounter,
     decoded_bytes: IntCounter,
-    pub(super) resident_bytes: IntGauge,
-    pub(super) resident_segments: IntGauge,
-    pub(super) memory_total_bytes: IntGauge,
-    pub(super) memory_free_bytes: IntGauge,
-    pub(super) in_flight: IntGauge,
+    resident_bytes: IntGauge,
+    resident_segments: IntGauge,
+    memory_total_bytes: IntGauge,
+    memory_free_bytes: IntGauge,
+    in_flight: IntGauge,
     kernel_seconds: Counter,
     copy_seconds: Counter,
     copied_bytes: IntCounter,
@@ -53,8 +52,9 @@ pub(super) struct Metrics {
 
 const LABELS: [&str; 3] = ["backend", "kernel", "device"];
 
-impl Families {
-    pub(super) fn new(registry: &Registry) -> Result<Self, Error> {
+impl Metrics {
+    /// Registers the families.
+    pub fn new(registry: &Registry) -> Result<Self, Error> {
         let buckets = prometheus::exponential_buckets(12.5e-6, 2.0, 19)?;
         let histograms = |name, help| register::histograms(registry, name, help, &LABELS, &buckets);
         let counters = |name, help| register::counters(registry, name, help, &LABELS);
@@ -98,11 +98,12 @@ impl Families {
             )?,
         })
     }
+}
 
-    /// The series of one back end.
-    pub(super) fn of(&self, backend: &str, kernel: &str, device: &str) -> Metrics {
+impl Recorder for Metrics {
+    fn opened(&self, backend: &str, kernel: &str, device: &str) -> Box<dyn Tally> {
         let values = [backend, kernel, device];
-        Metrics {
+        Box::new(Series {
             combine_seconds: self.combine_seconds.with_label_values(&values),
             load_seconds: self.load_seconds.with_label_values(&values),
             decode_seconds: self.decode_seconds.with_label_values(&values),
@@ -118,27 +119,51 @@ impl Families {
             copy_seconds: self.copy_seconds.with_label_values(&values),
             copied_bytes: self.copied_bytes.with_label_values(&values),
             stored_bytes: self.stored_bytes.with_label_values(&values),
+        })
+    }
+
+    fn fell_back(&self) {
+        self.fallbacks.inc();
+    }
+}
+
+impl Tally for Series {
+    fn note(&self, event: Event) {
+        match event {
+            Event::BatchBegun => self.in_flight.inc(),
+            Event::BatchEnded => self.in_flight.dec(),
+            Event::Combined { elapsed, coded_bytes } => {
+                self.combine_seconds.observe(elapsed.as_secs_f64());
+                self.coded_bytes.inc_by(coded_bytes);
+            }
+            Event::Decoded { elapsed, bytes } => {
+                self.decode_seconds.observe(elapsed.as_secs_f64());
+                self.decoded_bytes.inc_by(bytes);
+            }
+            Event::Loaded { elapsed, resident_bytes } => {
+                self.load_seconds.observe(elapsed.as_secs_f64());
+                self.resident_bytes.add(gauge(resident_bytes));
+                self.resident_segments.inc();
+            }
+            Event::Released { resident_bytes } => {
+                self.resident_bytes.sub(gauge(resident_bytes));
+                self.resident_segments.dec();
+            }
+            Event::Failed => self.failures.inc(),
+            Event::Worked { kernel, copy, copied_bytes, stored_bytes } => {
+                self.kernel_seconds.inc_by(kernel.as_secs_f64());
+                self.copy_seconds.inc_by(copy.as_secs_f64());
+                self.copied_bytes.inc_by(copied_bytes);
+                self.stored_bytes.inc_by(stored_bytes);
+            }
+            Event::Memory(memory) => {
+                self.memory_free_bytes.set(gauge(memory.free));
+                self.memory_total_bytes.set(gauge(memory.total));
+            }
         }
     }
 }
 
-impl Metrics {
-    /// Counts a successful batch.
-    pub(super) fn combined(&self, ended: &Ended) {
-        self.combine_seconds.observe(ended.elapsed.as_secs_f64());
-        self.coded_bytes.inc_by(ended.batch.iter().map(|work| work.coded_bytes()).sum());
-    }
-
-    /// Counts decoded generations.
-    pub(super) fn decoded(&self, solved: &Solved) {
-        self.decode_seconds.observe(solved.elapsed.as_secs_f64());
-        self.decoded_bytes.inc_by(solved.bytes());
-    }
-
-    pub(super) fn counted(&self, counts: &Counts) {
-        self.kernel_seconds.inc_by(counts.kernel.as_secs_f64());
-        self.copy_seconds.inc_by(counts.copy.as_secs_f64());
-        self.copied_bytes.inc_by(counts.copied_bytes);
-        self.stored_bytes.inc_by(counts.stored_bytes);
-    }
+fn gauge(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

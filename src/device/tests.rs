@@ -1,6 +1,7 @@
 //! Of the handle, over the CPU.
 #![expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 
+use super::recorder::tests::Sums;
 use super::*;
 use crate::gf::{Kernels, RowKey, gf256};
 use std::num::NonZeroU16;
@@ -45,8 +46,8 @@ fn expected(bytes: &[u8], shape: &Shape, generation: u32, rows: &Rows, i: usize)
 async fn a_batch_over_many_generations_is_written_into_its_slots() {
     let named = KernelChoice::Named;
     for (kernel, threads) in [(named(Kernel::Simd), 1), (named(Kernel::Simd), 3), (named(Kernel::Table), 2)] {
-        let registry = Registry::new();
-        let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
+        let sums = Sums::default();
+        let (device, thread) = Device::open(&config(kernel, threads), sums.clone()).unwrap();
         let shape = Shape::new(9_999, 96, 24).unwrap();
         let bytes: Bytes = (0..9_999_u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect::<Vec<_>>().into();
         let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
@@ -67,10 +68,7 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
             }
         }
         drop((done, resident));
-        let is_empty = || {
-            let families = registry.gather().into_iter().filter(|family| family.name().contains("resident"));
-            families.into_iter().all(|family| family.get_metric()[0].get_gauge().get_value() == 0.0)
-        };
+        let is_empty = || sums.resident() == (0, 0);
         for _ in 0..1000 {
             if is_empty() {
                 break;
@@ -92,7 +90,7 @@ async fn a_few_blocks_are_the_same_however_they_are_cut() {
     let expected: Vec<Vec<u8>> = (0..9).map(|i| expected(&bytes, &shape, 0, &seeded(9), i)).collect();
     for kernel in [Kernel::Simd, Kernel::Table] {
         for threads in [1, 2, 3, 5] {
-            let (device, _thread) = Device::open(&config(KernelChoice::Named(kernel), threads), &Registry::new()).unwrap();
+            let (device, _thread) = Device::open(&config(KernelChoice::Named(kernel), threads), Unrecorded).unwrap();
             let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
             for count in 1..=9 {
                 let mut slab = BytesMut::from(vec![0xEE; count * (HEADROOM + 4112 + 3)].as_slice());
@@ -132,8 +130,8 @@ async fn generations_of_all_sizes_are_decoded_in_one_call() {
     for (kernel, threads) in
         [(KernelChoice::Named(Kernel::Simd), 1), (KernelChoice::Default, 3), (KernelChoice::Named(Kernel::Table), 2)]
     {
-        let registry = Registry::new();
-        let (device, thread) = Device::open(&config(kernel, threads), &registry).unwrap();
+        let sums = Sums::default();
+        let (device, thread) = Device::open(&config(kernel, threads), sums.clone()).unwrap();
         assert!(device.decode(Vec::new()).await.unwrap().is_empty());
         let sizes = [(1, 16), (2, 4096), (31, 1088), (128, 272), (200, 64), (31, 32), (1, 1008)];
         let (mut jobs, sources): (Vec<_>, Vec<_>) = sizes.iter().zip(10..).map(|(&(n, k), seed)| job(n, k, seed)).unzip();
@@ -147,10 +145,8 @@ async fn generations_of_all_sizes_are_decoded_in_one_call() {
             assert!(is_singular || decoded.job.out == *source, "{index}");
             assert_eq!((&decoded.job.coefficients, decoded.backend), (&jobs[index].coefficients, "cpu"));
         }
-        let families = registry.gather();
-        let bytes = families.iter().find(|family| family.name() == "ncserverd_device_decoded_bytes_total").unwrap();
         let solved: usize = [0, 1, 3, 4, 5].iter().map(|&index: &usize| sources[index].len()).sum();
-        assert_eq!(bytes.get_metric()[0].get_counter().get_value(), solved as f64);
+        assert_eq!(sums.decoded_bytes(), solved as u64);
         thread.close();
         let undecoded = device.decode(jobs.clone()).await.unwrap_err();
         assert_eq!((undecoded.error, undecoded.jobs), (Error::Closed, jobs));
@@ -164,7 +160,7 @@ async fn few_generations_are_decoded_by_all_threads() {
     let mut singular = whole.clone();
     singular.coefficients.copy_within(..64, 64);
     for threads in [1, 2, 3, 7] {
-        let (device, _thread) = Device::open(&config(KernelChoice::Default, threads), &Registry::new()).unwrap();
+        let (device, _thread) = Device::open(&config(KernelChoice::Default, threads), Unrecorded).unwrap();
         let decoded = device.decode(vec![whole.clone()]).await.unwrap();
         assert!(decoded[0].solution.is_ok() && decoded[0].job.out == source, "{threads} threads");
         let decoded = device.decode(vec![singular.clone(), whole.clone(), singular.clone()]).await.unwrap();
@@ -175,7 +171,7 @@ async fn few_generations_are_decoded_by_all_threads() {
 
 #[tokio::test]
 async fn what_is_no_generation_comes_back() {
-    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 1), &Registry::new()).unwrap();
+    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 1), Unrecorded).unwrap();
     let good = || job(3, 32, 1).0;
     for bad in [
         Decode { n: 0, ..good() },
@@ -194,7 +190,7 @@ async fn what_is_no_generation_comes_back() {
 
 #[tokio::test]
 async fn a_bad_batch_comes_back_untouched() {
-    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 2), &Registry::new()).unwrap();
+    let (device, _thread) = Device::open(&config(KernelChoice::Auto, 2), Unrecorded).unwrap();
     let shape = Shape::new(640, 64, 10).unwrap();
     assert!(matches!(device.load(Bytes::from_static(b"short"), shape).await, Err(Error::Length { length: 5, shape: 640 })));
     let resident = Arc::new(device.load(vec![1; 640].into(), shape).await.unwrap());
@@ -225,21 +221,21 @@ async fn a_bad_batch_comes_back_untouched() {
 fn what_is_asked_for_by_name_is_had_or_refused() {
     for isa in ["scalar", "ssse3", "avx2", "avx512", "gfni"] {
         let config: Config = toml::from_str(&format!("backend = \"cpu\"\ncpu_isa = \"{isa}\"")).unwrap();
-        let opened = Device::open(&config, &Registry::new()).map(|(device, _thread)| device.kernel());
+        let opened = Device::open(&config, Unrecorded).map(|(device, _thread)| device.kernel());
         match Kernels::new(isa.parse().unwrap()) {
             Some(_) => assert_eq!(opened, Ok(format!("simd-{isa}")).as_deref().map_err(Error::clone)),
             None => assert_eq!(opened, Err(Error::Isa(isa.parse().unwrap()))),
         }
     }
     let config = Config { backend: BackendChoice::Cuda, ..Config::default() };
-    match Device::open(&config, &Registry::new()) {
+    match Device::open(&config, Unrecorded) {
         Ok((device, _thread)) => assert_eq!((device.backend(), device.kernel()), ("cuda", "table")),
         Err(error) => assert!(matches!(error, Error::NoGpu { .. }), "{error}"),
     }
     let config = Config { kernel: KernelChoice::Named(Kernel::Tensor), ..self::config(KernelChoice::Default, 1) };
     let auto = Config { backend: BackendChoice::Auto, ..config.clone() };
-    assert!(Device::open(&auto, &Registry::new()).is_ok(), "without a GPU, the CPU's own kernel");
-    assert!(matches!(Device::open(&config, &Registry::new()), Err(Error::Unavailable(reason)) if reason.contains("tensor")));
+    assert!(Device::open(&auto, Unrecorded).is_ok(), "without a GPU, the CPU's own kernel");
+    assert!(matches!(Device::open(&config, Unrecorded), Err(Error::Unavailable(reason)) if reason.contains("tensor")));
 }
 
 #[test]

@@ -18,10 +18,9 @@ use bytes::Bytes;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Error;
-use super::backend::{Backend, Ended, Loading, Memory, ResidentId, Share, Work};
+use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share, Work};
 use super::decode::{Decode, Solved};
-use super::metrics::{Families, Metrics};
+use super::{Error, Event, Recorder, Tally};
 use crate::object::Shape;
 
 /// A batch on its way.
@@ -110,7 +109,7 @@ impl Member {
     pub(super) fn start(
         device: &str,
         queue: NonZeroU16,
-        families: &Families,
+        recorder: &Arc<dyn Recorder>,
         open: impl FnOnce() -> Result<Box<dyn Backend>, Error> + Send + 'static,
     ) -> Result<(Self, Owner), Error> {
         let (batches_in, batches) = mpsc::channel(usize::from(queue.get()));
@@ -119,7 +118,7 @@ impl Member {
         let (release, releases) = mpsc::unbounded_channel();
         let (stop_in, stop) = oneshot::channel();
         let (opened_in, opened) = std::sync::mpsc::channel();
-        let (families, label) = (families.clone(), device.to_owned());
+        let (recorder, label) = (Arc::clone(recorder), device.to_owned());
         let (pulse, is_hung) = (Arc::default(), Arc::default());
         let beat = Arc::clone(&pulse);
         let run = move || {
@@ -128,7 +127,7 @@ impl Member {
                 Err(error) => return drop(opened_in.send(Err(error))),
             };
             let (name, kernel, memory) = (backend.name(), backend.kernel(), backend.memory());
-            let metrics = families.of(name, kernel, &label);
+            let tally = recorder.opened(name, kernel, &label);
             let runtime = match runtime::Builder::new_current_thread().build() {
                 Ok(runtime) => runtime,
                 Err(error) => return drop(opened_in.send(Err(Error::Thread(error.to_string())))),
@@ -139,7 +138,7 @@ impl Member {
                 let (memory_reported, memory_changed) = (Instant::now(), true);
                 let worker = Worker {
                     backend,
-                    metrics,
+                    tally,
                     queues,
                     waiting,
                     solving,
@@ -221,7 +220,7 @@ struct Queues {
 
 struct Worker {
     backend: Box<dyn Backend>,
-    metrics: Metrics,
+    tally: Box<dyn Tally>,
     queues: Queues,
     /// Who waits for the batches under way, oldest first.
     waiting: VecDeque<oneshot::Sender<Ended>>,
@@ -344,19 +343,21 @@ impl Worker {
 
     fn start(&mut self, Combine { batch, reply }: Combine) {
         self.waiting.push_back(reply);
-        self.metrics.in_flight.inc();
+        self.tally.note(Event::BatchBegun);
         self.backend.start(batch);
     }
 
     fn end_batch(&mut self, ended: Ended) {
-        self.metrics.in_flight.dec();
+        self.tally.note(Event::BatchEnded);
         self.beat.fetch_add(1, Ordering::AcqRel);
         match &ended.result {
-            Ok(()) => self.metrics.combined(&ended),
-            Err(_) => self.metrics.failures.inc(),
+            Ok(()) => {
+                let coded_bytes = ended.batch.iter().map(|work| work.coded_bytes()).sum();
+                self.tally.note(Event::Combined { elapsed: ended.elapsed, coded_bytes });
+            }
+            Err(_) => self.tally.note(Event::Failed),
         }
-        let counts = self.backend.take_counts();
-        self.metrics.counted(&counts);
+        self.note_counts();
         let reply = self.waiting.pop_front().expect("a batch that ends was begun");
         // Whoever asked may have given up.
         let _ = reply.send(ended);
@@ -370,11 +371,10 @@ impl Worker {
     fn end_solve(&mut self, solved: Solved) {
         self.beat.fetch_add(1, Ordering::AcqRel);
         match &solved.result {
-            Ok(_) => self.metrics.decoded(&solved),
-            Err(_) => self.metrics.failures.inc(),
+            Ok(_) => self.tally.note(Event::Decoded { elapsed: solved.elapsed, bytes: solved.bytes() }),
+            Err(_) => self.tally.note(Event::Failed),
         }
-        let counts = self.backend.take_counts();
-        self.metrics.counted(&counts);
+        self.note_counts();
         let reply = self.solving.pop_front().expect("what ends was begun");
         // Whoever asked may have given up.
         let _ = reply.send(solved);
@@ -395,16 +395,14 @@ impl Worker {
         let UnderWay { id, begun, reply } = self.loading.take().expect("a load that ends was begun");
         match result {
             Ok(bytes) => {
-                self.metrics.load_seconds.observe(begun.elapsed().as_secs_f64());
-                self.metrics.resident_bytes.add(gauge(bytes));
-                self.metrics.resident_segments.inc();
+                self.tally.note(Event::Loaded { elapsed: begun.elapsed(), resident_bytes: bytes });
                 // If whoever asked has given up, the part is dropped here, which releases it.
                 let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
                 // That memory is full is for the store to deal with, and nothing has failed.
                 if !matches!(error, Error::Memory { .. }) {
-                    self.metrics.failures.inc();
+                    self.tally.note(Event::Failed);
                 }
                 let _ = reply.send(Err(error));
             }
@@ -414,8 +412,7 @@ impl Worker {
 
     fn release(&mut self, id: ResidentId, bytes: u64) {
         self.backend.release(id);
-        self.metrics.resident_bytes.sub(gauge(bytes));
-        self.metrics.resident_segments.dec();
+        self.tally.note(Event::Released { resident_bytes: bytes });
         self.memory_changed = true;
     }
 
@@ -426,9 +423,13 @@ impl Worker {
         }
         (self.memory_reported, self.memory_changed) = (Instant::now(), false);
         if let Some(memory) = self.backend.memory() {
-            self.metrics.memory_free_bytes.set(gauge(memory.free));
-            self.metrics.memory_total_bytes.set(gauge(memory.total));
+            self.tally.note(Event::Memory(memory));
         }
+    }
+
+    fn note_counts(&mut self) {
+        let Counts { kernel, copy, copied_bytes, stored_bytes } = self.backend.take_counts();
+        self.tally.note(Event::Worked { kernel, copy, copied_bytes, stored_bytes });
     }
 
     /// Ends what is under way and refuses the rest.
@@ -465,10 +466,6 @@ impl Worker {
 
 fn closed(batch: Vec<Work>) -> Ended {
     Ended { batch, result: Err(Error::Closed), elapsed: Duration::ZERO }
-}
-
-fn gauge(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// How long the thread asks without a pause: longer than a small batch takes.

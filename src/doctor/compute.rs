@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use bytesize::ByteSize;
-use prometheus::Registry;
 
 use super::Check;
 use crate::config::Config;
@@ -33,7 +32,7 @@ fn judge_processor(fastest: Isa, cores: usize, config: &device::Config) -> Check
 
 /// Opens the device as the server would.
 pub(super) fn device(config: &Config) -> Vec<Check> {
-    let open = |config: &device::Config, workload| Device::open_for(config, &workload, &Registry::new());
+    let open = |config: &device::Config, workload| Device::open_for(config, &workload, device::Unrecorded);
     let (choice, work) = (&config.device, workload(config));
     match open(choice, work) {
         Err(error) => {

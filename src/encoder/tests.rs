@@ -56,7 +56,7 @@ impl Rig {
     fn start_with(copies: u64, change: impl FnOnce(Device) -> Device) -> Self {
         let registry = prometheus::Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, thread) = Device::open(&config, &registry).unwrap();
+        let (device, thread) = Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let device = change(device);
         let config = store::Config { device_bytes: Portion::Bytes(ByteSize::b(copies)), ..store::Config::default() };
         let store = Store::with_tiers(&config, device.clone(), store::Metrics::new(&registry).unwrap(), || Some(u64::MAX));

@@ -998,8 +998,6 @@ async fn until(due: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::Registry;
-
     use super::*;
     use crate::block::Vector;
     use crate::codec::rlnc::{Decoder, Encoder};
@@ -1023,7 +1021,7 @@ mod tests {
     #[test]
     fn who_does_arithmetic_over_the_prime_field_is_found_when_there_is_some() {
         let config = device::Config { backend: BackendChoice::Cpu, ..device::Config::default() };
-        let (device, _thread) = Device::open(&config, &Registry::new()).unwrap();
+        let (device, _thread) = Device::open(&config, device::Unrecorded).unwrap();
         let is_found = || !format!("{device:?}").contains("found: Mutex { data: None");
         let mut driver = new_driver(&Config { device: Some(device.clone()), ..peer_config() });
         let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), Urgency::Now);

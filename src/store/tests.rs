@@ -17,7 +17,7 @@ const K: u32 = 64;
 
 fn open() -> (Device, device::Thread) {
     let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-    Device::open(&config, &prometheus::Registry::new()).unwrap()
+    Device::open(&config, device::Unrecorded).unwrap()
 }
 
 fn metrics() -> Metrics {

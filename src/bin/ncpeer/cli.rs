@@ -176,7 +176,7 @@ impl Decoding {
             return Ok(None);
         }
         let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
-        let reason = match Device::open(&config, &prometheus::Registry::new()) {
+        let reason = match Device::open(&config, device::Unrecorded) {
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => error.reason(),
         };

@@ -1,7 +1,8 @@
 //! Sharing work, and losing who does it: over CPU back ends that play the parts of GPUs.
 
 use super::super::backend::{Backend, Counts, Loading, ResidentId};
-use super::super::{Device, Kernel, KernelChoice, Thread, Threads};
+use super::super::recorder::tests::Sums;
+use super::super::{Device, Kernel, KernelChoice, Thread, Threads, Unrecorded};
 use super::*;
 use crate::gf::RowKey;
 
@@ -114,12 +115,12 @@ fn config() -> Config {
 }
 
 /// A device over `mortals` that last for so many batches and loads, behind a CPU that lasts if there is one.
-fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Registry) {
-    let (config, registry) = (config(), Registry::new());
-    let families = Families::new(&registry).unwrap();
+fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Sums) {
+    let (config, sums) = (config(), Sums::default());
+    let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());
     let mut opened = Vec::new();
     if policy == Policy::Hybrid {
-        opened.push(open_cpu(&config, &families, true).unwrap());
+        opened.push(open_cpu(&config, &recorder, true).unwrap());
     }
     for (index, &(batches_left, loads_left)) in mortals.iter().enumerate() {
         let open = {
@@ -127,10 +128,10 @@ fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Regist
             let lasts = (batches_left, loads_left);
             move || Ok(Box::new(Mortal::lasting(&config, lasts, "cuda", End::Says)?) as Box<dyn Backend>)
         };
-        opened.push(Member::start(&index.to_string(), config.queue_batches, &families, open).unwrap());
+        opened.push(Member::start(&index.to_string(), config.queue_batches, &recorder, open).unwrap());
     }
-    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), policy, opened);
-    (Device::over(&config, members), Thread { _owners: owners }, registry)
+    let (members, owners) = Members::over(config.clone(), recorder, cuda::HostMemory::default(), policy, opened);
+    (Device::over(&config, members), Thread { _owners: owners }, sums)
 }
 
 fn segment() -> (Bytes, Shape) {
@@ -158,7 +159,7 @@ fn blocks(done: &Done) -> Vec<Vec<BytesMut>> {
 }
 
 async fn expected() -> Vec<Vec<BytesMut>> {
-    let (device, _thread) = Device::open(&config(), &Registry::new()).unwrap();
+    let (device, _thread) = Device::open(&config(), Unrecorded).unwrap();
     let resident = load(&device).await.unwrap();
     blocks(&device.combine(batch(&resident)).await.unwrap())
 }
@@ -208,44 +209,44 @@ pub(in crate::device) async fn lose_one(
     open: impl FnOnce() -> Result<Box<dyn Backend>, Error> + Send + 'static,
     check_reason: impl Fn(&str),
 ) {
-    let (config, registry) = (config(), Registry::new());
-    let families = Families::new(&registry).unwrap();
-    let member = Member::start("0", config.queue_batches, &families, open).unwrap();
-    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    let (config, sums) = (config(), Sums::default());
+    let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());
+    let member = Member::start("0", config.queue_batches, &recorder, open).unwrap();
+    let (members, owners) = Members::over(config.clone(), recorder, cuda::HostMemory::default(), Policy::Deal, vec![member]);
     let (device, _thread) = (Device::over(&config, members), Thread { _owners: owners });
-    lose(&device, &registry, 63, check_reason).await;
+    lose(&device, &sums, 63, check_reason).await;
 }
 
 /// A device over one back end that lasts for a batch and ends like this.
-fn ending(name: &'static str, end: End, hang_timeout: Duration) -> (Device, Thread, Registry) {
-    let (config, registry) = (Config { hang_timeout, ..config() }, Registry::new());
-    let families = Families::new(&registry).unwrap();
+fn ending(name: &'static str, end: End, hang_timeout: Duration) -> (Device, Thread, Sums) {
+    let (config, sums) = (Config { hang_timeout, ..config() }, Sums::default());
+    let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());
     let opened = config.clone();
     let open = move || Ok(Box::new(Mortal::lasting(&opened, (1, usize::MAX), name, end)?) as Box<dyn Backend>);
-    let member = Member::start("0", config.queue_batches, &families, open).unwrap();
-    let (members, owners) = Members::over(config.clone(), families, cuda::HostMemory::default(), Policy::Deal, vec![member]);
-    (Device::over(&config, members), Thread { _owners: owners }, registry)
+    let member = Member::start("0", config.queue_batches, &recorder, open).unwrap();
+    let (members, owners) = Members::over(config.clone(), recorder, cuda::HostMemory::default(), Policy::Deal, vec![member]);
+    (Device::over(&config, members), Thread { _owners: owners }, sums)
 }
 
 #[tokio::test]
 async fn a_thread_that_dies_is_a_lost_card() {
-    let (device, thread, registry) = ending("cuda", End::Panics, PATIENCE);
-    lose(&device, &registry, 0, |reason| assert_eq!(reason, THREAD_ENDED)).await;
+    let (device, thread, sums) = ending("cuda", End::Panics, PATIENCE);
+    lose(&device, &sums, 0, |reason| assert_eq!(reason, THREAD_ENDED)).await;
     thread.close();
 }
 
 #[tokio::test]
 async fn a_card_that_hangs_is_lost_and_nobody_waits_for_its_thread() {
     let until = Arc::default();
-    let (device, thread, registry) = ending("cuda", End::Hangs(Arc::clone(&until)), Duration::from_secs(2));
-    lose(&device, &registry, 0, |reason| assert_eq!(reason, "it has finished no work for 2s")).await;
+    let (device, thread, sums) = ending("cuda", End::Hangs(Arc::clone(&until)), Duration::from_secs(2));
+    lose(&device, &sums, 0, |reason| assert_eq!(reason, "it has finished no work for 2s")).await;
     thread.close();
     until.store(true, Ordering::Relaxed);
 }
 
 #[tokio::test]
 async fn nothing_takes_the_place_of_the_cpu() {
-    let (device, _thread, registry) = ending("cpu", End::Panics, PATIENCE);
+    let (device, _thread, sums) = ending("cpu", End::Panics, PATIENCE);
     let health = device.health();
     let resident = load(&device).await.unwrap();
     device.combine(batch(&resident)).await.unwrap();
@@ -253,13 +254,13 @@ async fn nothing_takes_the_place_of_the_cpu() {
     assert_eq!(device.combine(batch(&resident)).await.unwrap_err().error, lost);
     assert_eq!(*health.borrow(), Health::Dead(THREAD_ENDED.to_owned()));
     assert_eq!(load(&device).await.unwrap_err(), lost);
-    assert_eq!(fallbacks(&registry), 0.0);
+    assert_eq!(sums.fallbacks(), 0);
 }
 
 /// As where the system gives no more threads.
 #[tokio::test]
 async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
-    let (device, _thread, registry) = ending("cuda", End::Says, PATIENCE);
+    let (device, _thread, sums) = ending("cuda", End::Says, PATIENCE);
     let set = device.members.set.load_full();
     device.members.replace(&set, 0, Err(Error::Thread("injected".to_owned())), "it says so");
     let reason = "it says so; cannot fall back to the CPU: cannot start the device's thread: injected".to_owned();
@@ -267,7 +268,7 @@ async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
     // What is lost besides makes it no better.
     device.members.losses().degraded("something else");
     assert_eq!(*device.health().borrow(), Health::Dead(reason));
-    assert_eq!((device.members.set.load().epoch, fallbacks(&registry)), (0, 1.0));
+    assert_eq!((device.members.set.load().epoch, sums.fallbacks()), (0, 1));
 }
 
 #[tokio::test]
@@ -290,7 +291,7 @@ async fn a_dead_thread_is_noticed_though_nothing_is_asked_of_it() {
 }
 
 /// From the loss of one back end to blocks from the CPU: what the store and the encoder rely on.
-async fn lose(device: &Device, registry: &Registry, slots: usize, check_reason: impl Fn(&str)) {
+async fn lose(device: &Device, sums: &Sums, slots: usize, check_reason: impl Fn(&str)) {
     let health = device.health();
     assert_eq!(*health.borrow(), Health::Good);
     let resident = load(device).await.unwrap();
@@ -309,12 +310,7 @@ async fn lose(device: &Device, registry: &Registry, slots: usize, check_reason: 
     let done = device.combine(batch(&again)).await.unwrap();
     assert_eq!(blocks(&done), expected().await);
     assert!(done.makers.iter().any(|maker| maker.backend == "cpu"));
-    assert_eq!(fallbacks(registry), 1.0);
-}
-
-fn fallbacks(registry: &Registry) -> f64 {
-    let fallbacks = registry.gather().into_iter().find(|family| family.name() == "ncserverd_device_fallbacks_total").unwrap();
-    fallbacks.get_metric()[0].get_counter().get_value()
+    assert_eq!(sums.fallbacks(), 1);
 }
 
 #[tokio::test]
@@ -326,8 +322,8 @@ async fn the_cpu_takes_the_place_of_what_is_lost() {
         (Policy::Hybrid, vec![mortal]),
         (Policy::Hybrid, vec![FOREVER, mortal]),
     ] {
-        let (device, thread, registry) = device(policy, &mortals);
-        lose(&device, &registry, 63, |reason| assert_eq!(reason, "injected")).await;
+        let (device, thread, sums) = device(policy, &mortals);
+        lose(&device, &sums, 63, |reason| assert_eq!(reason, "injected")).await;
         thread.close();
     }
 }

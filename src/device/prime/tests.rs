@@ -1,10 +1,9 @@
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use prometheus::IntCounter;
-
 use super::*;
 use crate::codec::rlnc_q::Place;
+use crate::device::recorder::tests::Sums;
 use crate::device::{BackendChoice, Health};
 
 /// One that keeps sources as a card does. Clones are the same.
@@ -179,7 +178,7 @@ impl Arithmetic for Broken {
 #[test]
 fn what_fails_is_done_by_the_cores() {
     let cores = Cores::new(NonZeroUsize::MIN);
-    let (losses, fallbacks) = losses();
+    let (losses, sums) = losses();
     let prime = Prime::of(Box::new(Broken), &Config::default(), losses.clone());
     let steady = prime.get();
     let (shape, source) = (Shape::new(2, 1).unwrap(), [7; 64]);
@@ -196,12 +195,12 @@ fn what_fails_is_done_by_the_cores() {
     assert!(matches!(steady.keep(&source, 64), Ok(None)));
     // However much fails, it is said once.
     let reason = "arithmetic over the prime field failed: broken".to_owned();
-    assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
+    assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
 }
 
 #[tokio::test]
 async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
-    let (hoard, (losses, fallbacks)) = (Hoard::new(u64::MAX), losses());
+    let (hoard, (losses, sums)) = (Hoard::new(u64::MAX), losses());
     let config = Config { hang_timeout: Duration::from_millis(200), ..Config::default() };
     let prime = Arc::new(Prime::of(Box::new(hoard.clone()), &config, losses.clone()));
     let kept = Arc::clone(&prime).run(|arithmetic| arithmetic.keep(&[7; 64], 64)).await.unwrap().unwrap().unwrap();
@@ -212,7 +211,7 @@ async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
     let (one, other) = tokio::join!(hash(), hash());
     let reason = "it has finished no work over the prime field for 200ms".to_owned();
     assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
-    assert_eq!((&*losses.health().borrow(), fallbacks.get()), (&Health::Degraded(reason), 1));
+    assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
     assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));
     assert!(matches!(prime.get().keep(&[7; 64], 64), Ok(None)));
     // Nothing of it is freed: whoever tried that might hang as well.
@@ -241,9 +240,9 @@ fn a_card_hangs_if_it_ends_nothing_while_something_is_under_way() {
     assert_eq!(watch.judge(later(300), limit), Ok(()));
 }
 
-fn losses() -> (Losses, IntCounter) {
-    let fallbacks = IntCounter::new("fallbacks", "fallbacks").unwrap();
-    (Losses::new(fallbacks.clone()), fallbacks)
+fn losses() -> (Losses, Sums) {
+    let sums = Sums::default();
+    (Losses::new(Arc::new(sums.clone())), sums)
 }
 
 #[test]

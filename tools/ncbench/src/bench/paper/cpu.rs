@@ -16,7 +16,6 @@ use ncs_gf::{Kernels, Panel, Rows};
 use ncserverd::bench::oracle;
 use ncserverd::device::{self, BackendChoice, Batch, Config, Device, Field, Kernel, KernelChoice, Task, Threads};
 use ncserverd::object::{Codec, Generation, Shape};
-use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::runtime::{Builder, Runtime};
@@ -65,7 +64,7 @@ pub(super) struct Bed {
 impl Bed {
     pub(super) fn open(config: &Config, load: &Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
-        let (device, thread) = Device::open(config, &Registry::new())?;
+        let (device, thread) = Device::open(config, device::Unrecorded)?;
         let (n, k) = (u16::try_from(load.n).expect("a possible shape"), u32::try_from(load.k).expect("a possible shape"));
         let shape = Shape::local(load.sources.len() as u64, k, n).map_err(Error::Shape)?;
         let resident = Arc::new(runtime.block_on(device.load(Bytes::from(load.sources.clone()), shape))?);
