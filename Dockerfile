@@ -6,7 +6,6 @@ COPY Cargo.toml Cargo.lock ./
 COPY assets ./assets
 COPY benches ./benches
 COPY crates ./crates
-COPY kernels ./kernels
 COPY src ./src
 COPY tools ./tools
 RUN cargo build --locked --profile dist --package ncserverd --bins

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu and tools/kernels/*.cu, each into the folder bin beside it, or checks that those in the tree are what the
-sources make.
+"""Compiles kernels/*.cu into crates/ncs-device/kernels, and tools/kernels/*.cu into the folder bin beside them, or checks that those
+in the tree are what the sources make.
 
     kernels/build.py            compile what has changed
     kernels/build.py --check    compile everything into a folder of its own and compare; exit 1 if anything differs
@@ -23,8 +23,13 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-# What the daemon loads, and what only measurements do. Headers are those of the first.
-FOLDERS = [ROOT, ROOT.parent / "tools" / "kernels"]
+# What the daemon loads, and what only measurements do: folders of sources, and where the compiled files are. Headers are those of
+# the first. The crate that embeds its files has them within it, for a package of a crate contains nothing from outside of it.
+DEVICE = ROOT.parent / "crates" / "ncs-device" / "kernels"
+LABORATORY = ROOT.parent / "tools" / "kernels"
+FOLDERS = {ROOT: DEVICE, LABORATORY: LABORATORY / "bin"}
+# The crate reads numbers from this header while it is compiled.
+ABI = "nc_abi.h"
 TOOLKIT = ROOT.parent / "target" / "cuda" / "13.0.88"
 PACKAGES = [
     "nvidia-cuda-nvcc==13.0.88",
@@ -37,7 +42,7 @@ HOPPER = ["-gencode", "arch=compute_90a,code=sm_90a"]
 PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
 # What needs instructions that only Hopper has. Everything else brings PTX for every card from sm_80 on beside Hopper's own code.
 HOPPER_ONLY = {"tensor"}
-HEADERS = ["nc_abi.h", "nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"]
+HEADERS = [ABI, "nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"]
 # A line of nvcc's plan that sets a variable.
 SETTING = re.compile(r"(\w+)=(.*)")
 
@@ -102,8 +107,8 @@ def head():
     ]
 
 
-def recorded(folder):
-    record = folder / "bin" / "SOURCES"
+def recorded(bin):
+    record = bin / "SOURCES"
     lines = record.read_text().splitlines() if record.exists() else []
     if lines[:2] != head():
         return {}
@@ -114,11 +119,11 @@ def sources_of(folder):
     return sorted(folder.glob("*.cu"))
 
 
-def build(folder, everything):
-    home, known, sources = toolkit(), recorded(folder), sources_of(folder)
-    (folder / "bin").mkdir(exist_ok=True)
+def build(folder, bin, everything):
+    home, known, sources = toolkit(), recorded(bin), sources_of(folder)
+    bin.mkdir(exist_ok=True)
     for source in sources:
-        target = folder / "bin" / f"{source.stem}.fatbin"
+        target = bin / f"{source.stem}.fatbin"
         if everything or not target.exists() or known.get(source.name) != fingerprint(source):
             print(f"compiling {source.name}", flush=True)
             compile_one(source, target, home)
@@ -129,25 +134,32 @@ def build(folder, everything):
                 target.unlink()
                 sys.exit(f"{source.name} comes out differently each time; compare PTX, and say more in the source")
     lines = head() + [f"{fingerprint(source)} {source.name}" for source in sources]
-    (folder / "bin" / "SOURCES").write_text("\n".join(lines) + "\n")
+    (bin / "SOURCES").write_text("\n".join(lines) + "\n")
 
 
-def check(folder):
+def check(folder, bin):
     """The names of what differs, and of files without a source."""
     home, wrong, sources = toolkit(), [], sources_of(folder)
     with tempfile.TemporaryDirectory() as made:
         for source in sources:
             target = pathlib.Path(made) / f"{source.stem}.fatbin"
             compile_one(source, target, home)
-            kept = folder / "bin" / target.name
+            kept = bin / target.name
             same = kept.exists() and kept.read_bytes() == target.read_bytes()
             print(f"{'same' if same else 'DIFFERS'}  {source.name}", flush=True)
             if not same:
                 wrong.append(source.name)
-    strays = {path.stem for path in (folder / "bin").glob("*.fatbin")} - {source.stem for source in sources}
+    strays = {path.stem for path in bin.glob("*.fatbin")} - {source.stem for source in sources}
     for stray in sorted(strays):
         print(f"STRAY  {stray}.fatbin")
     return [*wrong, *strays]
+
+
+def differs(header):
+    """Whether the crate has another copy of a header."""
+    same = (DEVICE / header).read_bytes() == (ROOT / header).read_bytes()
+    print(f"{'same' if same else 'DIFFERS'}  {header}")
+    return not same
 
 
 def main():
@@ -156,9 +168,10 @@ def main():
     parser.add_argument("--all", action="store_true", help="compile even what has not changed")
     arguments = parser.parse_args()
     if not arguments.check:
-        for folder in FOLDERS:
-            build(folder, arguments.all)
-    elif any([check(folder) for folder in FOLDERS]):
+        for folder, bin in FOLDERS.items():
+            build(folder, bin, arguments.all)
+        shutil.copyfile(ROOT / ABI, DEVICE / ABI)
+    elif any([check(folder, bin) for folder, bin in FOLDERS.items()] + [differs(ABI)]):
         sys.exit("compiled kernels are not what the sources make; run kernels/build.py and commit")
 
 

@@ -1,4 +1,4 @@
-// What kernels and their host share: numbers and the layout of what is passed. `src/device/abi.rs` repeats this file, and a test
+// What kernels and their host share: numbers and the layout of what is passed. `abi.rs` of ncs-device repeats this file; a test
 // compares the two. Plain C that nvcc and NVRTC both read without a header.
 //
 // Words: a *generation* is n source blocks of k bytes; a *row* is n coefficients; a *task* is some rows of one generation; a

@@ -17,8 +17,8 @@ host=x86_64-unknown-linux-gnu
 tests() {
     local options=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1") && shift; done
-    "$cargo" test --locked --release "${options[@]}" --package ncs-gf --package ncs-codec --lib "$@"
-    "$cargo" test --locked --release "${options[@]}" --package ncserverd --lib -- device:: "${@:2}"
+    "$cargo" test --locked --release "${options[@]}" --package ncs-gf --package ncs-codec --package ncs-device \
+        --features ncs-device/cuda --lib "$@"
     "$cargo" test --locked --release "${options[@]}" --package nccodec --lib -- crew:: "${@:2}"
     "$cargo" test --locked --release "${options[@]}" --package ncserverd --test backends --test codecs "$@"
 }

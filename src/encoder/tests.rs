@@ -11,7 +11,7 @@ use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::Decoder;
 use crate::codec::rlnc_q;
 use crate::device;
-use crate::device::prime::tests::Hoard;
+use crate::device::testing::Hoard;
 use crate::gf::Kernels;
 use crate::object::HashGroup;
 use crate::object::row_key;

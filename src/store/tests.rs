@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::index::Cause;
 use super::*;
 use crate::codec::rlnc_q::{Arithmetic as _, Cores};
-use crate::device::prime::tests::Hoard;
+use crate::device::testing::Hoard;
 use crate::object::{HashGroup, Loan};
 
 const K: u32 = 64;

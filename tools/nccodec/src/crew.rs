@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
 use ncs_gf::Kernels;
-use ncserverd::device::portions::{self, Coder, Demand, LANES, Memory, Opener, Pinner, Portion, Spat};
-use ncserverd::device::{BackendChoice, Error};
+use ncserverd::device::portions::{Coder, Demand, LANES, Memory, Opener, Pinner, Portion, Spat};
+use ncserverd::device::{self, BackendChoice, Error};
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -69,7 +69,7 @@ impl Crew {
     pub fn open(choice: Choice, demand: &Demand) -> Result<Self, Error> {
         let (gpu, demand_of_gpu) = (choice.gpu, *demand);
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let opener: Opener = Box::new(move || portions::open(gpu, &demand_of_gpu));
+        let opener: Opener = Box::new(move || device::open_coder(gpu, &demand_of_gpu));
         match choice.backend {
             BackendChoice::Cpu => Self::with(choice.backend, None, demand, cores),
             BackendChoice::Cuda | BackendChoice::Hybrid => Self::with(choice.backend, Some(opener), demand, cores),

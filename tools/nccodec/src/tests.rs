@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ncs_codec::rs::Matrix;
-use ncserverd::device::BackendChoice;
-use ncserverd::device::portions::{self, Demand};
+use ncserverd::device::portions::Demand;
+use ncserverd::device::{self, BackendChoice};
 use ncserverd::object::SegmentId;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -115,7 +115,7 @@ fn assert_same(case: &Case, bytes: usize, crew: Crews<'_>) -> [Option<Makers>; 2
 /// Skipped without a GPU, and failing without one if `NCTEST_REQUIRE_GPU` says that there is one.
 #[test]
 fn files_by_a_gpu_are_those_by_the_cpu() {
-    let gpu = portions::open(0, &Demand { input_bytes: 1 << 20, output_bytes: 1 << 20, bite_bytes: 1 << 20 });
+    let gpu = device::open_coder(0, &Demand { input_bytes: 1 << 20, output_bytes: 1 << 20, bite_bytes: 1 << 20 });
     if let Err(absence) = gpu {
         assert!(std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence}");
         return println!("skipped: no GPU");

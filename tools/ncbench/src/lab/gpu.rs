@@ -16,8 +16,8 @@ use ncserverd::device::cuda::driver::Fault;
 use ncserverd::device::cuda::host::HostMemory;
 use ncserverd::device::cuda::kernels::{self as products, Combine};
 use ncserverd::device::cuda::{Gpu, HOPPER, gfq};
-use ncserverd::device::portions::{self, Opener};
-use ncserverd::device::{Error, Field, Kernel};
+use ncserverd::device::portions::{Demand, Opener};
+use ncserverd::device::{self, Error, Field, Kernel};
 
 use super::nvml::Gauge;
 use super::{
@@ -119,9 +119,9 @@ impl Lab for GpuLab {
         Ok(Box::new(ReplayJob::new(&self.standard, plan)?))
     }
 
-    fn opener(&self, demand: &portions::Demand) -> Opener {
+    fn opener(&self, demand: &Demand) -> Opener {
         let (ordinal, demand) = (self.ordinal, *demand);
-        Box::new(move || portions::open(ordinal, &demand))
+        Box::new(move || device::open_coder(ordinal, &demand))
     }
 
     fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
@@ -170,7 +170,7 @@ const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-u
 /// Whether there is a GPU, which a host may promise with `NCTEST_REQUIRE_GPU`.
 #[cfg(test)]
 pub(super) fn is_here() -> bool {
-    let absence = ncserverd::device::cuda::count().err();
+    let absence = device::cuda::count().err();
     assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
     absence.is_none()
 }

@@ -1,0 +1,911 @@
+//! GF(q) and its hashes on a card: combinations of words, inverses of matrices, products of powers (`kernels/gfq.cu`, `kernels/hash.cu`).
+//!
+//! [`Step`] is a kernel with all that it is launched with, for whoever has everything in the card's memory; [`Calculator`] is the card as
+//! [`Arithmetic`]: what comes in the host's memory goes there again. It keeps its memory for the next call, takes no more of it than
+//! [`WORK_BYTES`] beside tables and sources that are to stay, and works through what is larger in portions. Powers of a group's generators
+//! are made at the first call that needs them, those of a generation's hashes at each call. Encoding is a server's work and goes its own
+//! way ([`coder`]), several calls at once; of all else there is one call at a time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ncs_codec::hash::{Batch, Group, Hashes};
+use ncs_codec::rlnc_q::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
+use ncs_gf::gfq::{self, Element, WORD_BYTES};
+use ncs_gf::modp;
+
+use super::card::Card;
+use super::dense::{download, upload};
+use super::driver::{Address, Buffer, Context, Fault, Stream};
+use super::host::HostMemory;
+use super::image::Image;
+use super::launch::{self, Grid};
+use crate::Field;
+use crate::abi::{self, define};
+use coder::Coder;
+
+mod coder;
+
+/// A kernel and what it is launched with. Addresses are of memory as large as `nc_abi.h` says.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Rows of words are combined.
+    Product(&'static str, Grid, Box<abi::GfqProduct>),
+    /// A step of inverting matrices.
+    Invert(&'static str, Grid, Box<abi::GfqInversion>),
+    /// Powers, and products of them.
+    Hash(&'static str, Grid, Box<abi::Hash>),
+}
+
+/// Who encodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoder {
+    /// A thread a codeword, in thread blocks of so many.
+    Paper(u32),
+    /// A thread so many rows of a word: 1, 2, 4 or 8.
+    Rows(u32),
+    /// As many of these as leave work for all of the card.
+    Fitting,
+}
+
+impl Encoder {
+    /// `paper-64`, `ours-8` or `ours`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name.split_once('-') {
+            Some(("paper", threads)) => threads.parse().ok().map(Self::Paper),
+            Some(("ours", rows)) => rows.parse().ok().map(Self::Rows),
+            _ => (name == "ours").then_some(Self::Fitting),
+        }
+    }
+}
+
+impl Step {
+    /// Rows with coefficients of 32 bits, of each of so many generations.
+    pub fn encode(encoder: Encoder, product: abi::GfqProduct, generations: u32, sms: u32) -> Self {
+        let (words, rows) = (product.words, product.rows);
+        let (entry, blocks, threads) = match encoder {
+            Encoder::Paper(threads) => ("nc_gfq_encode_paper", (words.div_ceil(threads), rows), threads),
+            Encoder::Rows(_) | Encoder::Fitting => {
+                let across = words.div_ceil(ENCODE_THREADS);
+                let fills = |each: u32| 2 * across * rows.div_ceil(each) * generations >= BLOCKS_A_PAIR_OF_SMS * sms;
+                let fits =
+                    |&(_, each): &(&str, u32)| if let Encoder::Rows(asked) = encoder { each == asked } else { fills(each) };
+                let (entry, each) = ENCODERS.into_iter().find(fits).unwrap_or(ENCODERS[3]);
+                (entry, (across, rows.div_ceil(each)), ENCODE_THREADS)
+            }
+        };
+        Self::Product(entry, Grid { blocks: (blocks.0, blocks.1, generations), threads, shared_bytes: 0 }, Box::new(product))
+    }
+
+    /// Rows with any elements for coefficients, of each of so many generations.
+    pub fn combine(is_paper: bool, product: abi::GfqProduct, generations: u32) -> Self {
+        let (entry, (columns, rows), threads) = match is_paper {
+            true => ("nc_gfq_combine_paper", (PAPER_TILE, PAPER_TILE), PAPER_TILE * PAPER_TILE),
+            false => ("nc_gfq_combine", (WARP, COMBINE_ROWS), COMBINE_THREADS),
+        };
+        let blocks = (product.words.div_ceil(columns), product.rows.div_ceil(rows), generations);
+        Self::Product(entry, Grid { blocks, threads, shared_bytes: 0 }, Box::new(product))
+    }
+
+    /// One row of weights below 2^96, of each of so many generations.
+    pub fn fold(product: abi::GfqProduct, generations: u32) -> Self {
+        let blocks = (product.words.div_ceil(WARP), 1, generations);
+        Self::Product("nc_gfq_fold", Grid { blocks, threads: FOLD_THREADS, shared_bytes: 0 }, Box::new(product))
+    }
+
+    /// So many matrices: what comes one behind the other.
+    pub fn invert(inversion: abi::GfqInversion, count: u32, sms: u32) -> Vec<Self> {
+        let n = inversion.n;
+        let fits = |&&(_, _, width): &&(&str, &str, u32)| invert_shared_bytes(width, n) <= INVERT_SHARED_MAX;
+        let &(panel, update, width) = INVERTERS.iter().find(fits).unwrap_or(&INVERTERS[2]);
+        let (across, step) = (n.next_multiple_of(WARP), |entry, grid, task| Self::Invert(entry, grid, Box::new(task)));
+        // A warp has some rows of 32 columns, or fewer where that leaves multiprocessors without.
+        let filling = (UPDATE_BLOCKS_A_SM * sms).div_ceil(count * (across / WARP));
+        let parts = n.div_ceil(UPDATE_ROWS).max(filling.min(n.div_ceil(UPDATE_THREADS / WARP)));
+        let grid = |blocks, threads| Grid { blocks: (blocks, count, 1), threads, shared_bytes: 0 };
+        let mut steps = vec![step("nc_gfq_invert_begin", grid((n * across).div_ceil(STEP_THREADS), STEP_THREADS), inversion)];
+        for first in (0..n).step_by(width as usize) {
+            let task = abi::GfqInversion { first, parts, ..inversion };
+            steps.push(step(panel, Grid::line(count, INVERT_THREADS, invert_shared_bytes(width, n)), task));
+            steps.push(step(update, grid(across / WARP * parts, UPDATE_THREADS), task));
+        }
+        steps.push(step("nc_gfq_invert_end", grid(n.div_ceil(STEP_THREADS / WARP), STEP_THREADS), inversion));
+        steps
+    }
+
+    /// Each base to the power of each of its exponents, as the paper does it.
+    pub fn power_paper(group: Group, hash: abi::Hash, threads: u32, blocks: u32) -> Self {
+        let entry = of(group, ["nc_hash_power_paper_1024", "nc_hash_power_paper_2048"]);
+        Self::Hash(entry, Grid::line(blocks, threads, 0), Box::new(hash))
+    }
+
+    /// Each base to the powers that its table begins with, for so many sets of bases: a warp each, or a thread each where bases are many.
+    pub fn ladder(group: Group, hash: abi::Hash, sets: u32, is_by_lanes: bool) -> Self {
+        let (entry, across) = match is_by_lanes {
+            true => (of(group, ["nc_hash_lanes_1024", "nc_hash_lanes_2048"]), hash.words),
+            false => (of(group, ["nc_hash_ladder_1024", "nc_hash_ladder_2048"]), hash.words.div_ceil(WARP)),
+        };
+        Self::Hash(entry, Grid { blocks: (across, sets, 1), threads: WARP, shared_bytes: 0 }, Box::new(hash))
+    }
+
+    /// The rest of the tables.
+    pub fn table(group: Group, hash: abi::Hash, sets: u32) -> Self {
+        let blocks = ((hash.words * hash.windows).div_ceil(HASH_THREADS), sets, 1);
+        let entry = of(group, ["nc_hash_table_1024", "nc_hash_table_2048"]);
+        Self::Hash(entry, Grid { blocks, threads: HASH_THREADS, shared_bytes: 0 }, Box::new(hash))
+    }
+
+    /// Parts of each row's product, by tables.
+    pub fn fixed(group: Group, hash: abi::Hash) -> Self {
+        let grid = Grid { blocks: (hash.count, hash.rows, 1), threads: HASH_THREADS, shared_bytes: 0 };
+        Self::Hash(of(group, ["nc_hash_fixed_1024", "nc_hash_fixed_2048"]), grid, Box::new(hash))
+    }
+
+    /// Each row's product of its parts.
+    pub fn join(group: Group, hash: abi::Hash) -> Self {
+        let entry = of(group, ["nc_hash_join_1024", "nc_hash_join_2048"]);
+        Self::Hash(entry, Grid::line(hash.rows, HASH_THREADS, 0), Box::new(hash))
+    }
+
+    /// Begins it.
+    ///
+    /// # Safety
+    /// Everything is in memory that is as large as the task and `nc_abi.h` say and that lives until the stream has come past this;
+    /// nothing else writes it meanwhile, and what an earlier step makes is made on this stream.
+    pub unsafe fn start(&self, card: &Card, stream: &Stream) -> Result<(), Fault> {
+        // SAFETY: the constructors give each entry its structure and a grid that `nc_abi.h` allows; the rest is the caller's promise.
+        unsafe {
+            match self {
+                Self::Product(entry, grid, task) => launch::words(card, (Image::Gfq, entry), *grid, &**task, stream),
+                Self::Invert(entry, grid, task) => launch::words(card, (Image::Gfq, entry), *grid, &**task, stream),
+                Self::Hash(entry, grid, task) => launch::words(card, (Image::Hash, entry), *grid, &**task, stream),
+            }
+        }
+    }
+}
+
+const fn of(group: Group, entries: [&'static str; 2]) -> &'static str {
+    match group {
+        Group::P1024 => entries[0],
+        Group::P2048 => entries[1],
+    }
+}
+
+/// From one row of so many elements to the next: words, their top bits, and up to a multiple of 16.
+pub const fn row_pitch(words: usize) -> usize {
+    (words * WORD_BYTES + words.div_ceil(8)).next_multiple_of(16)
+}
+
+/// Writes elements as a row of words with their top bits behind them.
+pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
+    let (words, tops) = row.split_at_mut(elements.len() * WORD_BYTES);
+    tops.fill(0);
+    for (index, (element, word)) in elements.zip(words.as_chunks_mut::<WORD_BYTES>().0).enumerate() {
+        *word = element.low_word();
+        tops[index / 8] |= u8::from(element.is_wide()) << (index % 8);
+    }
+}
+
+/// Rows of so many elements each, [`row_pitch`] apart.
+pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
+    let pitch = row_pitch(each);
+    let mut bytes = vec![0; elements.len() / each * pitch];
+    for (row, elements) in bytes.chunks_exact_mut(pitch).zip(elements.chunks_exact(each)) {
+        write_row(elements.iter().copied(), row);
+    }
+    bytes
+}
+
+/// The bytes of an element as it travels, of a row of so many.
+fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq::BYTES] {
+    let mut bytes = [0; gfq::BYTES];
+    bytes[0] = row[words * WORD_BYTES + index / 8] >> (index % 8) & 1;
+    bytes[1..].copy_from_slice(&row[index * WORD_BYTES..][..WORD_BYTES]);
+    bytes
+}
+
+/// The field as kernels have it.
+pub fn field() -> abi::GfqField {
+    let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
+    let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
+    // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles and takes off q if it fits.
+    let (mut rest, mut ratio) = (doubled(Element::ONE, 256), 0_u64);
+    for _ in 0..64 {
+        let is_there = !modp::is_below(rest.limbs(), rest.neg().limbs());
+        ratio = ratio << 1 | u64::from(is_there);
+        rest = rest.add(&rest);
+    }
+    let [ratio_low, ratio_high] = halves(ratio);
+    abi::GfqField {
+        q: std::array::from_fn(|index| halves(gfq::Q[index / 2])[index % 2]),
+        negated: halves(modp::negative_inverse(gfq::Q[0]))[0],
+        one: one.limbs_32(),
+        square: doubled(one, 32 * gfq::LIMBS_32).limbs_32(),
+        ratio_low,
+        ratio_high,
+    }
+}
+
+/// A group as kernels have it.
+pub fn group_of(group: Group) -> abi::Group {
+    let p = group.modulus();
+    let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
+    abi::Group {
+        p: padded(p),
+        one: padded(&modp::power_of_two(64 * p.len(), p)),
+        square: padded(&modp::power_of_two(128 * p.len(), p)),
+        negated: halves(modp::negative_inverse(p[0]))[0],
+        reserved: 0,
+    }
+}
+
+/// The lower half first.
+#[expect(clippy::cast_possible_truncation, reason = "halves are meant")]
+const fn halves(limb: u64) -> [u32; 2] {
+    [limb as u32, (limb >> 32) as u32]
+}
+
+/// Numbers as kernels read them.
+pub fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
+    numbers.iter().flatten().flat_map(|limb| limb.to_le_bytes()).collect()
+}
+
+/// How powers of so many bases are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tables {
+    pub group: Group,
+    /// Bases.
+    pub words: usize,
+    /// Bits of a digit.
+    pub window: u32,
+}
+
+impl Tables {
+    /// Digits of an exponent of 257 bits.
+    pub const fn windows(&self) -> u32 {
+        256 / self.window + 1
+    }
+
+    pub const fn bytes(&self) -> usize {
+        (self.words * self.windows() as usize * self.group.hash_bytes()) << self.window
+    }
+
+    /// Products over so many rows of exponents, `exponents_pitch` apart, shared among all of a card. Addresses are yet to be given.
+    pub fn hash(&self, rows: usize, exponents_pitch: usize, has_tops: bool, sms: u32) -> abi::Hash {
+        let (rows, words, whole) = (number(rows), number(self.words), 256 / self.window);
+        let threads = THREADS_A_SM * sms;
+        let mut share = whole;
+        while share > SHARE_MIN && rows * words * (whole / share) < threads {
+            share /= 2;
+        }
+        let (all, mut items) = (words * (whole / share), 1);
+        while items < ITEMS_MAX && rows * all / (2 * items) >= WAVES * threads {
+            items *= 2;
+        }
+        abi::Hash {
+            bases: 0,
+            table: 0,
+            exponents: 0,
+            parts: 0,
+            out: 0,
+            bases_step: 0,
+            table_step: 0,
+            exponents_pitch: number(exponents_pitch),
+            rows,
+            words,
+            tops: has_tops.into(),
+            window: self.window,
+            windows: self.windows(),
+            share,
+            items,
+            count: all.div_ceil(HASH_THREADS * items),
+            enters: 0,
+            group: group_of(self.group),
+        }
+    }
+
+    /// Makes tables for so many sets of bases, by a warp a base unless bases are many.
+    pub fn make(&self, hash: abi::Hash, sets: u32, sms: u32) -> [Step; 2] {
+        let is_by_lanes = number(self.words) * sets <= LANES_BASES_A_SM * sms;
+        [Step::ladder(self.group, hash, sets, is_by_lanes), Step::table(self.group, hash, sets)]
+    }
+}
+
+/// Rows of `inner` sources of so many words; steps and top bits are for one generation of elements.
+fn product(
+    (rows, inner, words): (usize, usize, usize),
+    [source, coefficients, out]: [Address; 3],
+    field: abi::GfqField,
+) -> abi::GfqProduct {
+    abi::GfqProduct {
+        source,
+        coefficients,
+        out,
+        source_step: 0,
+        coefficients_step: 0,
+        out_step: 0,
+        source_pitch: number(row_pitch(words)),
+        coefficients_pitch: number(row_pitch(inner)),
+        out_pitch: number(row_pitch(words)),
+        n: number(inner),
+        rows: number(rows),
+        words: number(words),
+        tops: 1,
+        reserved: 0,
+        field,
+    }
+}
+
+/// The card as [`Arithmetic`].
+#[derive(Debug)]
+pub struct Calculator {
+    inner: Mutex<Inner>,
+    coder: Coder,
+    context: Arc<Context>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    stream: Stream,
+    memory: Option<Buffer>,
+    /// Powers of generators, by group.
+    generators: Vec<(Tables, Buffer)>,
+    field: abi::GfqField,
+    work_bytes: usize,
+    card: Arc<Card>,
+}
+
+impl Calculator {
+    /// On the GPU with this number. Blocks that are to go into memory of `host` are written there by the card.
+    pub fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
+        let card = Arc::new(Card::open(ordinal, Field::Standard)?);
+        let total = usize::try_from(Context::memory()?.1).unwrap_or(usize::MAX);
+        let inner = Inner {
+            stream: Stream::new(&card.context)?,
+            memory: None,
+            generators: Vec::new(),
+            field: field(),
+            work_bytes: WORK_BYTES.min(total / WORK_PART),
+            card: Arc::clone(&card),
+        };
+        let coder = Coder::new(&card, host, inner.field, inner.work_bytes)?;
+        Ok(Self { inner: Mutex::new(inner), coder, context: Arc::clone(&card.context) })
+    }
+
+    /// With so little memory that everything is done in portions.
+    #[cfg(test)]
+    pub fn with_work_bytes(mut self, bytes: usize) -> Self {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).work_bytes = bytes;
+        self.coder.limit(bytes);
+        self
+    }
+
+    fn ask<T>(&self, ask: impl FnOnce(&mut Inner) -> Result<T, Fault>) -> Result<T, Failed> {
+        // What a panic has left behind is memory that the next call writes anew.
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = inner.card.context.bind().and_then(|()| ask(&mut inner));
+        result.map_err(|fault| Failed(fault.to_string()))
+    }
+}
+
+impl Drop for Calculator {
+    fn drop(&mut self) {
+        // What it has is given back by whatever thread this is.
+        let _ = self.context.bind();
+    }
+}
+
+impl Arithmetic for Calculator {
+    fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
+        assert!(source.len() <= padded, "{} bytes in {padded}", source.len());
+        let kept = self.coder.keep(source, padded).map_err(|fault| match fault {
+            Fault::Memory(bytes) => NotKept::Memory(bytes),
+            Fault::Driver(reason) => Failed(reason).into(),
+        });
+        Ok(kept?.map(|segment| Arc::new(segment) as _))
+    }
+
+    fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
+        tasks.iter().for_each(|task| _ = task.count(shape));
+        self.coder.encode(shape, tasks).map_err(|fault| Failed(fault.to_string()))
+    }
+
+    fn recode(&self, shape: Shape, tasks: &mut [Recode<'_>]) -> Result<(), Failed> {
+        tasks.iter().for_each(|task| _ = task.count(shape));
+        self.ask(|inner| tasks.iter_mut().try_for_each(|task| inner.recode(shape, task)))
+    }
+
+    fn decode(&self, shape: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed> {
+        tasks.iter().for_each(|task| task.check(shape));
+        self.ask(|inner| inner.decode(shape, tasks))
+    }
+
+    fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed> {
+        let is_short = |block: &&[u8]| block.len() <= words * WORD_BYTES;
+        assert!(words <= usize::from(Shape::WORDS_MAX) && blocks.iter().all(is_short), "blocks of {words} words");
+        if words == 0 || blocks.is_empty() {
+            // The product of nothing.
+            let one = [vec![0; group.hash_bytes() - 1], vec![1]].concat();
+            return Ok(one.repeat(blocks.len()));
+        }
+        self.ask(|inner| inner.hash(group, words, blocks))
+    }
+
+    fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
+        self.ask(|inner| inner.holds(batches))
+    }
+}
+
+/// Places in a card's memory, one behind the other.
+struct Places {
+    start: Address,
+    bytes: usize,
+}
+
+impl Places {
+    fn at(start: Address) -> Self {
+        Self { start, bytes: 0 }
+    }
+
+    fn take(&mut self, bytes: usize) -> Address {
+        let at = self.start + self.bytes as u64;
+        self.bytes += bytes.next_multiple_of(PLACE_ALIGN);
+        at
+    }
+}
+
+impl Inner {
+    /// Has these places filled by `lay`, which is called twice: to know how many bytes there are, and to know where.
+    fn lay<T>(&mut self, lay: impl Fn(&mut Places) -> T) -> Result<T, Fault> {
+        let mut places = Places::at(0);
+        lay(&mut places);
+        Ok(lay(&mut Places::at(Buffer::reserve(&mut self.memory, &self.card.context, places.bytes)?)))
+    }
+
+    /// Does all steps, and waits.
+    ///
+    /// # Safety
+    /// As [`Step::start`] of each; memory is this calculator's.
+    unsafe fn run(&self, steps: &[Step]) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let started = steps.iter().try_for_each(|step| unsafe { step.start(&self.card, &self.stream) });
+        // What has begun uses memory, whatever has become of the rest.
+        let waited = self.stream.synchronize();
+        started.and(waited)
+    }
+
+    fn recode(&mut self, shape: Shape, task: &mut Recode<'_>) -> Result<(), Fault> {
+        let (n, words, inner) = (shape.n(), shape.words(), task.held.len());
+        if inner > INNER_MAX {
+            return Err(Fault::Driver(format!("{inner} blocks to be combined, and {INNER_MAX} are the most")));
+        }
+        let (pitch, vector_pitch, factors_pitch) = (row_pitch(words), row_pitch(n), row_pitch(inner));
+        let most = rows_at_once(self.work_bytes, inner * (pitch + vector_pitch), pitch + vector_pitch + factors_pitch);
+        let most = most.min((task.rows.len() / inner).max(1));
+        let vectors: Vec<Element> = task.held.iter().flat_map(|block| block.vector.elements()).collect();
+        let payloads = task.held.iter().map(|block| &**block.payload.as_bytes());
+        let (vectors, payloads) = (rows_of(&vectors, n), spaced(payloads, pitch));
+        let outs = task.vectors.chunks_mut(most * shape.recoded_vector_bytes());
+        let outs = outs.zip(task.payloads.chunks_mut(most * shape.payload_bytes()));
+        for (index, (rows, (vectors_out, payloads_out))) in task.rows.chunks(most * inner).zip(outs).enumerate() {
+            let count = rows.len() / inner;
+            let [held_vectors, held_payloads, factors, made_vectors, made_payloads] = self.lay(|places| {
+                let sizes = [inner * vector_pitch, inner * pitch, most * factors_pitch, most * vector_pitch, most * pitch];
+                sizes.map(|bytes| places.take(bytes))
+            })?;
+            let steps = [
+                Step::combine(false, product((count, inner, n), [held_vectors, factors, made_vectors], self.field), 1),
+                Step::combine(false, product((count, inner, words), [held_payloads, factors, made_payloads], self.field), 1),
+            ];
+            let (mut new_vectors, mut new_payloads) = (vec![0; count * vector_pitch], vec![0; count * pitch]);
+            // SAFETY: places are as large as the tasks say, and every call waits for its work.
+            unsafe {
+                if index == 0 {
+                    upload(held_vectors, &vectors)?;
+                    upload(held_payloads, &payloads)?;
+                }
+                upload(factors, &rows_of(rows, inner))?;
+                self.run(&steps)?;
+                download(&mut new_vectors, made_vectors)?;
+                download(&mut new_payloads, made_payloads)?;
+            }
+            copy_rows(&new_payloads, pitch, payloads_out, shape.payload_bytes());
+            let outs = vectors_out.chunks_exact_mut(shape.recoded_vector_bytes());
+            for (row, out) in new_vectors.chunks_exact(vector_pitch).zip(outs) {
+                let elements = out.as_chunks_mut().0.iter_mut().enumerate();
+                elements.for_each(|(index, out)| *out = element_bytes(row, n, index));
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, shape: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Fault> {
+        let generation = Rebuilding::of(shape);
+        let most = (self.work_bytes / generation.bytes()).max(1);
+        let mut rebuilt = Vec::with_capacity(tasks.len());
+        for tasks in tasks.chunks_mut(most) {
+            let (n, count) = (shape.n(), tasks.len());
+            let places = self.lay(|places| generation.places(places, count))?;
+            let mut status = vec![0; 4 * count];
+            let mut made = vec![0; count * generation.payloads];
+            for (index, task) in (0_u64..).zip(tasks.iter()) {
+                let elements: Vec<Element> = task.blocks.iter().flat_map(|block| block.vector.elements()).collect();
+                let payloads = spaced(task.blocks.iter().map(|block| &**block.payload.as_bytes()), row_pitch(shape.words()));
+                // SAFETY: there is room for so many generations, and nothing uses it.
+                unsafe {
+                    upload(places.matrices + index * generation.matrix as u64, &rows_of(&elements, n))?;
+                    upload(places.payloads + index * generation.payloads as u64, &payloads)?;
+                }
+            }
+            // SAFETY: places are as large as the tasks say, and every call waits for its work.
+            unsafe {
+                self.run(&generation.steps(&places, self.field, number(count), self.card.sms))?;
+                download(&mut status, places.status)?;
+                download(&mut made, places.made)?;
+            }
+            let statuses = status.as_chunks().0.iter().map(|status| u32::from_le_bytes(*status));
+            for ((task, is_regular), made) in tasks.iter_mut().zip(statuses).zip(made.chunks_exact(generation.payloads)) {
+                rebuilt.push(if is_regular == 0 { Rebuilt::Singular } else { unpack(shape, made, task.out) });
+            }
+        }
+        Ok(rebuilt)
+    }
+
+    /// The table of a group's generators, at least so many.
+    fn generators(&mut self, group: Group, words: usize) -> Result<(Tables, Address), Fault> {
+        let found = self.generators.iter().position(|(tables, _)| tables.group == group);
+        if let Some(found) = found {
+            let (tables, buffer) = &self.generators[found];
+            if tables.words >= words {
+                return Ok((*tables, buffer.address()));
+            }
+            self.generators.swap_remove(found);
+        }
+        let free = usize::try_from(Context::memory()?.0).unwrap_or(usize::MAX);
+        let fits = |tables: &Tables| tables.bytes() <= TABLE_BYTES.min(free / TABLE_PART);
+        let all = [8, 4].map(|window| Tables { group, words, window });
+        let tables = all.into_iter().find(fits).unwrap_or(all[1]);
+        let buffer = Buffer::new(&self.card.context, tables.bytes())?;
+        let bases = number_bytes(&group.generators(words)[..words]);
+        let at = self.lay(|places| places.take(bases.len()))?;
+        let hash = abi::Hash { bases: at, table: buffer.address(), ..tables.hash(1, 0, true, self.card.sms) };
+        // SAFETY: bases and table are as large as the task says.
+        unsafe {
+            upload(at, &bases)?;
+            self.run(&tables.make(hash, 1, self.card.sms))?;
+        }
+        let address = buffer.address();
+        self.generators.push((tables, buffer));
+        Ok((tables, address))
+    }
+
+    fn hash(&mut self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Fault> {
+        let (tables, table) = self.generators(group, words)?;
+        // The first bases of a table are a table.
+        let tables = Tables { words, ..tables };
+        let (pitch, bytes, sms) = (words * WORD_BYTES, group.hash_bytes(), self.card.sms);
+        let most = rows_at_once(self.work_bytes, 0, pitch + 2 * bytes * words).min(ROWS_MAX);
+        let mut hashes = Vec::with_capacity(blocks.len() * bytes);
+        for blocks in blocks.chunks(most) {
+            let hash = tables.hash(blocks.len(), pitch, false, sms);
+            let [exponents, parts, out] = self.lay(|places| {
+                let parts = blocks.len() * hash.count as usize * bytes;
+                [places.take(blocks.len() * pitch), places.take(parts), places.take(blocks.len() * bytes)]
+            })?;
+            let hash = abi::Hash { table, exponents, parts, out, ..hash };
+            let mut made = vec![0; blocks.len() * bytes];
+            // SAFETY: places are as large as the task says, and every call waits for its work.
+            unsafe {
+                upload(exponents, &spaced(blocks.iter().copied(), pitch))?;
+                self.run(&[Step::fixed(group, hash), Step::join(group, hash)])?;
+                download(&mut made, out)?;
+            }
+            hashes.extend(made);
+        }
+        Ok(hashes)
+    }
+
+    fn holds(&mut self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Fault> {
+        let key = |batch: &Batch<'_>| (batch.hashes().group(), batch.hashes().shape());
+        let mut holds = Vec::with_capacity(batches.len());
+        for batches in batches.chunk_by(|a, b| key(a) == key(b)) {
+            let (group, shape) = key(&batches[0]);
+            // Tables of hashes are most of it.
+            let each = Tables { group, words: shape.n(), window: HASHES_WINDOW }.bytes();
+            let most = (self.work_bytes / 2 / each).clamp(1, BATCHES_MAX);
+            for batches in batches.chunks(most) {
+                holds.extend(self.holds_alike(group, shape, batches)?);
+            }
+        }
+        Ok(holds)
+    }
+
+    /// Of batches of one group and shape, a few.
+    fn holds_alike(&mut self, group: Group, shape: Shape, batches: &[Batch<'_>]) -> Result<Vec<bool>, Fault> {
+        let (n, words, bytes, sms, rows) = (shape.n(), shape.words(), group.hash_bytes(), self.card.sms, batches.len());
+        let (tables, generators) = self.generators(group, words)?;
+        let tables = Tables { words, ..tables };
+        let own = Tables { group, words: n, window: HASHES_WINDOW };
+        // Batches of one generation, as when they are halved, have one table.
+        let hashes: Vec<&Hashes> = batches.iter().map(Batch::hashes).collect();
+        let sets = if hashes.iter().all(|other| std::ptr::eq(*other, hashes[0])) { 1 } else { rows };
+        let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));
+        let largest = batches.iter().map(|batch| batch.blocks().len()).max().unwrap_or(0).max(1);
+        let chunk = rows_at_once(self.work_bytes / 4, 0, pitch + vector_pitch + WEIGHT_BYTES).min(largest);
+        let partial = largest.div_ceil(chunk);
+        let (left, right) = (tables.hash(rows, pitch, true, sms), own.hash(rows, vector_pitch, true, sms));
+        let places = self.lay(|places| BatchPlaces {
+            payloads: places.take(chunk.max(partial) * pitch),
+            vectors: places.take(chunk.max(partial) * vector_pitch),
+            weights: places.take(chunk.max(partial) * WEIGHT_BYTES),
+            partial_words: places.take(partial * pitch),
+            partial_coefficients: places.take(partial * vector_pitch),
+            words: places.take(rows * pitch),
+            coefficients: places.take(rows * vector_pitch),
+            bases: places.take(sets * n * bytes),
+            table: places.take(sets * own.bytes()),
+            parts: [left, right].map(|hash| places.take(rows * hash.count as usize * bytes)),
+            out: [(); 2].map(|()| places.take(rows * bytes)),
+        })?;
+        for (index, batch) in (0_u64..).zip(batches) {
+            let to = [places.words + index * pitch as u64, places.coefficients + index * vector_pitch as u64];
+            self.fold(shape, batch, chunk, &places, to)?;
+        }
+        let step = if sets == 1 { 0 } else { 1 };
+        let left = abi::Hash { table: generators, exponents: places.words, parts: places.parts[0], out: places.out[0], ..left };
+        let right = abi::Hash {
+            bases: places.bases,
+            table: places.table,
+            exponents: places.coefficients,
+            parts: places.parts[1],
+            out: places.out[1],
+            bases_step: step * (n * bytes) as u64,
+            table_step: step * own.bytes() as u64,
+            ..right
+        };
+        let mut steps = own.make(right, number(sets), sms).to_vec();
+        steps.extend([left, right].into_iter().flat_map(|hash| [Step::fixed(group, hash), Step::join(group, hash)]));
+        let bases: Vec<u8> = hashes[..sets].iter().flat_map(|hashes| number_bytes(hashes.numbers())).collect();
+        let mut made = [vec![0; rows * bytes], vec![0; rows * bytes]];
+        // SAFETY: places are as large as the tasks say, and every call waits for its work.
+        unsafe {
+            upload(places.bases, &bases)?;
+            self.run(&steps)?;
+            download(&mut made[0], places.out[0])?;
+            download(&mut made[1], places.out[1])?;
+        }
+        Ok(made[0].chunks_exact(bytes).zip(made[1].chunks_exact(bytes)).map(|(left, right)| left == right).collect())
+    }
+
+    /// The weighted sums of a batch's words and of its coefficients, of so many blocks at a time: each time one row, and then the sum of these.
+    fn fold(&self, shape: Shape, batch: &Batch<'_>, chunk: usize, places: &BatchPlaces, to: [Address; 2]) -> Result<(), Fault> {
+        let (n, words) = (shape.n(), shape.words());
+        let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));
+        let fold = |count: usize, sources: [Address; 2], to: [Address; 2]| {
+            let product = |words, source, to| product((1, count, words), [source, places.weights, to], self.field);
+            [Step::fold(product(words, sources[0], to[0]), 1), Step::fold(product(n, sources[1], to[1]), 1)]
+        };
+        let partial = |index: usize| {
+            let at = [(places.partial_words, pitch), (places.partial_coefficients, vector_pitch)];
+            at.map(|(start, pitch)| start + (index * pitch) as u64)
+        };
+        let count = batch.blocks().len().div_ceil(chunk);
+        // SAFETY: places are as large as the tasks say, and every call waits for its work.
+        unsafe {
+            for (index, (blocks, weights)) in batch.blocks().chunks(chunk).zip(batch.weights().chunks(chunk)).enumerate() {
+                let vectors: Vec<Element> = blocks.iter().flat_map(|block| block.vector.elements()).collect();
+                upload(places.payloads, &spaced(blocks.iter().map(|block| &**block.payload.as_bytes()), pitch))?;
+                upload(places.vectors, &rows_of(&vectors, n))?;
+                upload(places.weights, &weight_bytes(weights))?;
+                let to = if count == 1 { to } else { partial(index) };
+                self.run(&fold(blocks.len(), [places.payloads, places.vectors], to))?;
+            }
+            if count != 1 {
+                upload(places.weights, &weight_bytes(&vec![1; count]))?;
+                self.run(&fold(count, partial(0), to))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where batches are checked.
+struct BatchPlaces {
+    payloads: Address,
+    vectors: Address,
+    weights: Address,
+    partial_words: Address,
+    partial_coefficients: Address,
+    words: Address,
+    coefficients: Address,
+    bases: Address,
+    table: Address,
+    parts: [Address; 2],
+    out: [Address; 2],
+}
+
+/// How generations of a shape are rebuilt: bytes of each.
+#[derive(Debug, Clone, Copy)]
+pub struct Rebuilding {
+    shape: Shape,
+    /// Vectors, and their inverse.
+    pub matrix: usize,
+    /// Payloads, and what becomes of them.
+    pub payloads: usize,
+    work: usize,
+}
+
+/// Where so many generations are rebuilt.
+#[derive(Debug, Clone, Copy)]
+pub struct RebuildingPlaces {
+    pub matrices: Address,
+    pub payloads: Address,
+    inverses: Address,
+    work: Address,
+    pub status: Address,
+    pub made: Address,
+}
+
+impl Rebuilding {
+    pub fn of(shape: Shape) -> Self {
+        let (n, words) = (shape.n(), shape.words());
+        Self { shape, matrix: n * row_pitch(n), payloads: n * row_pitch(words), work: invert_work_bytes(n) }
+    }
+
+    /// All places of a generation, about.
+    fn bytes(&self) -> usize {
+        2 * self.matrix + 2 * self.payloads + self.work + 6 * PLACE_ALIGN
+    }
+
+    fn places(&self, places: &mut Places, count: usize) -> RebuildingPlaces {
+        RebuildingPlaces {
+            matrices: places.take(count * self.matrix),
+            payloads: places.take(count * self.payloads),
+            inverses: places.take(count * self.matrix),
+            work: places.take(count * self.work),
+            status: places.take(count * 4),
+            made: places.take(count * self.payloads),
+        }
+    }
+
+    /// The same in memory of their own, and how many bytes of it there have to be.
+    pub fn places_at(&self, start: Address, count: usize) -> (RebuildingPlaces, usize) {
+        let mut places = Places::at(start);
+        (self.places(&mut places, count), places.bytes)
+    }
+
+    /// Inverts the vectors and combines the payloads.
+    pub fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
+        let (n, words) = (self.shape.n(), self.shape.words());
+        let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
+        let product = abi::GfqProduct {
+            source_step: self.payloads as u64,
+            coefficients_step: self.matrix as u64,
+            out_step: self.payloads as u64,
+            ..product((n, n, words), [places.payloads, places.inverses, places.made], field)
+        };
+        let mut steps = Step::invert(inversion, count, sms);
+        steps.push(Step::combine(false, product, count));
+        steps
+    }
+}
+
+/// Matrices of this order one behind the other, and so are their inverses, in rows [`row_pitch`] apart.
+pub fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 4], field: abi::GfqField) -> abi::GfqInversion {
+    let (step, pitch) = ((n * row_pitch(n)) as u64, number(row_pitch(n)));
+    abi::GfqInversion {
+        matrices,
+        inverses,
+        work,
+        status,
+        matrices_step: step,
+        inverses_step: step,
+        matrices_pitch: pitch,
+        inverses_pitch: pitch,
+        n: number(n),
+        first: 0,
+        parts: 0,
+        reserved: 0,
+        field,
+    }
+}
+
+/// What inverting a matrix takes beside it: `NC_GFQ_INVERT_WORK`.
+pub const fn invert_work_bytes(n: usize) -> usize {
+    let (element, width) = (4 * gfq::LIMBS_32, INVERT_WIDTH as usize);
+    (n + width) * n.next_multiple_of(WARP as usize) * element + n.next_multiple_of(2) * (element * width + 8)
+}
+
+/// Shared memory of inverting by panels of so many columns: `NC_GFQ_INVERT_SHARED`.
+const fn invert_shared_bytes(width: u32, n: u32) -> u32 {
+    (36 * width + 4) * n
+}
+
+/// The words of blocks that were made, if they all are words of data.
+fn unpack(shape: Shape, made: &[u8], out: &mut [u8]) -> Rebuilt {
+    let (pitch, bytes) = (row_pitch(shape.words()), shape.block_bytes());
+    let is_wide = |row: &[u8]| row[bytes..shape.payload_bytes()].iter().any(|&bits| bits != 0);
+    if made.chunks_exact(pitch).any(is_wide) {
+        return Rebuilt::Overflow;
+    }
+    copy_rows(made, pitch, out, bytes);
+    Rebuilt::Whole
+}
+
+/// Copies the beginnings of rows.
+fn copy_rows(from: &[u8], pitch: usize, to: &mut [u8], bytes: usize) {
+    from.chunks_exact(pitch).zip(to.chunks_exact_mut(bytes)).for_each(|(from, to)| to.copy_from_slice(&from[..bytes]));
+}
+
+/// Rows so far apart, with zeros behind them.
+pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -> Vec<u8> {
+    super::dense::spaced(rows.map(Some), pitch)
+}
+
+/// Weights as kernels read them: four limbs each, of which three are looked at.
+pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
+    weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
+}
+
+/// Rows that so much memory has room for, at least one, beside what is there anyhow.
+fn rows_at_once(bytes: usize, fixed: usize, each: usize) -> usize {
+    (bytes.saturating_sub(fixed) / each).clamp(1, ROWS_MAX)
+}
+
+fn number(value: usize) -> u32 {
+    u32::try_from(value).expect("fewer than 2^32")
+}
+
+const WARP: u32 = 32;
+const ENCODERS: [(&str, u32); 4] =
+    [("nc_gfq_encode_8", 8), ("nc_gfq_encode_4", 4), ("nc_gfq_encode_2", 2), ("nc_gfq_encode_1", 1)];
+const ENCODE_THREADS: u32 = define("NC_GFQ_ENCODE_THREADS");
+const COMBINE_THREADS: u32 = define("NC_GFQ_COMBINE_THREADS");
+const COMBINE_ROWS: u32 = define("NC_GFQ_COMBINE_ROWS");
+const FOLD_THREADS: u32 = define("NC_GFQ_FOLD_THREADS");
+const INVERT_THREADS: u32 = define("NC_GFQ_INVERT_THREADS");
+const INVERT_WIDTH: u32 = define("NC_GFQ_INVERT_WIDTH");
+const UPDATE_THREADS: u32 = define("NC_GFQ_UPDATE_THREADS");
+const STEP_THREADS: u32 = define("NC_GFQ_STEP_THREADS");
+/// What eliminates panels, what updates the rest, and how many columns a panel has.
+const INVERTERS: [(&str, &str, u32); 3] = [
+    ("nc_gfq_invert_panel_8", "nc_gfq_invert_update_8", INVERT_WIDTH),
+    ("nc_gfq_invert_panel_4", "nc_gfq_invert_update_4", 4),
+    ("nc_gfq_invert_panel_2", "nc_gfq_invert_update_2", 2),
+];
+/// Rows of a thread block of an update, where there are matrices enough, and how many thread blocks a multiprocessor should have.
+const UPDATE_ROWS: u32 = 64;
+const UPDATE_BLOCKS_A_SM: u32 = 4;
+/// Every card of compute capability 8.0 and above has so much of it for a thread block, beside what the kernels have of their own.
+const INVERT_SHARED_MAX: u32 = 98 << 10;
+const HASH_THREADS: u32 = define("NC_HASH_THREADS");
+/// Sources of a combination.
+const INNER_MAX: usize = define("NC_GFQ_N_MAX") as usize;
+/// Rows and columns of the paper's tiles.
+const PAPER_TILE: u32 = 16;
+/// Thread blocks that two multiprocessors should have of an encoder, or its threads take fewer rows each.
+const BLOCKS_A_PAIR_OF_SMS: u32 = 3;
+/// Threads that a multiprocessor should have of a product of powers, which is as many as its registers allow.
+const THREADS_A_SM: u32 = 512;
+/// Bases to a multiprocessor up to which a warp takes each of them: beyond, there are threads enough.
+const LANES_BASES_A_SM: u32 = 16;
+/// Multiplications that a thread should have at least before its thread block multiplies what its threads have.
+const SHARE_MIN: u32 = 4;
+/// How often all threads that there is room for come round before a thread takes more.
+const WAVES: u32 = 4;
+const ITEMS_MAX: u32 = 8;
+/// Bits of a digit in the tables of hashes, which serve once.
+const HASHES_WINDOW: u32 = 4;
+const WEIGHT_BYTES: usize = 16;
+/// Rows of a launch: a limit of grids.
+const ROWS_MAX: usize = 32_768;
+const BATCHES_MAX: usize = 256;
+const PLACE_ALIGN: usize = 256;
+/// Memory of a calculator beside tables of generators, or this part of a smaller card's.
+const WORK_BYTES: usize = 1 << 30;
+const WORK_PART: usize = 4;
+/// A group's table of generators, or this part of what is free.
+const TABLE_BYTES: usize = 1280 << 20;
+const TABLE_PART: usize = 4;
+
+#[cfg(test)]
+mod tests;
