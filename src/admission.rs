@@ -26,6 +26,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytesize::ByteSize;
+use ncs_proto::admission::account::{Book, Place};
+use ncs_proto::admission::tickets;
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
 use serde::{Deserialize, Serialize};
@@ -38,8 +40,6 @@ use clients::{Authorities, Door};
 use keys::KeySet;
 pub use metrics::Metrics;
 pub(crate) use ncs_proto::admission::account::neighbourhood;
-use ncs_proto::admission::account::{Book, Place};
-use ncs_proto::admission::tickets;
 pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
 use source::{Named, Source};
 use token::{Expectation, Holder};

@@ -8,4 +8,5 @@ pub mod clip;
 pub mod demo;
 pub mod lossy;
 pub mod origin;
-pub mod path;
+
+pub use ncs_net::path;

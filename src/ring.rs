@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
+use ncs_proto::ring::Board;
 use serde::{Deserialize, Serialize};
 
 pub use metrics::Metrics;
@@ -39,7 +40,6 @@ pub use wait::{next_wake, own_waker};
 
 use crate::block::Vector;
 use crate::object::{GenerationKey, SegmentKey};
-use ncs_proto::ring::Board;
 use slots::Pool;
 use sync::{Arc, AtomicUsize, Mutex, Ordering};
 

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use ncs_net::files;
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RemoveKind, RenameMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -29,7 +30,6 @@ use super::metrics::SourceMetrics;
 use super::names::Names;
 use super::settle::{Stat, Tracker};
 use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain};
-use crate::files;
 use crate::supervise::{Part, Supervisor};
 use crate::telemetry::quiet::RateLimited;
 

@@ -36,6 +36,7 @@ use bytesize::ByteSize;
 use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
+use ncs_net::listener::{self, Crowd, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -52,7 +53,6 @@ use super::http::{ByteRange, media_type};
 use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
-use crate::listener::{self, Crowd, Limits};
 use crate::object::RefusalCode;
 use crate::peer;
 

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ncs_proto::wire::CloseCode;
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn::{Connection, VarInt};
 use quinn_proto::RttEstimator;
-
-use crate::wire::CloseCode;
 
 /// Closes a connection, and has the other side hear of it at once.
 pub fn close(connection: &Connection, code: CloseCode, reason: &str) {

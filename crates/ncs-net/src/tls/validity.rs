@@ -85,13 +85,13 @@ impl Validity {
 }
 
 /// Seconds since 1970.
-pub(crate) fn now() -> i64 {
+pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// A time for people.
-pub(crate) fn date(seconds: i64) -> String {
+pub fn date(seconds: i64) -> String {
     match u64::try_from(seconds).ok().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds))) {
         Some(time) => humantime::format_rfc3339_seconds(time).to_string(),
         None => "a time before 1970".to_owned(),

@@ -86,7 +86,7 @@ impl SecretUrl {
 }
 
 /// Whether a URL is of a kind that the server asks.
-pub(crate) fn is_http(url: &Url) -> bool {
+pub fn is_http(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https")
 }
 

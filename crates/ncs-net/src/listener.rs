@@ -35,21 +35,21 @@ use tokio::time::timeout;
 
 /// What clients may take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Connections at a time.
-    pub(crate) connections_max: usize,
+    pub connections_max: usize,
     /// How long the head of a request may take, and a connection may be idle.
-    pub(crate) head_timeout: Duration,
+    pub head_timeout: Duration,
     /// How long a client may take nothing of its answer while others want its place.
-    pub(crate) stall_timeout: Duration,
+    pub stall_timeout: Duration,
     /// How long a connection may live. Scrapers come back by themselves; a player reads one answer for as long as it plays.
-    pub(crate) life: Option<Duration>,
+    pub life: Option<Duration>,
 }
 
 /// Answers requests until `stop` completes, and then those that are under way. Dropping it cuts all connections.
 ///
 /// `answer` is given the request and the address of this machine that it came to.
-pub(crate) async fn serve<F, A>(mut listener: TcpListener, crowd: Arc<Crowd>, answer: F, stop: impl Future<Output = ()>)
+pub async fn serve<F, A>(mut listener: TcpListener, crowd: Arc<Crowd>, answer: F, stop: impl Future<Output = ()>)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
@@ -127,7 +127,7 @@ where
 
 /// The places of a listener, and the connections that hold them.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub struct Crowd {
     limits: Limits,
     places: Arc<Semaphore>,
     seats: Mutex<Vec<Arc<Seat>>>,
@@ -136,14 +136,15 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+    /// All places are free.
+    pub fn new(limits: Limits) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(limits.connections_max));
         Arc::new(Self { limits, places, seats: Mutex::default(), changed: Notify::new() })
     }
 
     /// Ends the connection whose client has taken nothing of its answer for the longest time, if that is `stall_timeout` or
     /// more. Returns whether there is one; its answer is dropped soon after.
-    pub(crate) fn end_stalled(&self, now: Instant) -> bool {
+    pub fn end_stalled(&self, now: Instant) -> bool {
         let stall_timeout = self.limits.stall_timeout;
         self.end_longest(|wait| match wait {
             Wait::Reader(since) if now.saturating_duration_since(since) >= stall_timeout => Some(since),

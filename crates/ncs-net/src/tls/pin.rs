@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ncs_proto::wire::ALPN;
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -11,7 +12,6 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use super::signatures::Signatures;
 use super::{ClientPair, Error, Fingerprint};
-use crate::wire::ALPN;
 
 /// Which server certificates are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClie
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = super::provider();
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::new() }),
+        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::default() }),
         Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
     };
     let builder = ClientConfig::builder_with_provider(provider);

@@ -9,7 +9,7 @@ use prometheus::proto::MetricFamily;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// Writes a line every `interval` for as long as it is polled.
-pub(crate) async fn log(registry: Registry, interval: Duration) {
+pub async fn log(registry: Registry, interval: Duration) {
     let mut timer = tokio::time::interval_at(Instant::now() + interval, interval);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut then, mut before) = (Instant::now(), Seen::read(&registry));

@@ -36,7 +36,7 @@ impl Logs {
 }
 
 /// What is wrong with a filter, before anything depends on it.
-pub(crate) fn check_filter(filter: &str) -> Result<(), Error> {
+pub fn check_filter(filter: &str) -> Result<(), Error> {
     parse(filter).map(drop)
 }
 
@@ -57,7 +57,8 @@ fn parse(filter: &str) -> Result<EnvFilter, Error> {
         return Err(refused(reason));
     }
     let quiet = QUIET.into_iter().filter(|target| !filter.contains(target));
-    let all = quiet.map(|target| format!("{target}=warn")).chain([filter.to_owned()]).collect::<Vec<_>>().join(",");
+    let quiet = quiet.map(|target| format!("{target}=warn"));
+    let all = quiet.chain(filter.split(',').flat_map(in_packages)).collect::<Vec<_>>().join(",");
     EnvFilter::builder().parse(all).map_err(|error| refused(error.to_string()))
 }
 
@@ -67,6 +68,40 @@ fn mistyped(filter: &str) -> Option<&str> {
     filter.split(',').map(str::trim).find(|part| is_word(part) && part.parse::<LevelFilter>().is_err())
 }
 
+/// A directive with the names that log lines bear. Operators know the program by its name, and its modules by the names in its
+/// documents; the packages that these are in are our own affair.
+fn in_packages(directive: &str) -> Vec<String> {
+    let as_given = || vec![directive.to_owned()];
+    let Some(rest) = directive.trim().strip_prefix(PROGRAM) else { return as_given() };
+    // What stands in braces has been cut at its commas.
+    if rest.matches('{').count() != rest.matches('}').count() {
+        return as_given();
+    }
+    if let Some(path) = rest.strip_prefix("::") {
+        let end = path.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(path.len());
+        let (module, rest) = path.split_at(end);
+        let moved = MOVED.iter().find(|(name, _)| *name == module);
+        return moved.map_or_else(as_given, |(_, places)| places.iter().map(|place| format!("{place}{rest}")).collect());
+    }
+    if !rest.starts_with(['=', '[']) {
+        return as_given();
+    }
+    [PROGRAM].into_iter().chain(PACKAGES).map(|package| format!("{package}{rest}")).collect()
+}
+
+/// The root package, and the others whose lines are the program's.
+const PROGRAM: &str = "ncserverd";
+const PACKAGES: [&str; 2] = ["ncs_device", "ncs_net"];
+/// Modules of the program, and where they are.
+const MOVED: [(&str, &[&str]); 6] = [
+    ("admin", &["ncs_net::admin"]),
+    ("device", &["ncs_device"]),
+    ("endpoint", &["ncserverd::endpoint", "ncs_net::endpoint"]),
+    ("supervise", &["ncs_net::supervise"]),
+    ("telemetry", &["ncs_net::telemetry"]),
+    ("tls", &["ncs_net::tls"]),
+];
+
 const LEVELS: &str = "off, error, warn, info, debug, trace";
 
 const QUIET: [&str; 7] = ["quinn", "rustls", "hyper", "reqwest", "h2", "axum", "notify"];
@@ -74,6 +109,18 @@ const QUIET: [&str; 7] = ["quinn", "rustls", "hyper", "reqwest", "h2", "axum", "
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_the_program_means_all_of_its_packages() {
+        let all = |filter: &str| filter.split(',').flat_map(in_packages).collect::<Vec<_>>().join(",");
+        assert_eq!(all("info,ncserverd=debug"), "info,ncserverd=debug,ncs_device=debug,ncs_net=debug");
+        assert_eq!(all("ncserverd::tls::pin=trace"), "ncs_net::tls::pin=trace");
+        assert_eq!(all("ncserverd::device=debug"), "ncs_device=debug");
+        for other in ["ncserverd::store=debug", "ncserverd[a{b=1,c}]=debug", "ncserverdx=debug", "quinn=info", ""] {
+            assert_eq!(all(other), other);
+        }
+        assert!(parse("info,ncserverd=debug").unwrap().to_string().contains("ncs_net=debug"));
+    }
 
     #[test]
     fn libraries_are_quiet_unless_named() {

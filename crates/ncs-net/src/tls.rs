@@ -20,7 +20,7 @@ use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::ALPN;
+use ncs_proto::wire::ALPN;
 use reset::ResetKey;
 
 mod fingerprint;
@@ -35,9 +35,9 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use metrics::Metrics;
 pub use pair::ClientPair;
 pub use pin::{Trust, client_config};
-pub(crate) use signatures::Signatures;
+pub use signatures::Signatures;
 pub use validity::{Standing, Validity};
-pub(crate) use validity::{date, now};
+pub use validity::{date, now};
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,13 +73,13 @@ impl Config {
     }
 
     /// Where a generated pair is kept, whether there is one or not.
-    pub(crate) fn kept(&self) -> PathBuf {
+    pub fn kept(&self) -> PathBuf {
         self.directory.clone().unwrap_or_default().join(pair::FILE_NAME)
     }
 
     /// The directory of what is made here, and the files that are secret in it. The key of stateless resets is made beside a
     /// configured certificate, too.
-    pub(crate) fn made(&self) -> [PathBuf; 3] {
+    pub fn made(&self) -> [PathBuf; 3] {
         let directory = self.directory.clone().unwrap_or_default();
         let reset = directory.join(reset::FILE_NAME);
         [directory, self.kept(), reset]

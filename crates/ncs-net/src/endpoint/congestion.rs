@@ -18,7 +18,8 @@ mod tests;
 
 /// How a sender finds out how much a path carries. The default is what the figures in `docs/benchmarks.md`, "Lossy paths", speak
 /// for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
     /// Loss-based (RFC 9438): fills the queue and treats every loss as congestion

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 mod logs;
 pub mod quiet;
-pub(crate) mod rate;
+pub mod rate;
 mod readiness;
 pub mod register;
 
-pub(crate) use logs::check_filter;
+pub use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason, Status};
 

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 /// Opens a regular file to read. Does not wait for a writer of a pipe; follows links.
-pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     // Looking first keeps devices from being opened, which may do something; the second look is at what was opened.
     check(std::fs::metadata(path)?.is_file())?;
     opened(rustix::fs::open(path, READ, Mode::empty())?)
@@ -16,7 +16,7 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
 
 /// The same below a directory, where no component of the path may be a link. Each is opened from the one before, so that whoever
 /// exchanges one for a link meanwhile leads nobody out of the directory.
-pub(crate) fn open_below(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
+pub fn open_below(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
     let (Some(parents), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
     let mut parent = rustix::fs::open(directory, SEARCH, Mode::empty())?;
     for component in parents.components() {
@@ -51,7 +51,7 @@ const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEX
 const SEARCH: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Reads a regular file of at most `max` bytes.
-pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let (file, _) = open(path)?;
     let mut bytes = Vec::new();
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;

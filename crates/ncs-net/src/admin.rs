@@ -141,7 +141,7 @@ async fn readyz(State(shown): State<Shown>) -> Response {
 }
 
 /// Connections at a time.
-pub(crate) const CONNECTIONS_MAX: usize = 64;
+pub const CONNECTIONS_MAX: usize = 64;
 const LIMITS: Limits = Limits {
     connections_max: CONNECTIONS_MAX,
     head_timeout: Duration::from_secs(10),

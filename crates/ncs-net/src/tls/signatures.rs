@@ -7,19 +7,23 @@ use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 /// The algorithms in use.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Signatures(WebPkiSupportedAlgorithms);
+pub struct Signatures(WebPkiSupportedAlgorithms);
 
-impl Signatures {
-    pub(crate) fn new() -> Self {
+impl Default for Signatures {
+    /// Those that `ring` verifies.
+    fn default() -> Self {
         Self(rustls::crypto::ring::default_provider().signature_verification_algorithms)
     }
+}
 
+impl Signatures {
     /// QUIC has no TLS 1.2.
-    pub(crate) fn verify_tls12() -> Result<HandshakeSignatureValid, Error> {
+    pub fn verify_tls12() -> Result<HandshakeSignatureValid, Error> {
         Err(Error::General("QUIC has no TLS 1.2".to_owned()))
     }
 
-    pub(crate) fn verify_tls13(
+    /// Verifies the signature of a handshake of TLS 1.3.
+    pub fn verify_tls13(
         self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
@@ -28,7 +32,8 @@ impl Signatures {
         verify_tls13_signature(message, certificate, signed, &self.0)
     }
 
-    pub(crate) fn schemes(self) -> Vec<SignatureScheme> {
+    /// The names of the algorithms.
+    pub fn schemes(self) -> Vec<SignatureScheme> {
         self.0.supported_schemes()
     }
 }

@@ -11,6 +11,6 @@ pub mod size;
 pub use list::one_or_many;
 
 /// `path` as it is, or relative to the directory the process was started in.
-pub(crate) fn absolute(path: &Path) -> PathBuf {
+pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

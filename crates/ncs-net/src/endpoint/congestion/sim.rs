@@ -16,7 +16,7 @@ use quinn_proto::{
     StreamId, TransportConfig, VarInt,
 };
 
-use crate::lab::path::{Lane, Shape};
+use crate::path::{Lane, Shape};
 use crate::tls::{ServerIdentity, Trust, client_config};
 
 /// The bottleneck and what surrounds it.

@@ -1,0 +1,21 @@
+//! What a program of the protocol `ncs/1` needs beside it: sockets, TLS and congestion control of
+//! QUIC, HTTP listeners, logs and metrics, units of a configuration, secrets, and guards of tasks.
+//!
+//! Nothing here knows what is sent. A server, a relay and a client share it.
+
+// They panic where nobody reads: `console` has the words for both outputs.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+#[cfg(feature = "http")]
+pub mod admin;
+pub mod console;
+pub mod endpoint;
+pub mod files;
+#[cfg(feature = "http")]
+pub mod listener;
+pub mod path;
+pub mod secret;
+pub mod supervise;
+pub mod telemetry;
+pub mod tls;
+pub mod units;

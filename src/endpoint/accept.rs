@@ -1,0 +1,154 @@
+//! Who may connect: takes newcomers from an endpoint, and refuses those for whom there is no room.
+//!
+//! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
+//! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
+//! address that has as many as [`Admission`] allows it, from its first packet on, and all while there is no time for them ([`Headroom`]).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use ncs_net::endpoint::Config;
+use ncs_net::telemetry::register;
+use prometheus::{IntCounter, IntGauge, Registry};
+use quinn::{Connection, Endpoint, Incoming};
+
+use super::headroom::Headroom;
+use crate::admission::{AddressPlace, Admission, Crowded};
+use crate::wire::message::REASON_MAX;
+use crate::wire::text::plain;
+
+/// Connections and handshakes, of all endpoints.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    connections: IntGauge,
+    handshakes: IntCounter,
+    failed: IntCounter,
+    refused: IntCounter,
+    retried: IntCounter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        Ok(Self {
+            connections: register::gauge(
+                registry,
+                "ncserverd_endpoint_open_connections",
+                "Connections, including handshakes in progress.",
+            )?,
+            handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes started.")?,
+            failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that failed.")?,
+            refused: counter(
+                "ncserverd_endpoint_handshakes_refused_total",
+                "Handshakes refused at a connection limit (in all, or per address), or under overload.",
+            )?,
+            retried: counter(
+                "ncserverd_endpoint_handshakes_retried_total",
+                "New clients asked to validate their address first (Retry).",
+            )?,
+        })
+    }
+}
+
+/// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
+pub async fn accept<S, F>(
+    endpoint: Endpoint,
+    config: Config,
+    admission: Admission,
+    headroom: Headroom,
+    metrics: Metrics,
+    serve: S,
+) where
+    S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let half_open = Arc::new(AtomicUsize::new(0));
+    while let Some(incoming) = endpoint.accept().await {
+        metrics.handshakes.inc();
+        let half_opened = half_open.load(Ordering::Relaxed);
+        let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics, half_opened) else { continue };
+        let (half_open, open) = (HalfOpen::new(&half_open), Open::new(&metrics.connections));
+        let (metrics, serve) = (metrics.clone(), serve.clone());
+        tokio::spawn(async move {
+            let _open = open;
+            let connection = match incoming.accept() {
+                Ok(connecting) => connecting.await,
+                Err(error) => Err(error),
+            };
+            drop(half_open);
+            match connection {
+                Ok(connection) => serve(connection, place).await,
+                Err(error) => {
+                    metrics.failed.inc();
+                    tracing::debug!(error = plain(&error.to_string(), REASON_MAX), "handshake failed");
+                }
+            }
+        });
+    }
+}
+
+/// Counts a handshake until it is dropped, with a task that panicked as well.
+struct HalfOpen(Arc<AtomicUsize>);
+
+impl HalfOpen {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts a connection likewise.
+struct Open(IntGauge);
+
+impl Open {
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Lets a newcomer in, or deals with it.
+fn admit(
+    incoming: Incoming,
+    config: &Config,
+    admission: &Admission,
+    headroom: &Headroom,
+    metrics: &Metrics,
+    half_open: usize,
+) -> Option<(Incoming, AddressPlace)> {
+    let is_proven = incoming.remote_address_validated();
+    let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
+    let is_crowded = headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
+    match place {
+        Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => Some((incoming, place)),
+        Err(Crowded::Full) => refuse(incoming, metrics),
+        _ if is_crowded => refuse(incoming, metrics),
+        Ok(_) | Err(Crowded::Prove) => {
+            metrics.retried.inc();
+            // What cannot be asked again has proved its address, and is not asked.
+            let _ = incoming.retry();
+            None
+        }
+    }
+}
+
+fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
+    metrics.refused.inc();
+    incoming.refuse();
+    None
+}
