@@ -15,7 +15,6 @@
 mod metrics;
 mod pace;
 mod plain;
-pub mod planner;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -32,8 +31,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
 
 pub use metrics::Metrics;
+pub use ncs_serve::planner;
 pub use pace::Pace;
-pub(crate) use plain::Wanted;
 
 use crate::block::Vector;
 use crate::codec;
@@ -42,7 +41,7 @@ use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, Codec, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 use crate::store::{OnDevice, Plain, Residency, Store};
-use planner::{Planner, Step};
+use planner::{Planner, Step, planned};
 
 /// How batches are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -434,14 +433,6 @@ fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival,
         let here = blocks.min(n.into());
         ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, here);
         blocks -= here;
-    }
-}
-
-/// Waits for the moment that a step names, if it names one.
-pub(crate) async fn planned(step: Step) {
-    match step {
-        Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
-        Step::Launch(_) | Step::Idle => std::future::pending().await,
     }
 }
 

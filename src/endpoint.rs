@@ -1,8 +1,5 @@
 //! Sockets of `ncs-net`, who may connect to them, and whether there is time for newcomers.
 
-mod accept;
-mod headroom;
-
-pub use accept::{Metrics, accept};
-pub use headroom::Headroom;
 pub use ncs_net::endpoint::*;
+pub use ncs_serve::accept::{Metrics, accept};
+pub use ncs_serve::headroom::Headroom;

@@ -11,11 +11,9 @@
 // They panic where nobody reads: `console` has the words for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod admission;
 pub mod bench;
 pub mod config;
 pub mod device;
-pub mod directory;
 pub mod doctor;
 pub mod encoder;
 pub mod endpoint;
@@ -24,15 +22,13 @@ pub mod lab;
 pub mod peer;
 pub mod plan;
 pub mod relay;
-pub mod ring;
 pub mod server;
-pub mod session;
 pub mod store;
 pub mod stream;
-mod turn;
 
 pub use ncs_codec as codec;
 pub use ncs_codec::block;
 pub use ncs_gf as gf;
 pub use ncs_net::{admin, console, secret, supervise, telemetry, tls, units};
 pub use ncs_proto::{integrity, object, wire};
+pub use ncs_serve::{admission, directory, ring, session};

@@ -6,14 +6,14 @@
 //!
 //! Context for errors ("encoder: …") is added here and nowhere below.
 
-mod aside;
-mod front;
 mod service;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ncs_serve::aside::Aside;
+use ncs_serve::front::{Front, Parts, ROOM_LOOK};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -37,8 +37,6 @@ use crate::supervise::{self, Death, Part, Supervisor};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
 
-pub(crate) use aside::Aside;
-pub(crate) use front::{Front, Parts};
 pub use service::{END_WITHIN, STUCK, run};
 
 /// Why the server did not start, or stopped.
@@ -333,9 +331,6 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, 
 async fn heed_store(store: Store, readiness: Readiness, every: Duration) {
     readiness.heed_room("store", every, |now| store.refused(now)).await;
 }
-
-/// How often it is looked whether there is room.
-pub(crate) const ROOM_LOOK: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@
 //! Checksums of blocks are made when a peer asks for them, a few at a time.
 //!
 //! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
-//! is dropped. Who asks has turns at fetches ([`turns`]). Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
+//! is dropped. Who asks has turns at fetches ([`ncs_serve::turns`]). Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
 //! playlists list (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
 //! subscriber that lags misses the oldest.
 
@@ -50,7 +50,6 @@ mod follow;
 pub mod metrics;
 mod point;
 mod signer;
-pub(crate) mod turns;
 
 pub use metrics::Metrics;
 use point::{Point, Shared};

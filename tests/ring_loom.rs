@@ -13,7 +13,7 @@ pub(crate) mod sync {
     pub(crate) const SHELVES: usize = 2;
 }
 
-#[path = "../src/ring/slots.rs"]
+#[path = "../crates/ncs-serve/src/ring/slots.rs"]
 mod slots;
 
 use std::task::{Wake, Waker};

@@ -9,9 +9,8 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use ncs_serve::turn::Turn;
 use tokio::runtime::Handle;
-
-use crate::turn::Turn;
 
 /// What is ready may wait for its turn for so long. Short of overload it is a tenth of that.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(5);

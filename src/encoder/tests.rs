@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use bytesize::ByteSize;
+use ncs_serve::words::draw;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -15,7 +16,6 @@ use crate::device::testing::Hoard;
 use crate::gf::Kernels;
 use crate::object::HashGroup;
 use crate::object::row_key;
-use crate::ring::tests::soon;
 use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
 use crate::store::index::Tier;
 use crate::store::{self, Placement, Portion};
@@ -33,6 +33,11 @@ fn an_order_is_split_where_the_slots_end() {
 
 const BLOCK_BYTES: u32 = 64;
 const N: u16 = 32;
+/// Later than the deadlines before it.
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(1)
+}
+
 /// No device of a test takes as long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -443,7 +448,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
 fn rows_are_drawn_as_they_travel() {
     let shape = rlnc_q::Shape::new(5, 2).unwrap();
     for count in [0, 1, 16, 17, 40] {
-        let (rows, vectors) = plain::draw(&mut SmallRng::seed_from_u64(1), count, shape);
+        let (rows, vectors) = draw(&mut SmallRng::seed_from_u64(1), count, shape);
         assert_eq!((rows.len(), vectors.len()), (5 * count, count));
         for (row, vector) in rows.chunks_exact(5).zip(&vectors) {
             let Vector::Narrow(bytes) = vector else { panic!("{vector:?}") };
@@ -477,7 +482,7 @@ impl rand::TryRng for Reluctant {
 /// A peer takes no vector of zeros.
 #[test]
 fn no_block_is_made_of_nothing() {
-    let (rows, vectors) = plain::draw(&mut Reluctant(0), 2, rlnc_q::Shape::new(1, 1).unwrap());
+    let (rows, vectors) = draw(&mut Reluctant(0), 2, rlnc_q::Shape::new(1, 1).unwrap());
     assert_eq!(rows, [0x0101_0101, 0x0202_0202]);
     assert_eq!(vectors, [[1; 4], [2; 4]].map(|bytes| Vector::Narrow(Bytes::copy_from_slice(&bytes))));
 }

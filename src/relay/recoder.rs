@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use ncs_serve::planner::{Planner, Step, planned};
+use ncs_serve::words::Wanted;
 use rand::rngs::{SmallRng, StdRng};
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
@@ -23,8 +25,6 @@ use super::rows::{Heap, News, Plan, Rows, plan};
 use crate::block::Vector;
 use crate::codec::rlnc::Encoder;
 use crate::codec::rlnc_q::Cores;
-use crate::encoder::planner::{Planner, Step};
-use crate::encoder::{Wanted, planned};
 use crate::object::{Codec, Generation, GenerationKey, SegmentKey};
 use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use ncs_serve::turns::{self, Gate, Place, Refused, Wanted, Wish};
 use prometheus::IntCounter;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
-use super::turns::{self, Gate, Place, Refused, Wanted, Wish};
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};

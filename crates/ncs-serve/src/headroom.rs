@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ncs_net::telemetry::{Readiness, register};
 use prometheus::{Gauge, Registry};
 use tokio::runtime::{Handle, RuntimeMetrics};
 
 use crate::ring::Ring;
-use crate::telemetry::{Readiness, register};
 use crate::turn::Turn;
 
 /// How often it is looked.
@@ -181,8 +181,8 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{GenerationKey, SegmentKey};
     use crate::ring::{self, Lane, LineKey, SessionId};
+    use ncs_proto::object::{GenerationKey, SegmentKey};
 
     const MAX: Duration = Duration::from_millis(100);
 

@@ -5,29 +5,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ncs_net::endpoint;
+use ncs_net::supervise::{Part, Supervisor};
+use ncs_net::telemetry::Readiness;
+use ncs_net::tls::ServerIdentity;
 use prometheus::Registry;
 use quinn::Endpoint;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::aside::Aside;
+use crate::accept;
 use crate::admission::Admission;
+use crate::aside::Aside;
 use crate::directory::Directory;
-use crate::endpoint::{self, Headroom};
+use crate::headroom::Headroom;
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
-use crate::supervise::{Part, Supervisor};
-use crate::telemetry::Readiness;
-use crate::tls::ServerIdentity;
 
 /// How often gauges that nobody counts as they change are brought up to date.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether there is room.
+pub const ROOM_LOOK: Duration = Duration::from_secs(1);
+
 /// Open sockets, and the sessions of those who come.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub struct Front {
     addresses: Vec<SocketAddr>,
     endpoints: Vec<Endpoint>,
     drain: watch::Sender<Option<Duration>>,
@@ -36,26 +41,31 @@ pub(crate) struct Front {
 }
 
 /// What it is made of.
-pub(crate) struct Parts<'a> {
-    pub(crate) endpoint: &'a endpoint::Config,
-    pub(crate) session: session::Config,
-    pub(crate) identity: ServerIdentity,
-    pub(crate) admission: Admission,
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// Where it listens, and how many may connect.
+    pub endpoint: &'a endpoint::Config,
+    /// What peers may do in a session.
+    pub session: session::Config,
+    /// The certificate that it shows.
+    pub identity: ServerIdentity,
+    /// Who may ask for what.
+    pub admission: Admission,
     /// Who else serves.
-    pub(crate) directory: Directory,
+    pub directory: Directory,
     /// Where blocks come from.
-    pub(crate) ring: Ring,
+    pub ring: Ring,
     /// Where questions go.
-    pub(crate) asks: mpsc::Sender<Ask>,
+    pub asks: mpsc::Sender<Ask>,
     /// What looks after all sessions runs there.
-    pub(crate) aside: &'a Aside,
+    pub aside: &'a Aside,
     /// What watches over its tasks.
-    pub(crate) supervisor: &'a Supervisor,
+    pub supervisor: &'a Supervisor,
 }
 
 impl Front {
     /// Opens the sockets: whoever answers and encodes has to be at work already. Must be called within a tokio runtime.
-    pub(crate) async fn open<E>(parts: Parts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
+    pub async fn open<E>(parts: Parts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
@@ -95,7 +105,7 @@ impl Front {
             .zip(&config.listen)
             .map(|(endpoint, &address)| endpoint.local_addr().map_err(|source| endpoint::Error::Bind { address, source }));
         let addresses = bound.collect::<Result<_, _>>()?;
-        let metrics = endpoint::Metrics::new(registry)?;
+        let metrics = accept::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
             let (context, next_session, contain) = (context.clone(), Arc::clone(&next_session), supervisor.clone());
@@ -104,24 +114,24 @@ impl Front {
                 contain.contained(Part::Session, session::driver::run(connection, session, place, context.clone()))
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
-            let accepting = endpoint::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
+            let accepting = accept::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
             tasks.push(tokio::spawn(supervisor.vital(Part::Accept, accepting)));
         }
         Ok(Self { addresses, endpoints, drain, audience, tasks })
     }
 
     /// The UDP addresses that peers reach it at.
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     /// Counts viewers and what they are sent by these streams from now on.
-    pub(crate) fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
+    pub fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
         self.audience.set_streams(names);
     }
 
     /// Takes no newcomers, lets open requests finish for at most `bound`, then closes.
-    pub(crate) async fn drain(self, bound: Duration) {
+    pub async fn drain(self, bound: Duration) {
         endpoint::drain(&self.endpoints, &self.drain, bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);
     }

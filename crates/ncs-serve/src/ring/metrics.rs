@@ -1,8 +1,7 @@
 //! Metrics of the ring.
 
+use ncs_net::telemetry::register;
 use prometheus::{Error, IntCounter, IntGauge, Registry};
-
-use crate::telemetry::register;
 
 /// Counters and gauges of the ring.
 #[derive(Debug, Clone)]

@@ -68,7 +68,7 @@ fn ring(slots: u64, max_reuse: u16) -> Ring {
 }
 
 /// Later than the deadlines before it.
-pub(crate) fn soon() -> Instant {
+fn soon() -> Instant {
     Instant::now() + std::time::Duration::from_secs(1)
 }
 

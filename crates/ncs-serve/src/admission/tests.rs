@@ -1,13 +1,17 @@
 use std::path::Path;
 
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use ncs_net::telemetry::Status;
 use prometheus::Registry;
 use ring::hmac;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use super::keys::testing::{SECRET, base64url, oct};
 use super::*;
-use crate::telemetry::Status;
 
 const DATE: Duration = Duration::from_secs(1_800_000_000);
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -201,21 +205,36 @@ async fn keys_are_read_again_and_bad_ones_leave_the_old() {
     assert_eq!(taken.get(), 2, "nothing has changed");
 }
 
+/// Where an origin has its one file, and the file: there is none at first.
+async fn origin() -> (String, Arc<Mutex<Option<String>>>) {
+    let file = Arc::new(Mutex::new(None::<String>));
+    let served = Arc::clone(&file);
+    let answer = move || {
+        let found = served.lock().unwrap().clone().ok_or(StatusCode::NOT_FOUND);
+        async { found }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/jwks.json", listener.local_addr().unwrap());
+    tokio::spawn(async { axum::serve(listener, Router::new().route("/jwks.json", get(answer))).await });
+    (url, file)
+}
+
 #[tokio::test]
 async fn keys_of_a_url_come_when_it_answers() {
-    let origin = crate::lab::origin::Origin::in_memory().await.unwrap();
+    let (url, keys) = origin().await;
+    let put = |text: String| *keys.lock().unwrap() = Some(text);
     let (readiness, now) = (Readiness::new(), now());
     readiness.ready("server");
-    let admission = open(&Config { keys: Some(format!("{}jwks.json", origin.url()).into()), ..Config::default() });
+    let admission = open(&Config { keys: Some(url.into()), ..Config::default() });
     admission.refresh(&readiness).await;
     assert_eq!(readiness.status().0, Status::NotReady, "{:?}", readiness.status());
     let mut guest = visitor(&admission);
     assert!(!guest.present(now, for_live(60)).unwrap().0);
-    origin.put("/jwks.json", json!({ "keys": [oct("a", &SECRET)] }).to_string().into());
+    put(json!({ "keys": [oct("a", &SECRET)] }).to_string());
     admission.refresh(&readiness).await;
     assert_eq!(readiness.status().0, Status::Ready);
     assert!(guest.present(now, for_live(60)).unwrap().0);
-    origin.put("/jwks.json", "no longer".into());
+    put("no longer".to_owned());
     admission.refresh(&readiness).await;
     assert_eq!(readiness.status().0, Status::Ready, "the old set goes on");
     assert!(visitor(&admission).present(now, for_live(60)).unwrap().0);
@@ -255,17 +274,17 @@ fn other_addresses_than_loopback_need_admission_or_a_word() {
 }
 
 #[derive(Debug)]
-struct KeyOfLive(crate::integrity::signing::StreamKey);
+struct KeyOfLive(ncs_proto::integrity::signing::StreamKey);
 
-impl crate::integrity::signing::StreamKeys for KeyOfLive {
-    fn key_of(&self, stream: &str) -> Option<crate::integrity::signing::StreamKey> {
+impl ncs_proto::integrity::signing::StreamKeys for KeyOfLive {
+    fn key_of(&self, stream: &str) -> Option<ncs_proto::integrity::signing::StreamKey> {
         (stream == "live").then_some(self.0)
     }
 }
 
 #[test]
 fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
-    use crate::integrity::signing::SigningKey;
+    use ncs_proto::integrity::signing::SigningKey;
 
     let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
     let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: None };
@@ -292,7 +311,7 @@ fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
 
 #[test]
 fn who_brings_no_ticket_takes_no_place_of_those_who_do() {
-    use crate::integrity::signing::SigningKey;
+    use ncs_proto::integrity::signing::SigningKey;
 
     let key = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
     let tickets = Tickets { identity: [1; 32], keys: Arc::new(KeyOfLive(key.public())), served_max: Some(2) };

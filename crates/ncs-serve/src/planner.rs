@@ -83,6 +83,14 @@ impl Planner {
     }
 }
 
+/// Waits for the moment that a step names, if it names one.
+pub async fn planned(step: Step) {
+    match step {
+        Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,
+        Step::Launch(_) | Step::Idle => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

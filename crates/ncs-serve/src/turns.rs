@@ -14,13 +14,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ncs_proto::object::AskedBy;
 use tokio::sync::oneshot;
-
-use crate::object::AskedBy;
 
 /// The turns of a stream's fetches, and the tasks that wait for theirs.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub struct Gate {
     inner: Mutex<Waiting>,
 }
 
@@ -36,7 +35,7 @@ struct Waiting {
 
 /// A fetch that waits or runs; its place is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     gate: Arc<Gate>,
     fetch: u64,
     begins: Option<oneshot::Receiver<()>>,
@@ -44,7 +43,7 @@ pub(crate) struct Place {
 
 /// Somebody waits for a fetch, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub struct Wish {
     gate: Arc<Gate>,
     fetch: u64,
     by: Wanted,
@@ -52,7 +51,7 @@ pub(crate) struct Wish {
 
 /// For whom a fetch is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub enum Wanted {
     /// The server itself follows what it is of.
     Own,
     /// The server follows what it is of because somebody has asked: whoever did, or asks now.
@@ -63,7 +62,7 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// Whom it counts for, if it is not for the server itself.
-    pub(super) fn account(self) -> Option<u128> {
+    pub fn account(self) -> Option<u128> {
         match self {
             Self::Own => None,
             Self::Followed(by) | Self::Asked(by) => Some(by.account),
@@ -73,16 +72,17 @@ impl Wanted {
 
 /// A fetch will never begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IsOver;
+pub struct IsOver;
 
 impl Gate {
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+    /// A gate at which nobody waits yet.
+    pub fn new(limits: Limits) -> Arc<Self> {
         let (turns, begins, over) = (Turns::new(limits), HashMap::new(), HashSet::new());
         Arc::new(Self { inner: Mutex::new(Waiting { turns, begins, over, next: 0 }) })
     }
 
     /// A place for a new fetch.
-    pub(crate) fn enter(self: &Arc<Self>, by: Wanted) -> Result<(Place, Wish), Refused> {
+    pub fn enter(self: &Arc<Self>, by: Wanted) -> Result<(Place, Wish), Refused> {
         let mut inner = self.lock();
         let fetch = inner.next;
         if let Some(refused) = inner.turns.wish(fetch, by)? {
@@ -98,7 +98,7 @@ impl Gate {
     }
 
     /// Somebody else waits for a fetch, too. Whoever may wish for nothing more waits for the turn of the others.
-    pub(super) fn join(self: &Arc<Self>, fetch: u64, by: Wanted) -> Result<Option<Wish>, IsOver> {
+    pub fn join(self: &Arc<Self>, fetch: u64, by: Wanted) -> Result<Option<Wish>, IsOver> {
         let mut inner = self.lock();
         if inner.over.contains(&fetch) {
             return Err(IsOver);
@@ -130,12 +130,12 @@ impl Waiting {
 
 impl Place {
     /// What it is called.
-    pub(super) fn fetch(&self) -> u64 {
+    pub fn fetch(&self) -> u64 {
         self.fetch
     }
 
     /// Waits for its turn.
-    pub(crate) async fn turn(&mut self) -> Result<(), Refused> {
+    pub async fn turn(&mut self) -> Result<(), Refused> {
         match self.begins.take() {
             Some(begins) => begins.await.map_err(|_| Refused::Full),
             None => Ok(()),
@@ -194,13 +194,13 @@ struct Wishes {
 
 /// How much there may be at once.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Fetches that run.
-    pub(crate) places: usize,
+    pub places: usize,
     /// Fetches of a kind that wait.
-    pub(crate) queued: usize,
+    pub queued: usize,
     /// Fetches that one session waits for.
-    pub(crate) queued_by_session: usize,
+    pub queued_by_session: usize,
 }
 
 /// Wishes of one kind, of all who have some.
@@ -224,7 +224,7 @@ struct Line {
 
 /// Why a wish is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// All that may wait do.
     Full,
     /// All that a session may wait for does.

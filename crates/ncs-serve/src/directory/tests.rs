@@ -1,6 +1,7 @@
+use ncs_proto::integrity::signing::Admitted;
+use ncs_proto::object::Codec;
+
 use super::*;
-use crate::integrity::signing::Admitted;
-use crate::object::Codec;
 
 struct Rig {
     directory: Directory,

@@ -33,14 +33,14 @@ use rustls::server::danger::ClientCertVerifier;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
-use crate::secret::{Secret, SecretUrl};
-use crate::telemetry::Readiness;
-use crate::wire::message::{self, VisitId};
 use clients::{Authorities, Door};
 use keys::KeySet;
 pub use metrics::Metrics;
-pub(crate) use ncs_proto::admission::account::neighbourhood;
+use ncs_net::secret::{Secret, SecretUrl};
+use ncs_net::telemetry::Readiness;
+pub use ncs_proto::admission::account::neighbourhood;
 pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
+use ncs_proto::wire::message::{self, VisitId};
 use source::{Named, Source};
 use token::{Expectation, Holder};
 use visits::{Visit, Visits};
@@ -60,23 +60,23 @@ pub struct Config {
     /// Whom tokens must be meant for (`aud`); if not set, tokens that are meant for somebody are refused.
     pub audience: Option<String>,
     /// By how much clocks may differ.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub leeway: Duration,
     /// How long a connection stands that has no token, or none that counts any more.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub grace: Duration,
     /// How often keys and authorities are read again.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub refresh: Duration,
     /// Connections of one token or client certificate, unless the token says otherwise.
     pub token_connections_max: Option<u32>,
     /// Bytes a second of them all, unless the token says otherwise.
-    #[serde(with = "crate::units::size::optional")]
+    #[serde(with = "ncs_net::units::size::optional")]
     pub token_bytes_per_second: Option<ByteSize>,
     /// Connections of one IPv4 address or 64 bits of IPv6, open handshakes included.
     pub address_connections_max: Option<u32>,
     /// Bytes a second of them all.
-    #[serde(with = "crate::units::size::optional")]
+    #[serde(with = "ncs_net::units::size::optional")]
     pub address_bytes_per_second: Option<ByteSize>,
 }
 
@@ -103,18 +103,18 @@ impl Config {
     /// Makes paths final: they stay what they are when the working directory changes.
     pub fn resolve(&mut self) {
         if let Some(path) = &mut self.clients_ca {
-            *path = crate::units::absolute(path);
+            *path = ncs_net::units::absolute(path);
         }
         if let Some(keys) = &mut self.keys
             && let Ok(Named::File(path)) = Named::parse(keys.expose())
-            && let Some(text) = crate::units::absolute(&path).to_str()
+            && let Some(text) = ncs_net::units::absolute(&path).to_str()
         {
             *keys = text.into();
         }
     }
 
     /// The file that the keys stand in, if it is one.
-    pub(crate) fn keys_file(&self) -> Option<PathBuf> {
+    pub fn keys_file(&self) -> Option<PathBuf> {
         match Named::parse(self.keys.as_ref()?.expose()) {
             Ok(Named::File(path)) => Some(path),
             Ok(Named::Url(_)) | Err(_) => None,

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use ncs_net::telemetry::register;
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::proto::StreamTally;
-use crate::telemetry::register;
 
 /// The label of everything that is of no configured stream.
 const OTHER: &str = "other";

@@ -1,9 +1,9 @@
 //! Metrics of admission. No label names a peer.
 
+use ncs_net::telemetry::register;
 use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::token::TokenError;
-use crate::telemetry::register;
 
 /// Counters of tokens, keys and limits.
 #[derive(Debug, Clone)]

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use bytesize::ByteSize;
+use ncs_proto::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey};
+use ncs_proto::wire::message::{Checks, Get, GetChecks};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, oneshot};
 
@@ -30,8 +32,6 @@ pub use ncs_proto::session as proto;
 pub use proto::Ledgers;
 
 use crate::admission::token::Holder;
-use crate::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey};
-use crate::wire::message::{Checks, Get, GetChecks};
 
 /// What a peer may do in one session, and how much is prepared for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Config {
     /// Blocks that may be on their way to a peer without its acknowledgement.
     pub unacknowledged_blocks_max: u32,
     /// Bytes of control frames that are read of a peer in a second; more have to wait.
-    #[serde(with = "crate::units::size")]
+    #[serde(with = "ncs_net::units::size")]
     pub control_bytes_per_second: ByteSize,
     /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
     pub questions_per_second: u32,
@@ -59,23 +59,23 @@ pub struct Config {
     /// The same of one token or client certificate.
     pub token_questions_per_second: u32,
     /// A peer that sends nothing for this long is gone.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub idle_timeout: Duration,
     /// A peer that acknowledges no block for this long, though some are on their way to it, is gone; a request that no credit comes for ends
     /// after the same time, and so does the delivery of an object that the peer takes nothing of.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub stall_timeout: Duration,
     /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
-    #[serde(with = "crate::units::size")]
+    #[serde(with = "ncs_net::units::size")]
     pub leased_bytes_max: ByteSize,
     /// The same of one IPv4 address or 64 bits of IPv6.
-    #[serde(with = "crate::units::size")]
+    #[serde(with = "ncs_net::units::size")]
     pub address_leased_bytes_max: ByteSize,
     /// The same of one token or client certificate.
-    #[serde(with = "crate::units::size")]
+    #[serde(with = "ncs_net::units::size")]
     pub token_leased_bytes_max: ByteSize,
     /// How long a new connection may take to say HELLO.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub hello_timeout: Duration,
     /// Whether blocks travel in datagrams where they fit.
     pub datagrams: bool,
@@ -148,10 +148,10 @@ impl From<Config> for proto::Config {
 }
 
 /// Memory of a streaming viewer's connection and session, at most: idle ones take half (docs/benchmarks.md, "Many viewers on one host").
-pub(crate) const MEMORY_BYTES: u64 = 128 << 10;
+pub const MEMORY_BYTES: u64 = 128 << 10;
 
 /// Questions of sessions that wait to be taken up; each session has a bound of its own.
-pub(crate) const ASKS_QUEUED: usize = 1024;
+pub const ASKS_QUEUED: usize = 1024;
 
 /// What a session asks the rest of the server. The answer may take as long as an origin takes.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Metrics of all sessions together: no label names a peer. [`Audience`] has the metrics of each
 //! stream.
 
+use ncs_codec::block::Vector;
+use ncs_net::telemetry::register;
 use prometheus::{Error, Histogram, IntCounter, IntGauge, Registry};
 
 use super::Audience;
 use super::proto::{Route, Tally};
-use crate::block::Vector;
-use crate::telemetry::register;
 
 /// Counters of all sessions.
 #[derive(Debug, Clone)]

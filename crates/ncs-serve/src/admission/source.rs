@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ncs_net::secret::{Secret, is_http, redacted};
 use reqwest::Client;
 use url::{Host, ParseError, Url};
 
 use super::clients::read;
 use super::keys::SET_BYTES_MAX;
-use crate::secret::{Secret, is_http, redacted};
 
 /// How long a server of keys may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);

@@ -19,6 +19,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ncs_proto::integrity::signing::SigningKey;
+use ncs_proto::object::{Coding, SegmentId};
+use ncs_proto::wire::message::{Holding, HoldingState, Introduction, Meant, Ticket};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -26,10 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admission::token::Holder;
 use crate::admission::{Now, neighbourhood};
-use crate::integrity::signing::SigningKey;
-use crate::object::{Coding, SegmentId};
 use crate::ring::SessionId;
-use crate::wire::message::{Holding, HoldingState, Introduction, Meant, Ticket};
 
 pub use metrics::Metrics;
 

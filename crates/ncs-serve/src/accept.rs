@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use ncs_net::endpoint::Config;
 use ncs_net::telemetry::register;
+use ncs_proto::wire::message::REASON_MAX;
+use ncs_proto::wire::text::plain;
 use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, Endpoint, Incoming};
 
 use super::headroom::Headroom;
 use crate::admission::{AddressPlace, Admission, Crowded};
-use crate::wire::message::REASON_MAX;
-use crate::wire::text::plain;
 
 /// Connections and handshakes, of all endpoints.
 #[derive(Debug, Clone)]

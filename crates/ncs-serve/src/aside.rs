@@ -12,15 +12,17 @@ use tokio::task::JoinHandle;
 
 /// The thread. It ends, and what runs on it, when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Aside(Option<Runtime>);
+pub struct Aside(Option<Runtime>);
 
 impl Aside {
-    pub(crate) fn start(name: &str) -> io::Result<Self> {
+    /// Starts a thread with this name.
+    pub fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_time().build()?;
         Ok(Self(Some(runtime)))
     }
 
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    /// Runs a task on it.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         self.0.as_ref().expect("there until it is dropped").spawn(task)
     }
 }

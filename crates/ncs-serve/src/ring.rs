@@ -38,8 +38,8 @@ pub use ncs_proto::ring::{Blocks, HEADROOM, Lane, LineKey, Order, SessionId, hea
 pub use slots::{Pin, Quota, Slot};
 pub use wait::{next_wake, own_waker};
 
-use crate::block::Vector;
-use crate::object::{GenerationKey, SegmentKey};
+use ncs_codec::block::Vector;
+use ncs_proto::object::{GenerationKey, SegmentKey};
 use slots::Pool;
 use sync::{Arc, AtomicUsize, Mutex, Ordering};
 
@@ -57,7 +57,7 @@ const DROPPED_AT_ONCE: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for coded blocks, header room included.
-    #[serde(with = "crate::units::size")]
+    #[serde(with = "ncs_net::units::size")]
     pub bytes: ByteSize,
     /// How many sessions one coded block may serve.
     pub max_reuse: u16,
@@ -486,4 +486,4 @@ impl fmt::Debug for Payload {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

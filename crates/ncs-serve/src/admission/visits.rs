@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ncs_proto::admission::account::Place;
+use ncs_proto::wire::message::VisitId;
 use tokio::sync::Notify;
 
 use super::token::Holder;
-use crate::wire::message::VisitId;
 
 /// The visits that have a connection.
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ncs_net::files;
+use ncs_net::tls::Signatures;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -13,7 +14,6 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
 use super::Inner;
-use crate::tls::Signatures;
 
 /// Who signs client certificates.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner, signatures: Signatures::new() }
+        Self { inner, signatures: Signatures::default() }
     }
 }
 

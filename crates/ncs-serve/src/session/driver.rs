@@ -26,6 +26,11 @@ use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use ncs_net::endpoint;
+use ncs_proto::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
+use ncs_proto::wire::block::StreamHead;
+use ncs_proto::wire::message::{Checks, Credential, Message};
+use ncs_proto::wire::{CloseCode, Violation, frame};
 use prometheus::IntGauge;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
@@ -37,12 +42,9 @@ use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
-use crate::endpoint::{self, Headroom};
-use crate::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
+
+use crate::headroom::Headroom;
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
-use crate::wire::block::StreamHead;
-use crate::wire::message::{Checks, Credential, Message};
-use crate::wire::{CloseCode, Violation, frame};
 
 /// Most blocks of one write.
 const WRITE_BLOCKS_MAX: u32 = 64;

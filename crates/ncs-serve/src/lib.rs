@@ -1,0 +1,20 @@
+//! What a server and a relay share: sessions with peers, and what sessions need.
+//!
+//! A server answers what sessions ask of its streams and its store, and encodes; a relay answers of
+//! what it has fetched, and recodes. Between these and the peers is this crate: the [`ring`] that
+//! blocks pass through, the [`session`]s that send them, who may connect ([`accept`], [`headroom`])
+//! and ask ([`admission`]), who is named to whom ([`directory`]), and the [`front`] that opens it
+//! all.
+
+pub mod accept;
+pub mod admission;
+pub mod aside;
+pub mod directory;
+pub mod front;
+pub mod headroom;
+pub mod planner;
+pub mod ring;
+pub mod session;
+pub mod turn;
+pub mod turns;
+pub mod words;
