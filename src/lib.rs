@@ -19,13 +19,13 @@ pub mod encoder;
 pub mod endpoint;
 pub mod ingest;
 pub mod lab;
-pub mod peer;
 pub mod plan;
-pub mod relay;
 pub mod server;
 pub mod store;
 pub mod stream;
 
+pub use ncpeer as peer;
+pub use ncpeer::relay;
 pub use ncs_codec as codec;
 pub use ncs_codec::block;
 pub use ncs_gf as gf;

@@ -91,14 +91,16 @@ fn in_packages(directive: &str) -> Vec<String> {
 
 /// The root package, and the others whose lines are the program's.
 const PROGRAM: &str = "ncserverd";
-const PACKAGES: [&str; 3] = ["ncs_device", "ncs_net", "ncs_serve"];
+const PACKAGES: [&str; 4] = ["ncpeer", "ncs_device", "ncs_net", "ncs_serve"];
 /// Modules of the program, and where they are.
-const MOVED: [(&str, &[&str]); 10] = [
+const MOVED: [(&str, &[&str]); 12] = [
     ("admin", &["ncs_net::admin"]),
     ("admission", &["ncs_serve::admission"]),
     ("device", &["ncs_device"]),
     ("directory", &["ncs_serve::directory"]),
     ("endpoint", &["ncs_net::endpoint", "ncs_serve::accept", "ncs_serve::headroom"]),
+    ("peer", &["ncpeer"]),
+    ("relay", &["ncpeer::relay"]),
     ("ring", &["ncs_serve::ring"]),
     ("session", &["ncs_serve::session"]),
     ("supervise", &["ncs_net::supervise"]),
@@ -117,7 +119,10 @@ mod tests {
     #[test]
     fn the_name_of_the_program_means_all_of_its_packages() {
         let all = |filter: &str| filter.split(',').flat_map(in_packages).collect::<Vec<_>>().join(",");
-        assert_eq!(all("info,ncserverd=debug"), "info,ncserverd=debug,ncs_device=debug,ncs_net=debug,ncs_serve=debug");
+        assert_eq!(
+            all("info,ncserverd=debug"),
+            "info,ncserverd=debug,ncpeer=debug,ncs_device=debug,ncs_net=debug,ncs_serve=debug"
+        );
         assert_eq!(all("ncserverd::tls::pin=trace"), "ncs_net::tls::pin=trace");
         assert_eq!(all("ncserverd::device=debug"), "ncs_device=debug");
         for other in ["ncserverd::store=debug", "ncserverd[a{b=1,c}]=debug", "ncserverdx=debug", "quinn=info", ""] {

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use ncs_codec::rlnc::System;
+use ncs_device::{Decode, Device, Error, Undecoded};
+use ncs_proto::object::Generation;
 
 use super::proto::FetchId;
-use crate::codec::rlnc::System;
-use crate::device::{Decode, Device, Error, Undecoded};
-use crate::object::Generation;
 
 /// The device, what waits for it, and what it does.
 pub(super) struct Bulk {

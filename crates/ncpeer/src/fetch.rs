@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ncs_net::console;
 use tokio::fs::File;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Client, Object, Stats};
-use crate::console;
 
 /// Where an object goes.
 #[derive(Debug, Clone, PartialEq, Eq)]

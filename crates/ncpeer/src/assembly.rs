@@ -9,8 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-
-use crate::object::{Generation, SegmentId, Shape, Tree};
+use ncs_proto::object::{Generation, SegmentId, Shape, Tree};
 
 /// The bytes of a generation, and the groups within it that are wrong.
 #[derive(Debug)]
@@ -263,7 +262,7 @@ fn place(at: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Codec;
+    use ncs_proto::object::Codec;
 
     /// Five generations of 1,280 and 1,216 bytes over seven groups of 1,024, whose borders have nothing in common.
     const LENGTH: u64 = 6300;

@@ -1,8 +1,7 @@
 //! Metrics of a relay, in addition to those of its sessions, its ring and its client.
 
+use ncs_net::telemetry::register;
 use prometheus::{Error, IntCounter, IntGauge, Registry};
-
-use crate::telemetry::register;
 
 /// Counters and gauges of a relay.
 #[derive(Debug, Clone)]

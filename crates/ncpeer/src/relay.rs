@@ -1,6 +1,6 @@
 //! A peer that serves: what it fetches it passes on, recoded, before it has all of it.
 //!
-//! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`crate::session`], [`crate::ring`]); in the place of
+//! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`ncs_serve::session`], [`ncs_serve::ring`]); in the place of
 //! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
 //! blocks of it. A path is asked of the relay's own sources, session by session in turns, and answered as they answered.
 //! The segment that it leads to is fetched at once:
@@ -29,8 +29,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use ncs_net::endpoint;
+use ncs_net::supervise::{self, Part, Supervisor};
+use ncs_net::telemetry::Readiness;
+use ncs_net::tls::ServerIdentity;
+use ncs_proto::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentKey};
+use ncs_proto::wire::message::{Delivery, Meta};
+use ncs_serve::admission::{self, Admission, Tickets};
 use ncs_serve::aside::Aside;
+use ncs_serve::directory::{self, Directory};
 use ncs_serve::front::{Front, Parts, ROOM_LOOK};
+use ncs_serve::ring::{self, Ring};
+use ncs_serve::session::{self, Ask, Ledgers};
 use ncs_serve::turns::{self, Gate, Place, Refused, Wanted};
 use prometheus::Registry;
 use rand::SeedableRng;
@@ -38,17 +48,7 @@ use rand::rngs::StdRng;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::admission::{self, Admission, Tickets};
-use crate::directory::{self, Directory};
-use crate::endpoint;
-use crate::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentKey};
-use crate::peer::{self, Client};
-use crate::ring::{self, Ring};
-use crate::session::{self, Ask, Ledgers};
-use crate::supervise::{self, Part, Supervisor};
-use crate::telemetry::Readiness;
-use crate::tls::ServerIdentity;
-use crate::wire::message::{Delivery, Meta};
+use crate::Client;
 use fetcher::Fetcher;
 use holdings::{Holdings, Keeper};
 use recoder::Recoder;
@@ -120,7 +120,7 @@ impl Config {
 pub enum Error {
     /// No source answers.
     #[error(transparent)]
-    Peer(#[from] peer::Error),
+    Peer(#[from] crate::Error),
     /// Keys and authorities, or that there are none.
     #[error("admission: {0}")]
     Admission(#[from] admission::Error),
@@ -142,7 +142,7 @@ pub struct Relay {
     closing: supervise::Closing,
     front: Front,
     client: Client,
-    fault: Option<peer::Error>,
+    fault: Option<crate::Error>,
     supervisor: Supervisor,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
@@ -152,7 +152,7 @@ impl Relay {
     /// Connects to its sources and starts every part; returns when peers can connect. Must be called within a tokio runtime.
     pub async fn start(
         config: Config,
-        sources: peer::Config,
+        sources: crate::Config,
         identity: ServerIdentity,
         registry: &Registry,
         readiness: &Readiness,
@@ -168,7 +168,7 @@ impl Relay {
         // What is verified is kept here and not there, unless its own program reads it, too.
         let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
         let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
-        let sources = peer::Config { cache, device: None, listener: Some(listener), ..sources };
+        let sources = crate::Config { cache, device: None, listener: Some(listener), ..sources };
         let (client, fault) = match config.waits {
             true => Client::connect_when_there(sources).await?,
             false => (Client::connect(sources).await?, None),
@@ -178,7 +178,7 @@ impl Relay {
         let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
-        let follow = peer::Metrics::new(registry)?.follow(client.stats());
+        let follow = crate::Metrics::new(registry)?.follow(client.stats());
         let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings), supervisor.clone()));
         let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
         let aside = Aside::start("recode").map_err(Error::Thread)?;
@@ -232,7 +232,7 @@ impl Relay {
     }
 
     /// Why no source answered when it was started, if none did.
-    pub fn fault(&self) -> Option<&peer::Error> {
+    pub fn fault(&self) -> Option<&crate::Error> {
         self.fault.as_ref()
     }
 
@@ -415,13 +415,13 @@ fn crowded(refused: Refused) -> Refusal {
 }
 
 /// What this relay's peers hear of what its sources answered it.
-fn refusal(error: peer::Error) -> Refusal {
+fn refusal(error: crate::Error) -> Refusal {
     let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
     match error {
-        peer::Error::Refused(refusal) => refusal,
-        peer::Error::Range(_) | peer::Error::Path(_) => unknown(""),
-        peer::Error::Changed => later(RefusalCode::Changed, "the object is changing at the origin"),
-        peer::Error::Corrupt => later(RefusalCode::Origin, "the received bytes do not match the segment's hash"),
+        crate::Error::Refused(refusal) => refusal,
+        crate::Error::Range(_) | crate::Error::Path(_) => unknown(""),
+        crate::Error::Changed => later(RefusalCode::Changed, "the object is changing at the origin"),
+        crate::Error::Corrupt => later(RefusalCode::Origin, "the received bytes do not match the segment's hash"),
         _ => later(RefusalCode::Origin, "no source answers"),
     }
 }

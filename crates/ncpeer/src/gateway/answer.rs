@@ -7,11 +7,10 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use axum::response::Response;
 use bytes::Bytes;
+use ncs_proto::object::{Refusal, RefusalCode};
 
 use super::access::Reader;
-use crate::object::{Refusal, RefusalCode};
-use crate::peer;
-use crate::peer::http::{ByteRange, media_type};
+use crate::http::{ByteRange, media_type};
 
 /// What the head of an answer tells of an object.
 #[derive(Debug, Clone, Copy)]
@@ -99,9 +98,9 @@ impl From<Refusal> for Failure {
     }
 }
 
-impl From<peer::Error> for Failure {
-    fn from(error: peer::Error) -> Self {
-        use peer::Error;
+impl From<crate::Error> for Failure {
+    fn from(error: crate::Error) -> Self {
+        use crate::Error;
         let status = match error {
             Error::Refused(refusal) => return refusal.into(),
             Error::Range(length) => return Self::unsatisfiable(length),

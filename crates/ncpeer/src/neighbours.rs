@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::peer::proto::SourceId;
-use crate::wire::message::Introduction;
+use ncs_proto::wire::message::Introduction;
+
+use crate::proto::SourceId;
 
 /// Attempts to connect that may fail one after the other.
 const FAILURES_MAX: u32 = 2;
@@ -275,7 +276,7 @@ fn host(ip: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::message::Ticket;
+    use ncs_proto::wire::message::Ticket;
 
     fn peer(number: u8) -> Introduction {
         let (address, ticket) = (([1, 0, 0, number], 1).into(), Ticket(vec![number].into()));

@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
+use ncs_codec::block::{Block, Vector};
+use ncs_codec::rlnc::Decoder;
+use ncs_codec::rlnc_q::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
+use ncs_gf::{Kernels, RowKey};
+use ncs_proto::object::{Codec, Generation};
 use rand::Rng;
 
-use crate::block::{Block, Vector};
-use crate::codec::rlnc::Decoder;
-use crate::codec::rlnc_q::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
-use crate::gf::{Kernels, RowKey};
-use crate::object::{Codec, Generation};
-use crate::peer::proto::{SourceId, parsed};
+use crate::proto::{SourceId, parsed};
 
 /// What may be mixed with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -212,9 +212,9 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::codec::rlnc::Encoder;
-    use crate::object::row_key;
-    use crate::object::{HashGroup, SegmentId, Shape};
+    use ncs_codec::rlnc::Encoder;
+    use ncs_proto::object::row_key;
+    use ncs_proto::object::{HashGroup, SegmentId, Shape};
 
     const ONE: SourceId = SourceId(1);
     const TWO: SourceId = SourceId(2);
@@ -251,7 +251,7 @@ mod tests {
         decoder.absorb(&Vector::Seed(3), &block(3).payload).unwrap();
         for vector in made(&rows, Heap::Of(TWO), 4) {
             assert!(matches!(vector, Vector::Unverified(_)));
-            assert_eq!(decoder.absorb(&vector, &[0; 64]), Ok(crate::codec::Outcome::Redundant));
+            assert_eq!(decoder.absorb(&vector, &[0; 64]), Ok(ncs_codec::Outcome::Redundant));
         }
         assert!(made(&rows, Heap::Of(SourceId(3)), 1).is_empty() && made(&rows, Heap::Checked, 1).is_empty());
     }

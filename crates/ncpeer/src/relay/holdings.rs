@@ -14,24 +14,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ncs_codec::block::Block;
+use ncs_codec::rlnc::Encoder;
+use ncs_codec::rlnc_q::{Arithmetic as _, Cores};
+use ncs_gf::Kernels;
+use ncs_proto::integrity::hashes::BlockHashes;
+use ncs_proto::object::row_key;
+use ncs_proto::object::{
+    Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey, Shape, Standing,
+};
+use ncs_proto::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
+use ncs_serve::admission::Share;
+use ncs_serve::session::Ledgers;
 use tokio::sync::{Notify, oneshot};
 
 use super::Metrics;
 use super::rows::{Heap, News, Rows};
-use crate::admission::Share;
-use crate::block::Block;
-use crate::codec::rlnc::Encoder;
-use crate::codec::rlnc_q::{Arithmetic as _, Cores};
-use crate::gf::Kernels;
-use crate::integrity::hashes::BlockHashes;
-use crate::object::row_key;
-use crate::object::{
-    Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey, Shape, Standing,
-};
-use crate::peer::Listener;
-use crate::peer::proto::{Cut, SourceId};
-use crate::session::Ledgers;
-use crate::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
+use crate::Listener;
+use crate::proto::{Cut, SourceId};
 
 /// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
 const NAMED_MAX: usize = 4096;
@@ -791,9 +791,9 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::block::Vector;
-    use crate::object::{HashGroup, Signature};
-    use crate::ring::SessionId;
+    use ncs_codec::block::Vector;
+    use ncs_proto::object::{HashGroup, Signature};
+    use ncs_serve::ring::SessionId;
 
     const ONE: SourceId = SourceId(1);
 
@@ -902,7 +902,7 @@ mod tests {
 
     /// Ledgers of a session of its own, which may have so many bytes in memory.
     fn asker(most: u64) -> Ledgers {
-        Ledgers::new(SessionId(1), &crate::session::proto::Config { leased_bytes_max: most, ..Default::default() })
+        Ledgers::new(SessionId(1), &ncs_serve::session::proto::Config { leased_bytes_max: most, ..Default::default() })
     }
 
     /// The keys of segments that differ, named by a source and leased by nobody.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::wire::message::{Token, is_token};
+use ncs_proto::wire::message::{Token, is_token};
 
 /// How often a file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

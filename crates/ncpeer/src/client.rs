@@ -14,6 +14,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use ncs_proto::cache::Cache;
+use ncs_proto::integrity::signing::StreamKey;
+use ncs_proto::object::{Refusal, RefusalCode, SegmentId, Shape, Tree};
+use ncs_proto::wire::message::{self, Delivery, Holding, PATH_MAX, is_path, is_stream_name};
+use ncs_proto::wire::text::plain;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -21,10 +25,6 @@ use super::driver::{self, Command};
 use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
-use crate::integrity::signing::StreamKey;
-use crate::object::{Refusal, RefusalCode, SegmentId, Shape, Tree};
-use crate::wire::message::{self, Delivery, Holding, PATH_MAX, is_path, is_stream_name};
-use crate::wire::text::plain;
 
 /// Commands that wait for the driver; whoever has one more waits.
 const COMMANDS_MAX: usize = 64;
@@ -266,7 +266,7 @@ impl Client {
     }
 
     /// What the server says of a path, its bytes if they are no segment, and for how long that holds: for who answers others with it.
-    pub(crate) async fn look_up(
+    pub async fn look_up(
         &self,
         path: &str,
         offset: u64,
@@ -277,12 +277,12 @@ impl Client {
     }
 
     /// Whether [`Client::look_up`] asks nobody.
-    pub(crate) fn knows(&self, path: &str, offset: u64) -> bool {
+    pub fn knows(&self, path: &str, offset: u64) -> bool {
         !matches!(self.remembered(path, offset), Ok(None))
     }
 
     /// The verified bytes of a segment that [`Client::look_up`] has named.
-    pub(crate) async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
+    pub async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         let reader = Reader::of(&self.common, meta.id);
         let fetched = self.wanted(meta).await;
         drop(reader);
@@ -290,7 +290,7 @@ impl Client {
     }
 
     /// What servers say of new segments of a stream, each once.
-    pub(crate) async fn news(&self, stream: &str) -> Result<mpsc::Receiver<message::Meta>, Error> {
+    pub async fn news(&self, stream: &str) -> Result<mpsc::Receiver<message::Meta>, Error> {
         let (news, incoming) = mpsc::channel(COMMANDS_MAX);
         self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
         Ok(incoming)
@@ -322,12 +322,12 @@ impl Client {
     }
 
     /// Tells all servers that this side serves others: on this UDP port, with the certificate of this SHA-256.
-    pub(crate) async fn offer(&self, port: u16, identity: [u8; 32]) -> Result<(), Error> {
+    pub async fn offer(&self, port: u16, identity: [u8; 32]) -> Result<(), Error> {
         self.command(Command::Offer { port, identity }).await
     }
 
     /// Tells them what has changed of what there is to serve. To be called a few times a second at most.
-    pub(crate) async fn have(&self, changed: Vec<Holding>) -> Result<(), Error> {
+    pub async fn have(&self, changed: Vec<Holding>) -> Result<(), Error> {
         self.command(Command::Have(changed)).await
     }
 
@@ -959,8 +959,8 @@ async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::Codec;
-    use crate::tls;
+    use ncs_net::tls;
+    use ncs_proto::object::Codec;
 
     fn part(offset: u64, length: u64, object_length: Option<u64>) -> message::Meta {
         message::Meta {

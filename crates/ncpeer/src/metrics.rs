@@ -1,10 +1,10 @@
 //! Prometheus metrics of the client in a gateway or relay.
 
+use ncs_net::telemetry::register;
 use prometheus::{Error, IntCounter, Registry};
 use tokio::sync::watch;
 
 use super::Stats;
-use crate::telemetry::register;
 
 /// Counters of a client, each with its source in [`Stats`].
 #[derive(Debug, Clone)]

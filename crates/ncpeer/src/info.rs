@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use ncs_proto::object::{Codec, Shape};
 
 use super::{Client, Error, Stats, fetch};
-use crate::object::{Codec, Shape};
 
 /// Waits a moment for those that have not answered, and describes all; then the object at `path`.
 pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
@@ -124,7 +124,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::HashGroup;
+    use ncs_proto::object::HashGroup;
 
     #[test]
     fn the_code_is_told_with_its_parity() {

@@ -7,35 +7,37 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use ncserverd::admin;
-use ncserverd::admission;
-use ncserverd::console;
-use ncserverd::device::{self, BackendChoice, Device};
-use ncserverd::endpoint::Congestion;
-use ncserverd::integrity::signing::{NoKey, StreamKey};
-use ncserverd::object::RefusalCode;
-use ncserverd::peer::fetch::{self, Target};
-use ncserverd::peer::gateway::{self, Gateway};
-use ncserverd::peer::info;
-use ncserverd::peer::proto::Keys;
-use ncserverd::peer::{self, Client, Config, ParseServerError, Server, Stats, TokenSource};
-use ncserverd::relay::{self, Relay};
-use ncserverd::supervise::{DIED, Death, Part, Supervisor};
-use ncserverd::telemetry::{self, Readiness};
-use ncserverd::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
-use ncserverd::wire::message::is_stream_name;
+use ncs_device::{self as device, BackendChoice, Device};
+use ncs_net::admin;
+use ncs_net::console;
+use ncs_net::endpoint::Congestion;
+use ncs_net::supervise::{DIED, Death, Part, Supervisor};
+use ncs_net::telemetry::{self, Readiness};
+use ncs_net::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
+use ncs_proto::integrity::signing::{NoKey, StreamKey};
+use ncs_proto::object::RefusalCode;
+use ncs_proto::wire::message::is_stream_name;
+use ncs_serve::admission;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+use crate::fetch::{self, Target};
+use crate::gateway::{self, Gateway};
+use crate::info;
+use crate::proto::Keys;
+use crate::relay::{self, Relay};
+use crate::{Client, Config, ParseServerError, Server, Stats, TokenSource};
 
 /// Client of ncserverd: fetches coded blocks over QUIC, decodes and verifies them
 #[derive(Debug, Parser)]
 #[command(name = "ncpeer", version, after_help = AFTER_HELP)]
-pub(crate) struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -260,8 +262,32 @@ impl FromStr for Source {
     }
 }
 
+/// The program: reads the command line, does what it says, and tells what went wrong.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            console::note(format_args!("ncpeer: cannot start worker threads: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let done = runtime.block_on(run(cli));
+    // A reader that has stopped reading our output must not keep us from ending.
+    runtime.shutdown_background();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_closed_pipe() {
+                console::note(format_args!("ncpeer: {failure}"));
+            }
+            ExitCode::from(failure.exit())
+        }
+    }
+}
+
 /// Does what the command line says. What it returns is to be told to the user.
-pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
+async fn run(cli: Cli) -> Result<(), Failure> {
     let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
     // What the verifier logs is in the error that follows it.
     let filter = format!("{filter},rustls_platform_verifier=off");
@@ -300,7 +326,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gateway { server, listen, hosts, origins, ahead, metrics, .. } => {
             let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
             let (registry, readiness) = (registry()?, Readiness::new());
-            let followed = peer::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
+            let followed = crate::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
             let (gateway, client, fault) = unless_interrupted(async {
                 let (client, fault) = cli.connection.connect_when_there(server.clone()).await?;
                 Ok((Gateway::start(config, client.clone()).await?, client, fault))
@@ -437,7 +463,7 @@ impl Connection {
     }
 
     /// A client that waits for its server; with why, if it has to.
-    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<peer::Error>), Failure> {
+    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<crate::Error>), Failure> {
         let config = self.config(server, None)?;
         let trust = config.trust;
         Client::connect_when_there(config).await.map_err(|error| untrusted(error, trust))
@@ -445,15 +471,17 @@ impl Connection {
 }
 
 /// Says how to trust a server that no authority of the system vouches for.
-fn untrusted(error: peer::Error, trust: Trust) -> Failure {
+fn untrusted(error: crate::Error, trust: Trust) -> Failure {
     match error {
-        peer::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => Failure::Untrusted(reason),
+        crate::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
+            Failure::Untrusted(reason)
+        }
         error => error.into(),
     }
 }
 
 /// Says that a server is waited for, if it is.
-fn say_waiting(server: &Server, fault: Option<&peer::Error>) {
+fn say_waiting(server: &Server, fault: Option<&crate::Error>) {
     if let Some(fault) = fault {
         console::note(format_args!("{fault}: waiting for {server}; players' requests wait until it answers"));
     }
@@ -590,7 +618,7 @@ fn parse_path(text: &str) -> Result<String, String> {
 pub(crate) enum Failure {
     /// Connecting or fetching.
     #[error("{0}")]
-    Peer(#[from] peer::Error),
+    Peer(#[from] crate::Error),
     /// No authority of the system vouches for the server.
     #[error("no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint")]
     Untrusted(String),
@@ -669,8 +697,8 @@ impl Failure {
     }
 }
 
-fn exit_of(error: &peer::Error) -> u8 {
-    use peer::Error;
+fn exit_of(error: &crate::Error) -> u8 {
+    use crate::Error;
     match error {
         Error::Connection(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ncs_net::supervise::{Part, Supervisor};
+use ncs_proto::object::SegmentKey;
+use ncs_serve::session::Ledgers;
+
 use super::holdings::{Begun, Fetching, Holdings};
-use crate::object::SegmentKey;
-use crate::peer::Client;
-use crate::session::Ledgers;
-use crate::supervise::{Part, Supervisor};
+use crate::Client;
 
 /// Fetches into the holdings. Clones do the same.
 #[derive(Debug, Clone)]

@@ -15,6 +15,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use ncs_codec::rlnc::System;
+use ncs_codec::rlnc_q::{Arithmetic, Cores};
+use ncs_device::Device;
+use ncs_gf::Kernels;
+use ncs_net::tls::{self, Fingerprint};
+use ncs_proto::object::{Generation, SegmentId, Shape, Tree};
+use ncs_proto::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
+use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -26,14 +34,6 @@ use super::neighbours::{Advice, Neighbours};
 use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested, Urgency};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
-use crate::codec::rlnc::System;
-use crate::codec::rlnc_q::{Arithmetic, Cores};
-use crate::device::Device;
-use crate::gf::Kernels;
-use crate::object::{Generation, SegmentId, Shape, Tree};
-use crate::tls::{self, Fingerprint};
-use crate::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
-use crate::wire::{CloseCode, Violation, frame};
 use link::{End, Fault, Happening, Link, Next, Read, Shown, Wires};
 
 /// Datagrams taken in one turn before anything else has its turn.
@@ -999,14 +999,14 @@ async fn until(due: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::Vector;
-    use crate::codec::rlnc::{Decoder, Encoder};
-    use crate::device::{self, BackendChoice};
-    use crate::object::row_key;
-    use crate::object::{Codec, HashGroup, RefusalCode};
-    use crate::peer::proto::Words;
-    use crate::wire::block::write_datagram_header;
-    use crate::wire::message::{GetChecks, Request, RequestError};
+    use crate::proto::Words;
+    use ncs_codec::block::Vector;
+    use ncs_codec::rlnc::{Decoder, Encoder};
+    use ncs_device::{self as device, BackendChoice};
+    use ncs_proto::object::row_key;
+    use ncs_proto::object::{Codec, HashGroup, RefusalCode};
+    use ncs_proto::wire::block::write_datagram_header;
+    use ncs_proto::wire::message::{GetChecks, Request, RequestError};
 
     fn new_driver(config: &Config) -> Driver {
         let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));

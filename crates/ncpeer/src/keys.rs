@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::integrity::signing::{StreamKey, StreamKeys};
-use crate::wire::message::stream_of;
+use ncs_proto::integrity::signing::{StreamKey, StreamKeys};
+use ncs_proto::wire::message::stream_of;
 
 /// Streams whose keys are kept; of more, none is.
 const STREAMS_MAX: usize = 1024;

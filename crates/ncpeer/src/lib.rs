@@ -8,21 +8,36 @@
 //!
 //! When full: a reader that does not read stops its own object after one part; the cache drops what was used longest ago;
 //! prefetches beyond the bound are dropped; everything else waits.
+//!
+//! Features: `gateway` serves players over HTTP, `relay` serves other peers, `cli` is the program
+//! `ncpeer`, `cuda` has GPUs decode. An application that embeds a client needs none of them.
+
+// They panic where nobody reads: `console` has the words for both outputs.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod assembly;
 mod bulk;
+#[cfg(feature = "cli")]
+pub mod cli;
 mod client;
 mod driver;
+#[cfg(feature = "cli")]
 pub mod fetch;
 mod flow;
+#[cfg(feature = "gateway")]
 pub mod gateway;
 pub mod http;
+#[cfg(feature = "cli")]
 pub mod info;
 mod keys;
+#[cfg(feature = "gateway")]
 mod manifest;
 mod metrics;
 pub mod neighbours;
+#[cfg(feature = "gateway")]
 pub mod playlist;
+#[cfg(feature = "relay")]
+pub mod relay;
 mod token;
 
 use std::fmt;
@@ -40,14 +55,14 @@ pub use metrics::Metrics;
 pub use ncs_proto::peer as proto;
 pub use token::TokenSource;
 
-use crate::block::Block;
-use crate::device::Device;
-use crate::endpoint::Congestion;
-use crate::integrity::hashes::BlockHashes;
-use crate::object::Refusal;
-use crate::tls::{ClientPair, Fingerprint, Trust};
-use crate::wire::DEFAULT_PORT;
-use crate::wire::message::{self, Hello};
+use ncs_codec::block::Block;
+use ncs_device::Device;
+use ncs_net::endpoint::Congestion;
+use ncs_net::tls::{ClientPair, Fingerprint, Trust};
+use ncs_proto::integrity::hashes::BlockHashes;
+use ncs_proto::object::Refusal;
+use ncs_proto::wire::DEFAULT_PORT;
+use ncs_proto::wire::message::{self, Hello};
 use proto::{Cut, Failure, Progress, SourceCounts, SourceId};
 
 /// Where a server is.
@@ -374,7 +389,7 @@ mod tests {
     #[test]
     fn a_refusal_without_a_reason_is_told_by_its_name() {
         let error = |reason: &str| {
-            let (code, reason) = (crate::object::RefusalCode::GoingAway, reason.to_owned());
+            let (code, reason) = (ncs_proto::object::RefusalCode::GoingAway, reason.to_owned());
             Error::Refused(Refusal { code, retry_after: None, reason }).to_string()
         };
         assert_eq!((error(""), error("gone")), ("refused: GOING_AWAY".to_owned(), "refused: gone".to_owned()));

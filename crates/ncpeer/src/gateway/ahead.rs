@@ -5,8 +5,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::peer::playlist::{Media, Upcoming, resolve};
-use crate::wire::message::stream_of;
+use ncs_proto::wire::message::stream_of;
+
+use crate::playlist::{Media, Upcoming, resolve};
 
 /// A file or a part of one, by path at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -12,7 +12,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use ncs_codec::block::Vector;
+use ncs_codec::rlnc::Encoder;
+use ncs_codec::rlnc_q::Cores;
+use ncs_proto::object::{Codec, Generation, GenerationKey, SegmentKey};
 use ncs_serve::planner::{Planner, Step, planned};
+use ncs_serve::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 use ncs_serve::words::Wanted;
 use rand::rngs::{SmallRng, StdRng};
 use rand::{Rng, SeedableRng};
@@ -22,11 +27,6 @@ use super::Metrics;
 use super::fetcher::Fetcher;
 use super::holdings::{Holdings, Supply, Whole, counts};
 use super::rows::{Heap, News, Plan, Rows, plan};
-use crate::block::Vector;
-use crate::codec::rlnc::Encoder;
-use crate::codec::rlnc_q::Cores;
-use crate::object::{Codec, Generation, GenerationKey, SegmentKey};
-use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
 
 /// The most blocks of one batch.
 const BATCH_BLOCKS_MAX: u32 = 256;

@@ -37,6 +37,7 @@ use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
 use ncs_net::listener::{self, Crowd, Limits};
+use ncs_proto::object::RefusalCode;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -53,8 +54,6 @@ use super::http::{ByteRange, media_type};
 use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
-use crate::object::RefusalCode;
-use crate::peer;
 
 /// How a gateway behaves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,11 +68,11 @@ pub struct Config {
     /// Most connections from players. When there are as many, one that waits for a request makes room, or further ones wait.
     pub connections_max: usize,
     /// How long the head of a request may take, and a connection may be idle.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub head_timeout: Duration,
     /// How long a player may read nothing of its answer, as while it is paused, when others want its connection or its request's
     /// place. It can go on by a range.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub stall_timeout: Duration,
     /// Most requests at a time; further ones are answered 503.
     pub requests_max: usize,
@@ -82,7 +81,7 @@ pub struct Config {
     /// The longest playlist.
     pub playlist_bytes_max: ByteSize,
     /// How long the first bytes of an answer may take before it is a 504.
-    #[serde(with = "crate::units::duration")]
+    #[serde(with = "ncs_net::units::duration")]
     pub answer_timeout: Duration,
 }
 
@@ -384,11 +383,11 @@ impl Shared {
     }
 
     /// The path of the stream that an absolute URI leads to, if it has one.
-    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Result<Option<String>, peer::Error> {
+    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Result<Option<String>, crate::Error> {
         for candidate in origins::candidates(stream, absolute) {
             match self.client.stat(&candidate, 0, None).await {
                 Ok(_) => return Ok(Some(candidate)),
-                Err(peer::Error::Refused(_) | peer::Error::Path(_)) => {}
+                Err(crate::Error::Refused(_) | crate::Error::Path(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -410,7 +409,7 @@ impl Shared {
         let next = self.ahead().next_number(path).filter(|_| is_whole)?;
         let (gateway, client, path) = (self.this.clone(), self.client.clone(), next.clone());
         tokio::spawn(async move {
-            if let Err(peer::Error::Refused(refusal)) = client.stat(&path, 0, None).await
+            if let Err(crate::Error::Refused(refusal)) = client.stat(&path, 0, None).await
                 && refusal.code == RefusalCode::Unknown
                 && let Some(gateway) = gateway.upgrade()
             {
@@ -485,7 +484,7 @@ impl Shared {
     }
 
     /// Fetches an announced segment if a player will ask for it. False if nobody plays the stream.
-    fn announced(&self, stream: &str, path: String, meta: &peer::Meta) -> bool {
+    fn announced(&self, stream: &str, path: String, meta: &crate::Meta) -> bool {
         let now = Instant::now();
         let whole = meta.offset == 0 && meta.object_length.is_none_or(|length| length == meta.length);
         let range = (!whole).then(|| meta.offset..meta.offset + meta.length);
@@ -540,7 +539,7 @@ impl Flowing {
         Body::from_stream(stream::unfold(self, async |mut flowing| Some((flowing.next().await?, flowing))))
     }
 
-    async fn next(&mut self) -> Option<Result<Bytes, peer::Error>> {
+    async fn next(&mut self) -> Option<Result<Bytes, crate::Error>> {
         let begun = Instant::now();
         if self.there.is_empty() {
             let waiting = Waiting::new(&self.under_way);

@@ -14,19 +14,19 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
+use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
+use ncs_net::tls::Fingerprint;
+use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
+use ncs_proto::wire::text::plain;
+use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::attempts::{Answered, Attempts};
-use crate::endpoint::{self, Congestion, INITIAL_RTT};
-use crate::peer::proto::{SourceId, StreamEnd};
-use crate::peer::token::Current;
-use crate::peer::{Config, Server};
-use crate::tls::Fingerprint;
-use crate::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
-use crate::wire::text::plain;
-use crate::wire::{CloseCode, Violation, frame};
+use crate::proto::{SourceId, StreamEnd};
+use crate::token::Current;
+use crate::{Config, Server};
 
 /// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
 const SOCKET_BUFFER: usize = 4 << 20;

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use ncs_proto::wire::message::stream_of;
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::playlist::resolve;
-use crate::wire::message::stream_of;
 
 /// A manifest as far as looking ahead needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
