@@ -33,7 +33,7 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 use ncs_codec::block::Vector;
-use ncserverd::object::{Generation, SegmentId, Shape, ShapeError};
+use ncs_proto::object::{Generation, SegmentId, Shape, ShapeError};
 
 use crate::fountain::Fountain;
 
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
         assert_eq!(head.label, Label::Vector(Vector::Seed(7)));
         assert_eq!(head.write(&block.payload), bytes);
-        let key = ncserverd::object::row_key(&head.segment_id, &head.generation);
+        let key = ncs_proto::object::row_key(&head.segment_id, &head.generation);
         let kernels = ncs_gf::Kernels::detect();
         let encoder = ncs_codec::rlnc::Encoder::new(&head.generation, SOURCE_BYTES, key, kernels).unwrap();
         let mut payload = [0; 64];

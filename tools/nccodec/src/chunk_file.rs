@@ -29,7 +29,7 @@
 use std::io::Read;
 
 use ncs_codec::rs::{Code, Matrix};
-use ncserverd::object::SegmentId;
+use ncs_proto::object::SegmentId;
 
 use crate::block_file::{CHECK, Fault, check, read_exact, read_magic, take};
 

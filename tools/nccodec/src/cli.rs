@@ -7,8 +7,8 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nccodec::{Amount, Choice, ChunkPlan, Code, Fountain, Plan, Raw};
 use ncs_codec::rs::Matrix;
 use ncs_codec::shape::Shape;
+use ncs_device::BackendChoice;
 use ncs_gf::RowKey;
-use ncserverd::device::BackendChoice;
 
 /// Codes files without a network: into blocks, symbols or chunks from which they can be rebuilt
 /// when some are lost.

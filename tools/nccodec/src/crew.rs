@@ -18,9 +18,9 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
+use ncs_device::portions::{Coder, Demand, LANES, Memory, Opener, Pinner, Portion, Spat};
+use ncs_device::{self as device, BackendChoice, Error};
 use ncs_gf::Kernels;
-use ncserverd::device::portions::{Coder, Demand, LANES, Memory, Opener, Pinner, Portion, Spat};
-use ncserverd::device::{self, BackendChoice, Error};
 
 #[cfg(test)]
 pub(crate) mod tests;

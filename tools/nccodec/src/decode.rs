@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::thread;
 
 use ncs_codec::rlnc::{self, System};
+use ncs_device::portions::{Demand, Portion, Work};
 use ncs_gf::{Kernels, matrix};
-use ncserverd::console;
-use ncserverd::device::portions::{Demand, Portion, Work};
-use ncserverd::object::{Generation, SegmentId, Shape};
+use ncs_net::console;
+use ncs_proto::object::{Generation, SegmentId, Shape};
 
 use crate::block_file::{self, Code, Fault, Head, Labelled, Set};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};

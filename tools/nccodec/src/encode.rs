@@ -8,10 +8,10 @@ use std::path::Path;
 
 use ncs_codec::block::Vector;
 use ncs_codec::rlnc::Encoder;
+use ncs_device::portions::{Demand, Portion, Work};
 use ncs_gf::{Kernels, RowKey};
-use ncserverd::device::portions::{Demand, Portion, Work};
-use ncserverd::object::row_key;
-use ncserverd::object::{Codec, Generation, SegmentId, Shape, ShapeError};
+use ncs_proto::object::row_key;
+use ncs_proto::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 
 use crate::block_file::{Code, Head, Label, Set};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 
-use ncserverd::device::portions::{Demand, Portion, Work};
+use ncs_device::portions::{Demand, Portion, Work};
 
 use crate::Error;
 use crate::crew::{Choice, Crew};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 use ncs_codec::{raptor10, raptorq};
-use ncserverd::object::{Generation, Shape, ShapeError};
+use ncs_proto::object::{Generation, Shape, ShapeError};
 
 /// The codes of which block files have encoding symbols. The first ones of a source block are its
 /// source symbols.

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ncs_codec::rs::Code;
+use ncs_device::portions::{Demand, Portion, Work};
 use ncs_gf::Kernels;
-use ncserverd::console;
-use ncserverd::device::portions::{Demand, Portion, Work};
-use ncserverd::object::SegmentId;
+use ncs_net::console;
+use ncs_proto::object::SegmentId;
 
 use crate::block_file::{CHECK, Fault};
 use crate::chunk_file::{HEAD, Head, Set, piece_check};

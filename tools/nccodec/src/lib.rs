@@ -20,10 +20,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use ncs_codec::rs;
+use ncs_device as device;
 use ncs_gf::RowKey;
-use ncserverd::device;
-use ncserverd::object::ShapeError;
-use ncserverd::wire::text::plain;
+use ncs_proto::object::ShapeError;
+use ncs_proto::wire::text::plain;
 
 mod block_file;
 mod chunk_file;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ncs_gf::RowKey;
-use ncserverd::{console, telemetry};
+use ncs_net::{console, telemetry};
 
 use crate::cli::{Cli, Coding, Command};
 

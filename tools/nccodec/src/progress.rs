@@ -1,7 +1,7 @@
 //! A bar on a terminal, and notes that do not break it.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ncserverd::console;
+use ncs_net::console;
 
 /// Shows how far the work is, on standard error and only if that is a terminal.
 #[derive(Debug)]

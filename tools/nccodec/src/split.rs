@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread;
 
 use ncs_codec::rs::{Code, Matrix};
-use ncserverd::device::portions::{Demand, Portion, Work};
-use ncserverd::object::SegmentId;
+use ncs_device::portions::{Demand, Portion, Work};
+use ncs_proto::object::SegmentId;
 
 use crate::block_file::CHECK;
 use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check, piece_of};

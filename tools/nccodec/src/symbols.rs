@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ncs_codec::raptorq::{Method, Plan};
 use ncs_codec::{raptor10, raptorq, rlnc};
 use ncs_gf::Kernels;
-use ncserverd::object::{Generation, SegmentId, row_key};
+use ncs_proto::object::{Generation, SegmentId, row_key};
 
 use crate::block_file::{Code, Label, Labelled, Set};
 use crate::fountain::{Fountain, symbol_bytes};

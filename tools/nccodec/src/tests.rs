@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use ncs_codec::rs::Matrix;
-use ncserverd::device::portions::Demand;
-use ncserverd::device::{self, BackendChoice};
-use ncserverd::object::SegmentId;
+use ncs_device::portions::Demand;
+use ncs_device::{self as device, BackendChoice};
+use ncs_proto::object::SegmentId;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

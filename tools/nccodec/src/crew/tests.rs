@@ -1,7 +1,7 @@
 //! Crews with a stand-in for a GPU: the CPU's results, or mistakes, or failures.
 
+use ncs_device::portions::Work;
 use ncs_gf::gf256;
-use ncserverd::device::portions::Work;
 
 use super::*;
 
