@@ -24,10 +24,10 @@ circles:
 	python3 tools/circles.py
 	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src tools/nccodec/src
 
-# With the benches beside other libraries, which need these only to be linked; and back ends without GPUs.
+# With the benches beside other libraries, which need these only to be linked; and what has features without them.
 lint:
 	$(CARGO) clippy --locked --release --workspace --all-targets --features bench-peers -- -D warnings
-	$(CARGO) clippy --locked --release --package ncs-device --all-targets -- -D warnings
+	$(CARGO) clippy --locked --release --package ncs-device --package ncpeer --all-targets -- -D warnings
 
 # For those who work on the crate: private items are shown, and may be linked to.
 docs:
