@@ -22,7 +22,7 @@ format:
 # files, no files either.
 circles:
 	python3 tools/circles.py
-	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src tools/nccodec/src
+	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src crates/ncs-proto/src tools/nccodec/src
 
 # With the benches beside other libraries, which need these only to be linked; and what has features without them.
 lint:
