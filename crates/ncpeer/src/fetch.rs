@@ -44,6 +44,7 @@ impl Target {
 
 /// Why an object did not arrive where it should.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The server or the way to it.
     #[error("{0}")]

@@ -104,6 +104,7 @@ impl Default for Config {
 
 /// A gateway that could not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address is taken, or is not one of this machine's.
     #[error("cannot listen on {0}: {1}")]

@@ -331,6 +331,7 @@ pub struct SourceStats {
 
 /// Why an object cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The server said so.
     #[error("refused: {}", if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() })]
