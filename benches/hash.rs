@@ -25,10 +25,8 @@ mod turns;
 use std::time::Duration;
 
 use gmp::{Integer, Limb, Montgomery, add_product};
+use ncserverd::codec::gfq::{Arithmetic, Coded, Cores, Decode, Encode, Payload, Recode, Shape, Vector, draw_factors, draw_rows};
 use ncserverd::codec::hash::{Batch, Group, Hashes};
-use ncserverd::codec::rlnc_q::{
-    Arithmetic, Coded, Cores, Decode, Encode, Payload, Recode, Shape, Vector, draw_factors, draw_rows,
-};
 use ncserverd::gf::gfq::{Element, LIMBS, Q};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -8,7 +8,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
-use ncserverd::codec::rlnc_q::Cores;
+use ncserverd::codec::gfq::Cores;
 use ncserverd::device::{self, BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Q, Vector};
-use ncserverd::codec::rlnc_q::{Arithmetic as _, Cores};
+use ncserverd::codec::gfq::{Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;

@@ -8,9 +8,9 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
+use crate::codec::gfq;
 use crate::codec::numbers::Numbers;
 use crate::codec::rlnc::Decoder;
-use crate::codec::rlnc_q;
 use crate::device;
 use crate::device::testing::Hoard;
 use crate::gf::Kernels;
@@ -301,15 +301,15 @@ async fn check_prime(rig: &Rig, segment: SegmentKey, generation: &Generation, ow
     let (session, key) = (SessionId(1), GenerationKey { segment, index: generation.index });
     let line = LineKey { generation: key, lane: Lane::Coded };
     rig.ring.want_coded(session, line, generation.n.into(), soon());
-    let size = rlnc_q::Shape::new(generation.n, 2).unwrap();
-    let mut decoder = rlnc_q::Decoder::new(size);
+    let size = gfq::Shape::new(generation.n, 2).unwrap();
+    let mut decoder = gfq::Decoder::new(size);
     for claimed in rig.claim(session, line, generation.n.into()).await {
         let Vector::Narrow(row) = &claimed.vector else { panic!("{:?}", claimed.vector) };
-        let vector = rlnc_q::Vector::parse_source(size, row).unwrap();
-        let payload = rlnc_q::Payload::parse(size, Bytes::copy_from_slice(claimed.payload())).unwrap();
-        assert_ne!(decoder.absorb(rlnc_q::Coded { vector, payload }).unwrap(), codec::Outcome::Redundant);
+        let vector = gfq::Vector::parse_source(size, row).unwrap();
+        let payload = gfq::Payload::parse(size, Bytes::copy_from_slice(claimed.payload())).unwrap();
+        assert_ne!(decoder.absorb(gfq::Coded { vector, payload }).unwrap(), codec::Outcome::Redundant);
     }
-    let made = decoder.into_bytes(&rlnc_q::Cores::all()).unwrap();
+    let made = decoder.into_bytes(&gfq::Cores::all()).unwrap();
     assert!(made[..own.len()] == *own && made[own.len()..].iter().all(|byte| *byte == 0));
 }
 
@@ -446,13 +446,13 @@ async fn until(mut is_so: impl FnMut() -> bool) {
 /// Each row is another, and is what travels, however many vectors share memory.
 #[test]
 fn rows_are_drawn_as_they_travel() {
-    let shape = rlnc_q::Shape::new(5, 2).unwrap();
+    let shape = gfq::Shape::new(5, 2).unwrap();
     for count in [0, 1, 16, 17, 40] {
         let (rows, vectors) = draw(&mut SmallRng::seed_from_u64(1), count, shape);
         assert_eq!((rows.len(), vectors.len()), (5 * count, count));
         for (row, vector) in rows.chunks_exact(5).zip(&vectors) {
             let Vector::Narrow(bytes) = vector else { panic!("{vector:?}") };
-            assert_eq!(rlnc_q::Vector::parse_source(shape, bytes).unwrap(), rlnc_q::Vector::Source(row.into()));
+            assert_eq!(gfq::Vector::parse_source(shape, bytes).unwrap(), gfq::Vector::Source(row.into()));
         }
         assert_eq!(vectors.iter().map(|vector| format!("{vector:?}")).collect::<HashSet<_>>().len(), count);
     }
@@ -482,7 +482,7 @@ impl rand::TryRng for Reluctant {
 /// A peer takes no vector of zeros.
 #[test]
 fn no_block_is_made_of_nothing() {
-    let (rows, vectors) = draw(&mut Reluctant(0), 2, rlnc_q::Shape::new(1, 1).unwrap());
+    let (rows, vectors) = draw(&mut Reluctant(0), 2, gfq::Shape::new(1, 1).unwrap());
     assert_eq!(rows, [0x0101_0101, 0x0202_0202]);
     assert_eq!(vectors, [[1; 4], [2; 4]].map(|bytes| Vector::Narrow(Bytes::copy_from_slice(&bytes))));
 }

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::index::Cause;
 use super::*;
-use crate::codec::rlnc_q::{Arithmetic as _, Cores};
+use crate::codec::gfq::{Arithmetic as _, Cores};
 use crate::device::testing::Hoard;
 use crate::object::{HashGroup, Loan};
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
+use ncserverd::codec::gfq::{self, Arithmetic as _, Cores};
 use ncserverd::codec::rlnc::Encoder;
-use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{COLUMNS, project};
 use ncserverd::integrity::hashes::BlockHashes;
@@ -123,7 +123,7 @@ enum Maker {
     Bytes(Encoder),
     /// Over the prime field.
     Words {
-        shape: rlnc_q::Shape,
+        shape: gfq::Shape,
         source: Vec<u8>,
     },
 }
@@ -132,7 +132,7 @@ impl Maker {
     fn new(id: &SegmentId, generation: &Generation, bytes: &[u8]) -> Self {
         if let Codec::RlncQ { .. } = generation.codec {
             let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap();
-            return Self::Words { shape: rlnc_q::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
+            return Self::Words { shape: gfq::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
         }
         Self::Bytes(Encoder::new(generation, bytes, row_key(id, generation), Kernels::detect()).unwrap())
     }
@@ -140,7 +140,7 @@ impl Maker {
     /// A block over the prime field: right, but of a recoder or of a server as it likes.
     fn draw(&self) -> Option<Vector> {
         let Self::Words { shape, .. } = self else { return None };
-        let row = rlnc_q::draw_rows(*shape, 1, &mut rand::rng());
+        let row = gfq::draw_rows(*shape, 1, &mut rand::rng());
         Some(Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect()))
     }
 
@@ -151,7 +151,7 @@ impl Maker {
             (Self::Bytes(encoder), vector) => encoder.numbered(std::slice::from_ref(vector), &mut [out]),
             (Self::Words { shape, source }, Vector::Narrow(row)) => {
                 let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
-                Cores::all().encode(*shape, &mut [rlnc_q::Encode::new(*shape, source, &rows, out)]).unwrap();
+                Cores::all().encode(*shape, &mut [gfq::Encode::new(*shape, source, &rows, out)]).unwrap();
             }
             (Self::Words { shape, source }, Vector::Source(index)) => {
                 let block = source.chunks(shape.block_bytes()).nth(usize::from(*index)).unwrap();

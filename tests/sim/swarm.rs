@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::{Block, Vector};
+use ncserverd::codec::gfq::{self, Arithmetic as _, Cores};
 use ncserverd::codec::rlnc::Encoder;
-use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::{self, COLUMNS};
 use ncserverd::integrity::hashes::BlockHashes;
@@ -510,9 +510,9 @@ impl Swarm {
                 Block { vector: Vector::Source(index), payload }
             }
             None if generation.codec.is_proving() => {
-                let shape = rlnc_q::Shape::new(generation.n, u16::try_from(BLOCK_BYTES / Codec::WORD_BYTES).unwrap()).unwrap();
-                let (rows, mut payload) = (rlnc_q::draw_rows(shape, 1, rng), vec![0; shape.payload_bytes()]);
-                let task = rlnc_q::Encode::new(shape, &own, &rows, &mut payload);
+                let shape = gfq::Shape::new(generation.n, u16::try_from(BLOCK_BYTES / Codec::WORD_BYTES).unwrap()).unwrap();
+                let (rows, mut payload) = (gfq::draw_rows(shape, 1, rng), vec![0; shape.payload_bytes()]);
+                let task = gfq::Encode::new(shape, &own, &rows, &mut payload);
                 Cores::all().encode(shape, &mut [task]).unwrap();
                 let row = rows.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
                 Block { vector: Vector::Narrow(row), payload: payload.into() }

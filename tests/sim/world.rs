@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::block::Vector;
+use ncserverd::codec::gfq::{self, Arithmetic as _, Cores};
 use ncserverd::codec::rlnc::Encoder;
-use ncserverd::codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncserverd::codec::write_number;
 use ncserverd::gf::Kernels;
 use ncserverd::integrity::hashes::BlockHashes;
@@ -672,8 +672,8 @@ impl World {
             return Vector::repair(seed, generation.n);
         }
         if generation.codec.is_proving() {
-            let shape = rlnc_q::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
-            let row = rlnc_q::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
+            let shape = gfq::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
+            let row = gfq::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
             return Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect());
         }
         let Lane::Sparse(weight) = line.lane else { return Vector::Seed(seed) };
@@ -699,11 +699,11 @@ impl World {
                 out
             }
             Vector::Narrow(row) => {
-                let shape = rlnc_q::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
+                let shape = gfq::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
                 let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
                 let (source, mut out) =
                     (part(generation.offset..generation.offset + generation.length), vec![0; shape.payload_bytes()]);
-                Cores::all().encode(shape, &mut [rlnc_q::Encode::new(shape, &source, &rows, &mut out)]).unwrap();
+                Cores::all().encode(shape, &mut [gfq::Encode::new(shape, &source, &rows, &mut out)]).unwrap();
                 out
             }
             Vector::Shard(_) | Vector::Symbol(_) | Vector::Wide(_) => {

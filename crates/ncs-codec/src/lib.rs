@@ -100,9 +100,6 @@ pub mod rlnc;
 pub mod rs;
 pub mod shape;
 
-/// The former path of [`gfq`], for callers that have not followed yet.
-#[doc(hidden)]
-pub use gfq as rlnc_q;
 pub use gfq::hash;
 
 /// The effect of a block on a decoder.

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, sys};
-use ncs_codec::rlnc_q::Arithmetic;
+use ncs_codec::gfq::Arithmetic;
 use ncs_gf::dense::Algebra;
 
 use super::backend::Backend;

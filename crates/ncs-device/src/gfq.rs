@@ -1,4 +1,4 @@
-//! Coding over GF(q) and homomorphic hashes by a GPU, if the configuration has one: what `codec::rlnc_q` takes for its [`Arithmetic`].
+//! Coding over GF(q) and homomorphic hashes by a GPU, if the configuration has one: what `codec::gfq` takes for its [`Arithmetic`].
 //!
 //! A card is compared with the CPU before anything is trusted to it: a small generation is coded, recoded, rebuilt, hashed and checked by
 //! both. One card does it all; hashes of a segment and batches of blocks are done in milliseconds, and what is sent to and fro is small
@@ -6,10 +6,10 @@
 
 use std::num::NonZeroUsize;
 
-use ncs_codec::hash::{Batch, Group, Hashes};
-use ncs_codec::rlnc_q::{
+use ncs_codec::gfq::{
     Arithmetic, Coded, Cores, Decode, Encode, Failed, Payload, Rebuilt, Recode, Shape, Vector, draw_factors, draw_rows,
 };
+use ncs_codec::hash::{Batch, Group, Hashes};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

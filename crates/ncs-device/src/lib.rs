@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use ncs_codec::rlnc_q::{Arithmetic, NotKept};
+use ncs_codec::gfq::{Arithmetic, NotKept};
 use ncs_codec::shape::Shape;
 use ncs_gf::{Isa, Rows};
 use tokio::sync::watch;
@@ -73,7 +73,7 @@ pub use config::{BackendChoice, Config, Gpus, IsaChoice, NotGpus, NotThreads, Th
 pub use decode::{Decode, Decoded, Singular, Undecoded};
 pub use gpu::Gpu;
 pub use kernel::{Kernel, KernelChoice, UnknownKernel};
-pub use ncs_codec::rlnc_q::Kept;
+pub use ncs_codec::gfq::Kept;
 pub use recorder::{Event, Recorder, Tally, Unrecorded};
 
 use members::Members;

@@ -9,8 +9,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ncs_codec::gfq::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 use ncs_codec::hash::{Batch, Group};
-use ncs_codec::rlnc_q::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 
 use super::losses::Losses;
 use super::{Config, Error, cuda, gfq};

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use ncs_codec::gfq::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Place, Rebuilt, Recode, Shape};
 use ncs_codec::hash::{Batch, Group};
-use ncs_codec::rlnc_q::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Place, Rebuilt, Recode, Shape};
 
 /// Arithmetic over the prime field that keeps sources as a card does, and works on the cores.
 /// Clones are the same.

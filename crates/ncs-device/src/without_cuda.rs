@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use ncs_codec::rlnc_q::Arithmetic;
+use ncs_codec::gfq::Arithmetic;
 use ncs_gf::dense::Algebra;
 
 use super::portions::{Coder, Demand};

@@ -43,9 +43,6 @@ pub mod simd;
 pub mod solve;
 pub mod sums;
 
-/// The former path of [`montgomery`], for callers that have not followed yet.
-#[doc(hidden)]
-pub use montgomery as modp;
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};
 pub use simd::{Isa, Kernels};

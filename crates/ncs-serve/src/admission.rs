@@ -147,7 +147,6 @@ impl Config {
 
 /// What may be wrong with `keys` before anything is read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum KeysComplaint {
     /// It cannot be used.
     #[error("{0}")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use ncs_codec::block::Vector;
-use ncs_codec::rlnc_q::{Arithmetic, Encode, Failed, Kept, Place, Shape};
+use ncs_codec::gfq::{Arithmetic, Encode, Failed, Kept, Place, Shape};
 use ncs_proto::object::{Codec, Generation};
 use rand::Rng;
 

@@ -11,8 +11,8 @@ use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
+use ncs_codec::gfq::{Arithmetic, Shape};
 use ncs_codec::raptorq::Plan;
-use ncs_codec::rlnc_q::{Arithmetic, Shape};
 use ncs_gf::dense::{Algebra, System};
 use ncs_gf::gfq::Element;
 pub(crate) use ncserverd::device::Gpu as Card;

@@ -184,7 +184,7 @@ pub async fn run(
             let most = Hello::defaults();
             let hello = Hello {
                 // Its viewers keep no payloads, so they cannot test them.
-                codecs: Codecs { rlnc_q: false, ..Codecs::ALL },
+                codecs: Codecs { gfq: false, ..Codecs::ALL },
                 n_max: Shape::N_LIMIT,
                 block_bytes_max: Shape::BLOCK_BYTES_MAX,
                 segment_bytes_max: Shape::LENGTH_MAX,

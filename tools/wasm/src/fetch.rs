@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_codec::block::Vector;
+use ncs_codec::gfq::{self, Arithmetic as _, Cores};
 use ncs_codec::rlnc::Encoder;
-use ncs_codec::rlnc_q::{self, Arithmetic as _, Cores};
 use ncs_codec::write_number;
 use ncs_gf::Kernels;
 use ncs_proto::integrity::hashes::BlockHashes;
@@ -382,7 +382,7 @@ impl World {
         match generation.codec {
             Codec::RaptorQ => Vector::repair(self.seed, generation.n),
             Codec::RlncQ { .. } => {
-                let row = rlnc_q::draw_rows(prime_shape(generation), 1, &mut self.random);
+                let row = gfq::draw_rows(prime_shape(generation), 1, &mut self.random);
                 Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect())
             }
             Codec::Rlnc | Codec::ReedSolomon { .. } => Vector::Seed(self.seed),
@@ -406,7 +406,7 @@ impl World {
                 let shape = prime_shape(generation);
                 let rows: Vec<u32> = row.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
                 let mut out = vec![0; shape.payload_bytes()];
-                let mut tasks = [rlnc_q::Encode::new(shape, source, &rows, &mut out)];
+                let mut tasks = [gfq::Encode::new(shape, source, &rows, &mut out)];
                 Cores::all().encode(shape, &mut tasks).expect("the CPU does not fail");
                 out
             }
@@ -423,9 +423,9 @@ impl World {
     }
 }
 
-fn prime_shape(generation: &Generation) -> rlnc_q::Shape {
+fn prime_shape(generation: &Generation) -> gfq::Shape {
     let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).expect("blocks are short");
-    rlnc_q::Shape::new(generation.n, words).expect("the shape of a generation")
+    gfq::Shape::new(generation.n, words).expect("the shape of a generation")
 }
 
 /// The segment at [`PATH`], and the hashes of its blocks where these prove themselves.

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncs_codec::block::Block;
+use ncs_codec::gfq::{Arithmetic as _, Cores};
 use ncs_codec::rlnc::Encoder;
-use ncs_codec::rlnc_q::{Arithmetic as _, Cores};
 use ncs_gf::Kernels;
 use ncs_proto::integrity::hashes::BlockHashes;
 use ncs_proto::object::row_key;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use bytes::BytesMut;
 use ncs_codec::block::{Block, Vector};
+use ncs_codec::gfq::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
 use ncs_codec::rlnc::Decoder;
-use ncs_codec::rlnc_q::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
 use ncs_gf::{Kernels, RowKey};
 use ncs_proto::object::{Codec, Generation};
 use rand::Rng;
@@ -53,7 +53,7 @@ pub struct Rows {
     heaps: BTreeMap<Heap, Decoder>,
     /// Over the prime field: all of them were tested before they came here. Those that came in one fetch are independent, and those of several, after
     /// one has failed, may not be.
-    proven: Option<rlnc_q::Decoder>,
+    proven: Option<gfq::Decoder>,
 }
 
 impl News {
@@ -81,10 +81,10 @@ impl Rows {
     }
 
     /// What keeps the rows of a generation over the prime field; none of another.
-    pub(super) fn over_prime_field(generation: &Generation) -> Option<rlnc_q::Decoder> {
+    pub(super) fn over_prime_field(generation: &Generation) -> Option<gfq::Decoder> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
-        let shape = rlnc_q::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
-        shape.map(rlnc_q::Decoder::new)
+        let shape = gfq::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
+        shape.map(gfq::Decoder::new)
     }
 
     /// Takes what has come. Rows that were not tested are of no use beside those that were.
@@ -152,7 +152,7 @@ impl Rows {
     }
 }
 
-fn absorb_proven(held: &mut rlnc_q::Decoder, news: News) {
+fn absorb_proven(held: &mut gfq::Decoder, news: News) {
     let blocks = match news {
         News::Row { block, is_checked: true, .. } => vec![block],
         News::Checked(blocks) => blocks,
@@ -166,7 +166,7 @@ fn absorb_proven(held: &mut rlnc_q::Decoder, news: News) {
     }
 }
 
-fn recode_proven(held: &rlnc_q::Decoder, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+fn recode_proven(held: &gfq::Decoder, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
     if held.rank() == 0 || payloads.is_empty() {
         return Vec::new();
     }

@@ -8,10 +8,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ncs_codec::gfq::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 use ncs_codec::hash::{Batch, Group, Hashes};
-use ncs_codec::rlnc_q::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 use ncs_gf::gfq::{self, Element, WORD_BYTES};
-use ncs_gf::modp;
+use ncs_gf::montgomery;
 
 use super::card::Card;
 use super::dense::{download, upload};
@@ -210,14 +210,14 @@ pub fn field() -> abi::GfqField {
     // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles and takes off q if it fits.
     let (mut rest, mut ratio) = (doubled(Element::ONE, 256), 0_u64);
     for _ in 0..64 {
-        let is_there = !modp::is_below(rest.limbs(), rest.neg().limbs());
+        let is_there = !montgomery::is_below(rest.limbs(), rest.neg().limbs());
         ratio = ratio << 1 | u64::from(is_there);
         rest = rest.add(&rest);
     }
     let [ratio_low, ratio_high] = halves(ratio);
     abi::GfqField {
         q: std::array::from_fn(|index| halves(gfq::Q[index / 2])[index % 2]),
-        negated: halves(modp::negative_inverse(gfq::Q[0]))[0],
+        negated: halves(montgomery::negative_inverse(gfq::Q[0]))[0],
         one: one.limbs_32(),
         square: doubled(one, 32 * gfq::LIMBS_32).limbs_32(),
         ratio_low,
@@ -231,9 +231,9 @@ pub fn group_of(group: Group) -> abi::Group {
     let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
     abi::Group {
         p: padded(p),
-        one: padded(&modp::power_of_two(64 * p.len(), p)),
-        square: padded(&modp::power_of_two(128 * p.len(), p)),
-        negated: halves(modp::negative_inverse(p[0]))[0],
+        one: padded(&montgomery::power_of_two(64 * p.len(), p)),
+        square: padded(&montgomery::power_of_two(128 * p.len(), p)),
+        negated: halves(montgomery::negative_inverse(p[0]))[0],
         reserved: 0,
     }
 }

@@ -1,8 +1,8 @@
 //! The decoder of a generation, of one of three kinds.
 
 use ncs_codec::block::Vector;
+use ncs_codec::gfq::Arithmetic;
 use ncs_codec::rlnc::{Decoder, Progressive, System};
-use ncs_codec::rlnc_q::Arithmetic;
 use ncs_codec::{Error, Outcome};
 
 use super::config::Config;

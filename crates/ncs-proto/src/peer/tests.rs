@@ -2,8 +2,8 @@ mod proving;
 
 use bytes::Bytes;
 use ncs_codec::block::{Block, Vector};
+use ncs_codec::gfq::Cores;
 use ncs_codec::rlnc::Encoder;
-use ncs_codec::rlnc_q::Cores;
 use ncs_gf::Kernels;
 
 use super::*;

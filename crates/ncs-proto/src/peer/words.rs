@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_codec::block::Vector;
+use ncs_codec::gfq::{self, Arithmetic, Coded, Cores, Decoder, Payload};
 use ncs_codec::hash::{Batch, Finding, Group, Hashes, Sorted, sort_out};
-use ncs_codec::rlnc_q::{self, Arithmetic, Coded, Cores, Decoder, Payload};
 use ncs_codec::{Error, Outcome};
 use rand::Rng;
 
@@ -31,7 +31,7 @@ const GATHER_MAX: usize = 64;
 pub struct Words {
     generation: Generation,
     group: Group,
-    shape: rlnc_q::Shape,
+    shape: gfq::Shape,
     /// Absent while some of its blocks are tested.
     decoder: Option<Decoder>,
     rank: u16,
@@ -50,7 +50,7 @@ pub struct Trial {
     index: u32,
     number: u64,
     group: Group,
-    shape: rlnc_q::Shape,
+    shape: gfq::Shape,
     hashes: Bytes,
     decoder: Decoder,
     rows: Vec<Row>,
@@ -89,7 +89,7 @@ impl Words {
     pub fn new(generation: Generation) -> Option<Self> {
         let Codec::RlncQ { group } = generation.codec else { return None };
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
-        let shape = rlnc_q::Shape::new(generation.n, words)?;
+        let shape = gfq::Shape::new(generation.n, words)?;
         let decoder = Some(Decoder::new(shape));
         Some(Self { generation, group, shape, decoder, rank: 0, gathered: Vec::new(), since: None, trial: None })
     }
@@ -267,16 +267,16 @@ fn sort_surely(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[(SourceId
 }
 
 /// A row in the form of the arithmetic. The wire accepts no others; anything else is wrong.
-fn parse(row: &Row, shape: rlnc_q::Shape) -> Option<Coded> {
+fn parse(row: &Row, shape: gfq::Shape) -> Option<Coded> {
     parsed(shape, &row.block.vector, &row.block.payload)
 }
 
 /// A block in the form of the arithmetic; `None` for what the wire does not accept.
-pub fn parsed(shape: rlnc_q::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
+pub fn parsed(shape: gfq::Shape, vector: &Vector, payload: &Bytes) -> Option<Coded> {
     let vector = match vector {
         Vector::Source(index) => return Coded::source(shape, usize::from(*index), payload).ok(),
-        Vector::Narrow(bytes) => rlnc_q::Vector::parse_source(shape, bytes),
-        Vector::Wide(bytes) => rlnc_q::Vector::parse_recoded(shape, bytes),
+        Vector::Narrow(bytes) => gfq::Vector::parse_source(shape, bytes),
+        Vector::Wide(bytes) => gfq::Vector::parse_recoded(shape, bytes),
         _ => return None,
     };
     Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.clone()).ok()? })
@@ -287,7 +287,7 @@ mod tests {
     use std::sync::Arc;
 
     use ncs_codec::block::{Block, Q};
-    use ncs_codec::rlnc_q::{Encode, Failed, draw_rows};
+    use ncs_codec::gfq::{Encode, Failed, draw_rows};
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
@@ -323,7 +323,7 @@ mod tests {
 
     fn blocks_of(n: u16, count: usize, random: &mut StdRng) -> Vec<Block> {
         let (_, source, _) = generation_of(n);
-        let shape = rlnc_q::Shape::new(n, 2).unwrap();
+        let shape = gfq::Shape::new(n, 2).unwrap();
         let rows = draw_rows(shape, count, random);
         let mut out = vec![0; count * 65];
         Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).unwrap();
@@ -463,19 +463,19 @@ mod tests {
     struct Slanderous(fn(&Batch<'_>) -> bool);
 
     impl Arithmetic for Slanderous {
-        fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn rlnc_q::Kept>>, rlnc_q::NotKept> {
+        fn keep(&self, _: &[u8], _: usize) -> Result<Option<Arc<dyn gfq::Kept>>, gfq::NotKept> {
             Ok(None)
         }
 
-        fn encode(&self, _: rlnc_q::Shape, _: &mut [Encode<'_>]) -> Result<(), Failed> {
+        fn encode(&self, _: gfq::Shape, _: &mut [Encode<'_>]) -> Result<(), Failed> {
             unreachable!("it tests")
         }
 
-        fn recode(&self, _: rlnc_q::Shape, _: &mut [rlnc_q::Recode<'_>]) -> Result<(), Failed> {
+        fn recode(&self, _: gfq::Shape, _: &mut [gfq::Recode<'_>]) -> Result<(), Failed> {
             unreachable!("it tests")
         }
 
-        fn decode(&self, _: rlnc_q::Shape, _: &mut [rlnc_q::Decode<'_>]) -> Result<Vec<rlnc_q::Rebuilt>, Failed> {
+        fn decode(&self, _: gfq::Shape, _: &mut [gfq::Decode<'_>]) -> Result<Vec<gfq::Rebuilt>, Failed> {
             unreachable!("it tests")
         }
 

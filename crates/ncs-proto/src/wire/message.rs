@@ -382,12 +382,12 @@ pub struct Codecs {
     /// RaptorQ.
     pub raptorq: bool,
     /// Random linear codes over a prime field, with homomorphic hashes.
-    pub rlnc_q: bool,
+    pub gfq: bool,
 }
 
 impl Codecs {
     /// All codes.
-    pub const ALL: Self = Self { reed_solomon: true, raptorq: true, rlnc_q: true };
+    pub const ALL: Self = Self { reed_solomon: true, raptorq: true, gfq: true };
 
     /// Whether a code is among them.
     pub const fn have(self, codec: Codec) -> bool {
@@ -395,7 +395,7 @@ impl Codecs {
             Codec::Rlnc => true,
             Codec::ReedSolomon { .. } => self.reed_solomon,
             Codec::RaptorQ => self.raptorq,
-            Codec::RlncQ { .. } => self.rlnc_q,
+            Codec::RlncQ { .. } => self.gfq,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! lasts, because the driver waits for running kernels then, so stages run once before the rest is
 //! taken, and it is given back before memory is.
 
-use ncs_codec::rlnc_q::Arithmetic;
+use ncs_codec::gfq::Arithmetic;
 use ncs_gf::dense::Algebra;
 use ncs_gf::gfq::Element;
 use ncserverd::device::cuda::card::Card;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
-use ncs_codec::rlnc_q::{Kept, Place};
+use ncs_codec::gfq::{Kept, Place};
 
 use super::super::driver::{self, Event, Named, Pinned, Pool};
 use super::super::engine::SCATTER_BLOCKS;

@@ -1,6 +1,6 @@
 //! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
 
-use ncs_codec::rlnc_q::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
+use ncs_codec::gfq::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
 use num_bigint::BigUint;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -193,7 +193,7 @@ fn long_numbers_are_computed_as_by_a_library() {
         let padded = |number: &BigUint| limbs(number, 64).try_into().expect("64 limbs");
         let negated = {
             let low = u64::from(p.to_u32_digits()[0]);
-            halves(modp::negative_inverse(low))[0]
+            halves(montgomery::negative_inverse(low))[0]
         };
         let group = abi::Group { p: padded(p), one: padded(&(&r % p)), square: padded(&(&r * &r % p)), negated, reserved: 0 };
         for (operation, name) in (0_u32..).zip(OPERATIONS) {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ncs_codec::rlnc_q::{self, Arithmetic as _, Encode, draw_rows};
+use ncs_codec::gfq::{self, Arithmetic as _, Encode, draw_rows};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -153,7 +153,7 @@ impl Bench {
     /// Draws coded blocks of a generation.
     fn blocks(&mut self, generation: u32, count: usize) -> Vec<Block> {
         let generation = order_with(CODEC).shape.generation(generation).unwrap();
-        let (bytes, shape) = (source(), rlnc_q::Shape::new(generation.n, 2).unwrap());
+        let (bytes, shape) = (source(), gfq::Shape::new(generation.n, 2).unwrap());
         let start = usize::try_from(generation.offset).unwrap();
         let part = &bytes[start..start + usize::try_from(generation.length).unwrap()];
         let rows = draw_rows(shape, count, &mut self.random);

@@ -36,7 +36,7 @@ pub(super) fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: 
     let mut codecs = vec![codec::RLNC];
     codecs.extend(hello.codecs.raptorq.then_some(codec::RAPTORQ));
     codecs.extend(hello.codecs.reed_solomon.then_some(codec::REED_SOLOMON));
-    codecs.extend(hello.codecs.rlnc_q.then_some(codec::RLNC_Q));
+    codecs.extend(hello.codecs.gfq.then_some(codec::RLNC_Q));
     let numbers: [(u64, &[u64]); 9] = [
         (parameter::MINOR, &[hello.minor.0, hello.minor.1]),
         (parameter::CODECS, &codecs),
@@ -89,7 +89,7 @@ pub(super) fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
                 value.list_with(codec::RLNC, "codec", |listed| match listed {
                     codec::RAPTORQ => hello.codecs.raptorq = true,
                     codec::REED_SOLOMON => hello.codecs.reed_solomon = true,
-                    codec::RLNC_Q => hello.codecs.rlnc_q = true,
+                    codec::RLNC_Q => hello.codecs.gfq = true,
                     _ => {}
                 })?;
             }

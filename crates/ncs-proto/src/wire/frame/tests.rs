@@ -23,10 +23,10 @@ fn any_varint() -> impl Strategy<Value = u64> {
 fn hello() -> impl Strategy<Value = Message> {
     let limits = (any::<u16>(), any::<u32>(), any_varint(), any::<u16>(), any::<u32>());
     (0u64..9, 0u64..9, any::<[bool; 3]>(), limits, ("[ -~]{0,64}", any::<Option<[u8; 16]>>())).prop_map(
-        |(low, more, [reed_solomon, raptorq, rlnc_q], limits, (agent, visit))| {
+        |(low, more, [reed_solomon, raptorq, gfq], limits, (agent, visit))| {
             let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
             let minor = (low, low + more);
-            let codecs = Codecs { reed_solomon, raptorq, rlnc_q };
+            let codecs = Codecs { reed_solomon, raptorq, gfq };
             let visit = visit.map(VisitId);
             Message::Hello(Hello {
                 minor,

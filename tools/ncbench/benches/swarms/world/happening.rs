@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncserverd::admission::Now;
-use ncserverd::codec::rlnc_q::Cores;
+use ncserverd::codec::gfq::Cores;
 use ncserverd::directory::Asker;
 use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::peer::neighbours::Advice;

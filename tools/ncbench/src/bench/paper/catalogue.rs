@@ -3,8 +3,8 @@
 //! Rows are data. [`Row::cases`] spreads the sweeps of a row out into cases, each of which is one measurement: what is done, on
 //! which shape, with which kernel, on how much of the machine.
 
+use ncs_codec::gfq::Shape;
 use ncs_codec::raptorq::{DENSE_K_MAX, Parameters};
-use ncs_codec::rlnc_q::Shape;
 
 use super::fountain;
 use super::measure::{Family, Measure};

@@ -1,7 +1,7 @@
 //! What can be measured, by name, and what of it is inside the timer.
 
 use nccodec::ChunkPlan;
-use ncs_codec::rlnc_q;
+use ncs_codec::gfq;
 use ncs_gf::panel;
 use ncs_gf::simd::{Kernels, Line};
 
@@ -691,6 +691,6 @@ const LINE_BYTES: u64 = Line::BYTES as u64;
 const PAGE_BYTES: u64 = panel::PART as u64;
 const PIECE_BYTES: u64 = ChunkPlan::PIECE_BYTES as u64;
 /// Blocks over GF(q) that a thread makes at a time: so many are worth bringing the sources into another form.
-const WORD_BLOCKS_A_PART: u64 = rlnc_q::ROWS_A_PART as u64;
+const WORD_BLOCKS_A_PART: u64 = gfq::ROWS_A_PART as u64;
 /// Products over GF(q) that are worth a thread, where a matrix is inverted.
 const WORD_PRODUCTS_A_THREAD: u64 = 1 << 13;

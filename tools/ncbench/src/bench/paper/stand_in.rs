@@ -8,10 +8,8 @@ use crate::lab::{
     Card, ChunkWork, Chunks, Coefficients, Decode, Decoder, Elimination, EliminationWork, Encode, Gauge, Lab, Pin, Planner,
     Product, ProductWork, Replay, ReplayWork, Stage, Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
 };
+use ncs_codec::gfq::{Arithmetic, Coded, Cores as WordCores, Decode as Rebuild, Encode as Code, Payload, Recode, Shape, Vector};
 use ncs_codec::raptorq::Plan;
-use ncs_codec::rlnc_q::{
-    Arithmetic, Coded, Cores as WordCores, Decode as Rebuild, Encode as Code, Payload, Recode, Shape, Vector,
-};
 use ncs_gf::dense::{Algebra, Cores};
 use ncs_gf::gfq::Element;
 use ncs_gf::{Kernels, matrix};

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, Pin, Words};
 use bytesize::ByteSize;
-use ncs_codec::hash::{Batch, Group, Hashes};
-use ncs_codec::rlnc_q::{
+use ncs_codec::gfq::{
     Arithmetic, Coded, Cores, Decode, Encode, Failed, Kept, Payload, Place, Rebuilt, Recode, Shape, Vector, draw_factors,
     draw_rows,
 };
+use ncs_codec::hash::{Batch, Group, Hashes};
 use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{Element, WORD_BYTES, matrix};
 use ncserverd::device;

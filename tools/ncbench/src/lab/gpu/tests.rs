@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use ncs_codec::gfq::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
 use ncs_codec::hash::Hashes;
 use ncs_codec::raptor10;
 use ncs_codec::raptorq::{Decoder as Block, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Plan};
-use ncs_codec::rlnc_q::{Arithmetic, Coded, Cores as AllCores, Encode as CodeTask, Payload, Recode, Shape, Vector, draw_rows};
 use ncs_gf::dense::{Cores, System};
 use ncs_gf::{Kernels, gf256, matrix};
 use ncserverd::bench::oracle;

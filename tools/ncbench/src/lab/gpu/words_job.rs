@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use ncs_codec::gfq::Shape;
 use ncs_codec::hash::Group;
-use ncs_codec::rlnc_q::Shape;
 use ncs_gf::gfq::{Element, WORD_BYTES};
 use ncserverd::device::cuda::card::Card;
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Stream};
