@@ -1,9 +1,9 @@
-//! `ncserverd bench`: how fast each instruction set and each kernel encodes on this machine.
+//! `ncserverd bench`: the encoding rate of each instruction set and each kernel on this machine.
 //!
 //! Every contender is the device as the server runs it, with its queue, thread and pool. It makes
 //! batches of n coded blocks of up to four generations. Its first batch is compared with the
-//! definition of the field ([`oracle`]); a contender that is wrong ends the run. `tools/ncbench`
-//! measures everything else: single operations, decoding, the papers' figures.
+//! field's definition ([`oracle`]); a wrong one ends the run. `tools/ncbench` measures everything
+//! else: single operations, decoding, the papers' figures.
 
 use std::io::{self, Write};
 use std::num::NonZeroU16;
@@ -21,7 +21,7 @@ pub mod work;
 
 pub use rate::{EncodeRate, encode_rate};
 
-/// What to measure.
+/// The options of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Blocks of a generation.
@@ -30,11 +30,11 @@ pub struct Options {
     pub k: u32,
     /// Threads of the CPU back end.
     pub threads: Threads,
-    /// For how long each contender is measured.
+    /// How long each contender is measured.
     pub time: Duration,
 }
 
-/// Measures and prints as results come.
+/// Measures, and prints results as they come.
 pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
     let Options { n, k, threads, .. } = *options;
     Shape::new(u64::from(n) * u64::from(k), k, n).map_err(Error::Shape)?;
@@ -66,7 +66,7 @@ fn measure(options: &Options, name: &str, config: &Config, out: &mut impl Write)
     Ok(out.flush()?)
 }
 
-/// The instruction sets that this processor has, and the scalar oracle of the GPU's default kernel.
+/// The instruction sets of this processor, and the scalar reference of the GPU's default kernel.
 fn on_the_cpu(threads: Threads) -> impl Iterator<Item = (String, Config)> {
     let (backend, queue_batches) = (BackendChoice::Cpu, NonZeroU16::MIN);
     let with = move |kernel, cpu_isa| {
@@ -98,16 +98,16 @@ const fn choice(isa: Isa) -> IsaChoice {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A contender makes other bytes than the definition.
+    /// A contender's bytes differ from the definition.
     #[error("{case} computes wrong bytes; nothing was measured")]
     Wrong {
-        /// Which one.
+        /// The contender.
         case: String,
     },
-    /// A shape that cannot be.
+    /// The shape is impossible.
     #[error("{0}")]
     Shape(ShapeError),
-    /// The device does not open or fails.
+    /// The device cannot be opened, or fails.
     #[error("the device: {0}")]
     Device(#[from] device::Error),
     /// The results cannot be written.
@@ -119,7 +119,7 @@ pub enum Error {
 mod tests {
     use super::*;
 
-    /// Which is also a check of every instruction set on the device.
+    /// This also checks every instruction set on the device.
     #[test]
     fn every_instruction_set_has_a_line() {
         let time = Duration::from_millis(5);

@@ -188,7 +188,7 @@ pub(crate) enum ConfigCommand {
 }
 
 impl Cli {
-    /// What `-v` asks for.
+    /// The log filter of `-v`.
     pub(crate) fn log_filter(&self) -> Option<&'static str> {
         match self.global.verbose {
             0 => None,
@@ -197,8 +197,8 @@ impl Cli {
         }
     }
 
-    /// Where the configuration comes from: shortcuts are overrides too, and stand before `--set`,
-    /// which wins.
+    /// The sources of the configuration. Shortcuts are overrides too; `--set` comes after them and
+    /// wins.
     pub(crate) fn sources(&self) -> Sources {
         let mut overrides = Vec::new();
         if let Some(filter) = self.log_filter() {
@@ -240,7 +240,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A part, or a percentage if it says so.
+/// A fraction, or a percentage with `%`.
 fn parse_loss(text: &str) -> Result<f64, String> {
     let part = match text.strip_suffix('%') {
         Some(percent) => percent.trim_end().parse::<f64>().map(|percent| percent / 100.0),

@@ -1,11 +1,13 @@
-//! The configuration: every module owns its part, this one composes, loads, checks and explains them.
+//! The configuration: every module owns its part; this one composes, loads, checks and explains
+//! them.
 //!
-//! Four layers, later ones win: defaults, the file, environment variables (`NCSERVERD_RING__BYTES`), flags
-//! (`--set ring.bytes=1GiB`). The `config` crate merges them; what it cannot say, it is not asked: unknown keys are found here,
-//! layer by layer before merging, because a merged key no longer knows its line.
+//! There are four layers, of which later ones win: defaults, the file, environment variables
+//! (`NCSERVERD_RING__BYTES`), flags (`--set ring.bytes=1GiB`). The `config` crate merges them.
+//! Unknown keys are found here, layer by layer before merging, because a merged key has lost its
+//! line.
 //!
-//! [`Sources::load`] resolves everything once. What it returns has no text left to interpret, so a reload is a second load, and
-//! [`changes()`] tells the two apart.
+//! [`Sources::load`] resolves everything once, so that no text is left to interpret. A reload is a
+//! second load, and [`changes()`] compares the two.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,19 +41,19 @@ pub struct Config {
     pub endpoint: endpoint::Config,
     /// The certificate.
     pub tls: tls::Config,
-    /// Who may ask for what.
+    /// Rights of peers.
     pub admission: admission::Config,
-    /// What one peer may have.
+    /// Limits of one peer.
     pub session: session::Config,
     /// Fetching from origins.
     pub ingest: ingest::Config,
     /// Resident segments.
     pub store: store::Config,
-    /// Batches.
+    /// How batches are made.
     pub encoder: encoder::Config,
-    /// Coded blocks on their way.
+    /// Memory for coded blocks in flight.
     pub ring: ring::Config,
-    /// What computes.
+    /// The device that codes.
     pub device: device::Config,
     /// Logs and metrics.
     pub telemetry: telemetry::Config,
@@ -60,25 +62,26 @@ pub struct Config {
 }
 
 impl Config {
-    /// The configuration as TOML. Loading it gives the same configuration.
+    /// The configuration as TOML, which loads to the same configuration.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("a configuration is texts, numbers and tables")
     }
 }
 
-/// What a configuration is loaded from. Kept for as long as the server runs: a reload reads the file again, while environment
-/// and flags stay what they were at the start.
+/// The sources of a configuration, kept for reloads: a reload reads the file again, with the
+/// environment and flags of the start.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The file, which must exist if it is named.
+    /// The file; if named, it must exist.
     pub file: Option<PathBuf>,
-    /// Environment variables; those that do not begin with `NCSERVERD_` are of no concern, except where state is kept.
+    /// Environment variables; without the prefix `NCSERVERD_`, only those that name state
+    /// directories, or are named in the configuration, matter.
     pub environment: Vec<(String, String)>,
-    /// Flags as (key, value), the later of two wins.
+    /// Flags as (key, value); of duplicates, the last wins.
     pub overrides: Vec<(String, String)>,
 }
 
-/// Names alone: any variable or flag may hold a secret.
+/// Shows only names, because any value may be a secret.
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -91,7 +94,7 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Reads, merges, checks and resolves. Nothing of a configuration with a fault is used.
+    /// Reads, merges, checks and resolves. A faulty configuration is refused as a whole.
     pub fn load(&self) -> Result<Loaded, Error> {
         let file = self.file.as_deref().map(layers::FileLayer::read).transpose()?;
         let variables = layers::environment(&self.environment);
@@ -137,14 +140,14 @@ impl Sources {
     }
 }
 
-/// A configuration and how it came about.
+/// A configuration and its sources.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The final values.
     pub config: Config,
-    /// Where each key that is not left at its default was set.
+    /// Where each key was set, except those left at their defaults.
     pub places: BTreeMap<String, Location>,
-    /// What works but is probably not meant.
+    /// Settings that work but are probably mistakes.
     pub findings: Vec<Finding>,
 }
 
@@ -155,11 +158,11 @@ impl Loaded {
     }
 }
 
-/// Why a configuration is refused. It is refused whole.
+/// Why a configuration is refused, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is not there, or not readable.
+    /// The file is missing or unreadable.
     #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
@@ -172,23 +175,23 @@ pub enum Error {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column.
+        /// The reason, with line and column.
         reason: String,
     },
-    /// Keys that do not exist.
+    /// There are unknown keys.
     #[error("{}", lines(.0))]
     Unknown(Vec<Unknown>),
-    /// A value that its key cannot have.
+    /// A value is invalid for its key.
     #[error("{}: {reason}", place(key, .location.as_ref()))]
     Value {
-        /// The key, empty if that is not known.
+        /// The key, empty if unknown.
         key: String,
         /// Where it was set.
         location: Option<Location>,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// Values that do not go together.
+    /// Values contradict each other.
     #[error("{}", lines(.0))]
     Contradiction(Vec<Finding>),
 }
@@ -202,15 +205,15 @@ impl Error {
     }
 }
 
-/// A key that does not exist.
+/// An unknown key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{location}: unknown key `{key}`{}", nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")))]
 pub struct Unknown {
-    /// As it was given.
+    /// The key as given.
     pub key: String,
-    /// Where.
+    /// Where it was given.
     pub location: Location,
-    /// What was probably meant.
+    /// A similar known key.
     pub nearest: Option<String>,
 }
 
@@ -224,15 +227,15 @@ fn refuse_unknown<'a>(layers: impl Iterator<Item = &'a layers::Places>) -> Resul
     if unknown.is_empty() { Ok(()) } else { Err(Error::Unknown(unknown)) }
 }
 
-/// The key and the reason of an error of the `config` crate, which wraps one around the other.
+/// The key and the reason of an error of the `config` crate, which nests errors.
 fn innermost(error: config::ConfigError) -> (String, String) {
     use config::ConfigError;
     match error {
         ConfigError::At { error, key: Some(key), .. } if schema::is_secret(&key) => {
-            // What was given in the place of a secret may be the secret.
+            // The given value may be the secret.
             let reason = match *error {
                 ConfigError::Type { expected, .. } => format!("this is not {expected}"),
-                // serde quotes what it was given before it says what it takes.
+                // serde quotes the given value before the expected ones.
                 other => {
                     let reason = innermost(other).1;
                     let expected = reason.rsplit_once(", expected ").map(|(_, expected)| format!("this is not {expected}"));
@@ -251,7 +254,8 @@ fn innermost(error: config::ConfigError) -> (String, String) {
     }
 }
 
-/// The words that a key can have, for the error about another one: the `config` crate does not list them, and `serde_json` does.
+/// The choices of a key, for an error about another value: `serde_json` lists them, the `config`
+/// crate does not.
 fn choices(key: &str, reason: &str) -> Option<String> {
     let (_, word) = reason.strip_prefix("enum ")?.split_once(" does not have variant constructor ")?;
     let alone = key.rsplit('.').fold(word.into(), |value, part| serde_json::Map::from_iter([(part.to_owned(), value)]).into());
@@ -269,7 +273,7 @@ fn lines<T: ToString>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Splits `key=value` as `--set` takes it.
+/// Parses `key=value` of `--set`.
 pub fn parse_override(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if key.contains('.') => Ok((key.trim().to_owned(), value.trim().to_owned())),

@@ -1,10 +1,12 @@
-//! `ncserverd doctor`: what this machine gives a server of this configuration, and what to change where that is not enough.
+//! `ncserverd doctor`: what this machine offers a server with this configuration, and what to
+//! change if it is not enough.
 //!
-//! Each check asks the system what the server itself would ask it, and lets go of it again: sockets are bound and closed, segments of
-//! packets are sent over loopback, the device is opened. Nothing is left behind, and no running server is disturbed; but what a running
-//! server has, its addresses above all, is not to be had twice.
+//! Each check asks the system for what the server would ask, and releases it: sockets are bound and
+//! closed, packet segments are sent over loopback, the device is opened. Nothing is left behind,
+//! and no running server is disturbed; but resources that a running server uses, above all its
+//! addresses, cannot be acquired twice.
 //!
-//! What has been found is judged by functions without I/O, so that tests can show them machines that are not at hand.
+//! Functions without I/O judge the results, so that tests can simulate other machines.
 
 use std::fmt;
 
@@ -18,13 +20,13 @@ mod sockets;
 mod sources;
 mod trust;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// Good.
     Ok,
-    /// The server runs, and serves less or worse than it could.
+    /// The server runs, but with less or worse service than possible.
     Warn,
     /// The server does not start, or does not serve.
     Fail,
@@ -40,16 +42,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The subject.
     pub name: &'static str,
-    /// How it is.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to change, unless it is as it should be.
+    /// What to change, if necessary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }
@@ -68,7 +70,7 @@ impl Check {
     }
 }
 
-/// On one line.
+/// As one line.
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<5}{}: {}", self.verdict, self.name, self.found)?;
@@ -81,12 +83,12 @@ impl fmt::Display for Check {
 pub struct Report {
     /// The worst verdict.
     pub verdict: Verdict,
-    /// In the order in which they are printed.
+    /// In printing order.
     pub checks: Vec<Check>,
 }
 
 impl Report {
-    /// Looks at everything. Takes as long as the device takes to open.
+    /// Runs all checks. Takes as long as opening the device.
     pub fn examine(loaded: &Loaded) -> Self {
         let config = &loaded.config;
         let mut checks = vec![configuration(loaded)];
@@ -103,7 +105,8 @@ impl Report {
         Self::of(checks)
     }
 
-    /// Looks at what the configuration names, wherever it is to run: directories, origins, keys and certificates.
+    /// Checks only what the configuration names, on whatever machine: directories, origins, keys
+    /// and certificates.
     pub fn of_named(loaded: &Loaded) -> Self {
         Self::of(named(&loaded.config))
     }
@@ -118,20 +121,20 @@ impl Report {
         self.verdict == Verdict::Fail
     }
 
-    /// For scripts.
+    /// The report as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report is texts") + "\n"
     }
 }
 
-/// A line a check.
+/// One line per check.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.checks.iter().try_for_each(|check| writeln!(f, "{check}"))
     }
 }
 
-/// Files and servers by their names in the configuration.
+/// Checks of files and servers named in the configuration.
 fn named(config: &Config) -> Vec<Check> {
     let mut checks = sources::streams(config);
     checks.push(trust::certificate(&config.tls));
@@ -139,7 +142,7 @@ fn named(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// A configuration that is refused never comes here.
+/// Invalid configurations are refused earlier.
 fn configuration(loaded: &Loaded) -> Check {
     let name = "configuration";
     if !loaded.findings.is_empty() {

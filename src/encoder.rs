@@ -1,16 +1,21 @@
-//! What to encode next: demand of all sessions gathered into batches for the device.
+//! What to encode next: gathers the demand of all sessions into batches for the device.
 //!
-//! One task. It takes orders from the [`Ring`], what is due first and over many generations at once, reserves slots, has the [`Device`] fill
-//! them, and publishes the blocks. While one batch is on the device the next gathers. Without demand nothing runs; a few blocks of
-//! the newest live segments are kept ready, so that the first peer of a segment does not wait for a launch. When the ring is full the
-//! task stops until a slot comes home, and while sessions are behind with what they have ([`Pace`]). Demand for a segment that is not on
-//! the device yet is parked at the ring until the store tells that its load has ended; the others go on meanwhile.
+//! The encoder is one task. It takes orders from the [`Ring`], earliest deadline first and over
+//! many generations at once, reserves slots, has the [`Device`] fill them, and publishes the
+//! blocks. While one batch is on the device, the next gathers. Without demand nothing runs, except
+//! that a few blocks of the newest live segments are kept ready, so that a segment's first peer
+//! does not wait for a launch. An order without free slots of its size is parked until one returns.
+//! While sessions lag behind the encoder ([`Pace`]), nothing is launched. Demand for a segment that
+//! is not on the device yet is parked at the ring until the store reports the end of its load;
+//! other orders go on.
 //!
-//! Seeds of a generation's coded blocks count up from a random start, so that servers behind the same origin, which know nothing of
-//! each other, do not send the same blocks; encoding symbol ids of RaptorQ do the same. Where a stream has sparse rows they are drawn here,
-//! from the same seeds, and travel with their blocks. Reed-Solomon's and RaptorQ's blocks are rows, too, which numbers stand for
-//! ([`codec`]): the device combines them like any others. Blocks over the prime field are made of a segment's bytes, or of a card's copy of
-//! them, beside the device's queue ([`plain`]), of rows that are drawn anew for each and travel with it.
+//! Seeds of a generation's coded blocks count up from a random start, so that independent servers
+//! of the same origin do not send the same blocks; encoding symbol ids of RaptorQ do the same.
+//! Where a stream has sparse rows, they are drawn here from the same seeds, and travel with their
+//! blocks. Blocks of Reed-Solomon and RaptorQ are rows too, identified by numbers ([`codec`]): the
+//! device combines them like any others. Blocks over the prime field are made of a segment's bytes,
+//! or of a card's copy of them, beside the device's queue ([`plain`]), with new random rows that
+//! travel with them.
 
 mod metrics;
 mod pace;
@@ -47,14 +52,15 @@ use planner::{Planner, Step, planned};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The most blocks of one launch.
+    /// The maximum number of blocks per launch.
     pub batch_blocks_max: u32,
-    /// How long the first wanted block waits for others to share its launch.
+    /// How long the first requested block waits for others to share its launch.
     #[serde(with = "crate::units::duration")]
     pub batch_wait: Duration,
-    /// Coded blocks of each of the newest live segments that are kept ready before anybody asks: of its first generations.
+    /// Coded blocks of each of the newest live segments, of its first generations, that are kept
+    /// ready before any request.
     pub prefill_blocks: u32,
-    /// How many of a stream's newest segments are kept ready.
+    /// The number of a stream's newest segments with blocks kept ready.
     pub prefill_segments: u32,
 }
 
@@ -76,31 +82,31 @@ pub struct Encoder {
     config: Config,
     seeds: HashMap<GenerationKey, u32>,
     newest: HashMap<Arc<str>, VecDeque<Arrival>>,
-    /// Segments that are parked until there are slots of their size, which is headroom and bytes of a block.
+    /// Segments parked until slots of their size are free; the key is headroom and block size.
     spent: HashMap<(usize, u32), HashSet<SegmentKey>>,
     rates: Rates,
     random: StdRng,
 }
 
-/// A part of a batch under way.
+/// A part of a batch in progress.
 struct Part {
     order: Order,
     slots: Vec<Slot>,
-    /// What is said of each block.
+    /// The vector of each block.
     vectors: Vec<Vector>,
 }
 
-/// What became of an order.
+/// The result of preparing an order.
 enum Prepared {
     /// As much of it as there were slots for.
     Ready(Task, Part),
-    /// The same of a segment whose blocks are made of its bytes.
+    /// The same for a segment whose blocks are made of plain bytes.
     Plain(plain::Job),
-    /// There are no slots of its size, or its segment is not on the device: it is parked. Or there is nobody to make it for.
+    /// Nothing: it is parked, because slots or its segment are missing, or its segment is gone.
     Passed,
 }
 
-/// A batch that has ended: its parts, with their slots filled if it went well.
+/// A finished batch: its parts, with filled slots if it succeeded.
 struct Ended {
     parts: Vec<Part>,
     outcome: Result<Vec<Maker>, crate::device::Error>,
@@ -110,7 +116,7 @@ struct Ended {
 type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Ended> + Send>>>;
 
 impl Encoder {
-    /// An encoder that draws its seed starts from `random`.
+    /// An encoder that draws the first seeds from `random`.
     pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
         let rates = Rates::new(Instant::now());
@@ -118,12 +124,12 @@ impl Encoder {
         Self { ring, store, device, metrics, planner, pace, config, seeds, newest, spent, rates, random }
     }
 
-    /// The same, no faster than that.
+    /// The same, limited by `pace`.
     pub fn paced(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
-    /// Runs until whoever tells of arrivals or settings is gone.
+    /// Runs until a channel that it listens to closes.
     pub async fn run(mut self, mut arrivals: broadcast::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
         let (mut evictions, mut loads) = (self.store.evictions(), self.store.loads());
         let mut running = Running::new();
@@ -172,8 +178,8 @@ impl Encoder {
         }
     }
 
-    /// Sends one batch to the device. Ask again then whether more is needed: nothing may have been launched, because what was ordered cannot be
-    /// made now, and is not ordered again before it can.
+    /// Sends one batch to the device. Check demand again afterwards: if no order could be made now,
+    /// nothing was launched, and those orders are not repeated before they can be made.
     fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) {
         let orders = self.ring.take_orders(blocks);
         let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
@@ -211,14 +217,14 @@ impl Encoder {
         }));
     }
 
-    /// What found no slots waits for some of its size: the orders of others are not held up.
+    /// Parks an order without slots until some of its size return, so that others are not held up.
     fn park_spent(&mut self, order: &Order, headroom: usize, block_bytes: u32) {
         self.metrics.ring_full.inc();
         self.ring.park(order);
         self.spent.entry((headroom, block_bytes)).or_default().insert(order.line.generation.segment);
     }
 
-    /// Whether others have just found no slots of this size: then this order waits with them.
+    /// Parks an order if earlier orders already wait for slots of its size.
     fn has_no_slots(&mut self, order: &Order, headroom: usize, block_bytes: u32) -> bool {
         let is_spent = self.spent.contains_key(&(headroom, block_bytes));
         if is_spent {
@@ -227,7 +233,8 @@ impl Encoder {
         is_spent
     }
 
-    /// Orders again what waits for slots, where there are some. Those that come home wake the task where there are none.
+    /// Resumes orders for whose size slots are free. Where there are none, a returning slot wakes
+    /// the task.
     fn resume_spent(&mut self, waker: &Waker) {
         let ring = &self.ring;
         self.spent.retain(|(headroom, block_bytes), segments| {
@@ -239,7 +246,8 @@ impl Encoder {
         });
     }
 
-    /// Finds the segment and the slots for an order. What does not fit into the ring now is ordered again.
+    /// Finds the segment and the slots for an order. The rest that finds no slots is ordered again
+    /// later.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let key = order.line.generation;
         let OnDevice { resident, shape, id, row_weight } = match self.store.resident(key.segment) {
@@ -255,7 +263,8 @@ impl Encoder {
                 return Prepared::Passed;
             }
         };
-        // The same for all of a segment's blocks, though few need it: slots of one size do not wait for those of another.
+        // The same headroom for all of a segment's blocks, though few need it: slots of one size do
+        // not wait for another.
         let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
         if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
             return Prepared::Passed;
@@ -267,7 +276,7 @@ impl Encoder {
         }
         let Some(order) = order else { return Prepared::Passed };
         let Some((rows, vectors)) = self.rows(&order, shape, id) else {
-            // Sessions ask for what the segment has.
+            // Cannot happen: sessions request only generations that the segment has.
             self.ring.forget(key.segment);
             return Prepared::Passed;
         };
@@ -276,7 +285,7 @@ impl Encoder {
         Prepared::Ready(task, Part { order, slots, vectors })
     }
 
-    /// The same for an order of a segment whose blocks are made of its bytes.
+    /// The same for a segment whose blocks are made of plain bytes.
     fn prepare_plain(&mut self, order: Order, found: Plain, waker: &Waker) -> Prepared {
         let shape = found.shape;
         let headroom = order.line.lane.headroom(shape.codec(), shape.n_max());
@@ -293,14 +302,14 @@ impl Encoder {
         match plain::Job::new(order, slots, found) {
             Some(job) => Prepared::Plain(job),
             None => {
-                // Sessions ask for what the segment has.
+                // Cannot happen: sessions request only generations that the segment has.
                 self.ring.forget(segment);
                 Prepared::Passed
             }
         }
     }
 
-    /// What the blocks of an order are combined with, and what is said of them. `None` for a generation that there is not.
+    /// The rows and the vectors of an order's blocks. `None` if the generation does not exist.
     fn rows(&mut self, order: &Order, shape: Shape, id: SegmentId) -> Option<(Rows, Vec<Vector>)> {
         let key = order.line.generation;
         let generation = shape.generation(key.index)?;
@@ -338,7 +347,8 @@ impl Encoder {
             Err(error) => {
                 tracing::warn!(%error, "cannot encode a batch");
                 self.metrics.failed_batches.inc();
-                // A segment that was on a lost device is loaded again, which the store knows by now: nothing is broken.
+                // A segment on a lost device; the store already knows, and loads it again. Nothing
+                // is broken.
                 if error != crate::device::Error::Stale {
                     self.planner.failed(Instant::now());
                 }
@@ -374,7 +384,7 @@ impl Encoder {
         }
     }
 
-    /// More segments went at once than their notices could be kept.
+    /// More segments were evicted at once than the channel holds.
     fn forget_what_is_gone(&mut self) {
         let known: HashSet<SegmentKey> = self.seeds.keys().map(|generation| generation.segment).collect();
         known
@@ -403,17 +413,19 @@ impl Encoder {
     }
 }
 
-/// The rows of blocks that a session has asked for by their numbers: source blocks, and parity blocks behind them.
+/// The rows of blocks that a session requested by number: source blocks, and parity blocks after
+/// them.
 fn by_number(numbers: &[u16], generation: &Generation) -> (Rows, Vec<Vector>) {
     let vectors = numbers.iter().map(|number| Vector::numbered(*number, generation.n)).collect();
-    // Mixed where what was lost is asked for again: so few that source blocks may be combined like the others.
+    // Both kinds in one order occur only when lost blocks are requested again: few enough to
+    // combine source blocks like the others.
     match numbers.iter().all(|number| *number < generation.n) {
         true => (Rows::Source { indices: numbers.to_vec() }, vectors),
         false => explicit(vectors, generation.n),
     }
 }
 
-/// The rows that these vectors stand for.
+/// The explicit rows of these vectors.
 fn explicit(vectors: Vec<Vector>, n: u16) -> (Rows, Vec<Vector>) {
     let mut coefficients = vec![0; vectors.len() * usize::from(n)];
     for (vector, row) in vectors.iter().zip(coefficients.chunks_exact_mut(n.into())) {
@@ -422,10 +434,11 @@ fn explicit(vectors: Vec<Vector>, n: u16) -> (Rows, Vec<Vector>) {
     (Rows::Explicit { n, coefficients: coefficients.into() }, vectors)
 }
 
-/// Keeps so many blocks of a segment ready, in all: of the generations that are asked for first, and of none more than rebuild it.
+/// Keeps `blocks` blocks of a segment ready in all: of the generations that are requested first,
+/// and of each at most as many as rebuild it.
 fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, mut blocks: u32) {
     if !shape.codec().is_endless() {
-        // Blocks that have numbers are made for who asks for them.
+        // Numbered blocks are made only on request.
         return;
     }
     for Generation { index, n, .. } in shape.iter() {
@@ -436,7 +449,7 @@ fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival,
     }
 }
 
-/// What each back end and kernel makes a second. There are few.
+/// The coding rate of each back end and kernel, of which there are few.
 #[derive(Debug)]
 struct Rates {
     bytes: Vec<(&'static str, &'static str, u64)>,
@@ -455,7 +468,7 @@ impl Rates {
         }
     }
 
-    /// Tells the rates since the last call.
+    /// Reports the rates since the last call.
     #[expect(clippy::cast_precision_loss, reason = "a rate shown to people")]
     fn tick(&mut self, now: Instant, mut tell: impl FnMut(&str, &str, f64)) {
         let seconds = now.duration_since(self.since).as_secs_f64();

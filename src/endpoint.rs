@@ -1,4 +1,4 @@
-//! Sockets of `ncs-net`, who may connect to them, and whether there is time for newcomers.
+//! The sockets of `ncs-net`, the admission of connections, and the detection of overload.
 
 pub use ncs_net::endpoint::*;
 pub use ncs_serve::accept::{Metrics, accept};

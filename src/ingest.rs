@@ -1,13 +1,13 @@
-//! Where segments come from: origins over HTTP and watched directories.
+//! Sources of segments: origins over HTTP, and watched directories.
 //!
-//! A [`Source`] answers one question, "give me this object or these bytes of it", and answers it with the right bytes or with
-//! an [`Error`]: what was cut short, too long, or changed while it was read is never handed on. It keeps nothing; coalescing,
-//! caching and cutting are `stream`'s. What an HLS playlist means for prefetching and expiry is [`planner`]'s, which does no
-//! I/O.
+//! A [`Source`] answers one question, "give me this object, or these bytes of it", with the right
+//! bytes or with an [`Error`]. It never returns bytes that were cut short, too long, or changed
+//! while being read. It keeps nothing: coalescing, caching and cutting belong to `stream`.
+//! [`planner`] derives prefetching and expiry from HLS playlists, without I/O.
 //!
-//! HTTP fetches run in the task of whoever awaits them. A watched directory has one task of its own, which turns file system
-//! events and periodic scans into [`Change`]s on a bounded channel; when that is full the task waits, and the kernel's queue
-//! behind it may overflow, which the next scan repairs.
+//! HTTP fetches run in the caller's task. A watched directory has one task, which turns file system
+//! events and periodic scans into [`Change`]s on a bounded channel. When that is full, the task
+//! waits; if the kernel's queue overflows meanwhile, the next scan repairs that.
 
 use std::fmt;
 use std::future::Future;
@@ -34,47 +34,48 @@ pub mod settle;
 pub use metrics::Metrics;
 pub use path::{ObjectPath, Parameters, PathError};
 
-/// How origins are read; the same for every stream.
+/// How origins are read, for all streams.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Objects up to this size are one segment; larger ones are cut into parts of it.
+    /// The maximum size of a segment; larger objects are cut into parts of this size.
     #[serde(with = "crate::units::size")]
     pub segment_max_bytes: ByteSize,
-    /// How long a connection to an origin may take.
+    /// The maximum time to connect to an origin.
     #[serde(with = "crate::units::duration")]
     pub connect_timeout: Duration,
-    /// How long an origin may send nothing in the middle of an answer.
+    /// The maximum pause of an origin within a response.
     #[serde(with = "crate::units::duration")]
     pub read_timeout: Duration,
-    /// How often a fetch is tried again after a fault that may pass.
+    /// Retries of a fetch after a transient fault.
     pub retries: u8,
-    /// How long to wait before the first retry; doubles with each.
+    /// The pause before the first retry; it doubles with each.
     #[serde(with = "crate::units::duration")]
     pub retry_delay: Duration,
-    /// How many redirects one fetch may follow.
+    /// The maximum number of redirects per fetch.
     pub redirects_max: u8,
-    /// How many fetches a stream has open at once; more wait.
+    /// Concurrent fetches of a stream; more wait.
     pub fetches_max: u16,
-    /// How many fetches of a stream may wait; more are refused.
+    /// Waiting fetches of a stream; more are refused.
     pub fetches_queued_max: u16,
-    /// How many peers' requests may wait for a stream's fetches; more are refused.
+    /// Requests of peers that may wait for a stream's fetches; more are refused.
     pub waiters_max: u32,
-    /// How long a refusal by the origin is remembered before it is asked again.
+    /// How long an origin's refusal is remembered before it is asked again.
     #[serde(with = "crate::units::duration")]
     pub negative_age: Duration,
-    /// How often a watched directory is scanned for what its events did not tell.
+    /// The interval of scans of a watched directory, for changes without events.
     #[serde(with = "crate::units::duration")]
     pub rescan: Duration,
-    /// How long size and time of a file must stand still before a scan takes it as complete.
+    /// How long size and time of a file must stay unchanged before a scan considers it complete.
     #[serde(with = "crate::units::duration")]
     pub settle: Duration,
-    /// How many objects of a stream are known at once; the least recently used are forgotten.
+    /// Objects of a stream remembered at once; the least recently used are forgotten.
     pub objects_max: u32,
-    /// How many bytes of playlists and small objects of a stream are kept at once.
+    /// Bytes of playlists and small objects of a stream kept at once.
     #[serde(with = "crate::units::size")]
     pub small_bytes_max: ByteSize,
-    /// How many bytes of memory what the playlists of a stream list may take; more are answered, and not followed.
+    /// Memory for the listings of a stream's playlists, in bytes; further playlists are served, but
+    /// not followed.
     #[serde(with = "crate::units::size")]
     pub listed_bytes_max: ByteSize,
 }
@@ -106,49 +107,50 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Reads an object or a part of it.
     fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>>;
 
-    /// What changes at the source by itself, for a source that can tell. The first call has the receiver, later ones `None`.
+    /// Changes at the source, if it can detect them. The first call returns the receiver, later
+    /// ones `None`.
     fn changes(&self) -> Option<mpsc::Receiver<Change>>;
 
-    /// Where the URIs of playlists that are not relative lead into the stream, for a source that has a URL.
+    /// The base of absolute URIs in playlists, for a source with a URL.
     fn base(&self) -> Option<&url::Url>;
 
-    /// Whether what follows `?` selects another object.
+    /// Whether a query (after `?`) selects another object.
     fn has_queries(&self) -> bool;
 }
 
-/// What an asynchronous method of an object-safe trait returns.
+/// The return type of asynchronous methods in an object-safe trait.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What to read.
+/// A request to a source.
 #[derive(Debug, Clone)]
 pub struct Fetch {
     /// The object.
     pub path: ObjectPath,
-    /// Which bytes of it.
+    /// The bytes to read.
     pub want: Want,
-    /// Answer [`Fetched::NotModified`] if the object still has these.
+    /// Return [`Fetched::NotModified`] if the object still has these.
     pub known: Option<Validators>,
-    /// What the parts had that are held already: a part of another version is of no use.
+    /// The validators of parts fetched before: a part of another version is useless.
     pub part_of: Option<Validators>,
 }
 
-/// Which bytes of an object.
+/// The bytes of an object to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// All of them, or [`Error::TooLarge`] if there are more than this.
+    /// The whole object, or [`Error::TooLarge`] if it is larger than this.
     Whole(u64),
-    /// All of them, or the first of them if there are more than this.
+    /// The whole object, or its beginning if it is larger than this.
     Head(u64),
-    /// An aligned part; it ends early where the object does.
+    /// An aligned part; it ends early at the end of the object.
     Part(Range<u64>),
-    /// Bytes that a playlist lists; it is an error if the object ends before them. The object may grow behind them.
+    /// Bytes listed in a playlist. All must exist; the object may grow behind them.
     Listed(Range<u64>),
 }
 
 /// The answer of a source.
 #[derive(Debug, Clone)]
 pub enum Fetched {
-    /// The object is the one that was known.
+    /// The object has not changed.
     NotModified,
     /// Its bytes.
     Object(Object),
@@ -157,21 +159,22 @@ pub enum Fetched {
 /// Bytes of an object.
 #[derive(Debug, Clone)]
 pub struct Object {
-    /// The bytes asked for.
+    /// The requested bytes.
     pub bytes: Bytes,
-    /// Where they start in the object.
+    /// Their offset in the object.
     pub offset: u64,
-    /// Bytes of the whole object, if the source said.
+    /// The size of the whole object, if the source gave it.
     pub length: Option<u64>,
-    /// What tells one version of the object from the next.
+    /// Identify the version of the object.
     pub validators: Validators,
-    /// The media type that the source gave it.
+    /// The media type, if the source gave one.
     pub content_type: Option<String>,
-    /// When the object was complete at the source, as far as it can be known: its file closed, or its last byte read.
+    /// When the object was complete at the source, as far as known: its file was closed, or its
+    /// last byte read.
     pub complete: Instant,
 }
 
-/// What tells one version of an object from the next.
+/// Identify one version of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Validators {
     /// `ETag`, as the origin wrote it.
@@ -181,7 +184,8 @@ pub struct Validators {
 }
 
 impl Validators {
-    /// A number for this version of an object of this length; below 2^62, so that it fits a QUIC variable-length integer.
+    /// A number for this version of an object of this length, below 2^62, so that it fits a QUIC
+    /// variable-length integer.
     pub fn version(&self, length: Option<u64>) -> u64 {
         let mut hasher = blake3::Hasher::new();
         for text in [&self.etag, &self.last_modified] {
@@ -197,89 +201,91 @@ impl Validators {
         u64::from_le_bytes(low) >> 2
     }
 
-    /// The tag by which an origin can tell whether a part is of the same bytes: a strong one (RFC 9110, section 13.1.5).
+    /// A strong tag, by which an origin can tell whether a part belongs to the same version (RFC
+    /// 9110, section 13.1.5).
     pub fn strong(&self) -> Option<&str> {
         self.etag.as_deref().filter(|etag| etag.starts_with('"'))
     }
 
-    /// Whether there is anything to compare by.
+    /// Whether there is no validator.
     pub fn is_empty(&self) -> bool {
         self.etag.is_none() && self.last_modified.is_none()
     }
 }
 
-/// Something that happened at a source by itself.
+/// A change at a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The object.
     pub path: ObjectPath,
-    /// What happened to it.
+    /// The kind of change.
     pub kind: ChangeKind,
 }
 
-/// What happened to an object.
+/// The kinds of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was there when watching began.
+    /// It existed when watching began.
     Present,
     /// It is complete, new or with new content.
     Complete,
-    /// It is being written: what was read of it before is out of date.
+    /// It is being written: bytes read before are out of date.
     Written,
-    /// It is gone.
+    /// It was removed.
     Gone,
 }
 
-/// Why a source did not give the bytes.
+/// Why a source did not return the bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such object.
+    /// The object does not exist.
     #[error("the origin has no such object")]
     NotFound,
-    /// The origin does not let this server have the object: 401, 403 or 407, or a file that it may not read.
+    /// The origin denies this server access: 401, 403 or 407.
     #[error("the origin denies the server access to this object: status {0}")]
     Forbidden(u16),
-    /// The origin has too much to do: 429, or 503 with a time. When asking again makes sense, as far as it said.
+    /// The origin is overloaded: 429, or 503 with `Retry-After`. Contains the time to wait, if the
+    /// origin gave one.
     #[error("the origin is overloaded: status {0}")]
     Busy(u16, Option<Duration>),
-    /// The origin answers, but not this.
+    /// The origin answers, but refuses this request; also for a file without read permission.
     #[error("the origin refuses the request: status {0}")]
     Refused(u16),
-    /// The origin has a fault.
+    /// The origin failed.
     #[error("the origin failed: status {0}")]
     Unavailable(u16),
-    /// No connection.
+    /// The connection failed.
     #[error("the origin cannot be reached: {0}")]
     Connect(String),
-    /// Too slow.
+    /// The origin was too slow.
     #[error("the origin did not answer in time")]
     Timeout,
-    /// The answer ended before it was complete.
+    /// The response ended early.
     #[error("the origin's answer ended early: {0}")]
     Truncated(String),
-    /// The answer is not as long as it must be.
+    /// The response has the wrong length.
     #[error("the origin's answer has the wrong length: {0}")]
     Length(String),
-    /// The object is larger than it may be.
+    /// The object is larger than the limit.
     #[error("the object is larger than {0} bytes")]
     TooLarge(u64),
-    /// The range lies behind the end of the object.
+    /// The range begins beyond the end of the object.
     #[error("the object ends before the range{}", .0.map(|length| format!(" at {length} bytes")).unwrap_or_default())]
     OutOfRange(Option<u64>),
     /// The origin ignores ranges, without which large objects cannot be served.
     #[error("the origin does not support range requests")]
     NoRanges,
-    /// A redirect to where this stream may not go, or one too many.
+    /// A redirect to a place that is not allowed, or too many redirects.
     #[error("the origin redirects {0}")]
     Redirect(String),
     /// The file is being written.
     #[error("the file is still being written")]
     Incomplete,
-    /// The object is another than the parts of it that came before.
+    /// The object is not the one of the parts fetched before.
     #[error("the object changed at the origin while the server fetched its parts")]
     Changed,
-    /// An answer that makes no sense.
+    /// An invalid response.
     #[error("the origin's answer is invalid: {0}")]
     Protocol(String),
     /// The file system failed.
@@ -288,7 +294,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether asking again soon may help.
+    /// Whether a retry soon may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy(..)
@@ -311,7 +317,7 @@ impl Error {
         }
     }
 
-    /// What a peer is told.
+    /// The refusal code sent to a peer.
     pub fn code(&self) -> RefusalCode {
         match self {
             Self::NotFound | Self::OutOfRange(_) => RefusalCode::Unknown,
@@ -323,7 +329,7 @@ impl Error {
         }
     }
 
-    /// The status that the origin answered with, if it is that which is wrong.
+    /// The status of the origin's response, if that is the fault.
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Forbidden(status) | Self::Busy(status, _) | Self::Refused(status) | Self::Unavailable(status) => Some(*status),
@@ -331,11 +337,12 @@ impl Error {
         }
     }
 
-    /// When asking again makes sense, where a refusal is remembered for `age`.
+    /// When a retry makes sense, where refusals are remembered for `age`.
     pub fn retry_after(&self, age: Duration) -> Option<Duration> {
         match self {
             Self::Busy(_, Some(after)) => Some((*after).max(age)),
-            // It has answered so several times in a row: whoever asks at once again, and on whose behalf others do, makes many of that.
+            // Retries have failed several times already. A peer's retries, and those of peers
+            // behind it, would multiply the requests.
             Self::Unavailable(_) => None,
             _ => (self.is_transient() || *self == Self::NotFound).then_some(age),
         }
@@ -386,7 +393,7 @@ impl Error {
     ];
 }
 
-/// Tells the operator of a fetch that failed: one line in a while for one kind of fault.
+/// Logs a failed fetch, at most one line per interval for each kind of fault.
 fn complain(complaints: &RateLimited<(&'static str, u16)>, error: &Error, place: impl FnOnce() -> String) {
     let kind = (error.kind(), error.status().unwrap_or_default());
     let Some(more) = complaints.admit(kind, Instant::now()) else { return };

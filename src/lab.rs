@@ -1,8 +1,8 @@
-//! Everything to try the system with and nothing else: a clip, an origin that serves it, a lossy path, and the demo that joins
-//! them. Tests use the same parts.
+//! Everything for trying out the system: a clip, an origin that serves it, a lossy path, and the
+//! demo that joins them. Tests use the same parts.
 //!
-//! All of it runs in the process that asks for it, on loopback, on ports the system chooses. Whatever is random is drawn from a
-//! seed, so that a run can be repeated.
+//! All of it runs in the calling process, on loopback, on ports chosen by the system. Randomness is
+//! seeded, so that runs can be repeated.
 
 pub mod clip;
 pub mod demo;

@@ -3,12 +3,12 @@
 //! ```text
 //! origin ─▶ ingest ─▶ store ─▶ encoder ─▶ ring ─▶ session ─▶ wire ══QUIC══▶ wire ─▶ peer ─▶ player
 //!                       │          │
-//!                       └─ device ─┘      segments live on the device; the encoder asks it to combine
+//!                       └─ device ─┘      segments are on the device, which combines their blocks
 //! ```
 //!
 //! `ARCHITECTURE.md` says what each module owns and which others it may know.
 
-// They panic where nobody reads: `console` has the words for both outputs.
+// They panic when the reader is gone: use `console` for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bench;

@@ -1,4 +1,4 @@
-//! `ncserverd`: reads the command line and hands over.
+//! `ncserverd`: parses the command line and runs the command.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
@@ -34,7 +34,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             let runtime = runtime()?;
             let served = runtime.block_on(server::run(sources, loaded));
             let ended = end(runtime);
-            // Why it stopped says more than that something else hangs besides.
+            // The reason of the stop is more useful than the fact that something else hangs.
             served?;
             ended
         }
@@ -54,7 +54,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
         Some(Command::Demo(demo)) => {
-            // What the server tells an operator would run through the moving lines.
+            // The server's messages would disturb the moving lines.
             let logs = telemetry::Config { log_filter: filter.unwrap_or("warn").into(), ..Default::default() };
             telemetry::init(&logs).map_err(server::Error::from)?;
             let report = runtime()?.block_on(demo::run(demo.options()))?;
@@ -67,14 +67,15 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)
 }
 
-/// Waits for threads that look at files, and no longer than they may take: where a file system hangs they never end.
+/// Waits for threads that access files, but only for a limited time: if a file system hangs, they
+/// never end.
 fn end(runtime: tokio::runtime::Runtime) -> Result<(), Failure> {
     let begun = Instant::now();
     runtime.shutdown_timeout(server::END_WITHIN);
     if begun.elapsed() < server::END_WITHIN { Ok(()) } else { Err(Failure::Stuck) }
 }
 
-/// Prints a report, and fails as it does.
+/// Prints a report, and fails if it does.
 fn told(report: &doctor::Report, text: impl FnOnce(&doctor::Report) -> String) -> Result<(), Failure> {
     print(&text(report))?;
     if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
@@ -84,7 +85,7 @@ fn print(text: &str) -> Result<(), Failure> {
     console::print(text).map_err(Failure::Output)
 }
 
-/// Everything that ends the process early.
+/// Errors that end the process early.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("invalid configuration\n{0}")]
@@ -109,7 +110,7 @@ enum Failure {
     Plan(#[from] plan::Error),
 }
 
-/// What a script or a service manager can tell apart. The help text lists them.
+/// Exit codes that scripts and service managers can distinguish. The help text lists them.
 #[derive(Debug, Clone, Copy)]
 enum Exit {
     Failed = 1,
@@ -126,7 +127,7 @@ enum Exit {
 }
 
 impl Failure {
-    /// Whether it is only that nobody reads the output any more.
+    /// Whether only the reader of the output is gone.
     fn is_closed_pipe(&self) -> bool {
         match self {
             Self::Output(error) | Self::Bench(bench::Error::Output(error)) | Self::Demo(demo::Error::Output(error)) => {

@@ -1,10 +1,13 @@
-//! `ncserverd plan`: what so many peers at such a bitrate take of a server, by constants that are measured on this machine.
+//! `ncserverd plan`: the resources of a server for a number of peers at a bitrate, from constants
+//! measured on this machine.
 //!
-//! Two short measurements are made: how fast the configured device encodes blocks of the planned shape ([`crate::bench`]), and what a packet
-//! and a handshake of QUIC cost a server here ([`measure`]). The rest is arithmetic without I/O: how segments are cut ([`layout`]), what a
-//! block is on the wire ([`overhead`]), and what it comes to for all peers ([`estimate`]).
+//! Two short measurements are made: the configured device's encoding rate for blocks of the planned
+//! shape ([`crate::bench`]), and a server's cost of a QUIC packet and handshake ([`measure`]). The
+//! rest is arithmetic without I/O: how segments are cut ([`layout`]), the size of a block on the
+//! wire ([`overhead`]), and the sum over all peers ([`estimate`]).
 //!
-//! What is neither measured nor known from the protocol is an assumption, a constant with a name, and the text says so.
+//! Every value that is neither measured nor given by the protocol is an assumption, a named
+//! constant, and the text says so.
 
 use std::io;
 use std::time::Duration;
@@ -22,24 +25,24 @@ mod report;
 use estimate::{Constants, Estimate};
 use layout::Layout;
 
-/// What is planned for.
+/// The planned load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// Viewers at the same time.
+    /// Concurrent viewers.
     pub peers: u32,
-    /// Bits a second of what each of them plays.
+    /// The bitrate of each viewer, in bits per second.
     pub bitrate: f64,
-    /// The part of the packets that is lost on the way to them, below 1.
+    /// The loss rate on the way to them, below 1.
     pub loss: f64,
-    /// How long a segment plays.
+    /// The duration of a segment.
     pub segment: Duration,
-    /// Round trip to the peers.
+    /// The round trip to the viewers.
     pub rtt: Duration,
-    /// Streams that are watched at the same time, each at the bitrate.
+    /// Concurrent streams, each at the bitrate.
     pub streams: u32,
 }
 
-/// What was asked for, what was measured, and what it comes to.
+/// Options, measurements and results.
 #[derive(Debug)]
 pub struct Plan {
     options: Options,
@@ -50,7 +53,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Measures for about two seconds and reckons.
+    /// Measures for about two seconds, and calculates.
     pub fn make(options: &Options, config: &Config) -> Result<Self, Error> {
         options.check()?;
         let layout = Layout::choose(options, config)?;
@@ -62,7 +65,7 @@ impl Plan {
         Ok(Self { options: *options, layout, constants, estimate, snippet })
     }
 
-    /// The keys to set, as TOML: a configuration by itself.
+    /// The keys to set, as TOML: a complete configuration.
     pub fn snippet(&self) -> &str {
         &self.snippet
     }
@@ -90,28 +93,28 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What is asked for makes no sense.
+    /// The options are invalid.
     #[error("{0}")]
     Options(&'static str),
-    /// Segments cannot be cut like that.
+    /// Segments cannot be cut in this shape.
     #[error("{0}")]
     Shape(#[from] stream::Fault),
-    /// The code's arithmetic is another one than what is measured here.
+    /// The code uses other arithmetic than is measured here.
     #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`")]
     Prime,
     /// Encoding could not be measured.
     #[error("cannot measure encoding: {0}")]
     Encode(#[from] bench::Error),
-    /// There is no endpoint to measure with.
+    /// No endpoint could be opened.
     #[error("cannot measure QUIC: {0}")]
     Endpoint(#[from] endpoint::Error),
-    /// There is no certificate to measure with.
+    /// No certificate could be generated.
     #[error("cannot measure QUIC: {0}")]
     Tls(#[from] tls::Error),
-    /// The system gives no socket or no thread.
+    /// The system has no socket or thread left.
     #[error("cannot measure QUIC: {0}")]
     System(#[from] io::Error),
-    /// A connection over loopback did not come about, or ended.
+    /// A connection over loopback failed or ended.
     #[error("cannot measure QUIC over loopback: {0}")]
     Transfer(String),
 }

@@ -1,10 +1,10 @@
-//! Assembly: starts the parts in order, and stops them in order.
+//! Starts the parts in order, and stops them in order.
 //!
-//! The order of the start: admission, device, store, publishing points, ring, encoder, then the sockets, so that nobody connects to a server
-//! that cannot answer. It ends the other way round: newcomers are refused, sessions finish what is open within a bound, then sockets,
-//! encoder and device go.
+//! Start: admission, device, store, publishing points, ring, encoder, then the sockets, so that
+//! nobody connects to a server that cannot answer. Stop: new clients are refused, sessions finish
+//! open requests within a bound, then sockets, encoder and device end.
 //!
-//! Context for errors ("encoder: …") is added here and nowhere below.
+//! Only this module adds context to errors ("encoder: …").
 
 mod service;
 
@@ -42,37 +42,37 @@ pub use service::{END_WITHIN, STUCK, run};
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Logs or the metrics listener.
+    /// Logs or the metrics listener failed.
     #[error("telemetry: {0}")]
     Telemetry(#[from] telemetry::Error),
     /// A series cannot be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The certificate.
+    /// The certificate cannot be used.
     #[error("certificate: {0}")]
     Tls(#[from] tls::Error),
-    /// Who is admitted.
+    /// Admission cannot work as configured.
     #[error("admission: {0}")]
     Admission(#[from] admission::Error),
-    /// Everybody would be served by a socket that a reload leaves open.
+    /// Everybody would be served on a socket that a reload leaves open.
     #[error("a change of `endpoint.listen` needs a restart; until then {0}")]
     StillBound(#[source] admission::Error),
-    /// The back end that codes.
+    /// The device cannot be opened.
     #[error("device: {0}")]
     Device(#[from] device::Error),
-    /// A socket.
+    /// A socket cannot be opened.
     #[error("endpoint: {0}")]
     Endpoint(#[from] endpoint::Error),
-    /// A publishing point.
+    /// A publishing point cannot be opened.
     #[error("streams: {0}")]
     Stream(#[from] stream::Error),
-    /// The thread that encodes.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// The system does not let this process hear signals.
+    /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// A part has died without which nothing is served.
+    /// A vital part has died.
     #[error(transparent)]
     Died(#[from] Death),
 }
@@ -80,7 +80,7 @@ pub enum Error {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    /// First, so that it is dropped before the parts end.
+    /// The first field, so that it is dropped before the parts end.
     closing: supervise::Closing,
     front: Front,
     library: Library,
@@ -96,7 +96,7 @@ pub struct Server {
     thread: device::Thread,
 }
 
-/// What most batches will be like: the first stream's generations.
+/// The expected shape of most batches: the first stream's generations.
 pub(crate) fn workload(config: &config::Config) -> device::Workload {
     let default = device::Workload { batch_blocks: config.encoder.batch_blocks_max, ..device::Workload::default() };
     let stream = config.stream.values().next();
@@ -169,7 +169,7 @@ impl Server {
             aside: &aside,
             supervisor: &supervisor,
         };
-        // The last, so that it is dropped before the parts end if the start fails.
+        // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
         let server = Self {
@@ -193,19 +193,20 @@ impl Server {
         Ok(server)
     }
 
-    /// The UDP addresses that peers reach it at.
+    /// The UDP addresses of the server.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
     }
 
-    /// What watches over its parts.
+    /// The guard of its parts.
     pub fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
-    /// Takes what a running server can take of a configuration: streams, for segments from now on, batch settings, and who is
-    /// admitted. If a stream cannot be opened, nor what it takes be computed as asked for, or keys cannot be read, nothing changes. Nor
-    /// does it if everybody would be served by the sockets as they are bound, whatever `config` says of them.
+    /// Applies the parts of a configuration that can change at run time: streams (for new
+    /// segments), batch settings, admission. Nothing changes if a stream, the arithmetic that it
+    /// needs, or keys cannot be opened, or if everybody would be served on the sockets that are
+    /// bound, whatever addresses `config` has.
     pub async fn apply(&self, config: &config::Config) -> Result<(), Error> {
         config.admission.check_listen(self.front.addresses()).map_err(Error::StillBound)?;
         let admission = self.admission.read(&config.admission)?;
@@ -220,7 +221,8 @@ impl Server {
         Ok(())
     }
 
-    /// Takes no newcomers, lets open requests finish for at most `bound`, then stops every part.
+    /// Accepts no new clients, lets open requests finish for at most `bound`, then stops every
+    /// part.
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
         self.front.drain(bound).await;
@@ -228,7 +230,7 @@ impl Server {
         self.thread.close();
     }
 
-    /// Tells the directory whose viewers are to be named to each other.
+    /// Tells the directory which streams' viewers may be named to each other.
     fn name_peers(&self, config: &config::Config) {
         let stream = |(name, stream): (&String, &stream::Config)| {
             let signer = self.library.signer(name).filter(|_| stream.peers != Policy::Off)?;
@@ -246,7 +248,7 @@ impl Server {
     }
 }
 
-/// Finds who does arithmetic over the prime field, if there is a stream that takes it. Opening a card for it takes its time.
+/// Opens the arithmetic over the prime field, if a stream uses it. Opening it on a card takes time.
 async fn open_prime(device: &Device, config: &config::Config) -> Result<(), Error> {
     if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_proving)) {
         return Ok(());
@@ -256,7 +258,7 @@ async fn open_prime(device: &Device, config: &config::Config) -> Result<(), Erro
     Ok(opened.map_err(|_| device::Error::Closed)??)
 }
 
-/// An address that a peer on this machine can use: an unspecified one stands for loopback.
+/// An address that a peer on this machine can use: an unspecified one becomes loopback.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -266,8 +268,9 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Answers what sessions ask. A question about an object may take as long as its origin, so each has a task; there are no more of them
-/// than sessions allow their peers. These run on `runtime`: what is answered at once does not wait for them.
+/// Answers questions of sessions. A question about an object may take as long as its origin, so
+/// each has a task on `runtime`, and others do not wait for it. Sessions limit the number of these
+/// tasks.
 async fn answer(
     mut questions: mpsc::Receiver<Ask>,
     library: Library,
@@ -276,7 +279,7 @@ async fn answer(
     supervisor: Supervisor,
 ) {
     while let Some(ask) = questions.recv().await {
-        // A session that is gone does not wait for its answer.
+        // A failed send means that the session is gone.
         match ask {
             Ask::Resolve { get, by, mut reply, .. } => {
                 let library = library.clone();
@@ -313,7 +316,7 @@ fn no_such_stream() -> Refusal {
     Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such stream".to_owned() }
 }
 
-/// Says of the device at `/readyz` what it says of itself; without one the process ends.
+/// Reports the device's state to `/readyz`; if the device is lost, the process ends.
 async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, supervisor: Supervisor) {
     loop {
         match &*health.borrow_and_update() {
@@ -327,7 +330,7 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, 
     }
 }
 
-/// Says at `/readyz` when nothing can be taken in because all that is held is in use.
+/// Reports to `/readyz` when no segment fits because all held ones are in use.
 async fn heed_store(store: Store, readiness: Readiness, every: Duration) {
     readiness.heed_room("store", every, |now| store.refused(now)).await;
 }

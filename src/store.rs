@@ -1,24 +1,29 @@
-//! Which segments are held, where, within which budget, and which go first.
+//! The segments held: where, within which budget, and in which order they are evicted.
 //!
-//! Whoever wants a segment that is used while it is wanted gets a [`Held`] with a lease, and as long as a clone of the lease lives and
-//! blocks leave, the segment stays. Room is made by eviction: what has expired first, then what was used least recently, then what is
-//! leased though no block of it has left for a second: its leases are void then. Of what is not in use that goes last which somebody has
-//! just been told of (`named`), who may be about to ask for its blocks. What is in use stays as long as it takes no more than
-//! three quarters of the budget; beyond that goes what is read slowest for its size. If that leaves no room either, the new segment is
-//! refused, and nothing waits for a viewer to finish.
+//! A user of a segment gets a [`Held`] with a lease. As long as a clone of the lease lives and
+//! blocks leave, the segment stays. Eviction makes room in this order: expired segments, then the
+//! least recently used, then leased segments of which no block has left for a second (their leases
+//! become void). Of the segments that are not in use, those just named to a client (`named`), who
+//! may soon request their blocks, go last. Segments in use stay while they take no more than three
+//! quarters of the budget; beyond that, the one read slowest for its size goes. If even that leaves
+//! no room, the new segment is refused; nothing waits for a viewer to finish.
 //!
-//! A device with memory of its own makes a second tier: the bytes of every segment are in this process's memory, and copies of
-//! some in the device's, each tier within its budget. The newest live segments are copied when they come in, others when the
-//! encoder first asks for them ([`Store::resident`]); a copy that makes room for another costs its segment nothing but the next
-//! upload. A device that works in this process's memory has its form of each segment, and nothing else is held. What goes to make
-//! room is [`index`]'s decision, how much there may be [`budget`]'s; neither does I/O.
+//! A device with memory of its own makes a second tier. The bytes of every segment are in this
+//! process's memory, and copies of some in the device's, each tier within its budget. New live
+//! segments are copied when they come in, others when the encoder first asks for them
+//! ([`Store::resident`]). Evicting a copy costs its segment nothing but the next upload. A device
+//! that works in this process's memory keeps its form of each segment, and nothing else is held.
+//! [`index`] decides what is evicted, [`budget`] how much may be held; neither does I/O.
 //!
-//! Segments that are coded over the prime field have no form of a device's own: their bytes are held, beside the homomorphic hashes of their blocks, which
-//! are made when they are taken in, one segment after the other, and count as part of them. Where a card does that arithmetic it has copies of the bytes,
-//! as of other segments; but nobody waits for one, because blocks can be made without.
+//! Segments coded over the prime field have no device form. Their bytes are held, with the
+//! homomorphic hashes of their blocks; these are computed on insertion, one segment after the
+//! other, and count as part of the segment. Where a card does that arithmetic it has copies of the
+//! bytes, as of other segments. Nobody waits for such a copy, because blocks can be made without
+//! it.
 //!
-//! A copy on its way to the device has a task (`loading`); everything else is done in the task of the caller. A lock is held for
-//! moments only and never across an `await`. Bytes that are on their way count against their budget from before they are sent.
+//! A copy on its way to the device has a task (`loading`); everything else runs in the caller's
+//! task. Locks are held briefly and never across an `await`. Bytes on their way count against their
+//! budget before they are sent.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -55,10 +60,10 @@ use state::{Evicted, Form, Found, Hashes, State};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How much memory of this process held segments may occupy.
+    /// The maximum memory of this process for held segments.
     #[serde(with = "crate::units::size")]
     pub bytes: ByteSize,
-    /// How much memory of the device their copies may occupy, if it has memory of its own.
+    /// The maximum memory of the device for their copies, if it has memory of its own.
     pub device_bytes: Portion,
 }
 
@@ -74,24 +79,25 @@ pub struct Store {
     shared: Arc<Shared>,
 }
 
-/// What is known of a segment when it is taken in.
+/// Properties of a segment on insertion.
 #[derive(Debug, Clone, Default)]
 pub struct Placement {
-    /// When it may go before all others; `None` for when room is needed.
+    /// When it may be evicted before all others; `None`: only when room is needed.
     pub expires: Option<Instant>,
-    /// How its stream wants it sent.
+    /// How its blocks are sent first, by its stream's settings.
     pub first_pass: FirstPass,
-    /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
+    /// Non-zero coefficients in a row of its coded blocks, where rows are sparse.
     pub row_weight: Option<NonZeroU16>,
-    /// When it came to be, if it is live.
+    /// When it was produced, if it is live.
     pub birth: Option<Arc<Birth>>,
-    /// Whether it is copied to the device before anybody asks.
+    /// Whether it is copied to the device before any request.
     pub eager: bool,
-    /// Where it lies, with the stream's name in front.
+    /// Its path, beginning with the stream's name.
     pub path: Option<Arc<str>>,
     /// Whether the hashes of its blocks are kept with it.
     pub hashed: bool,
-    /// Whether its stream is published no more; looked at while nobody else changes what is held. Set it before [`Store::withdraw`].
+    /// Whether its stream has been withdrawn; read under the store's lock. Set it before
+    /// [`Store::withdraw`].
     pub withdrawn: Arc<AtomicBool>,
 }
 
@@ -99,62 +105,64 @@ pub struct Placement {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It would not fit if everything else went.
+    /// Larger than the whole budget.
     #[error("a segment of {bytes} bytes does not fit into the store: raise store.bytes = {budget}")]
     TooLarge {
-        /// What it takes.
+        /// The size of the segment.
         bytes: u64,
-        /// What there is.
+        /// The budget.
         budget: u64,
     },
-    /// Everything held is in use. Trying again later may help.
+    /// All held segments are in use. A later attempt may succeed.
     #[error("no room for {bytes} bytes: every held segment is in use")]
     Full {
-        /// What it takes.
+        /// The size of the segment.
         bytes: u64,
     },
-    /// Its stream is published no more.
+    /// Its stream was withdrawn.
     #[error("the stream is no longer published")]
     Withdrawn,
-    /// The device did not take it.
+    /// The device refused it.
     #[error("cannot load the segment into the device: {0}")]
     Device(#[from] device::Error),
 }
 
-/// What there is of a segment on the device.
+/// The state of a segment on the device.
 #[derive(Debug, Clone)]
 pub enum Residency {
-    /// It is there.
+    /// Resident on the device.
     Ready(OnDevice),
-    /// Its blocks are made of its bytes as they are, wherever those are: they are no combinations of bytes.
+    /// Its blocks are made of its plain bytes, wherever those are: they are not combinations over
+    /// bytes.
     Plain(Plain),
-    /// It is on its way; [`Store::loads`] tells when to ask again.
+    /// Being loaded; [`Store::loads`] tells when to ask again.
     Loading,
-    /// The segment is not held any more.
+    /// Not held any more.
     Gone,
 }
 
 /// A held segment that is on the device.
 #[derive(Debug, Clone)]
 pub struct OnDevice {
-    /// The device knows it by this. It stays while the `Arc` lives, so let go of it soon.
+    /// The device's handle. The copy stays while the `Arc` lives, so drop it soon.
     pub resident: Arc<Resident>,
-    /// How it is cut.
+    /// Its shape.
     pub shape: Shape,
-    /// The segment on the wire.
+    /// Its id on the wire.
     pub id: SegmentId,
-    /// Coefficients other than zero in a row of its coded blocks, where rows are sparse.
+    /// Non-zero coefficients in a row of its coded blocks, where rows are sparse.
     pub row_weight: Option<NonZeroU16>,
 }
 
-/// A held segment whose blocks are made of its bytes.
+/// A held segment whose blocks are made of its plain bytes.
 #[derive(Debug, Clone)]
 pub struct Plain {
-    /// All of them.
+    /// All bytes of the segment.
     pub bytes: Bytes,
-    /// How the segment is cut.
+    /// Its shape.
     pub shape: Shape,
-    /// What the device has of them, if it has. It stays while the `Arc` lives, so let go of it soon.
+    /// The device's copy of the bytes, if there is one. It stays while the `Arc` lives, so drop it
+    /// soon.
     pub kept: Option<Arc<dyn Kept>>,
 }
 
@@ -166,18 +174,19 @@ struct Shared {
     evicted: broadcast::Sender<SegmentKey>,
     loaded: broadcast::Sender<SegmentKey>,
     state: Mutex<State>,
-    /// Places for loads that have left the queue.
+    /// Permits for loads that have left the queue.
     loads: Semaphore,
     /// The turn to wait for room on the device.
     room: tokio::sync::Mutex<()>,
-    /// The turn to make homomorphic hashes.
+    /// The turn to compute homomorphic hashes.
     hashing: Turns,
-    /// Rung when copies may be in use no longer.
+    /// Notified when copies may have become unused.
     unused: Notify,
     is_failing: AtomicBool,
 }
 
-/// Turns at something that one has at a time. Of those who have time one waits beside those in a hurry, whom it delays once at most.
+/// Turns for a resource used by one task at a time. Only one task that is not urgent waits beside
+/// the urgent ones, so it delays each of them at most once.
 #[derive(Default)]
 struct Turns {
     turn: tokio::sync::Mutex<()>,
@@ -185,7 +194,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// The turn, until it is dropped. Both kinds have theirs in the order in which they came.
+    /// The turn, until it is dropped. Urgent and other tasks are each served in order of arrival.
     async fn turn(&self, is_urgent: bool) -> tokio::sync::MutexGuard<'_, ()> {
         let _patience = if is_urgent { None } else { Some(self.patience.lock().await) };
         self.turn.lock().await
@@ -199,8 +208,8 @@ impl Store {
         Self::with_tiers(config, device, metrics, move || asked.memory().map(|memory| memory.total))
     }
 
-    /// The same where `memory` says how much memory of its own the device has: `None` from the start means one tier, and later that it
-    /// was lost.
+    /// The same, where `memory` tells how much memory of its own the device has: `None` at the
+    /// start means one tier; `None` later, that the memory was lost.
     pub(crate) fn with_tiers(
         config: &Config,
         device: Device,
@@ -229,8 +238,9 @@ impl Store {
         }
     }
 
-    /// Takes a segment in, and gives the one already held if these bytes are, with this coding. Makes room if it has to. Waits for the device only
-    /// where that is all that holds it. Must be called within a tokio runtime.
+    /// Inserts a segment, or returns the one already held with these bytes and this coding. Makes
+    /// room if necessary. Waits for the device only if the device alone holds the segment. Must be
+    /// called within a tokio runtime.
     pub async fn insert(&self, bytes: Bytes, shape: Shape, placement: Placement) -> Result<Held, Error> {
         if bytes.len() as u64 != shape.length() {
             return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
@@ -241,7 +251,7 @@ impl Store {
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
         let length = if is_bytes { shape.length() } else { state::padded(&shape) };
-        // Before anything is made of it, which may take long.
+        // Before the hashes or the device's form are made, which may take long.
         let tree_bytes = tree.as_ref().map_or(0, |tree| tree.values().len() as u64);
         let hash_bytes = if placement.hashed { BlockHashes::bytes(&shape) } else { 0 };
         let reservation = self.shared.reserve(length + tree_bytes + hash_bytes)?;
@@ -256,7 +266,7 @@ impl Store {
         self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement)
     }
 
-    /// The same segment with its hashes, which were not asked for when it was taken in.
+    /// Adds hashes to a segment that was inserted without them.
     async fn with_hashes(&self, held: Held, bytes: &Bytes, placement: &Placement) -> Result<Held, Error> {
         if held.blocks_digest.is_some() {
             return Ok(held);
@@ -272,14 +282,15 @@ impl Store {
         Ok(with_hashes.unwrap_or(held))
     }
 
-    /// Hashes the blocks of a segment, of a long one where that holds nobody up. Homomorphic hashes take far longer than any others: such segments wait
-    /// for their turn, so that all that there is to hash with is on one of them, and what is live does not wait for what is not.
+    /// Hashes the blocks of a segment; of a long one outside of the async threads. Homomorphic
+    /// hashes take far longer than others. Such segments wait for their turn, so that all cores or
+    /// cards work on one of them, and live segments do not wait for the others.
     async fn hash(&self, bytes: &Bytes, shape: Shape, placement: &Placement) -> Result<Hashes, Error> {
         let Codec::RlncQ { group } = shape.codec() else { return Ok(hash(bytes, shape).await) };
         let turn = self.shared.hashing.turn(placement.birth.is_some()).await;
         let begun = Instant::now();
         let made = match self.homomorphic_hashes(group, bytes, shape).await {
-            // A card has hung over them: the cores make them.
+            // A card has hung: the CPU computes them.
             Err(device::Error::Lost(_)) => self.homomorphic_hashes(group, bytes, shape).await?,
             made => made?,
         };
@@ -298,13 +309,13 @@ impl Store {
         made.await?.map_err(|failed| device::Error::Unavailable(failed.to_string()))
     }
 
-    /// The hashes of a held segment's blocks, if they are kept.
+    /// The hashes of a held segment's blocks, if kept.
     pub fn hashes(&self, key: SegmentKey) -> Option<BlockHashes> {
         self.shared.state().hashes(key).map(|hashes| hashes.blocks.clone())
     }
 
-    /// The bytes of a generation, perhaps with the padding of its last block; `None` if the segment is not held any more. Waits for the
-    /// device where the segment is held in its form alone.
+    /// The bytes of a generation, possibly with the padding of its last block; `None` if the
+    /// segment is not held any more. Waits for the device if only the device's form is held.
     pub async fn generation(&self, lease: &Lease, generation: &Generation) -> Result<Option<Bytes>, device::Error> {
         let place = |at: u64| usize::try_from(at).expect("a segment fits in memory");
         let resident = match self.shared.state().form(lease.key) {
@@ -326,7 +337,8 @@ impl Store {
         Ok(Some(bytes.freeze()))
     }
 
-    /// A held segment, kept until the last clone of its lease is dropped. Without a coding the one that was taken in last of those with these bytes.
+    /// A held segment, kept until the last clone of its lease is dropped. Without a coding: of
+    /// those with these bytes, the one inserted last.
     pub fn lookup(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
         let mut state = self.shared.state();
         let key = match coding {
@@ -337,8 +349,9 @@ impl Store {
         state.held(key)
     }
 
-    /// What the device knows a held segment by. If it does not have it, it is told to load it: once, however many ask. Of what is coded over the
-    /// prime field the bytes are there at once. Must be called within a tokio runtime.
+    /// The state of a held segment on the device. If the device lacks it, a load is begun, one for
+    /// all callers. Segments coded over the prime field return their bytes at once. Must be called
+    /// within a tokio runtime.
     pub fn resident(&self, key: SegmentKey) -> Residency {
         let mut gone = Vec::new();
         let mut state = self.shared.state();
@@ -361,13 +374,13 @@ impl Store {
         }
     }
 
-    /// Segments whose loads have ended, from now on, well or not: [`Store::resident`] says which. A receiver that lags asks again
-    /// about all that it waits for.
+    /// The keys of segments whose loads end from now on, successful or not: [`Store::resident`]
+    /// tells which. A receiver that lags has to ask again about all it waits for.
     pub fn loads(&self) -> broadcast::Receiver<SegmentKey> {
         self.shared.loaded.subscribe()
     }
 
-    /// To be called when a batch has ended and what it read is let go: a load may wait for just that.
+    /// Call this when a batch has ended and dropped its residents: a load may wait for that.
     pub fn settled(&self) {
         self.shared.unused.notify_one();
     }
@@ -377,17 +390,18 @@ impl Store {
         self.shared.state().is_held(key)
     }
 
-    /// Notes that a segment is used, so that others go before it.
+    /// Marks a segment as used most recently.
     pub fn touch(&self, key: SegmentKey) {
         self.shared.state().index.touch(Tier::Host, key);
     }
 
-    /// Notes that an account was just told of a held segment in answer to its question: it may ask for its blocks soon.
+    /// Notes that an answer has just named a held segment to an account, which may soon request its
+    /// blocks.
     pub fn note_named(&self, lease: &Lease, account: u128, now: Instant) {
         self.shared.state().note_named(lease.key, account, now);
     }
 
-    /// Lets a segment go at `at`, before all that have not expired then.
+    /// Lets a segment expire at `at`.
     pub fn expire(&self, id: &SegmentId, coding: Coding, at: Instant) {
         let mut state = self.shared.state();
         if let Some(key) = state.index.find(&(*id, coding)) {
@@ -395,7 +409,7 @@ impl Store {
         }
     }
 
-    /// Lets segments go at once that lie at such paths, whoever uses them.
+    /// Evicts the segments at matching paths at once, even if in use.
     pub fn withdraw(&self, is_meant: impl Fn(&str) -> bool) {
         let mut gone = Vec::new();
         let mut state = self.shared.state();
@@ -403,34 +417,38 @@ impl Store {
         self.shared.publish(state, gone);
     }
 
-    /// Evicts what has expired and is not in use, and what lost devices had. Call it every second or so.
+    /// Evicts expired segments that are not in use, and those on lost devices. Call it about once a
+    /// second.
     pub fn sweep(&self, now: Instant) {
         let mut gone = Vec::new();
         let mut state = self.shared.state();
         self.shared.heed_losses(&mut state, &mut gone);
-        // A load may have ended on a device just lost.
+        // A load may have ended on a device that was just lost.
         state.drop_dead(&mut gone);
         state.sweep(now, &mut gone);
         self.shared.publish(state, gone);
     }
 
-    /// Bytes of a segment that was refused because every held one is in use, as long as that is so.
+    /// The size of a segment that was refused because all held ones are in use, while that is still
+    /// so.
     pub fn refused(&self, now: Instant) -> Option<u64> {
         self.shared.state().refused(now)
     }
 
-    /// The keys of segments that have gone, from now on. A receiver that lags asks [`Store::is_held`] about the keys it keeps.
+    /// The keys of segments evicted from now on. A receiver that lags asks [`Store::is_held`] about
+    /// the keys it keeps.
     pub fn evictions(&self) -> broadcast::Receiver<SegmentKey> {
         self.shared.evicted.subscribe()
     }
 
-    /// Bytes that held segments occupy on a tier, and how many segments that is.
+    /// Bytes and number of the segments on a tier.
     pub fn usage(&self, tier: Tier) -> (u64, usize) {
         let state = self.shared.state();
         (state.index.bytes(tier), state.index.len(tier))
     }
 
-    /// Brings the bytes to a device that shares this process's memory, of which there may be less than the budget says.
+    /// Loads the bytes into a device that shares this process's memory, which may have less room
+    /// than the budget says.
     async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         for _ in 0..LOADS_MAX {
             match self.shared.device.load(bytes.clone(), shape).await {
@@ -462,7 +480,7 @@ impl Shared {
         Ok(state.held(key))
     }
 
-    /// Speaks for room on the host's tier.
+    /// Reserves room on the host's tier.
     fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, Error> {
         let mut gone = Vec::new();
         let mut state = self.state();
@@ -502,12 +520,13 @@ impl Shared {
         let (now, mut gone) = (Instant::now(), Vec::new());
         let mut state = self.state();
         if let Err(error) = placement.check() {
-            // What was spoken for is given back when the lock is free.
+            // The reservation is dropped after the lock is released.
             drop(state);
             return Err(error);
         }
         let key = match state.index.find(&(id, shape.coding())) {
-            // Somebody else was faster: what was made in vain, and what was spoken for, ends when the lock is free.
+            // Another insertion was faster: this one's work and reservation are dropped after the
+            // lock is released.
             Some(key) => {
                 state.renew(key, placement);
                 key
@@ -545,13 +564,15 @@ impl Shared {
         is_one
     }
 
-    /// Lets go what went with a device, and keeps to the memory of the one that works now.
+    /// Drops segments and copies lost with a device, and adapts the budget to the memory of the
+    /// device in use now.
     fn heed_losses(&self, state: &mut State, gone: &mut Vec<Evicted>) {
         if state.has_dead_copies() {
             state.drop_dead(gone);
         }
         let Some(budget) = &mut state.device else { return };
-        // Copies beside their bytes in this process's own memory: a part of what it may have is enough for what is in demand.
+        // Without device memory, copies lie beside their bytes in this process: a part of its
+        // budget is enough for those in demand.
         let own = || self.config.bytes.as_u64() / OWN_MEMORY_PART;
         let limit = (self.memory)().map_or_else(own, |total| self.config.device_bytes.of(total));
         if budget.limit() != limit {
@@ -560,7 +581,7 @@ impl Shared {
         }
     }
 
-    /// Tells of evictions once the lock is free, and brings the gauges up to date.
+    /// Reports evictions after the lock is released, and updates the gauges.
     fn publish(&self, state: MutexGuard<'_, State>, gone: Vec<Evicted>) {
         for tier in Tier::ALL {
             self.metrics.tier(tier).resident(state.index.bytes(tier), state.index.len(tier));
@@ -570,7 +591,7 @@ impl Shared {
             tracing::trace!(%id, ?tier, ?cause, "segment evicted");
             self.metrics.evicted(tier, cause).inc();
             if tier == Tier::Host {
-                // Nobody may be listening yet.
+                // There may be no receiver yet.
                 let _ = self.evicted.send(key);
             }
         }
@@ -595,7 +616,7 @@ impl Placement {
     }
 }
 
-/// Bytes spoken for before they are there; given back on drop.
+/// Bytes reserved before they are used; returned on drop.
 struct Reservation {
     shared: Arc<Shared>,
     tier: Tier,
@@ -603,7 +624,7 @@ struct Reservation {
 }
 
 impl Reservation {
-    /// Leaves the bytes with the budget. May be called while the lock is held.
+    /// Leaves the bytes charged to the budget. May be called under the lock.
     fn keep(mut self) -> u64 {
         std::mem::take(&mut self.bytes)
     }
@@ -621,7 +642,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Hashes long segments where they hold nobody up.
+/// Hashes a segment; a long one on the blocking pool.
 async fn identify(bytes: &Bytes, codec: Codec) -> (SegmentId, Option<Tree>) {
     if bytes.len() < HASHED_IN_PLACE {
         return Tree::of(bytes, codec);
@@ -631,7 +652,7 @@ async fn identify(bytes: &Bytes, codec: Codec) -> (SegmentId, Option<Tree>) {
     made.unwrap_or_else(|_| Tree::of(bytes, codec))
 }
 
-/// Hashes the blocks of long segments where that holds nobody up.
+/// Hashes a segment's blocks; those of a long one on the blocking pool.
 async fn hash(bytes: &Bytes, shape: Shape) -> Hashes {
     if bytes.len() < HASHED_IN_PLACE {
         return Hashes::of(bytes, &shape);
@@ -640,11 +661,12 @@ async fn hash(bytes: &Bytes, shape: Shape) -> Hashes {
     tokio::task::spawn_blocking(move || Hashes::of(&copy, &shape)).await.unwrap_or_else(|_| Hashes::of(bytes, &shape))
 }
 
-/// Notices that a receiver may fall behind by.
+/// Notices by which a receiver may fall behind.
 const TOLD_MAX: usize = 4096;
 const LOADS_MAX: usize = 64;
 const HASHED_IN_PLACE: usize = 256 << 10;
-/// What part of `store.bytes` copies may take besides, where the device has lost its own memory: half of it, and so always a segment.
+/// Part of `store.bytes` that copies may take in addition after the device has lost its own memory:
+/// half of it, so always a segment.
 const OWN_MEMORY_PART: u64 = 2;
 
 #[cfg(test)]

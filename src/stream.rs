@@ -1,17 +1,21 @@
-//! Publishing points: what a path of a stream is, resolved once however many ask.
+//! Publishing points: each resolves the paths of a stream, with one fetch for all who ask at once.
 //!
-//! The [`Library`] has one publishing point for each configured stream. Asked for a path, a point answers from its catalogue if
-//! the answer is held and fresh; otherwise one fetch is begun, in a task of its own, and everybody who asks for the same waits
-//! for that one. A fetched part is put into the store before anybody is answered. Segments that playlists newly list, and files
-//! that appear in a watched directory, are fetched without being asked for, told to subscribers and handed to the encoder.
+//! The [`Library`] has one publishing point per configured stream. A point answers a path from its
+//! catalogue if the entry is held and fresh. Otherwise it begins one fetch in a separate task, for
+//! which all requests of the same path wait. A fetched part is put into the store before any
+//! answer. Segments that playlists newly list, and files that appear in a watched directory, are
+//! prefetched, announced to subscribers and passed to the encoder.
 //!
-//! Where a stream has a key, what is answered and announced is signed ([`signer`]): once, when it becomes known or is confirmed.
-//! Checksums of blocks are made when a peer asks for them, a few at a time.
+//! If a stream has a key, answers and announcements are signed ([`signer`]), once, when they become
+//! known or are confirmed. Checksums of blocks are computed when a peer requests them, a few at a
+//! time.
 //!
-//! A point has one task that follows its playlists or its directory; the library has one that sweeps. All end when the library
-//! is dropped. Who asks has turns at fetches ([`ncs_serve::turns`]). Bounds: fetches at once, fetches that wait, askers that wait, known paths, the bytes of documents and of what
-//! playlists list (`ingest::Config`); what exceeds them is refused as overload. Announcements go through a ring of [`ANNOUNCEMENTS_MAX`]; a
-//! subscriber that lags misses the oldest.
+//! Each point has one task that follows its playlists or its directory; the library has one that
+//! sweeps. All end when the library is dropped. Requests take turns at fetches
+//! ([`ncs_serve::turns`]). `ingest::Config` bounds concurrent and waiting fetches, waiting
+//! requests, known paths, and the bytes of documents and listings; anything beyond is refused as
+//! overload. Announcements go through a channel of [`ANNOUNCEMENTS_MAX`]; a lagging subscriber
+//! misses the oldest.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -59,63 +63,68 @@ pub use signer::{KeyFileError, Signer};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// URL that paths of the stream are appended to.
+    /// URL to which paths of the stream are appended.
     pub origin: Option<SecretUrl>,
-    /// Directory that is watched instead of an origin; its files are the objects.
+    /// Directory to watch instead of an origin; its files are the objects.
     pub directory: Option<PathBuf>,
-    /// File with the key that signs for the stream; without one nothing is signed.
+    /// File with the stream's signing key; without one nothing is signed.
     pub signing_key: Option<PathBuf>,
-    /// Whether its viewers are told of each other, to draw on each other first; needs a `signing_key`.
+    /// Whether its viewers are told of each other, to fetch from each other first; needs a
+    /// `signing_key`.
     pub peers: Policy,
-    /// Most blocks in a generation.
+    /// Maximum number of blocks in a generation.
     pub n_max: u16,
-    /// How many generations a segment is cut into at least, as far as each keeps 16 KiB: peers hand on what they have generation by
-    /// generation. Not with sparse rows, nor over a prime field.
+    /// Minimum number of generations per segment, as long as each keeps 16 KiB: peers relay
+    /// generation by generation. Not with sparse rows or over a prime field.
     pub generations_min: u16,
     /// Bytes of a block.
     pub block_bytes: u32,
     /// The code of its blocks.
     pub codec: CodecName,
-    /// Parity blocks of a generation, with Reed-Solomon.
+    /// Parity blocks per generation, with Reed-Solomon.
     pub parity: Option<u16>,
-    /// Bits of the prime that homomorphic hashes are counted by, with a code over a prime field: 1024 or 2048.
+    /// Bits of the prime modulus of homomorphic hashes, with a code over a prime field: 1024 or
+    /// 2048.
     pub hash_bits: Option<u16>,
-    /// What is sent first where a request leaves the choice; with the other codes that is always source blocks.
+    /// What is sent first if a request leaves the choice; other codes always send source blocks
+    /// first.
     pub first_pass: FirstPass,
-    /// Coefficients other than zero in a row of its coded blocks, which then carry all of them; `None` for dense rows.
+    /// Non-zero coefficients in a row of its coded blocks, which then carry all coefficients;
+    /// `None` for dense rows.
     pub row_weight: Option<u16>,
-    /// Takes a `row_weight` with which peers need many more blocks.
+    /// Accepts a `row_weight` with which peers need many more blocks.
     pub row_weight_force: bool,
-    /// How long a segment stays after it has left its playlist's window or the directory.
+    /// How long a segment is kept after it has left its playlist's window or the directory.
     #[serde(with = "crate::units::duration")]
     pub retention: Duration,
-    /// How long a playlist or another mutable object is used without asking the origin.
+    /// How long a playlist or another mutable object is used before the origin is asked again.
     #[serde(with = "crate::units::duration")]
     pub playlist_age: Duration,
     /// How long a playlist is used while the origin fails.
     #[serde(with = "crate::units::duration")]
     pub playlist_grace: Duration,
-    /// How long a live playlist may stay the same before it is refused as stale; at least three of its target durations.
+    /// How long a live playlist may stay unchanged before it is refused as stale; at least three of
+    /// its target durations.
     #[serde(with = "crate::units::duration")]
     pub playlist_stale_after: Duration,
-    /// The largest playlist or other mutable object.
+    /// The maximum size of a playlist or other mutable object.
     #[serde(with = "crate::units::size")]
     pub playlist_max_bytes: ByteSize,
-    /// How long an immutable object is used without asking the origin whether it still is the same.
+    /// How long an immutable object is used before the origin is asked whether it has changed.
     #[serde(with = "crate::units::duration")]
     pub segment_age: Duration,
-    /// How many segments at the live edge are fetched before anybody asks; none with 0.
+    /// Segments at the live edge to prefetch; 0 for none.
     pub prefetch: u16,
-    /// Playlists to follow whether anybody asks or not; a master playlist brings its variants.
+    /// Playlists to follow without requests; a master playlist includes its variants.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub playlists: Vec<String>,
     /// Extensions of mutable objects.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub mutable: Vec<String>,
-    /// Parameters behind `?` that select another object; `*` for all.
+    /// Query parameters that select another object; `*` for all.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub query: Vec<String>,
-    /// Headers to send to the origin; the text, or the file or environment variable that it stands in.
+    /// Headers for the origin; each a text, or the file or environment variable that holds it.
     pub headers: BTreeMap<String, Setting>,
     /// `Host` to send to the origin instead of the URL's.
     pub host: Option<String>,
@@ -125,10 +134,10 @@ pub struct Config {
     /// Names of files and directories that are not published, with `*` for any characters.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub refuse: Vec<String>,
-    /// Names that are published though `refuse` has them.
+    /// Names that are published even if `refuse` matches.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub allow: Vec<String>,
-    /// How long a fetch may take, retries included.
+    /// The maximum time of a fetch, including retries.
     #[serde(with = "crate::units::duration")]
     pub timeout: Duration,
 }
@@ -170,8 +179,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Makes the key's path final: it stays what it is when the working directory changes. Reads headers that stand in files and
-    /// environment variables; says which one cannot be read, and why.
+    /// Makes the key's path absolute, so that it survives changes of the working directory. Reads
+    /// headers from files and environment variables; an error names the unreadable one, and the
+    /// reason.
     pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), (String, String)> {
         if let Some(path) = &mut self.signing_key {
             *path = crate::units::absolute(path);
@@ -180,7 +190,7 @@ impl Config {
         headers.try_for_each(|(name, value)| value.resolve(&variable).map_err(|reason| (format!("headers.{name}"), reason)))
     }
 
-    /// The code of its blocks, with what belongs to it.
+    /// The stream's code, with its parameters.
     pub fn codec(&self) -> Result<Codec, CodecError> {
         if self.hash_bits.is_some() && self.codec != CodecName::RlncQ {
             return Err(CodecError::HashBits);
@@ -202,7 +212,7 @@ impl Config {
         Ok(codec)
     }
 
-    /// Which names of a directory are published.
+    /// The names of a directory that are published.
     pub fn names(&self) -> Result<Names, Fault> {
         Names::new(&self.refuse, &self.allow).map_err(|(text, error)| Fault::Pattern(text, error))
     }
@@ -212,20 +222,21 @@ impl Config {
         HashGroup::ALL.into_iter().find(|group| group.bits() == u32::from(bits)).ok_or(CodecError::NoGroup(bits))
     }
 
-    /// How its segments are cut and coded, by the example of one of so many bytes.
+    /// The shape of its segments, for one of this length.
     pub fn shape(&self, length: u64) -> Result<Shape, Fault> {
         let shape = Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec()?)?;
         Ok(shape.in_parts(self.parts()?))
     }
 
-    /// How many generations a segment has at least, as far as they are long enough: one where a short one costs more. A row of few coefficients
-    /// travels with all of them, and blocks over a prime field are tested in batches of a generation.
+    /// The minimum number of generations per segment; one where short generations cost more. A
+    /// sparse row is sent with all coefficients, and blocks over a prime field are tested in
+    /// batches per generation.
     fn parts(&self) -> Result<u16, CodecError> {
         let is_costly = self.row_weight.is_some() || self.codec()?.is_proving();
         Ok(if is_costly { 1 } else { self.generations_min.max(1) })
     }
 
-    /// Coefficients other than zero in a row, where rows are sparse.
+    /// Non-zero coefficients per row, if rows are sparse.
     pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
         let Some(given) = self.row_weight else { return Ok(None) };
         let weight = NonZeroU16::new(given).ok_or(RowWeightError::Zero)?;
@@ -241,7 +252,7 @@ impl Config {
     }
 }
 
-/// The codes that a stream may have, by the names that they have in the configuration.
+/// The codes of streams, by their names in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CodecName {
@@ -257,87 +268,87 @@ pub enum CodecName {
     RlncQ,
 }
 
-/// Every stream by its name: 1 to 64 letters, digits, `-` and `_`.
+/// All streams by name: 1 to 64 letters, digits, `-` and `_`.
 pub type Streams = BTreeMap<String, Config>;
 
-/// What is wrong with the configuration of a stream.
+/// A fault in the configuration of a stream.
 #[derive(Debug, thiserror::Error)]
 #[error("stream `{stream}`: {fault}")]
 pub struct Error {
     /// The stream.
     pub stream: String,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What can be wrong with a stream.
+/// The kinds of faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The name.
+    /// The name is invalid.
     #[error("a name must be 1 to 64 letters, digits, `-` or `_`")]
     Name,
-    /// Neither origin nor directory, or both.
+    /// Neither or both of origin and directory are given.
     #[error("a stream needs exactly one of `origin` (a URL) and `directory` (a path)")]
     Place,
-    /// The origin.
+    /// The origin is invalid.
     #[error("origin = \"{0}\": {1}")]
     Origin(SecretUrl, &'static str),
-    /// How segments are cut.
+    /// Segments cannot be cut in this shape.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The key that signs.
+    /// The signing key is unusable.
     #[error("signing_key: {0}")]
     Key(#[from] KeyFileError),
-    /// What belongs to another code, or is missing.
+    /// A setting belongs to another code, or is missing.
     #[error("codec: {0}")]
     Codec(#[from] CodecError),
-    /// The coefficients of a row.
+    /// The row weight is unusable.
     #[error("row_weight: {0}")]
     RowWeight(#[from] RowWeightError),
-    /// A path in `playlists`.
+    /// A path in `playlists` is invalid.
     #[error("playlists: \"{0}\": {1}")]
     Playlist(String, ingest::PathError),
-    /// A name in `refuse` or `allow`.
+    /// A name in `refuse` or `allow` is invalid.
     #[error("`{0}` in `refuse` or `allow`: {1}")]
     Pattern(String, names::PatternError),
-    /// The HTTP origin.
+    /// The HTTP origin cannot be used.
     #[error(transparent)]
     Http(#[from] http::OpenError),
-    /// The directory.
+    /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] directory::OpenError),
 }
 
-/// What does not go with the code of a stream.
+/// A setting that does not fit the code of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// Reed-Solomon without a number of parity blocks.
+    /// Reed-Solomon without `parity`.
     #[error("codec = \"rs\" needs a fixed number of parity blocks per generation: set `parity`")]
     NoParity,
-    /// Parity blocks of another code.
+    /// `parity` with another code.
     #[error("`parity` requires codec = \"rs\": the other codes are rateless")]
     Parity,
-    /// Sparse rows of another code.
+    /// `row_weight` with another code.
     #[error("`row_weight` requires codec = \"rlnc\": the other codes fix their coefficient vectors")]
     RowWeight,
-    /// Hashes of another code.
+    /// `hash_bits` with another code.
     #[error("`hash_bits` requires codec = \"rlnc-q\": the other codes have no homomorphic hashes")]
     HashBits,
-    /// Another size of the prime than there are.
+    /// An unknown size of the prime.
     #[error("homomorphic hashes must have 1024 bits (a legacy strength) or 2048, not {0}")]
     NoGroup(u16),
-    /// Hashes that nobody signs.
+    /// Homomorphic hashes without a signing key.
     #[error("codec = \"rlnc-q\" needs a key that signs the hashes of blocks: set `signing_key`, too")]
     NoKey,
 }
 
-/// A number of coefficients that a row should not have.
+/// An unsuitable number of non-zero coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowWeightError {
-    /// None.
+    /// Zero.
     #[error("a coefficient vector must not be all zeros; remove the key for dense vectors")]
     Zero,
     /// So few that source blocks stay uncovered.
@@ -346,29 +357,29 @@ pub enum RowWeightError {
          more blocks: set at least {least} (ln n + 8), or `row_weight_force = true` to use {weight}"
     )]
     Few {
-        /// What was asked for.
+        /// The given number.
         weight: u16,
         /// Blocks of a generation.
         n_max: u16,
-        /// The least that is taken without force.
+        /// The minimum without force.
         least: u16,
     },
-    /// So few that peers take the server for one that floods them.
+    /// So few that peers disconnect because of redundant blocks.
     #[error(
         "{weight} nonzero coefficients per vector make so many redundant blocks in a generation of {n_max} that peers close the \
          connection: set at least {least}, even with `row_weight_force`"
     )]
     Flood {
-        /// What was asked for.
+        /// The given number.
         weight: u16,
         /// Blocks of a generation.
         n_max: u16,
-        /// The least that is taken.
+        /// The minimum.
         least: u16,
     },
 }
 
-/// The publishing points. Clones are cheap; when the last is dropped, all fetching ends.
+/// All publishing points. Clones are cheap; when the last is dropped, all fetching ends.
 #[derive(Debug, Clone)]
 pub struct Library {
     inner: Arc<Inner>,
@@ -382,7 +393,7 @@ struct Inner {
     sweeper: AbortHandle,
 }
 
-/// A publishing point and its task, which ends when this is dropped for the last time.
+/// A publishing point and its task, which ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 struct Running {
     point: Arc<Point>,
@@ -392,27 +403,27 @@ struct Running {
 #[derive(Debug)]
 struct Task(AbortHandle);
 
-/// What a new configuration has changed, by the names of streams.
+/// The changes of a new configuration, by names of streams.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// New ones.
+    /// New streams.
     pub added: Vec<String>,
-    /// Those that are gone.
+    /// Removed streams.
     pub removed: Vec<String>,
-    /// Those whose origin is another; what was held of them is not used any more.
+    /// Streams with another origin; their segments are no longer used.
     pub replaced: Vec<String>,
-    /// Those of which anything else has changed; new segments follow.
+    /// Streams with any other change; it applies to new segments.
     pub changed: Vec<String>,
 }
 
-/// How a stream fares.
+/// The state of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its name.
     pub name: String,
-    /// What was wrong with the origin when it was last asked, if anything was.
+    /// The fault of the origin at the last fetch, if any.
     pub fault: Option<String>,
-    /// What its signatures are checked with, if it has a key.
+    /// The key that verifies its signatures, if it has one.
     pub key: Option<StreamKey>,
 }
 
@@ -441,10 +452,10 @@ impl Library {
         Ok(library)
     }
 
-    /// What a path is at `offset`: found, or fetched from the origin.
+    /// Resolves a path at `offset`, from the catalogue or the origin.
     ///
-    /// The answer covers `offset` where the object does; it may start before, and where it ends the next question starts.
-    /// Objects are cut at the ranges of their playlists, whatever length is asked for.
+    /// The answer covers `offset` if the object does. It may start earlier; the next request starts
+    /// at its end. Objects are cut at the ranges of their playlists, whatever length is requested.
     pub async fn resolve(&self, path: &str, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
         let outcome = match self.locate(path) {
             Ok((point, object)) => point.resolve(&object, offset, by).await.map(|resolved| point.named(path, resolved)),
@@ -456,7 +467,7 @@ impl Library {
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
-    /// A held segment of a stream, with this coding if one is meant.
+    /// A held segment of a published stream, with this coding if given.
     pub fn find(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
         let held = self.inner.shared.store.lookup(id, coding)?;
         let points = self.inner.points.load();
@@ -464,12 +475,12 @@ impl Library {
         is_published.then_some(held)
     }
 
-    /// The hashes of a held segment's blocks, where its stream has a key.
+    /// The hashes of a held segment's blocks, if its stream has a key.
     pub fn hashes(&self, held: &Held) -> Option<Bytes> {
         self.inner.shared.store.hashes(held.lease.key).map(|hashes| hashes.as_bytes().clone())
     }
 
-    /// Secret checksums of a generation of a held segment, signed if its stream has a key. The generation is one that the segment has.
+    /// Computes secret checksums of a generation of a held segment, signed if its stream has a key.
     pub async fn checks(&self, held: &Held, asked: &GetChecks) -> Result<Checks, Refusal> {
         let shared = &self.inner.shared;
         let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
@@ -498,18 +509,19 @@ impl Library {
         made.await.map_err(|_| point::internal("cannot compute the checksums"))
     }
 
-    /// What signs for a stream, if it has a key.
+    /// The signer of a stream, if it has a key.
     pub fn signer(&self, stream: &str) -> Option<Arc<Signer>> {
         self.inner.points.load().get(stream)?.point.settings().signer.clone()
     }
 
-    /// New segments of a stream as they appear; `None` if there is no such stream. Closed when the stream goes.
+    /// New segments of a stream as they appear; `None` for an unknown stream. Closed when the
+    /// stream is removed.
     pub fn subscribe(&self, stream: &str) -> Option<broadcast::Receiver<Arc<Resolved>>> {
         let points = self.inner.points.load();
         points.get(stream).map(|running| running.point.announced.subscribe())
     }
 
-    /// New live segments of all streams as they come in, for whoever warms them.
+    /// New live segments of all streams, for prefilling the ring.
     pub fn arrivals(&self) -> broadcast::Receiver<Arrival> {
         self.inner.shared.arrivals.subscribe()
     }
@@ -519,7 +531,7 @@ impl Library {
         self.inner.points.load().keys().cloned().collect()
     }
 
-    /// How every stream fares.
+    /// The state of every stream.
     pub fn status(&self) -> Vec<Status> {
         let points = self.inner.points.load();
         let status = |(name, running): (&String, &Running)| Status {
@@ -530,7 +542,7 @@ impl Library {
         points.iter().map(status).collect()
     }
 
-    /// Takes new streams instead of the present ones: all of them, or none if one is wrong. One call at a time.
+    /// Replaces the streams: all of them, or none if one is faulty. One call at a time.
     pub async fn apply(&self, streams: &Streams) -> Result<Applied, Error> {
         let before = self.inner.points.load_full();
         let mut applied = Applied::default();
@@ -563,7 +575,7 @@ impl Library {
         applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
         let points = Arc::new(points);
         self.inner.points.store(Arc::clone(&points));
-        // What they held nobody may have any more, not by its id either.
+        // Nobody may have their segments any more, not even by id.
         let gone: Vec<&String> = applied.removed.iter().chain(&applied.replaced).collect();
         gone.iter().filter_map(|name| before.get(*name)).for_each(|running| running.point.close());
         if !gone.is_empty() {
@@ -602,7 +614,7 @@ impl Library {
         Ok(Running { point, _task: Arc::new(Task(task)) })
     }
 
-    /// The stream that a path begins with, and the rest of the path.
+    /// The stream at the beginning of a path, and the rest of the path.
     fn locate(&self, path: &str) -> Result<(Arc<Point>, ObjectPath), Refusal> {
         let (name, object) = path
             .strip_prefix('/')
@@ -627,13 +639,13 @@ impl Drop for Task {
     }
 }
 
-/// The configuration of a stream as it is used.
+/// The resolved configuration of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Settings {
     place: Place,
     signer: Option<Arc<Signer>>,
     n_max: u16,
-    /// Generations that a segment has at least, as far as they are long enough.
+    /// Minimum number of generations per segment, if they are long enough.
     parts: u16,
     block_bytes: u32,
     codec: Codec,
@@ -659,7 +671,7 @@ enum Place {
 }
 
 impl Settings {
-    /// `signer` is what signs at present.
+    /// `signer` is the present signer.
     fn new(name: &str, config: &Config, ingest: &ingest::Config, signer: Option<&Signer>) -> Result<Self, Fault> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
@@ -694,12 +706,12 @@ impl Settings {
         })
     }
 
-    /// How a segment of so many bytes is cut and coded.
+    /// The shape of a segment of this length.
     fn shape(&self, length: u64) -> Result<Shape, ShapeError> {
         Ok(Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec)?.in_parts(self.parts))
     }
 
-    /// Whether objects come from the same place in the same way, so that what is held stays right.
+    /// Whether objects come from the same place in the same way, so that held segments stay valid.
     fn is_same_place(&self, other: &Self) -> bool {
         self.place == other.place && self.timeout == other.timeout
     }
@@ -734,7 +746,7 @@ impl Place {
 }
 
 impl Config {
-    /// The HTTP origin of a stream that has one.
+    /// The HTTP origin of a stream.
     pub(crate) fn http(&self) -> Result<Origin, Fault> {
         match Place::new(self)? {
             Place::Http(origin) => Ok(origin),
@@ -747,7 +759,7 @@ fn unknown(reason: &str) -> Refusal {
     Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
 }
 
-/// The library's task.
+/// The library's sweeping task.
 async fn sweep(store: Store) {
     let mut tick = tokio::time::interval(SWEEP);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -759,14 +771,16 @@ async fn sweep(store: Store) {
 
 const NO_URL: &str = "not a valid URL; in a user or password `/`, `?`, `#` and `@` must be percent-encoded";
 const SWEEP: Duration = Duration::from_secs(1);
-/// Announcements hold leases until the slowest subscriber has seen them, so there are few.
+/// Announcements hold leases until the slowest subscriber has read them, so there are few.
 const ANNOUNCEMENTS_MAX: usize = 16;
 const ARRIVALS_MAX: usize = 64;
-/// Questions for checksums that are worked on: each takes a thread for some milliseconds, and memory for a generation.
+/// Concurrent computations of checksums: each takes a thread for some milliseconds, and memory for
+/// a generation.
 const CHECKS_AT_ONCE: usize = 2;
-/// Those with the ones that wait for their turn.
+/// The same, plus those that wait.
 const CHECKS_QUEUED: usize = 64;
-/// Long playlists that are read: each takes a thread, and for a moment many times its bytes.
+/// Long playlists parsed at once: each takes a thread and, for a moment, many times its size in
+/// memory.
 const READING_AT_ONCE: usize = 2;
 
 #[cfg(test)]

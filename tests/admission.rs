@@ -1,4 +1,5 @@
-//! Who may ask for what, against a running server: tokens, client certificates, their ends, and how many may come.
+//! Access rules of a running server: tokens, client certificates, their expiry, and limits of
+//! connections.
 
 #[path = "admission/mint.rs"]
 mod mint;
@@ -17,7 +18,7 @@ use ncserverd::{admission, config};
 use place::{HERE, PATIENCE, Place, Visitor, bytes, dial, drain, is_ours, is_refused, read, segment};
 use serde_json::json;
 
-/// Waits for something that comes about elsewhere.
+/// Waits until something has happened elsewhere.
 async fn until(what: &str, mut come: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !come() {
@@ -68,7 +69,7 @@ async fn whatever_is_wrong_gets_the_answer_of_what_is_not_there() {
         ("unsigned", Some(mint::unsigned(&good)), CloseCode::Auth),
         ("public key as a secret", Some(mint::hs256("e", &mint::public_key(), &good)), CloseCode::Auth),
         ("no token at all", Some("x".to_owned()), CloseCode::Auth),
-        // It counts, for another path: its connection stands, until the server ends.
+        // A valid token, but for another path: the connection stays open until the server ends.
         ("other scope", Some(mint::token(&["/other/*"], 60)), CloseCode::GoingAway),
     ];
     let mut visitors = Vec::new();
@@ -112,7 +113,7 @@ async fn whatever_is_wrong_gets_the_answer_of_what_is_not_there() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_ends_in_mid_session_takes_blocks_and_connection_along() {
     let place = Place::open().await;
-    // Slow enough to be in the middle of the segment when the token ends.
+    // Slow enough for the segment to be still on its way when the token expires.
     let mut claims = mint::claims(&["/live/*"], 4);
     claims["ncs"]["rate"] = json!(40_000);
     let mut visitor = place.bearer(&mint::hs256("h", &mint::SECRET, &claims)).await;
@@ -234,7 +235,7 @@ async fn client_certificates_admit_and_nothing_else_does() {
         assert!(refused.is_err_and(|error| !is_ours(&error)), "the handshake fails");
     }
 
-    // Exchanged authorities count for sessions that stand, too.
+    // New authorities apply to open sessions, too.
     let mut visitor = Visitor::connect(place.address(), &place.trust, HERE, Some(&own)).await.unwrap();
     assert!(visitor.get("/live/a.ts").await.unwrap().is_ok());
     std::fs::write(place.directory.path().join("ca.pem"), theirs.pem()).unwrap();
@@ -277,7 +278,8 @@ async fn a_token_has_so_many_connections_and_no_more() {
     assert!(read(&client, "/live/b.ts").await.unwrap() == bytes(2, 200_000), "a place that is free again");
 }
 
-/// A peer whose connection has fallen silent makes another one beside it: it counts once, and the later one stays.
+/// A peer whose connection has gone silent opens another: both count as one, and the newer one
+/// stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_of_one_visit_count_once() {
     let place = Place::open().await;
@@ -294,7 +296,7 @@ async fn connections_of_one_visit_count_once() {
     }
     assert_eq!(place.value("ncserverd_admission_limited_total", Some("token")), 0.0);
     assert_eq!(place.bearer_of(2, &token).await.close_code().await, CloseCode::Limit, "another visit counts for itself");
-    // The place is free again when the last connection has gone.
+    // The place is free again once the last connection has closed.
     before.connection.close(0u32.into(), b"");
     for attempt in 0.. {
         let mut other = place.bearer_of(3, &token).await;
@@ -343,7 +345,8 @@ async fn an_address_has_so_many_connections_and_others_still_get_in() {
     }
 }
 
-/// Handshakes that never end hold half of an address's places, whoever sends their first packets.
+/// Handshakes that never complete take at most half of an address's places, whoever sent their
+/// first packets.
 #[tokio::test(flavor = "multi_thread")]
 async fn borrowed_addresses_do_not_shut_their_owners_out() {
     let place = Place::with(|rules, _| {
@@ -351,7 +354,7 @@ async fn borrowed_addresses_do_not_shut_their_owners_out() {
         rules.address_connections_max = Some(4);
     })
     .await;
-    // The server's answers are lost: as if the sender's address were another's.
+    // The server's answers are lost, as for a spoofed sender address.
     let (to_server, to_client) = (Direction::default(), Direction::losing(1.0));
     let link = Link::start(lossy::Config { server: place.address(), seed: 1, to_server, to_client }).unwrap();
     let spoofed: Vec<_> = (0..8)
@@ -377,7 +380,7 @@ async fn the_rate_of_a_token_is_kept_by_all_its_connections() {
     let (one, other) = (place.client(&token).await, place.client(&token).await);
     let (one, other) = tokio::join!(read(&one, "/live/a.ts"), read(&other, "/live/b.ts"));
     assert!(one.unwrap() == bytes(1, 200_000) && other.unwrap() == bytes(2, 200_000));
-    // 400,000 bytes, of which a second's worth, and a block more, leaves at once.
+    // 400,000 bytes. One second's worth and one block leave at once.
     assert!(begun.elapsed() > Duration::from_millis(2500), "{:?}", begun.elapsed());
     let begun = Instant::now();
     let free = place.client(&mint::token(&["/live/*"], 60)).await;
@@ -385,7 +388,8 @@ async fn the_rate_of_a_token_is_kept_by_all_its_connections() {
     assert!(begun.elapsed() < Duration::from_secs(20), "another token does not wait for it");
 }
 
-/// Not that there is no such object: the server says at once that it wants something, or does not take what was shown.
+/// Not told that the object does not exist: the server says at once that it requires credentials,
+/// or rejects those shown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_a_token_that_counts_hears_of_the_token() {
     let place = Place::open().await;

@@ -1,8 +1,11 @@
-//! One list of cases for every back end and instruction set that this machine has, by name, against the scalar definition.
+//! The same list of cases for every back end and instruction set of this machine, by name, compared
+//! with the scalar definition.
 //!
-//! For a run under a tool that slows kernels down, `NCTEST_KERNELS` names those of the GPU that are tested, with commas between them
-//! (`default`, `auto` and `hybrid` are names, too) and beside them the scalar definition alone; `NCTEST_BYTES_MAX` leaves out larger
-//! generations. For a run on a processor that is made to look like a lesser one, `NCTEST_ISAS` says which instruction sets are left.
+//! For runs under a tool that slows kernels down, `NCTEST_KERNELS` lists the GPU's kernels to test,
+//! separated by commas (`default`, `auto` and `hybrid` are names, too); besides them only the
+//! scalar definition runs. `NCTEST_BYTES_MAX` leaves out larger generations. For runs on a
+//! processor that is made to look older, `NCTEST_ISAS` lists the instruction sets that it still
+//! has.
 
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::{Arc, LazyLock};
@@ -15,7 +18,8 @@ use ncserverd::object::Shape;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-/// The instruction sets to test. Prints the others, so that a log shows what it does not cover.
+/// The instruction sets to test. Prints the missing ones, so that a log shows what it does not
+/// cover.
 fn kernels() -> Vec<Kernels> {
     let (present, absent): (Vec<Isa>, Vec<Isa>) = Isa::ALL.into_iter().partition(|&isa| Kernels::new(isa).is_some());
     println!("tested: {present:?}, not on this processor: {absent:?}");
@@ -25,8 +29,8 @@ fn kernels() -> Vec<Kernels> {
     Kernels::available().collect()
 }
 
-/// The instruction sets that are to be here: those that `NCTEST_ISAS` names, or under `NCTEST_REQUIRE_ALL` those of the processor as
-/// the kernel lists it. Nobody says so otherwise.
+/// The instruction sets that must be present: those in `NCTEST_ISAS`, or under `NCTEST_REQUIRE_ALL`
+/// those that the kernel reports of the processor. `None` if neither is set.
 fn required() -> Option<Vec<Isa>> {
     if let Ok(names) = std::env::var("NCTEST_ISAS") {
         return Some(names.split(',').map(|name| name.parse().expect("NCTEST_ISAS names instruction sets")).collect());
@@ -47,7 +51,7 @@ fn required() -> Option<Vec<Isa>> {
     Some(Isa::ALL.into_iter().filter(has).collect())
 }
 
-/// No instruction set is left out in silence, and none is used that is not here.
+/// No instruction set is left out silently, and none is used that the processor lacks.
 #[test]
 fn instruction_sets_are_those_of_the_processor() {
     let present: Vec<Isa> = kernels().iter().map(Kernels::isa).collect();
@@ -57,7 +61,8 @@ fn instruction_sets_are_those_of_the_processor() {
     }
 }
 
-/// The same of what multiplies large numbers. FMA came with AVX2, or before it, so whoever has the one has both.
+/// The same for the multiplication of large numbers. FMA is as old as AVX2, or older, so a
+/// processor with AVX2 has both.
 #[test]
 fn large_numbers_are_multiplied_by_what_the_processor_has() {
     let present: Vec<&str> = Cores::available().iter().map(Cores::instructions).collect();
@@ -77,12 +82,12 @@ fn random(length: usize, rng: &mut SmallRng) -> Vec<u8> {
     bytes
 }
 
-/// Zeros and ones are more frequent than chance has it.
+/// Zeros and ones are more frequent than by chance.
 fn random_row(n: usize, rng: &mut SmallRng) -> Vec<u8> {
     (0..n).map(|_| if rng.random_bool(0.2) { rng.random_range(0..2) } else { rng.random() }).collect()
 }
 
-/// [`gf256::mul`] for every pair: large generations would take long otherwise.
+/// [`gf256::mul`] for every pair, because large generations would take too long with it.
 static PRODUCTS: LazyLock<Vec<[u8; 256]>> = LazyLock::new(|| {
     let products = |c| std::array::from_fn(|byte| gf256::mul(c, u8::try_from(byte).expect("256 of them")));
     (0..=255).map(products).collect()
@@ -145,12 +150,13 @@ fn combinations() {
     }
 }
 
-/// Sizes that no operation may stumble over: about those of a vector, of a cache line, of a page, the smallest and the largest.
+/// Sizes at which an operation might fail: around those of a vector, a cache line and a page, the
+/// smallest and the largest.
 const NS: [usize; 8] = [1, 2, 31, 37, 128, 129, 512, 1024];
 const KS: [usize; 8] = [1, 15, 16, 64, 1152, 4096, 4097, 16_384];
 
-/// Every n with every k, over random bytes, zeros and ones, by random rows, zeros and ones, aligned and not. Large generations have
-/// fewer rows, for the definition's sake.
+/// Every n with every k, over random bytes, zeros and ones, by random rows, zeros and ones, aligned
+/// and not. Large generations have fewer rows, because the definition is slow.
 #[test]
 fn all_sizes_are_combined() {
     let mut rng = SmallRng::seed_from_u64(5);
@@ -169,14 +175,14 @@ fn all_sizes_are_combined() {
     }
 }
 
-/// Rows times blocks of k bytes, and what the definition makes of them.
+/// Rows times blocks of k bytes, with the result of the definition.
 struct Combination<'a> {
     rows: Vec<&'a [u8]>,
     bytes: &'a [u8],
     sources: Vec<&'a [u8]>,
     k: usize,
     sums: Vec<Vec<u8>>,
-    /// Bytes from what the allocator gave to what is written.
+    /// Bytes between the start of the allocation and the output.
     shift: usize,
 }
 
@@ -187,7 +193,7 @@ impl<'a> Combination<'a> {
         Self { rows: rows.iter().map(Vec::as_slice).collect(), bytes, sources, k, sums, shift }
     }
 
-    /// From packed sources, from scattered ones, and in place.
+    /// With packed sources, scattered ones, and in place.
     fn check(&self, kernels: Kernels, name: &str) {
         let panel = Panel::of(self.bytes, self.sources.len(), self.k);
         self.check_outs(&format!("{name} packed"), |outs| kernels.combine(&self.rows, &panel, outs));
@@ -206,7 +212,8 @@ impl<'a> Combination<'a> {
         }
     }
 
-    /// The blocks in reverse order as sources, and the coefficients likewise, the first blocks as targets.
+    /// Sources are the blocks in reverse order, with their coefficients; targets are the first
+    /// blocks.
     fn check_within(&self, kernels: Kernels, name: &str) {
         let (n, k) = (self.sources.len(), self.k);
         let reversed: Vec<Vec<u8>> = self.rows.iter().take(n).map(|row| row.iter().rev().copied().collect()).collect();
@@ -224,7 +231,8 @@ impl<'a> Combination<'a> {
     }
 }
 
-/// Every n with every k as long as the definition is quick enough; of generations of more than 129 blocks one k.
+/// Every n with every k while the definition is quick enough; one k for generations of more than
+/// 129 blocks.
 #[test]
 fn all_sizes_are_solved() {
     let mut rng = SmallRng::seed_from_u64(6);
@@ -259,7 +267,7 @@ fn all_sizes_are_solved() {
     }
 }
 
-/// Every back end and kernel by name. Those of the GPU are skipped where there is none.
+/// Every back end and kernel by name. Without a GPU its kernels are skipped.
 fn back_ends() -> Vec<Config> {
     let isas = [IsaChoice::Scalar, IsaChoice::Ssse3, IsaChoice::Avx2, IsaChoice::Avx512, IsaChoice::Gfni];
     let simd = isas.into_iter().map(|cpu_isa| (KernelChoice::Named(Kernel::Simd), cpu_isa));
@@ -290,13 +298,13 @@ fn back_ends() -> Vec<Config> {
     chosen
 }
 
-/// Bytes of the largest generation that is tested.
+/// Bytes of the largest generation to test.
 fn bytes_max() -> usize {
     std::env::var("NCTEST_BYTES_MAX").map_or(usize::MAX, |bytes| bytes.parse().expect("NCTEST_BYTES_MAX is a number"))
 }
 
-/// Whether a back end that could not be opened may be missing: the CPU's only for want of the instruction set, and a host that is
-/// said to have a GPU has every one of its kernels.
+/// Whether a back end that failed to open may be missing: the CPU's only without its instruction
+/// set, the GPU's unless `NCTEST_REQUIRE_GPU` is set.
 fn may_be_missing(config: &Config) -> bool {
     match config.backend {
         BackendChoice::Cpu => config.cpu_isa.isa().is_some_and(|isa| Kernels::new(isa).is_none()),
@@ -304,12 +312,12 @@ fn may_be_missing(config: &Config) -> bool {
     }
 }
 
-/// A segment of the list of cases, and how its slots lie in memory.
+/// A segment of the list of cases, and the layout of its slots in memory.
 struct Case {
     n: u16,
     block_bytes: u32,
     generations: u32,
-    /// Bytes that the last block lacks.
+    /// Bytes that the last block is short of.
     missing: u64,
     fill: Fill,
     rows: u16,
@@ -333,18 +341,19 @@ impl Fill {
     }
 }
 
-/// Where a task's slots are.
+/// The layout of a task's slots.
 #[derive(Clone, Copy)]
 enum Slots {
-    /// Each on its own.
+    /// Each in its own allocation.
     Alone,
-    /// Side by side in memory that the device may have pinned.
+    /// Adjacent, in memory that the device may have pinned.
     Together,
-    /// There, in reverse order.
+    /// The same in reverse order.
     Reversed,
 }
 
-/// Every n with every k, both within what makes the oracle slow, and what lies around the sizes at which kernels differ.
+/// Every n with every k, within what is fast enough for the scalar definition, including sizes
+/// around those at which kernels differ.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let fills = [Fill::Random, Fill::Zeros, Fill::Ones, Fill::Random];
@@ -371,8 +380,8 @@ fn cases() -> Vec<Case> {
 
 const OUT_OFFSET: usize = 64;
 
-/// What a device writes for all cases in one batch, then for the first of them alone. One segment follows the other, so that
-/// generations of every n, k and number of rows meet in a launch.
+/// The output of a device for all cases in one batch, then for the first of them alone. Segments
+/// follow each other, so that generations of every n, k and number of rows meet in a launch.
 async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
     let mut rng = SmallRng::seed_from_u64(3);
     let (mut batches, mut pins, mut small) = (vec![Batch::default()], Vec::new(), Vec::new());
@@ -394,7 +403,7 @@ async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
                 let out = slots(device, case.slots, count, case.block_bytes as usize, &mut pins);
                 let resident = Arc::clone(&resident);
                 let task = Task { resident, generation: generation.index, rows, out, out_offset: OUT_OFFSET };
-                // A launch of its own, which other kernels do than a large one.
+                // A launch of its own, for which other kernels are chosen than for a large one.
                 if kind == 2 || case.rows % 2 == 1 {
                     let out = slots(device, case.slots, count, case.block_bytes as usize, &mut pins);
                     small.push(Task { resident: Arc::clone(&task.resident), rows: task.rows.clone(), out, ..task });
@@ -420,13 +429,13 @@ async fn combine_everything(device: &Device) -> Vec<Vec<u8>> {
         })
     });
     let blocks = blocks.collect();
-    // Before the memory itself goes.
+    // Before the memory is freed.
     drop(pins);
     drop(tasks);
     blocks
 }
 
-/// Slots filled with 0xEE. Those that lie together are cut from one piece that the device may pin.
+/// Slots filled with 0xEE. Adjacent ones are cut from one piece that the device may pin.
 fn slots(
     device: &Device,
     way: Slots,
@@ -449,7 +458,7 @@ fn slots(
     slots
 }
 
-/// Every back end writes the same bytes, the scalar one first, which is the definition.
+/// Every back end writes the same bytes as the scalar definition, which is the first.
 #[tokio::test]
 async fn back_ends_agree() {
     let mut oracle: Option<Vec<Vec<u8>>> = None;
@@ -471,7 +480,8 @@ async fn back_ends_agree() {
     }
 }
 
-/// Generations of every n with the rows of a receiver: some source blocks, coded ones otherwise. Every seventh has no solution.
+/// Generations of every n with the rows that a receiver has: some source blocks, otherwise coded
+/// ones. Every seventh has no solution.
 fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
     let mut rng = SmallRng::seed_from_u64(4);
     let sizes = [1, 2, 3, 15, 16, 17, 31, 32, 33, 37, 64, 100, 128, 129, 200, 256, 384, 416, 417, 512, 1024];
@@ -498,7 +508,7 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
         let rows: Vec<&[u8]> = coefficients.chunks_exact(n).collect();
         let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();
         Kernels::detect().combine(&rows, &Panel::of(&source, n, k), &mut outs);
-        // Chance makes others singular, too.
+        // Some of the others are singular by chance.
         let is_singular = ncserverd::gf::matrix::invert(Kernels::detect(), n, &coefficients, NonZeroUsize::MIN).is_none();
         let job = Decode { n: u16::try_from(n).unwrap(), coefficients, payloads, out: vec![0xEE; n * k] };
         systems.push((job, (!is_singular).then_some(source)));
@@ -506,7 +516,7 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
     systems
 }
 
-/// Every back end finds what was encoded.
+/// Every back end decodes what was encoded.
 #[tokio::test]
 async fn back_ends_decode_what_was_encoded() {
     let systems = systems();
@@ -536,7 +546,7 @@ async fn back_ends_decode_what_was_encoded() {
     }
 }
 
-/// A small batch is done while many segments wait to be loaded.
+/// A small batch completes while many segments wait to be loaded.
 #[tokio::test]
 async fn a_batch_does_not_wait_for_all_loads() {
     let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(Kernel::Table), ..Config::default() };

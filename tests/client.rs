@@ -1,4 +1,5 @@
-//! The client over real sockets against a server written from `docs/protocol.md` for the purpose: one that misbehaves on request.
+//! The client over real sockets, against a small server written from `docs/protocol.md` that
+//! misbehaves on request.
 
 #[path = "client/script.rs"]
 mod script;
@@ -37,7 +38,7 @@ async fn a_large_object_comes_part_after_part() {
         assert!(part == all[usize::try_from(range.start).unwrap()..usize::try_from(end).unwrap()], "{range:?}");
     }
     assert_eq!(client.open("/a/large", Some(200_001..200_002)).await.unwrap_err(), Error::Range(200_001));
-    // Everything was there from the first time on.
+    // The first time everything was there already.
     assert_eq!(server.seen().requests, 7 * 2);
 }
 
@@ -69,7 +70,7 @@ async fn next(object: &mut Object) -> Option<Result<bytes::Bytes, Error>> {
     tokio::time::timeout(PATIENCE, object.next()).await.expect("something comes")
 }
 
-/// What comes until so many bytes have.
+/// Reads until at least this many bytes have arrived.
 async fn read_some(object: &mut Object, length: usize) -> Vec<u8> {
     let mut read = Vec::new();
     while read.len() < length {
@@ -104,7 +105,7 @@ async fn a_wrong_generation_comes_again_and_the_answer_goes_on() {
     server.publish("/a/b", &all, FLOWING);
     server.give_trees();
     server.spoil_generation(5, 1);
-    // It is found out while others come.
+    // It is detected while others arrive.
     server.rest(Duration::from_millis(2));
     let client = connect(&server).await;
     assert!(read(&client, "/a/b").await.unwrap() == all);
@@ -173,7 +174,7 @@ async fn a_corrupt_whole_object_is_never_handed_out() {
     assert_eq!(read(&client, "/a/inline").await, Err(Error::Corrupt));
 }
 
-/// The id of bytes that have come is said to name more of them, of an object whose length is not known.
+/// The META says that a segment already received has more bytes, in an object of unknown length.
 #[tokio::test]
 async fn bytes_that_are_fewer_than_a_segment_has_do_not_end_an_object() {
     let server = Script::start("127.0.0.1:0").await;
@@ -190,7 +191,8 @@ async fn bytes_that_are_fewer_than_a_segment_has_do_not_end_an_object() {
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
 }
 
-/// No META says where the object ends: it has not ended, and some of it has come.
+/// No META gives the object's length, and only a part has arrived: an incomplete object, not a
+/// missing one.
 #[tokio::test]
 async fn an_object_whose_end_nobody_names_is_not_one_that_is_not_there() {
     let server = Script::start("127.0.0.1:0").await;
@@ -292,7 +294,7 @@ async fn subscribers_hear_of_new_segments() {
     let mut news = client.subscribe("live").await.unwrap();
     let (path, meta) = tokio::time::timeout(PATIENCE, news.recv()).await.unwrap().unwrap();
     assert_eq!((path.as_str(), meta.length), ("/live/1", 1000));
-    // The news spared the question.
+    // The announcement made a GET unnecessary.
     assert!(read(&client, "/live/1").await.unwrap() == all);
     assert_eq!(server.seen().gets, 0);
 }
@@ -323,12 +325,12 @@ async fn no_server_is_an_error_and_one_of_several_is_enough() {
     assert_eq!(read(&client, "/a/b").await.unwrap(), b"some bytes");
 }
 
-/// A client of several servers, each with a certificate of its own.
+/// A client of several servers, each with its own certificate.
 async fn connect_to(servers: &[&Script]) -> Client {
     connect_with(servers, Keys::default()).await
 }
 
-/// The same with keys that it knows before.
+/// The same with known stream keys.
 async fn connect_with(servers: &[&Script], keys: Keys) -> Client {
     let config = Config { servers: servers.iter().map(|server| server.server()).collect(), keys, ..servers[0].config() };
     let client = Client::connect(config).await.unwrap();
@@ -364,7 +366,8 @@ async fn two_servers_that_stop_early_have_enough_together() {
     assert!(read(&client, "/a/b").await.unwrap() == all);
 }
 
-/// An origin's tag may stay while its bytes change: then servers behind it name other parts as of the same version.
+/// An origin may keep its tag while its bytes change: then servers behind it announce different
+/// parts under the same version.
 #[tokio::test]
 async fn parts_of_two_servers_are_put_together_if_they_agree_on_one() {
     for agree in [true, false] {
@@ -376,7 +379,7 @@ async fn parts_of_two_servers_are_put_together_if_they_agree_on_one() {
         let mut object = client.open("/a/b", None).await.unwrap();
         let first = object.next().await.unwrap().unwrap();
         let from_first = if agree { servers[1].seen().gets == 0 } else { all.starts_with(&first) };
-        // From now on the other one names the parts.
+        // From now on the other server names the parts.
         let named = usize::from(from_first);
         servers[1 - named].spoil(Fault::Busy, u32::MAX);
         let mut got = first.to_vec();
@@ -404,7 +407,7 @@ async fn a_server_that_does_not_deliver_is_not_waited_for() {
     let client = connect_to(&servers.each_ref()).await;
     let begun = std::time::Instant::now();
     assert!(read(&client, "/a/b").await.unwrap() == all);
-    // Far from the 30 s after which a fetch is given up.
+    // Much earlier than 30 s, after which a fetch is given up.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(client.stats().borrow().blocks_reassigned > 0 && servers[1].seen().requests > 0);
 }
@@ -418,7 +421,7 @@ async fn what_one_server_does_not_have_the_others_send() {
     servers[2].spoil(Fault::RejectUnknown, u32::MAX);
     let client = connect_to(&servers.each_ref()).await;
     assert!(read(&client, "/a/b").await.unwrap() == all);
-    // Nobody has it: then it is refused.
+    // No server has it, so it is refused.
     assert!(matches!(read(&client, "/a/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
     assert!(servers.iter().all(|server| server.seen().gets >= 1));
 }
@@ -436,7 +439,8 @@ async fn a_server_that_breaks_the_rules_is_left_and_the_others_go_on() {
     assert!(stats.sources[1].counts.useless > 0 && stats.sources[0].counts.useless < 10, "{stats:?}");
 }
 
-/// Whoever waits for it alone hears why, and does not wait until nothing has come for long.
+/// A reader for whom it is the only server is told the reason, and need not wait for the stall
+/// timeout.
 #[tokio::test]
 async fn a_server_that_breaks_the_rules_again_is_left_alone() {
     let server = Script::start("127.0.0.1:0").await;
@@ -486,7 +490,7 @@ async fn a_forged_answer_ends_the_connection_for_good() {
     saw(&servers[1], |seen| seen.closed == POLLUTION).await;
     let mut stats = client.stats();
     stats.wait_for(|stats| stats.polluters == 1 && stats.sources[1].counts.is_polluter).await.unwrap();
-    // The others go on, and nobody connects to that one again.
+    // The others continue, and no new connection to that server is made.
     assert!(read(&client, "/a/known").await.unwrap() == all);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(servers[1].seen().connections, 1);
@@ -510,12 +514,12 @@ async fn of_a_signed_stream_only_what_is_signed_is_taken() {
     servers[2].sign(&key, 1000);
     servers[2].publish("/a/c", &right, right.len());
     assert!(read(&client, "/a/c").await.unwrap() == right);
-    // The first server itself is held to it.
+    // The first server itself must follow it.
     servers[0].publish("/a/d", &right, right.len());
     servers[0].spoil(Fault::Unsigned, 1);
     assert!(matches!(read(&client, "/a/d").await, Err(Error::Refused(_))));
     assert!(read(&client, "/a/d").await.unwrap() == right);
-    // A stream of another name has no key, and works as ever.
+    // A stream of another name has no key, and is read as usual.
     servers[2].spoil(Fault::Unsigned, u32::MAX);
     servers[2].publish("/b/b", &wrong, wrong.len());
     assert!(read(&client, "/b/b").await.unwrap() == wrong);
@@ -539,8 +543,8 @@ async fn an_old_version_is_not_passed_off_as_the_present_one() {
     assert_eq!(read(&client, "/a/list").await.unwrap(), b"nxt");
 }
 
-/// Three servers of a segment in this code, the third of which sends wrong blocks: it is found by the hashes that the others sign, or else by
-/// their checksums, and the segment is right all the same.
+/// Three servers of a segment with this code. The third sends wrong blocks: it is found by the
+/// hashes that the others sign, or else by their checksums, and the segment is still right.
 async fn find_polluter(codec: Codec, is_signed: bool) -> ([Script; 3], Client) {
     let (servers, key) = (three().await, Script::key());
     let all = bytes(1, 300_000);
@@ -585,7 +589,7 @@ async fn wrong_source_blocks_are_known_as_they_come() {
     for server in &servers[..2] {
         server.sign(&key, 1000);
         server.send_sources();
-        // Checksums would tell as well.
+        // Checksums would detect them, too.
         server.give_checks(false);
         server.publish("/a/b", &all, all.len());
     }
@@ -628,7 +632,7 @@ async fn prime_servers(path: &str, all: &[u8]) -> [Script; 3] {
     servers
 }
 
-/// Coded and source blocks, of a segment whose last block is short, from one server and from three.
+/// Coded and source blocks of a segment with a short last block, from one server and from three.
 #[tokio::test]
 async fn blocks_over_the_prime_field_are_tested_and_make_the_segment() {
     let all = bytes(1, 50_001);
@@ -646,7 +650,7 @@ async fn blocks_over_the_prime_field_are_tested_and_make_the_segment() {
     assert!(read(&client, "/a/b").await.unwrap() == all);
     let stats = client.stats().borrow().clone();
     assert_eq!((stats.blocks_systematic, stats.blocks_wrong), (49, 0), "{stats:?}");
-    // The hashes were asked for once of somebody each time, and no checksums.
+    // Each client requested the hashes once, from one server, and no checksums.
     assert_eq!(servers.iter().map(|server| (server.seen().hashes, server.seen().checks)).fold((0, 0), add), (3, 0));
 }
 
@@ -654,14 +658,15 @@ fn add(one: (usize, usize), other: (usize, usize)) -> (usize, usize) {
     (one.0 + other.0, one.1 + other.1)
 }
 
-/// Whoever sends a wrong block is found by that block, and no segment is decoded of it: the first server as any other.
+/// The sender of a wrong block is found by that block, and no segment is decoded from it, even if
+/// the sender is the first server.
 #[tokio::test]
 async fn a_polluter_over_the_prime_field_is_known_by_its_blocks() {
     for liar in 0..3 {
         let all = bytes(1, 100_000);
         let servers = prime_servers("/a/b", &all).await;
         if liar == 1 {
-            // Wrong source blocks are known as well.
+            // Wrong source blocks are detected as well.
             servers[1].send_sources();
         }
         servers[liar].spoil(Fault::Corrupt, u32::MAX);
@@ -670,7 +675,7 @@ async fn a_polluter_over_the_prime_field_is_known_by_its_blocks() {
         saw(&servers[liar], |seen| seen.closed == POLLUTION).await;
         let stats = client.stats().borrow().clone();
         assert!(stats.blocks_wrong > 0 && stats.polluters == 1 && stats.sources[liar].counts.is_polluter, "{liar}: {stats:?}");
-        // It was not decoded before it was right.
+        // No wrong segment was decoded on the way.
         assert_eq!((stats.segments_corrupt, stats.segments_mended), (0, 0), "{liar}: {stats:?}");
         if liar > 0 {
             saw(&servers[0], |seen| seen.blamed == Some(servers[liar].identity())).await;
@@ -693,7 +698,7 @@ async fn one_wrong_block_over_the_prime_field_is_the_only_one_dropped() {
     assert_eq!(client.stats().borrow().blocks_wrong, 1);
 }
 
-/// Without a signature nobody knows whose hashes they are.
+/// Without a signature nothing shows that the hashes are right.
 #[tokio::test]
 async fn a_segment_over_the_prime_field_that_is_not_signed_is_not_taken() {
     let server = Script::start("127.0.0.1:0").await;
@@ -721,12 +726,13 @@ async fn several_servers_send_parts_of_a_segment_that_is_not_recoded() {
         assert!(read(&client, "/a/b").await.unwrap() == all);
         let stats = client.stats().borrow().clone();
         assert!(stats.sources.iter().all(|source| source.counts.blocks > 0), "{codec:?} {stats:?}");
-        // A repair symbol brings nothing now and then.
+        // A repair symbol is useless now and then.
         assert!(stats.blocks_useless <= if codec == Codec::RaptorQ { 4 } else { 0 }, "{codec:?} {stats:?}");
     }
 }
 
-/// Parity blocks and repair symbols that are wrong are told from others as rows of a random code are, whoever sends them.
+/// Wrong parity blocks and repair symbols are detected like wrong rows of a random code, whoever
+/// sends them.
 #[tokio::test]
 async fn a_polluter_among_three_is_named_whatever_the_code() {
     for (codec, is_signed) in FIXED.into_iter().flat_map(|codec| [(codec, true), (codec, false)]) {
@@ -734,7 +740,8 @@ async fn a_polluter_among_three_is_named_whatever_the_code() {
     }
 }
 
-/// With one server that sends something wrong there is nothing to mend with but the segment once more; twice wrong is an error.
+/// With one server that sends a wrong block, the segment can only be fetched again; if it is wrong
+/// twice, that is an error.
 #[tokio::test]
 async fn a_wrong_parity_block_is_never_handed_out() {
     for codec in FIXED {

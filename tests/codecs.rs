@@ -1,4 +1,5 @@
-//! Every code on every instruction set, by name: known answers, round trips, recoding through relays, malformed input.
+//! Every code on every instruction set, by name: known answers, round trips, recoding by relays,
+//! malformed input.
 
 #[path = "vectors/shake256.rs"]
 mod shake256;
@@ -192,7 +193,8 @@ fn large_blocks_are_the_known_ones() {
     }
 }
 
-/// Source blocks with probability `share`, coded ones otherwise, until both decoders are complete.
+/// Draws source blocks with probability `share`, otherwise coded ones, until both decoders are
+/// complete.
 fn round_trip(kernels: Kernels, n: u16, block_bytes: u32, padding: usize, share: f64, rng: &mut SmallRng) {
     let name = format!("{} n={n} k={block_bytes} padding={padding} share={share}", kernels.isa());
     let k = usize::try_from(block_bytes).unwrap();
@@ -249,7 +251,7 @@ fn round_trips_up_to_the_largest_generation() {
     round_trip(Kernels::detect(), 1024, 1088, 1, 0.5, &mut rng);
 }
 
-/// The blocks of a generation that are not source blocks, as the code's own encoder makes them.
+/// The blocks of a generation after its source blocks, from the code's own encoder.
 fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) -> Vec<(Vector, Vec<u8>)> {
     let (n, k) = (generation.n, generation.block_bytes as usize);
     let mut padded = source.to_vec();
@@ -276,8 +278,8 @@ fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) 
     }
 }
 
-/// Of source blocks and others of a code that has numbers, in any order and with any lost, n rebuild the source; of RaptorQ one or two more
-/// now and then. What the rows say is what the code's own encoder has made.
+/// Any n source and numbered blocks, in any order, rebuild the source; RaptorQ needs one or two
+/// more now and then. Rows agree with the code's own encoder.
 #[test]
 fn blocks_with_numbers_rebuild_the_source_in_any_order() {
     let mut rng = SmallRng::seed_from_u64(8);
@@ -344,7 +346,7 @@ fn blocks_of_another_code_are_refused() {
         (Codec::Rlnc, &[0, 1, 2][..]),
         (Codec::ReedSolomon { parity: 3 }, &[4, 5][..]),
         (Codec::RaptorQ, &[9, 10][..]),
-        // It has a decoder of its own.
+        // It has its own decoder.
         (Codec::RlncQ { group: HashGroup::P1024 }, &[][..]),
     ] {
         let generation = shape.coded_with(codec).unwrap().generation(0).unwrap();
@@ -359,7 +361,8 @@ fn blocks_of_another_code_are_refused() {
     }
 }
 
-/// server ─▶ relay ─▶ relay ─▶ sink, one block a tick, one in ten lost on each hop; relays recode from what they hold.
+/// server ─▶ relay ─▶ relay ─▶ sink: one block per tick, one in ten lost on each hop; relays recode
+/// what they have.
 #[test]
 fn recoding_through_relays() {
     for kernels in Kernels::available() {
@@ -392,8 +395,9 @@ fn recoding_through_relays() {
     }
 }
 
-/// Mean number of blocks beyond n, dense rows of n = 32: 1/(q - 1) + 1/(q^2 - 1) + … = 0.0039369 for q = 256. A broken generator
-/// or a broken elimination shows here first. Run with `cargo test --release --test codecs -- --ignored --nocapture extra`.
+/// The mean number of blocks beyond n, for dense rows of n = 32: 1/(q - 1) + 1/(q^2 - 1) + … =
+/// 0.0039369 for q = 256. A broken generator or elimination shows here first. Run with `cargo test
+/// --release --test codecs -- --ignored --nocapture extra`.
 #[test]
 #[ignore = "takes half a minute"]
 fn extra_blocks_are_as_many_as_theory_says() {
@@ -418,7 +422,8 @@ fn extra_blocks_are_as_many_as_theory_says() {
     assert!((mean_extra - 0.0039).abs() <= 0.0003, "{mean_extra}");
 }
 
-/// Rows with ln n + 8 coefficients other than zero lose nothing to dense ones; with half of that, source blocks stay uncovered.
+/// Rows with ln n + 8 nonzero coefficients are as good as dense ones; with half as many, some
+/// source blocks are in no row.
 #[test]
 fn sparse_rows_of_the_least_weight_are_as_good_as_dense_ones() {
     const TRIALS: u16 = 300;
@@ -452,7 +457,7 @@ fn any_vector() -> impl Strategy<Value = Vector> {
 }
 
 proptest! {
-    /// Whatever comes, the rank never exceeds n, errors change nothing, and both decoders agree.
+    /// For any input, the rank never exceeds n, errors change nothing, and both decoders agree.
     #[test]
     fn no_block_breaks_a_decoder(blocks in proptest::collection::vec((any_vector(), 0_usize..4, any::<u8>()), 0..40)) {
         let generation = generation(0, 6, 64, 6 * 64 - 10);

@@ -1,4 +1,5 @@
-//! The demo as a newcomer runs it: three peers behind a tenth of their datagrams lost, and every byte the origin's.
+//! The demo as a new user runs it: three peers on paths that lose a tenth of their datagrams get
+//! exactly the origin's bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Viewers that serve each other: named by the server, admitted by its tickets, never relied upon.
+//! Viewers that serve each other: named by the server, admitted by its tickets, never needed.
 
 #[path = "client/script.rs"]
 #[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
@@ -25,7 +25,7 @@ use script::bytes;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A server with one stream, `live`, whose viewers are told of each other or not.
+/// A server with one stream, `live`, whose viewers may be told of each other.
 struct Place {
     origin: Origin,
     _server: Server,
@@ -56,7 +56,7 @@ impl Place {
         peer::Config { neighbours_max: 8, private_neighbours: true, ..peer::Config::new(self.at.clone(), Trust::System) }
     }
 
-    /// A viewer that serves others what it reads.
+    /// A viewer that serves what it reads to others.
     async fn sharing(&self) -> (Relay, peer::Server) {
         let identity = ServerIdentity::ephemeral().unwrap();
         let config = relay::Config { offers: true, own_only: true, ..relay::Config::listening(vec![LOOPBACK]) };
@@ -65,7 +65,7 @@ impl Place {
         (relay, at)
     }
 
-    /// Waits until so many peers have been told of.
+    /// Waits until this many peers have been offered.
     async fn until_offered(&self, count: f64) {
         for _ in 0..600 {
             if self.read("ncserverd_directory_peers") >= count {
@@ -92,13 +92,14 @@ async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
     tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
 }
 
-/// The bytes of blocks that came, and those of them that came from other viewers.
+/// The bytes of received blocks, and how many of them came from other viewers.
 fn shares(client: &Client) -> (u64, u64) {
     let stats = client.stats().borrow().clone();
     (stats.payload_bytes, stats.neighbour_bytes)
 }
 
-/// Long enough for what is held to be told, and for who asks again to be told of it.
+/// Long enough for a viewer to announce what it holds, and for the next question to be answered
+/// with it.
 const TOLD: Duration = Duration::from_millis(700);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,12 +124,12 @@ async fn a_viewer_has_most_from_one_that_was_there_before() {
     assert!(from_first > came / 4, "{from_first} of {came} bytes");
     assert!(place.read("ncserverd_directory_introductions_total") > 0.0);
 
-    // Who has opted out is served by the server alone.
+    // A viewer that opted out is served by the server alone.
     let alone = Client::connect(peer::Config { neighbours_max: 0, ..place.viewer() }).await.unwrap();
     assert!(read(&alone, "/live/0.ts").await.unwrap() == all[0]);
     assert_eq!(shares(&alone).1, 0);
 
-    // Who comes without a ticket is told that one is wanted, and nothing of what is there.
+    // A client without a ticket is told that one is required, and nothing of what exists.
     let stranger = Client::connect(peer::Config::new(first_at, Trust::System)).await.unwrap();
     let refused = read(&stranger, "/live/0.ts").await;
     assert!(matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Forbidden));
@@ -139,7 +140,7 @@ async fn a_viewer_has_most_from_one_that_was_there_before() {
 async fn one_that_leaves_in_the_middle_is_not_missed() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::open(Policy::All, directory.path()).await;
-    // Of six parts, three of which are fetched ahead of who reads.
+    // Six parts, of which three are fetched ahead of the reader.
     let all = bytes(1, 45_000_001);
     place.origin.put("/vod/a.ts", Bytes::from(all.clone()));
     let (first, _) = place.sharing().await;
@@ -178,7 +179,7 @@ async fn nobody_is_named_where_the_stream_does_not_allow_it() {
     first.drain(Duration::ZERO).await;
 }
 
-/// Viewers that come together have blocks of each other before anybody has all of them.
+/// Viewers that start at the same time get blocks from each other before one has all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_that_come_together_help_each_other() {
     let directory = tempfile::tempdir().unwrap();
@@ -216,7 +217,8 @@ async fn viewers_that_come_together_help_each_other() {
     }
 }
 
-/// Blocks of the other codes are not recoded: a viewer has something to give once it has all of a segment, and until then says so.
+/// Blocks of the other codes are not recoded: a viewer serves a segment only when it is complete,
+/// and rejects requests before.
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_pass_on_whole_segments_of_what_is_not_recoded() {
     for (codec, parity) in [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)] {
@@ -230,7 +232,8 @@ async fn viewers_pass_on_whole_segments_of_what_is_not_recoded() {
         let (first, _) = place.sharing().await;
         let (other, _) = place.sharing().await;
         place.until_offered(2.0).await;
-        // Two that come together have the same blocks of the server, and neither waits for the other.
+        // Two that start together get the same blocks from the server, and neither waits for the
+        // other.
         let together = [first.client().clone(), other.client().clone()].map(|client| {
             let all = all.clone();
             tokio::spawn(async move {

@@ -15,7 +15,7 @@ const USAGE: i32 = 2;
 const CONFIG: i32 = 3;
 const UNFIT: i32 = 8;
 
-/// Without an environment; its state is in a directory of its own.
+/// Runs it with an empty environment and its state in its own directory.
 fn run(arguments: &[&str]) -> Output {
     let state = TempDir::new().unwrap();
     let output = Command::new(program("ncserverd")).args(arguments).env_clear().env("STATE_DIRECTORY", state.path()).output();
@@ -23,7 +23,7 @@ fn run(arguments: &[&str]) -> Output {
     output.unwrap()
 }
 
-/// On addresses that are free, whatever else runs here.
+/// On free addresses, whatever else runs here.
 fn doctor(arguments: &[&str]) -> Output {
     run(&[&["doctor", "--set", "telemetry.listen=127.0.0.1:0", "--set", "endpoint.listen=127.0.0.1:0"], arguments].concat())
 }
@@ -119,7 +119,7 @@ fn a_configuration_names_what_is_there() {
     for (keys, code, line) in [
         (&[&*cert, &*key][..], UNFIT, "expired at 2021-01-01T00:00:00Z"),
         (&[&*directory], UNFIT, "which cannot be read: "),
-        // Origins come and go.
+        // Origins may come and go.
         (&["stream.a.origin=http://127.0.0.1:9/"], 0, "a from http://127.0.0.1:9/: "),
     ] {
         let keys: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
@@ -132,7 +132,7 @@ fn a_configuration_names_what_is_there() {
     }
 }
 
-/// The keys at the end of a plan, loaded as a server would load them.
+/// The keys at the end of a plan, loaded as by a server.
 fn keys_of(plan: &str) -> ncserverd::config::Loaded {
     let keys = &plan[plan.find("[endpoint]").expect("the plan has keys")..];
     for (section, table) in keys.parse::<toml::Table>().unwrap() {

@@ -1,6 +1,7 @@
-//! The bodies of the fuzz targets over their seeds, every truncation of these, and a fixed number of seeded mutations.
+//! Runs the fuzz targets on their seeds, every truncation of these, and a fixed number of seeded
+//! mutations.
 //!
-//! It keeps the targets working on every compiler; finding new inputs is `make fuzz`.
+//! This keeps the targets working on every compiler; `make fuzz` finds new inputs.
 
 #[path = "../fuzz/bodies.rs"]
 mod bodies;

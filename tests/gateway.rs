@@ -1,5 +1,5 @@
-//! The gateway as a player sees it: playlists that ffmpeg wrote, and HTTP against a server with its
-//! own origin.
+//! The gateway as a player sees it: playlists from ffmpeg, and HTTP, against a server with its own
+//! origin.
 
 #[expect(dead_code, reason = "other tests use all of it")]
 #[path = "client/script.rs"]
@@ -124,7 +124,7 @@ fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     response.headers().get(name).map_or("", |value| value.to_str().unwrap())
 }
 
-/// Bytes of which no two parts are alike.
+/// Bytes of which no two parts are equal.
 fn bytes(length: usize) -> Bytes {
     let mut bytes = vec![0; length];
     blake3::Hasher::new().finalize_xof().fill(&mut bytes);
@@ -231,7 +231,7 @@ async fn only_names_of_the_gateway_are_answered() {
     path.close().await;
 }
 
-/// An origin that answers everything with this status; how often it has.
+/// An origin that answers everything with this status, and the number of its answers.
 async fn failing(status: u16) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (url, asked) = (format!("http://{}/", listener.local_addr().unwrap()), Arc::new(AtomicUsize::new(0)));
@@ -248,7 +248,8 @@ async fn failing(status: u16) -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
-/// Who asks the origin tries again; who asks on somebody's behalf does not make many of that.
+/// The server retries at the origin; a client that acts for a player does not multiply these
+/// attempts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_origin_is_asked_a_few_times_for_one_request() {
     let path = Path::open().await;
@@ -266,8 +267,7 @@ async fn a_failing_origin_is_asked_a_few_times_for_one_request() {
     path.close().await;
 }
 
-/// As many half-sent requests as there are places, and more: each is given up for a connection that
-/// comes later.
+/// Half-sent requests on all places and more: each is given up for a newer connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_keep_no_player_out() {
     let head_timeout = Duration::from_secs(3600);
@@ -281,13 +281,13 @@ async fn half_sent_requests_keep_no_player_out() {
     }
     let answered = tokio::time::timeout(Duration::from_secs(20), path.get("/live/1.ts")).await;
     assert_eq!(answered.expect("a player is answered").status(), StatusCode::OK);
-    // By an end or a reset.
+    // The connection ends or is reset.
     let ended = tokio::time::timeout(Duration::from_secs(20), halves[0].read_to_end(&mut Vec::new())).await;
     assert!(ended.is_ok(), "the oldest is not given up");
     path.close().await;
 }
 
-/// A connection whose answer is being read is no idle one: it is not given up for others.
+/// A connection whose answer is being read is not idle: it is not given up for others.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_requests_cut_no_answer_off() {
     let path = Path::with(gateway::Config { connections_max: 2, ..gateway::Config::default() }).await;
@@ -305,8 +305,8 @@ async fn half_sent_requests_cut_no_answer_off() {
     path.close().await;
 }
 
-/// Whole requests whose answers nobody reads, as many as there are places: the oldest are given up
-/// for players that come later.
+/// Complete requests whose answers nobody reads, on all places: the oldest are given up for later
+/// players.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_nobody_reads_keep_no_player_out() {
     let stall_timeout = Duration::from_millis(500);
@@ -335,7 +335,7 @@ async fn answers_that_nobody_reads_keep_no_player_out() {
             StatusCode::OK,
             "{connections_max} connections, {requests_max} requests"
         );
-        // One of the others was cut for it, and has no more than what was on its way.
+        // One of the others was cut for it, and gets only what was on its way.
         let ends = unread.into_iter().map(|mut player| {
             Box::pin(async move {
                 let mut read = Vec::new();
@@ -384,8 +384,8 @@ async fn playlists_lead_to_the_gateway_and_segments_come_ahead() {
     assert_eq!(response.text().await.unwrap(), playlist("/live/bunny/"));
     assert_eq!(path.get("/live/elsewhere.m3u8").await.text().await.unwrap(), playlist("https://cdn.invalid/x/"));
 
-    // The gateway asks for the first one by itself; for the one after that which a player asks for,
-    // and then for more of them.
+    // The gateway requests the first one by itself, then the one after the player's, then more of
+    // them.
     until(|| path.origin.count("/vod/bunny/s0.ts").sent == 1).await;
     assert_eq!(path.get("/live/bunny/s2.ts?t=2").await.bytes().await.unwrap(), bytes(20_002));
     until(|| (3..6).all(|number| path.origin.count(&format!("/vod/bunny/s{number}.ts")).sent == 1)).await;
@@ -398,7 +398,7 @@ async fn playlists_lead_to_the_gateway_and_segments_come_ahead() {
     path.close().await;
 }
 
-/// One is asked for, and fetched ahead where anything is.
+/// One is requested, and also fetched if fetching ahead is enabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
     for (ahead_segments, fetched) in [(1, 2), (0, 1)] {
@@ -413,7 +413,7 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
         assert_eq!(path.get("/live/film/v-00007.m4s").await.bytes().await.unwrap(), bytes(100_007));
         until(|| path.origin.count("/vod/film/v-00008.m4s").sent == 1).await;
         let _ = tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified == fetched)).await;
-        // Longer than a gateway waits before it takes the path for free.
+        // Longer than a gateway waits until it considers the path free.
         tokio::time::sleep(Duration::from_millis(700)).await;
         assert_eq!(stats.borrow().segments_verified, fetched, "{ahead_segments} ahead");
         assert_eq!(path.origin.count("/vod/film/v-00009.m4s").sent, 0, "one ahead, and no more");
@@ -421,8 +421,8 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
     }
 }
 
-/// Which rendition is played only the player knows, so that pictures are asked for and not fetched;
-/// of sound there is no choice.
+/// Only the player knows which rendition it will play, so video is resolved but not fetched. Audio
+/// has only one rendition, and is fetched.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     let path = Path::open().await;
@@ -448,7 +448,7 @@ async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     assert_eq!(response.text().await.unwrap(), manifest);
     let asked = |name: &str| path.origin.count(&format!("/vod/film/{name}.m4s")).sent;
     until(|| ["i-low", "i-high", "i-sound", "low-00007", "high-00007", "sound-00007"].iter().all(|name| asked(name) == 1)).await;
-    // Three initialization segments and the sound.
+    // Three initialization segments and the audio.
     let mut stats = path.client.stats();
     tokio::time::timeout(Duration::from_secs(30), stats.wait_for(|stats| stats.segments_verified >= 4)).await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -456,7 +456,7 @@ async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     let known = path.ask(Method::GET, "/live/film/manifest.mpd").header("if-none-match", tag).send().await.unwrap();
     assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
     assert_eq!(path.get("/live/film/high-00007.m4s").await.bytes().await.unwrap(), bytes(100_001));
-    // One that is not there says nothing of what comes next.
+    // A missing segment does not tell what comes next.
     until(|| asked("high-00008") == 1).await;
     assert_eq!((asked("high-00007"), asked("low-00008")), (1, 0));
     path.close().await;
@@ -500,7 +500,7 @@ async fn an_origin_that_is_gone_is_a_bad_gateway() {
     path.close().await;
 }
 
-/// A segment of 8 generations of 16 KiB from a server of the test's, and a gateway in front of it.
+/// A segment of 8 generations of 16 KiB from the scripted server, and a gateway in front of it.
 async fn flowing() -> (script::Script, Bytes, Gateway, reqwest::Client) {
     let server = script::Script::start("127.0.0.1:0").await;
     let all = bytes(8 * 16_384);
@@ -546,14 +546,14 @@ async fn an_answer_with_a_wrong_end_is_cut_and_never_complete() {
             end => break end,
         }
     };
-    // What the connection still had to send may go with it.
+    // What the connection still had to send may be lost with it.
     assert!(end.is_err() && read.len() <= 6 * 16_384 && read == all[..read.len()], "{} bytes", read.len());
-    // A wrong end that comes right when it is asked for again is no matter.
+    // A wrong end that is right when requested again does no harm.
     server.spoil_generation(7, 1);
     assert!(http.get(gateway.url("/live/1.mp4")).send().await.unwrap().bytes().await.unwrap() == all);
 }
 
-/// Segments of 64 KiB over a path that brings 1 KiB in 10 ms.
+/// Segments of 64 KiB over a path that delivers 1 KiB in 10 ms.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_fetched_ahead_comes_at_the_pace_of_the_path() {
     let server = script::Script::start("127.0.0.1:0").await;
@@ -574,14 +574,14 @@ async fn what_was_fetched_ahead_comes_at_the_pace_of_the_path() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::new();
     http.get(gateway.url("/live/v.m3u8")).send().await.unwrap();
-    // One is asked for, and the other is there before the player asks.
+    // One is requested, and the other is there before the player asks.
     let response = http.get(gateway.url("/live/0.mp4")).send().await.unwrap();
     assert!(response.bytes().await.unwrap() == segments[0]);
     stats.wait_for(|stats| stats.segments_verified >= 2).await.unwrap();
     let asked = std::time::Instant::now();
     let response = http.get(gateway.url("/live/1.mp4")).send().await.unwrap();
     assert!(response.bytes().await.unwrap() == segments[1]);
-    // It took more than 640 ms to come; at the speed of loopback it is one.
+    // It took over 640 ms to arrive; without pacing it would be sent in one.
     assert!(asked.elapsed() > Duration::from_millis(250), "{:?}", asked.elapsed());
 }
 

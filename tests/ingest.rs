@@ -1,5 +1,5 @@
-//! Origins, directories, the store and publishing points together: what a path is answered with, and what faults of an origin
-//! become.
+//! Origins, directories, the store and publishing points together: the answers for paths, and the
+//! results of an origin's faults.
 
 #[path = "ingest/origin.rs"]
 mod origin;
@@ -26,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PART: usize = 64 << 10;
 
-/// A library with what it stands on.
+/// A library with its store and metrics.
 struct Server {
     library: Library,
     store: Store,
@@ -34,7 +34,7 @@ struct Server {
     _thread: device::Thread,
 }
 
-/// What a test may want otherwise.
+/// Settings that tests change.
 struct Options {
     store: ByteSize,
     ingest: ingest::Config,
@@ -76,7 +76,7 @@ impl Server {
         tokio::time::timeout(PATIENCE, self.library.resolve(path, offset, AskedBy::default())).await.expect("an answer in time")
     }
 
-    /// The sum of a counter or gauge over the series that have this label value, or all.
+    /// The sum of a counter or gauge over the series with this label value, or over all.
     fn metric(&self, name: &str, value: Option<&str>) -> u64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no metric {name}"));
@@ -96,7 +96,7 @@ fn directory(root: &Path) -> stream::Config {
     stream::Config { directory: Some(root.to_owned()), timeout: Duration::from_secs(20), ..stream::Config::default() }
 }
 
-/// Bytes that are the same nowhere else.
+/// Bytes that differ for each name.
 fn noise(name: &str, length: usize) -> Bytes {
     let mut bytes = vec![0; length];
     blake3::Hasher::new().update(name.as_bytes()).finalize_xof().fill(&mut bytes);
@@ -117,7 +117,7 @@ fn assert_coded(resolved: &Resolved, bytes: &[u8]) {
     assert_eq!((resolved.id, resolved.length), (SegmentId::of(bytes), bytes.len() as u64));
 }
 
-/// Waits for what another task does.
+/// Waits for the work of another task.
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -345,7 +345,7 @@ async fn large_objects_come_in_parts_of_one_version() {
     let refusal = server.resolve("/live/film.mp4", bytes.len() as u64).await.unwrap_err();
     assert_eq!((refusal.code, origin.asked("/base/film.mp4").len()), (RefusalCode::Unknown, 3));
 
-    // The object changes; the part that has to be fetched again gives it away.
+    // The object changes, which shows at the part that is fetched again.
     let other = noise("other", 2 * PART + 30_000);
     origin.put("/base/film.mp4", other.clone());
     let coding = server.library.find(&ids[1], None).unwrap().lease.shape.coding();
@@ -455,7 +455,7 @@ async fn a_playlist_outlives_a_short_fault_of_the_origin() {
     assert_eq!(refusal.code, RefusalCode::Origin);
 }
 
-/// What a viewer brings about is told once, with where it comes from.
+/// A fault that a viewer triggers is logged once, with its source.
 #[tokio::test]
 async fn a_playlist_that_stands_still_is_in_the_log() {
     let lines = Lines::default();
@@ -592,7 +592,7 @@ async fn the_live_edge_is_fetched_announced_and_let_go() {
     assert!(server.metric("ncserverd_store_evictions_total", Some("expired")) >= 1);
 }
 
-/// An origin that takes no notice of queries, and a peer that asks with many.
+/// An origin that ignores queries, and a peer that uses many.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_playlist_of_a_path_is_followed_whatever_a_peer_asks_for() {
     let origin = Origin::start().await;
@@ -649,7 +649,7 @@ async fn what_peers_hold_is_never_evicted() {
     for name in ["a", "b", "c"] {
         origin.put(&format!("/base/{name}.ts"), noise(name, 60_000));
     }
-    // Room for two in the three quarters that those may hold, and not for three in all of it.
+    // The three quarters for held segments have room for two, the whole store not for three.
     let server = Server::start_with(http(&origin), Options { store: ByteSize::kib(165), ..Options::default() }).await;
     let a = server.resolve("/live/a.ts", 0).await.unwrap();
     let b = server.resolve("/live/b.ts", 0).await.unwrap();
@@ -686,7 +686,7 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     let applied = server.library.apply(&streams).await.unwrap();
     assert_eq!((applied.added, applied.changed), (vec!["more".to_owned()], vec!["live".to_owned()]));
     let Body::Coded(b) = server.resolve("/live/b.ts", 0).await.unwrap().body else { panic!("a segment") };
-    // A segment of 60,000 bytes has three generations of 16 KiB or more.
+    // A segment of 60,000 bytes has three generations of at least 16 KiB.
     assert_eq!((a.lease.shape.n_max(), b.lease.shape.n_max()), (5, 2));
     assert_eq!(origin.asked("/base/a.ts").len(), 1);
     server.resolve("/live/a.ts", 0).await.unwrap();
@@ -698,7 +698,7 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     for held in [&a, &b] {
         assert!(server.library.find(&held.lease.id, None).is_none(), "nor by its id, though somebody uses it");
     }
-    // The same bytes in a stream that is there.
+    // The same bytes in a stream that exists.
     assert_coded(&server.resolve("/more/a.ts", 0).await.unwrap(), &noise("a", 60_000));
     assert!(server.library.find(&a.lease.id, None).is_some() && server.library.find(&b.lease.id, None).is_none());
     drop((a, b));
@@ -706,7 +706,7 @@ async fn a_new_configuration_is_taken_whole_or_not_at_all() {
     assert!(matches!(end, Err(tokio::sync::broadcast::error::RecvError::Closed)));
 }
 
-/// A segment that is fetched while its stream goes.
+/// A segment that is being fetched while its stream is removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_in_for_a_stream_that_has_gone_is_nobodys() {
     let origin = Origin::start().await;
@@ -720,7 +720,7 @@ async fn what_comes_in_for_a_stream_that_has_gone_is_nobodys() {
     assert!(server.library.find(&SegmentId::of(&noise("slow", 60_000)), None).is_none());
 }
 
-/// On the test's own thread, so that what is logged there is its own.
+/// On the test's own thread, so that it captures only its own log.
 #[tokio::test]
 async fn what_peers_ask_for_does_not_flood_the_log() {
     let lines = Lines::default();
@@ -745,7 +745,7 @@ async fn what_peers_ask_for_does_not_flood_the_log() {
     assert!(written.lines().count() < 20, "{} lines", written.lines().count());
 }
 
-/// What is logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -819,20 +819,20 @@ async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
     for part in bytes.chunks(10_000) {
         file.write_all(part).unwrap();
         file.flush().unwrap();
-        // Longer than it takes a file to settle that nobody has open.
+        // Longer than a file that nobody has open takes to settle.
         tokio::time::sleep(Duration::from_millis(900)).await;
         assert!(announced.try_recv().is_err(), "it is still open");
     }
     drop(file);
     let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
     assert_coded(&resolved, &bytes);
-    // Who asked while it was written got all of it, or was told to come back.
+    // A request during the write got all of it, or was told to retry.
     match early.await.unwrap() {
         Ok(resolved) => assert_coded(&resolved, &bytes),
         Err(refusal) => assert!(refusal.retry_after.is_some(), "{refusal:?}"),
     }
 
-    // The same name again, with other bytes.
+    // The same name with other bytes.
     let other = noise("again", 30_000);
     std::fs::write(&name, &other).unwrap();
     let resolved = tokio::time::timeout(PATIENCE, announced.recv()).await.unwrap().unwrap();
@@ -840,7 +840,7 @@ async fn a_file_is_announced_when_its_slow_writer_has_closed_it() {
     assert_coded(&server.resolve("/live/slow.ts", 0).await.unwrap(), &other);
 }
 
-/// The kernel tells of a link that it was made, and of nothing that follows.
+/// The kernel reports the creation of a link, and nothing after that.
 #[tokio::test(flavor = "multi_thread")]
 async fn links_that_are_made_while_a_directory_is_watched_are_served() {
     let root = tempfile::tempdir().unwrap();
@@ -862,7 +862,7 @@ async fn links_that_are_made_while_a_directory_is_watched_are_served() {
     assert_coded(&server.resolve("/live/open.ts", 0).await.unwrap(), &noise("slow", 20_000));
 }
 
-/// Not with the stream's timeout over and over: whoever asks hears it in time.
+/// The stream's timeout does not repeat over and over: the client is answered in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_held_open_is_refused_as_what_it_is() {
     let root = tempfile::tempdir().unwrap();
@@ -901,7 +901,7 @@ async fn a_live_playlist_in_a_directory_governs_its_segments() {
     while next().await != "/live/seg3.ts" {}
     std::fs::remove_file(root.path().join("seg0.ts")).unwrap();
     put("live.m3u8", playlist(2, 3).as_bytes());
-    // A playlist may be ahead of its files.
+    // A playlist may name files before they exist.
     tokio::time::sleep(Duration::from_millis(100)).await;
     put("seg4.ts", &noise("d4", 9000));
     while next().await != "/live/seg4.ts" {}
@@ -924,7 +924,7 @@ async fn links_do_not_lead_out_of_a_directory() {
         assert_eq!(server.resolve(path, 0).await.unwrap_err().code, RefusalCode::Unknown, "{path}");
     }
     assert_eq!(server.store.usage(store::index::Tier::Host).1, 0);
-    // A link that stays inside is as good as a file.
+    // A link to a file inside the directory is served like a file.
     let inside = noise("inside", 9000);
     std::fs::write(root.path().join("inside.ts"), &inside).unwrap();
     std::os::unix::fs::symlink("inside.ts", root.path().join("link.ts")).unwrap();
@@ -960,7 +960,7 @@ async fn an_answer_is_issued_anew_when_the_origin_confirms_it_and_signed_once() 
     assert_eq!(server.metric("ncserverd_ingest_not_modified_total", Some("http")), 2);
 }
 
-/// The file is one, and the names that it is asked for by are many.
+/// One file that is requested under many names.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_signed_bears_the_name_that_was_asked_for() {
     let root = tempfile::tempdir().unwrap();
@@ -995,7 +995,7 @@ async fn what_is_signed_bears_the_name_that_was_asked_for() {
     assert!(signatures.iter().all(|signature| signature.issued_ms == signatures[0].issued_ms));
 }
 
-/// What programs leave in a directory beside what they publish is answered as what is not there.
+/// Hidden and temporary files in a directory are answered as missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_for_the_public_is_not_there() {
     let root = tempfile::tempdir().unwrap();
@@ -1039,7 +1039,7 @@ async fn what_is_not_for_the_public_is_not_there() {
     for name in public {
         assert_coded(&server.resolve(&format!("/live/{name}"), 0).await.unwrap(), &noise(name, 9000));
     }
-    // Nor is it announced when it changes, or is written while the server looks on.
+    // Nor are they announced when they change, or are written while the server watches.
     for name in private {
         put(name);
         std::fs::write(root.path().join(name), noise("again", 9500)).unwrap();
@@ -1057,7 +1057,7 @@ async fn what_is_not_for_the_public_is_not_there() {
     assert!(held.is_none(), "fetched ahead");
 }
 
-/// A pipe that nobody writes to holds nobody up, a socket neither.
+/// A pipe without a writer delays nobody, nor does a socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_regular_files_are_objects() {
     let root = tempfile::tempdir().unwrap();
@@ -1077,7 +1077,7 @@ async fn only_regular_files_are_objects() {
     let answers =
         [ask("pipe.ts").await, ask("socket.ts").await, ask("zero.ts").await, ask("link.ts").await, ask("directory.ts").await];
     let seg = ask("seg.ts").await;
-    // So that the test ends where a thread waits for a writer.
+    // Lets the test end even if a thread waits for a writer.
     if let Ok(writer) =
         rustix::fs::open(&pipe, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK, rustix::fs::Mode::empty())
     {
@@ -1090,7 +1090,7 @@ async fn only_regular_files_are_objects() {
     assert_coded(&seg.unwrap().unwrap(), &noise("seg", 9000));
 }
 
-/// One answer for every connection, as it is written here.
+/// Sends these bytes as the answer on every connection.
 async fn raw_origin(answer: &'static [u8]) -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -1119,7 +1119,7 @@ async fn an_answer_that_is_framed_twice_is_refused() {
             let refusal = server.resolve(path, 0).await.expect_err(&String::from_utf8_lossy(answer));
             assert_eq!(refusal.code, RefusalCode::Origin, "{}: {refusal:?}", String::from_utf8_lossy(answer));
         }
-        // By its head alone, each time.
+        // Each time because of the header alone.
         let refused = |kind| server.metric("ncserverd_ingest_errors_total", kind);
         let (all, by_length) = (refused(None), refused(Some("length")));
         assert!(all >= 2 && by_length >= all, "{by_length} of {all}: {}", String::from_utf8_lossy(answer));
@@ -1127,7 +1127,7 @@ async fn an_answer_that_is_framed_twice_is_refused() {
     }
 }
 
-/// What a peer would refuse never gets into a META.
+/// What peers would refuse never gets into a META.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_media_type_is_made_fit_to_travel() {
     let long = format!("video/{}", "x".repeat(300));
@@ -1146,7 +1146,7 @@ async fn a_media_type_is_made_fit_to_travel() {
     }
 }
 
-/// The origin says that nothing has changed, and sends other bytes.
+/// The origin reports no change, but sends other bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_bytes_under_the_same_tag_are_not_put_together() {
     let origin = Origin::start().await;
@@ -1157,7 +1157,7 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
     put("one");
     origin.put("/base/other.ts", noise("other", PART));
     origin.put("/base/another.ts", noise("another", PART));
-    // Each part has its tree besides.
+    // Each part also needs room for its tree.
     let store = ByteSize::b(2 * PART as u64 + 1024);
     let server = Server::start_with(http(&origin), Options { store, ..Options::default() }).await;
     let first = server.resolve("/live/big.ts", 0).await.unwrap();
@@ -1166,7 +1166,7 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
     assert_eq!(origin.asked("/base/big.ts")[1].headers["if-range"], "\"same\"");
     let (version, id) = (first.version, first.id);
     drop((first, second));
-    // Both parts are evicted, and the bytes are others when the first comes again.
+    // Both parts are evicted, and the bytes differ when the first is fetched again.
     for path in ["/live/other.ts", "/live/another.ts"] {
         drop(server.resolve(path, 0).await.unwrap());
     }
@@ -1178,7 +1178,7 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
     assert_eq!(server.metric("ncserverd_stream_changed_objects_total", None), 1);
 }
 
-/// A fault that lies with the origin is said once, with the URL and the status, counted, and told to the viewer as what it is.
+/// An origin's Retry-After is passed on to the viewer, and respected.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_is_busy_says_when_to_come_again() {
     let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";

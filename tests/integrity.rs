@@ -1,5 +1,5 @@
-//! What a server proves of its streams to a bare connection: signatures of metadata, hashes of blocks, checksums of rows; and what a relay
-//! passes on of it.
+//! What a server proves about its streams to a plain connection: signatures of metadata, hashes of
+//! blocks, checksums of rows; and what a relay passes on of these.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,7 +42,7 @@ fn bytes(seed: u8, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A server of one origin with a stream `live` that is signed, and one, `plain`, that is not.
+/// A server of one origin with a signed stream `live` and an unsigned one, `plain`.
 struct Place {
     server: Server,
     config: config::Config,
@@ -88,7 +88,7 @@ async fn origin() -> Origin {
     origin
 }
 
-/// A connection past both HELLOs.
+/// A connection that has exchanged HELLOs.
 struct Visitor {
     connection: Connection,
     _endpoint: Endpoint,
@@ -139,7 +139,7 @@ impl Visitor {
         }
     }
 
-    /// What comes on the next stream, and what it says that it is.
+    /// The head and the content of the next stream.
     async fn stream(&mut self) -> (StreamHead, Bytes) {
         let mut stream = tokio::time::timeout(PATIENCE, self.connection.accept_uni()).await.expect("a stream in time").unwrap();
         let all = tokio::time::timeout(PATIENCE, stream.read_to_end(1 << 20)).await.expect("its end in time").unwrap();
@@ -239,7 +239,7 @@ fn openssl_reads_the_key_that_a_server_makes_by_the_command_of_the_manual() {
     };
     let (printed, said) = run(command);
     assert_eq!(printed, key.to_string(), "{said}");
-    // The key of RFC 8032, section 7.1, test 1, with its public half, as servers wrote it before.
+    // The key of RFC 8032, section 7.1, test 1, with its public half, as older servers wrote it.
     let older = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
     std::fs::write(directory.path().join("live.pem"), older).unwrap();
     let conversion = manual.lines().find(|line| line.contains("-out live-new.pem")).expect("the conversion");
@@ -273,7 +273,7 @@ async fn what_replicas_say_is_signed_by_the_key_of_the_stream() {
             at_one.stream().await;
         }
     }
-    // Asking again for what is held takes no new signature.
+    // Another GET for a held segment needs no new signature.
     let before = one.value("ncserverd_stream_signatures_total", "metadata");
     assert_eq!(at_one.get("/live/a.ts").await.signature, at_one.get("/live/a.ts").await.signature);
     assert_eq!(one.value("ncserverd_stream_signatures_total", "metadata"), before);
@@ -292,7 +292,7 @@ async fn a_newer_playlist_is_issued_later_and_news_is_signed() {
     let newer = format!("{PLAYLIST}#EXTINF:1.0,\nb.ts\n");
     origin.put("/live/b.ts", bytes(3, 50_000).into());
     origin.put("/live/index.m3u8", newer.clone().into());
-    // The first segment was announced, or was not, before the subscription.
+    // The first segment may have been announced before the subscription.
     let news = loop {
         match visitor.hear().await {
             Message::Meta(meta) if meta.path == "/live/b.ts" => break meta,
@@ -325,7 +325,7 @@ async fn hashes_prove_each_source_block() {
         wrong[0] ^= 1;
         assert!(!hashes.fit(index, &wrong, 1088), "block {index}");
     }
-    // Of what there is no signature, and of what is not there, there are none.
+    // Unsigned and unknown segments have no hashes.
     let plain = visitor.get("/plain/short.vtt").await;
     for segment in [plain.id, SegmentId::of(b"nothing")] {
         assert_eq!(visitor.no_hashes(segment).await.code, RefusalCode::Unknown);
@@ -407,7 +407,7 @@ async fn reports_of_wrong_blocks_are_counted() {
     assert_eq!((count("heard"), count("ignored")), (8.0, 12.0));
 }
 
-/// A server of one origin with unsigned streams of these names, each cut and coded in its own way.
+/// A server of one origin with unsigned streams of these names, each cut and coded differently.
 async fn serve(origin: &Origin, streams: &[(&str, u16, CodecName)]) -> (Server, peer::Server) {
     let mut config = config::Config::default();
     config.endpoint.listen = vec![LOOPBACK];
@@ -431,7 +431,7 @@ async fn read(client: &peer::Client, path: &str) -> Vec<u8> {
     tokio::time::timeout(PATIENCE, client.open(path, None).await.unwrap().read_to_end()).await.expect("it comes in time").unwrap()
 }
 
-/// An id is that of the bytes: who asks for blocks says whose.
+/// A segment id depends on the bytes only, so requests also name the coding.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_bytes_in_two_streams_are_served_as_each_codes_them() {
     let origin = origin().await;
@@ -447,7 +447,7 @@ async fn the_same_bytes_in_two_streams_are_served_as_each_codes_them() {
     }
     assert_eq!(shapes.len(), 3);
     for (name, ..) in streams {
-        // Each by somebody who has nothing yet.
+        // Each with a new client.
         let client = peer::Client::connect(peer::Config::new(at.clone(), Trust::System)).await.unwrap();
         assert!(read(&client, &format!("/{name}/a.ts")).await == bytes(1, 100_001), "{name}");
         let stats = client.stats().borrow().clone();
@@ -455,14 +455,15 @@ async fn the_same_bytes_in_two_streams_are_served_as_each_codes_them() {
     }
 }
 
-/// Two honest servers may have the same bytes in different shapes. Neither is blamed for what the other calls right.
+/// Two honest servers may hold the same bytes in different shapes. Neither is blamed for blocks
+/// that are right in its own shape.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_codes_the_same_bytes_in_another_way_is_not_blamed() {
     let origin = origin().await;
     for (n_max, codec) in [(16, CodecName::Rlnc), (32, CodecName::Rs)] {
         let (_one, one) = serve(&origin, &[("live", 32, CodecName::Rlnc)]).await;
         let (_other, other) = serve(&origin, &[("live", n_max, codec)]).await;
-        // The other holds the segment by the time at which it is asked for it.
+        // So that the other already holds the segment when it is requested.
         let alone = peer::Client::connect(peer::Config::new(other.clone(), Trust::System)).await.unwrap();
         assert!(read(&alone, "/live/a.ts").await == bytes(1, 100_001));
         let config = peer::Config { servers: vec![one.clone(), other], ..peer::Config::new(one, Trust::System) };
@@ -492,13 +493,13 @@ async fn a_key_comes_and_changes_while_the_server_runs() {
     assert_eq!(StreamKey::of(&visitor.get("/live/a.ts").await), Some(old));
     place.server.apply(&place.config).await.unwrap();
     assert_eq!(StreamKey::of(&visitor.get("/live/a.ts").await), Some(new));
-    // What was held without hashes has some now.
+    // Segments that were held without hashes have some now.
     let after = visitor.get("/plain/a.ts").await;
     let key = SigningKey::from_pem(&std::fs::read(&made).unwrap()).unwrap().public();
     assert_eq!((after.id, StreamKey::of(&after)), (before.id, Some(key)));
     let hashes = visitor.hashes(after.id).await;
     assert!(BlockHashes::checked(hashes, &shape(&after), &after.signature.unwrap().blocks).is_some());
-    // What is no key changes nothing.
+    // A file without a key changes nothing.
     std::fs::write(&path, "nothing").unwrap();
     let error = place.server.apply(&place.config).await.unwrap_err().to_string();
     assert!(error.contains("stream `live`: signing_key: cannot use"), "{error}");

@@ -1,4 +1,5 @@
-//! The data path over real sockets without an origin: store, device, ring, encoder and session on one side, a client on the other.
+//! The data path over real sockets without an origin: store, device, ring, encoder and session on
+//! one side, a client on the other.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,12 +35,12 @@ struct Server {
     _device: device::Thread,
 }
 
-/// A server that holds these objects, cut in this way.
+/// A server of these objects, cut like this.
 async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_pass: FirstPass, ring: ring::Config) -> Server {
     serve_at(endpoint::Config::default(), objects, block_bytes, n_max, first_pass, ring).await
 }
 
-/// The same with other rules for who may connect.
+/// The same with other connection settings.
 async fn serve_at(
     endpoint: endpoint::Config,
     objects: &[(&str, Vec<u8>)],
@@ -52,7 +53,7 @@ async fn serve_at(
     serve_placed(endpoint, objects, block_bytes, n_max, placement, ring).await
 }
 
-/// The same for objects placed in this way. Listens on a port of the system's choice.
+/// The same with this placement. Listens on a port that the system chooses.
 async fn serve_placed(
     endpoint: endpoint::Config,
     objects: &[(&str, Vec<u8>)],
@@ -64,7 +65,7 @@ async fn serve_placed(
     serve_coded(endpoint, objects, (block_bytes, n_max, Codec::Rlnc), placement, ring).await
 }
 
-/// The same for objects that are coded so.
+/// The same with this code.
 async fn serve_coded(
     endpoint: endpoint::Config,
     objects: &[(&str, Vec<u8>)],
@@ -161,7 +162,7 @@ async fn connect(server: &Server) -> peer::Client {
     connect_at(server, server.address, None).await
 }
 
-/// By another way, and with what decodes.
+/// By this address, with this device for decoding.
 async fn connect_at(server: &Server, address: SocketAddr, device: Option<device::Device>) -> peer::Client {
     let config = peer::Config::new(address.to_string().parse().unwrap(), Trust::Fingerprint(server.fingerprint));
     peer::Client::connect(peer::Config { device, ..config }).await.unwrap()
@@ -188,7 +189,7 @@ fn value(registry: &Registry, name: &str) -> f64 {
     family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
 }
 
-/// Of all series with this label.
+/// The sum of all series with this label.
 fn labelled(registry: &Registry, name: &str, label: &str) -> f64 {
     let families = registry.gather();
     let family = families.iter().find(|family| family.name() == name).expect("the series is there");
@@ -227,8 +228,8 @@ async fn source_blocks_arrive_where_the_stream_wants_them_first() {
     }
 }
 
-/// Over streams (4,096 bytes, and 1,088 with 128 coefficients at first) and datagrams, for one session or two a block, with source
-/// blocks first, and with generations too short for the weight.
+/// Over streams (4,096 bytes, and 1,088 with 128 coefficients at first) and datagrams, each block
+/// for one or two sessions, with source blocks first, and with generations shorter than the weight.
 #[tokio::test(flavor = "multi_thread")]
 async fn sparse_rows_arrive_over_streams_and_datagrams() {
     for (block_bytes, n_max, first_pass, max_reuse) in [
@@ -252,7 +253,7 @@ async fn sparse_rows_arrive_over_streams_and_datagrams() {
         assert_eq!(made("coded") > 0.0, n_max < 15, "k = {block_bytes}, n = {n_max}");
         assert!(first_pass == FirstPass::Systematic || (made("sparse") > 0.0) == (n_max > 15), "k = {block_bytes}, n = {n_max}");
         let sent = |route| labelled(&server.registry, "ncserverd_session_sent_blocks_total", route) > 0.0;
-        // Where path MTU discovery decides, both ways are possible.
+        // Otherwise both routes are possible, depending on path MTU discovery.
         let expected = [(4096, 128, [false, true]), (1088, 64, [true, false]), (64, 1024, [true, false])];
         let expected = expected.into_iter().find(|known| (known.0, known.1) == (block_bytes, n_max));
         assert!(expected.is_none_or(|known| known.2 == [sent("datagram"), sent("stream")]), "k = {block_bytes}, n = {n_max}");
@@ -260,8 +261,8 @@ async fn sparse_rows_arrive_over_streams_and_datagrams() {
     }
 }
 
-/// Each code over streams and datagrams, through a path that loses, for two peers of a small ring whose blocks serve one session or
-/// more: a peer that decodes by itself, and one with a device.
+/// Each code over streams and datagrams, on a lossy path, for two peers of a small ring whose
+/// blocks serve one session or more: one peer decodes by itself, the other has a device.
 #[tokio::test(flavor = "multi_thread")]
 async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
     let bytes = clip(700_001);
@@ -293,7 +294,7 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
         let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
         assert!(made("source") >= 2.0 * (700_001.0 / f64::from(block_bytes)), "{name}");
         assert_eq!((made("coded"), made("sparse")), (0.0, 0.0), "{name}");
-        // On streams nothing is lost, and source blocks are all that is sent.
+        // On streams nothing is lost, and only source blocks are sent.
         let repair = if codec == Codec::RaptorQ { "repair" } else { "parity" };
         assert_eq!(made(repair) > 0.0, block_bytes < 4096, "{name}");
         for stats in [with.stats().borrow().clone(), without.stats().borrow().clone()] {
@@ -303,7 +304,8 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
     }
 }
 
-/// A peer of before there were other codes, whose HELLO is empty: it is told by name what it lacks, and its connection goes on.
+/// An old peer that knows no other codes, and sends an empty HELLO, is told the name of the missing
+/// code, and its connection stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_peer_is_told_which_code_it_does_not_speak() {
     for (codec, name) in [(Codec::ReedSolomon { parity: 4 }, "Reed-Solomon"), (Codec::RaptorQ, "RaptorQ")] {
@@ -335,8 +337,8 @@ async fn an_older_peer_is_told_which_code_it_does_not_speak() {
     }
 }
 
-/// With source blocks and without, through a path that loses: the same bytes as without a device, and no generation here that needed
-/// decoding.
+/// With and without source blocks, on a lossy path: the bytes are the same as without a device, and
+/// without source blocks the device decodes every generation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_decodes_what_a_peer_gathers() {
     let bytes = clip(3_000_001);
@@ -363,7 +365,7 @@ async fn a_device_decodes_what_a_peer_gathers() {
     }
 }
 
-/// A device that ends under the peer's hands costs no bytes.
+/// A device that ends while the peer uses it costs no bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_device_leaves_undone_is_decoded_by_the_peer() {
     let bytes = clip(2_000_001);
@@ -417,7 +419,7 @@ async fn what_is_not_there_is_refused() {
     );
 }
 
-/// A server with one small object and other rules for who may connect.
+/// A server of one small object, with other connection settings.
 async fn serve_small(endpoint: endpoint::Config) -> Server {
     serve_at(endpoint, &[("/a/b", clip(50_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await
 }

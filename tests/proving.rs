@@ -1,4 +1,5 @@
-//! A stream over the prime field through real programs: a server, a relay that lies, an honest relay behind both, and a viewer.
+//! A stream over the prime field through real programs: a server, a polluting relay, an honest
+//! relay of both, and a viewer.
 
 #[path = "client/script.rs"]
 #[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
@@ -33,7 +34,7 @@ const SETTINGS: [&str; 9] = [
     "ingest.rescan=50ms",
 ];
 
-/// Waits until a series is what it should be.
+/// Waits until a series has the right value.
 async fn until(at: SocketAddr, name: &str, is_right: impl Fn(f64) -> bool) {
     let end = Instant::now() + PATIENCE;
     while !metric(at, name).is_some_and(&is_right) {
@@ -66,7 +67,7 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     let [address, fingerprint] = server.says(["ncpeer gateway ncs://", "--fingerprint "]);
     let server_url = format!("ncs://{address}#{fingerprint}");
 
-    // It passes on what the stream's key has signed, the hashes too, and wrong blocks.
+    // It passes on what the stream's key has signed, including hashes, and sends wrong blocks.
     let signing = std::sync::Arc::new(SigningKey::from_pem(&std::fs::read(&key).unwrap()).unwrap());
     let liar = Script::start("127.0.0.1:0").await;
     liar.code_with(Codec::RlncQ { group: HashGroup::P1024 });
@@ -83,7 +84,7 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     let relay_metrics = metrics_of(&relay);
     let [relay_url] = relay.says(["relays at "]);
 
-    // Both are drawn on from the first block on.
+    // Both are used from the first block on.
     let end = Instant::now() + PATIENCE;
     while liar.seen().connections == 0 {
         assert!(Instant::now() < end, "the relay does not connect to the liar");
@@ -91,7 +92,7 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
 
-    // Behind the relay nobody has anything to find.
+    // Behind the relay there is nothing left to find.
     let out = state.path().join("out.ts");
     let mut command = Command::new(program("ncpeer"));
     command.env_clear().args(["fetch", &relay_url, "/live/a.ts", "--key", &signing.public().to_string()]);

@@ -1,4 +1,5 @@
-//! Programs that outlive each other: a gateway before its server, servers that are killed and started again.
+//! Programs that survive each other: a gateway before its server starts, servers that are killed
+//! and restarted.
 
 mod program;
 #[expect(dead_code, reason = "shared with the tests of attacks, which need more of it")]
@@ -22,7 +23,8 @@ use tempfile::TempDir;
 
 const FILE_BYTES: usize = 3_000_000;
 
-/// What a server keeps when it is killed: its directory of state, its port and what it publishes as stream `media`.
+/// What remains of a server that is killed: its state directory, its port, and what it publishes as
+/// stream `media`.
 struct Place {
     directory: TempDir,
     url: String,
@@ -30,7 +32,7 @@ struct Place {
 }
 
 impl Place {
-    /// Has a server make its certificate and choose a port, and ends it.
+    /// Lets a server make its certificate and choose a port, then ends it.
     fn new() -> Self {
         let directory = TempDir::new().unwrap();
         fs::create_dir(directory.path().join("media")).unwrap();
@@ -48,7 +50,7 @@ impl Place {
         bytes
     }
 
-    /// Starts the server, with these arguments besides.
+    /// Starts the server with these further arguments.
     fn server(&self, arguments: &[&str]) -> Program {
         let here = self.directory.path();
         let media = format!("media={}", here.join("media").display());
@@ -66,7 +68,7 @@ impl Place {
     }
 }
 
-/// Status and body of an answer; a connection that ends early is a status of 0.
+/// Status and body of an answer; a connection that ends early gives status 0.
 fn get(place: &str, path: &str) -> (u16, Vec<u8>) {
     let address = place.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
@@ -79,7 +81,7 @@ fn get(place: &str, path: &str) -> (u16, Vec<u8>) {
     (status, answer.split_off(end + 4))
 }
 
-/// Waits until something has come about.
+/// Waits until something has happened.
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is() {
@@ -98,7 +100,7 @@ fn a_gateway_waits_for_its_server_and_says_so() {
         let at = at.clone();
         move || get(&at, "/media/file.bin")
     });
-    // The request is under way before there is a server.
+    // The request is pending before there is a server.
     thread::sleep(Duration::from_millis(500));
     let _server = place.server(&[]);
     gateway.says(["answers"]);
@@ -154,7 +156,8 @@ fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
     }
 }
 
-/// SIGKILL: nobody is told. The bound is generous, for a machine that does much else; `make bench-recovery` has the figures.
+/// SIGKILL: no peer is told. The bound is generous, for busy machines; `make bench-recovery`
+/// measures.
 #[test]
 fn a_gateway_is_back_soon_after_its_server_was_killed() {
     let place = Place::new();
@@ -163,7 +166,7 @@ fn a_gateway_is_back_soon_after_its_server_was_killed() {
     let gateway = Program::start(&mut place.peer("gateway", &["--listen", "127.0.0.1:0", "-v"]));
     let [at] = gateway.says(["is served at "]);
     assert_eq!(get(&at, "/media/file.bin").0, 200);
-    // A name that no cache has.
+    // A name that is in no cache.
     fs::write(place.directory.path().join("media/other.bin"), Place::bytes()).unwrap();
     drop(server);
     thread::sleep(Duration::from_secs(3));
@@ -174,7 +177,8 @@ fn a_gateway_is_back_soon_after_its_server_was_killed() {
     assert!(back.elapsed() < Duration::from_secs(5), "{:?}: {}", back.elapsed(), gateway.said());
 }
 
-/// Times from a server's return to the first byte through a gateway, ten kills: `make bench-recovery`.
+/// Times from a server's return to the first byte through a gateway, for ten kills: `make
+/// bench-recovery`.
 #[test]
 #[ignore = "measures, and takes two minutes"]
 fn times_to_recovery() {
@@ -185,7 +189,7 @@ fn times_to_recovery() {
     let [at] = gateway.says(["is served at "]);
     println!("| kill | server back after | first byte after that |\n|---|---|---|");
     for kill in 1..=10 {
-        // Names that no cache has, asked for before the kill and while the server is gone.
+        // Names that are in no cache, requested before the kill and while the server is gone.
         let names = [format!("before{kill}.bin"), format!("after{kill}.bin")];
         names.iter().for_each(|name| fs::write(place.directory.path().join("media").join(name), Place::bytes()).unwrap());
         assert_eq!(get(&at, &format!("/media/{}", names[0])).0, 200);
@@ -204,12 +208,12 @@ fn times_to_recovery() {
         let back = Instant::now();
         let after = player.join().unwrap().saturating_duration_since(back);
         println!("| {kill} | {:.2} s | {} ms |", (back - gone).as_secs_f64(), after.as_millis());
-        // A server that lives for less than ten seconds is not taken for a good one.
+        // A server that has run for less than ten seconds is not considered reliable.
         thread::sleep(Duration::from_secs(8));
     }
 }
 
-/// When the first byte of an object comes.
+/// When the first byte of an object arrives.
 fn first_byte(place: &str, path: &str) -> Instant {
     let address = place.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
@@ -221,7 +225,8 @@ fn first_byte(place: &str, path: &str) -> Instant {
     Instant::now()
 }
 
-/// A peer of a server that was killed hears of its successor that its connection is gone, as soon as it says something.
+/// A peer of a killed server learns from the new one that its connection is gone, as soon as it
+/// sends something.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_server_resets_the_connections_of_before() {
     let place = Place::new();
@@ -235,10 +240,10 @@ async fn a_restarted_server_resets_the_connections_of_before() {
     let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = place.url.trim_start_matches("ncs://").parse().unwrap();
     let connection = endpoint.connect_with(config, address, "localhost").unwrap().await.unwrap();
-    // The server waits for its first stream for 10 s.
+    // The server waits 10 s for its first stream.
     drop(server);
     let _server = place.server(&[]);
-    // Its idle timeout, which the connection has agreed on, is 15 s.
+    // The idle timeout that both sides agreed on is 15 s.
     let end = tokio::time::timeout(PATIENCE, connection.closed()).await.expect("an end");
     assert_eq!(end, ConnectionError::Reset);
     let key = place.directory.path().join("tls/ncserverd-reset.key");
@@ -256,7 +261,7 @@ fn a_fetch_goes_on_when_its_server_is_killed_and_started_again() {
     let mut fetch = Program::start(&mut place.peer("fetch", &["/media/file.bin", "-v", "-o", to.to_str().unwrap()]));
     fetch.says(["connected"]);
     thread::sleep(Duration::from_millis(700));
-    // SIGKILL: nobody is told.
+    // SIGKILL: no peer is told.
     drop(server);
     thread::sleep(Duration::from_secs(1));
     assert!(fetch.has_ended().is_none(), "{}", fetch.said());

@@ -1,7 +1,9 @@
-//! Reed-Solomon beside the real libraries: the same parity rows, the same parity bytes, and chunks of one rebuilt by the other.
+//! Reed-Solomon compared with existing libraries: the same parity rows, the same parity bytes, and
+//! each rebuilds chunks of the other.
 //!
-//! ISA-L and Jerasure are opened where they are installed (Debian: libisal2, libjerasure2); a test says what it lacks and passes, and with
-//! `NCTEST_REQUIRE_ALL=1` that is a failure. The crate `reed-solomon-erasure` is built with the tests.
+//! ISA-L and Jerasure are used if installed (Debian: libisal2, libjerasure2); otherwise a test
+//! prints what it lacks and passes, or fails with `NCTEST_REQUIRE_ALL=1`. The crate
+//! `reed-solomon-erasure` is built with the tests.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -15,7 +17,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, RngExt, SeedableRng};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
-/// Small ones, those that storage systems use, and the largest.
+/// Small ones, those of storage systems, and the largest.
 const SHAPES: [(usize, usize); 14] = [
     (1, 2),
     (1, 256),
@@ -32,7 +34,7 @@ const SHAPES: [(usize, usize); 14] = [
     (128, 256),
     (255, 256),
 ];
-/// Bytes of a chunk: of a few words, and no multiple of a vector. Jerasure wants whole words of eight.
+/// Bytes of a chunk: few words, and no multiple of a vector. Jerasure needs whole words of eight.
 const LENGTHS: [usize; 3] = [8, 1000, 4096 + 24];
 
 /// k data chunks of random bytes.
@@ -51,7 +53,7 @@ fn parity(code: &Code, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     parity
 }
 
-/// Compares our rows and parity chunks with those of a library for every shape that the matrix has.
+/// Compares our rows and parity chunks with a library's, for every shape that the matrix supports.
 fn compare(
     matrix: Matrix,
     mut rows: impl FnMut(usize, usize) -> Vec<u8>,
@@ -70,9 +72,9 @@ fn compare(
     assert!(count >= 9, "{matrix}: {count} shapes");
 }
 
-/// A library that is installed. Says so if it is not.
+/// Opens an installed library. Prints its name if it is missing.
 fn library(name: &str) -> Option<Library> {
-    // SAFETY: both libraries are plain C without anything that runs when they are loaded but the choice of functions for this processor.
+    // SAFETY: both libraries are plain C; on loading they only choose functions for this processor.
     let library = unsafe { Library::new(name) };
     if let Err(error) = &library {
         assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "everything was to run, and there is no {name}: {error}");
@@ -99,7 +101,7 @@ fn isal_makes_the_same_bytes() {
         };
         let rows = |k: usize, n: usize| {
             let mut rows = vec![0; n * k];
-            // SAFETY: room for n rows of k coefficients.
+            // SAFETY: there is room for n rows of k coefficients.
             unsafe { fill(rows.as_mut_ptr(), int(n), int(k)) };
             rows.split_off(k * k)
         };
@@ -109,7 +111,8 @@ fn isal_makes_the_same_bytes() {
             let mut parity = vec![vec![0xEE; length]; n - k];
             let sources: Vec<*const u8> = data.iter().map(Vec::as_ptr).map(<*const u8>::cast).collect();
             let outs: Vec<*mut u8> = parity.iter_mut().map(|chunk| chunk.as_mut_ptr()).collect();
-            // SAFETY: n - k rows of k coefficients with 32 bytes for each, k sources and n - k outs of `length` bytes.
+            // SAFETY: n - k rows of k coefficients with 32 bytes for each, k sources and n - k
+            // outputs of `length` bytes.
             unsafe {
                 init(int(k), int(n - k), rows.as_ptr(), tables.as_mut_ptr());
                 encode(int(length), int(k), int(n - k), tables.as_ptr(), sources.as_ptr(), outs.as_ptr());
@@ -129,8 +132,8 @@ fn jerasure_makes_the_same_bytes() {
     let (coding, encode): (Symbol<'_, CodingMatrix>, Symbol<'_, MatrixEncode>) =
         unsafe { (library.get("reed_sol_vandermonde_coding_matrix").unwrap(), library.get("jerasure_matrix_encode").unwrap()) };
     const BITS: c_int = 8;
-    // It allocates the matrix, and nobody frees the few of this test.
-    // SAFETY: it takes any k and n - k of up to 256 together.
+    // It allocates the matrix; the few of this test are never freed. SAFETY: it takes any k and n -
+    // k of up to 256 together.
     let coding = |k: usize, n: usize| unsafe { coding(int(k), int(n - k), BITS) };
     let rows = |k: usize, n: usize| {
         let matrix = coding(k, n);
@@ -144,7 +147,8 @@ fn jerasure_makes_the_same_bytes() {
         let mut parity = vec![vec![0xEE_u8; length]; n - k];
         let sources: Vec<*const c_char> = data.iter().map(|chunk| chunk.as_ptr().cast()).collect();
         let outs: Vec<*mut c_char> = parity.iter_mut().map(|chunk| chunk.as_mut_ptr().cast()).collect();
-        // SAFETY: its own matrix, k sources and n - k outs of `length` bytes, a multiple of a long.
+        // SAFETY: its own matrix, k sources and n - k outputs of `length` bytes, a multiple of a
+        // long.
         unsafe { encode(int(k), int(n - k), BITS, coding(k, n), sources.as_ptr(), outs.as_ptr(), int(length)) };
         parity
     });
@@ -159,7 +163,7 @@ fn reed_solomon_erasure_makes_the_same_bytes() {
         theirs(data.len(), n).encode(&mut chunks).unwrap();
         chunks.split_off(data.len())
     };
-    // It does not show its matrix, but what it makes of unit vectors is a column of it.
+    // It does not expose its matrix, but encoding unit vectors gives its columns.
     let rows = |k: usize, n: usize| {
         let units: Vec<Vec<u8>> = (0..k).map(|i| (0..k).map(|j| u8::from(i == j)).collect()).collect();
         encode(&units, n).concat()
@@ -167,7 +171,7 @@ fn reed_solomon_erasure_makes_the_same_bytes() {
     compare(Matrix::VandBb, rows, encode);
 }
 
-/// Ours rebuilds what it has lost, and it what we have.
+/// Each rebuilds chunks that the other has encoded.
 #[test]
 fn reed_solomon_erasure_and_ours_rebuild_each_others_chunks() {
     let mut rng = SmallRng::seed_from_u64(9);

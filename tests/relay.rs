@@ -1,4 +1,4 @@
-//! Relays between real sockets: what they pass on, and what of it before they have all of it.
+//! Relays on real sockets: what they pass on, also before they have all of it.
 
 #[path = "client/script.rs"]
 #[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A relay, how to reach it, and its series.
+/// A relay, its address, and its metrics.
 struct Station {
     relay: Relay,
     server: peer::Server,
@@ -70,12 +70,12 @@ fn server(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
     peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
 }
 
-/// A server with one stream, `live`, and the origin of it.
+/// A server with one stream, `live`, and its origin.
 async fn publish() -> (Origin, Server, peer::Server) {
     publish_with(stream::Config::default()).await
 }
 
-/// The same with a stream that is cut and coded so.
+/// The same with a stream that is cut and coded like this.
 async fn publish_with(stream: stream::Config) -> (Origin, Server, peer::Server) {
     let origin = Origin::in_memory().await.unwrap();
     let mut settings = config::Config::default();
@@ -110,7 +110,7 @@ async fn a_chain_of_relays_passes_everything_on() {
     assert_eq!(read(&viewer, "/live/list.m3u8").await.unwrap(), b"#EXTM3U\n#EXT-X-ENDLIST\n");
     assert!(matches!(read(&viewer, "/live/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
     assert!(matches!(read(&viewer, "/none/a").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
-    // What is there is not fetched again, and comes with source blocks first.
+    // What the relay holds is not fetched again, and source blocks come first.
     let asked = origin.count("/vod/a.ts");
     let other = client(first.config()).await;
     assert!(read(&other, "/live/a.ts").await.unwrap() == all);
@@ -123,7 +123,7 @@ async fn a_chain_of_relays_passes_everything_on() {
     running.drain(Duration::from_secs(1)).await;
 }
 
-/// In a chain the next segment must be under way before the last blocks of this one are there.
+/// In a chain the next segment must be requested before the last blocks of this one have arrived.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_is_fetched_as_soon_as_its_path_is_asked_for() {
     let (origin, _running, at) = publish().await;
@@ -141,7 +141,8 @@ async fn a_segment_is_fetched_as_soon_as_its_path_is_asked_for() {
     assert_eq!(viewer.stats().borrow().blocks_received, 0);
 }
 
-/// One server that sends each connection ten blocks of sixteen, then nothing: two relays have enough together, neither alone.
+/// A server sends each connection ten blocks of sixteen, then nothing: two relays together have
+/// enough, one has not.
 #[tokio::test(flavor = "multi_thread")]
 async fn relays_recode_what_they_have_before_it_is_complete() {
     let script = Script::start("127.0.0.1:0").await;
@@ -150,7 +151,7 @@ async fn relays_recode_what_they_have_before_it_is_complete() {
     script.ration(10);
     let (one, other) = (Station::start(script.config()).await, Station::start(script.config()).await);
 
-    // One alone has ten blocks to give, and gives no more.
+    // One alone has ten blocks to send.
     let alone = client(peer::Config { stall_timeout: Duration::from_secs(2), ..one.config() }).await;
     assert!(matches!(read(&alone, "/a/b").await, Err(Error::Stalled(_))));
     let stats = alone.stats().borrow().clone();
@@ -197,7 +198,7 @@ async fn datagrams_are_lost_on_every_hop() {
 async fn a_relay_keeps_to_its_budget() {
     let script = Script::start("127.0.0.1:0").await;
     let station = Station::with(script.config(), relay::Config { bytes: ByteSize::kib(250), ..relay::Config::default() }).await;
-    // Each as a peer of its own, for a peer keeps what it has.
+    // A new peer for each, because a peer keeps what it has.
     for seed in 0..5 {
         let all = bytes(seed, 100_000);
         script.publish(&format!("/a/{seed}"), &all, all.len());
@@ -206,7 +207,7 @@ async fn a_relay_keeps_to_its_budget() {
     }
     assert!(station.read("ncserverd_relay_held_bytes") <= 250.0 * 1024.0);
     assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
-    // One that is larger than all of it is not begun, and nothing else goes for it.
+    // A segment larger than the whole store is not started, and nothing is evicted for it.
     let large = bytes(9, 300_000);
     script.publish("/a/large", &large, large.len());
     let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
@@ -214,7 +215,7 @@ async fn a_relay_keeps_to_its_budget() {
     assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
 }
 
-/// Waits until something has come about.
+/// Waits until something has happened.
 async fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is() {
@@ -223,8 +224,8 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A source that answers no REQUEST for `/a/0` and `/a/1`, and a relay that has room for both and no more. Returns when it fetches them for
-/// `reader`.
+/// A source that answers no REQUEST for `/a/0` and `/a/1`, and a relay that has room for just these
+/// two. Returns when the relay fetches them for `reader`.
 async fn fill(reader: impl AsyncFn(&Station, String)) -> (Script, Station) {
     let script = Script::start("127.0.0.1:0").await;
     (0..3).for_each(|seed| script.publish(&format!("/a/{seed}"), &bytes(seed, 16 * 1024), 16 * 1024));
@@ -239,7 +240,7 @@ async fn fill(reader: impl AsyncFn(&Station, String)) -> (Script, Station) {
     (script, station)
 }
 
-/// GETs alone keep nothing in memory from those who read.
+/// GETs alone take no memory from readers.
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_that_are_only_asked_for_leave_room_for_what_is_read() {
     let (_script, station) = fill(async |station, path| {
@@ -271,7 +272,7 @@ async fn a_relay_without_room_says_so_at_readyz_until_it_has_some() {
     until("room", || !is_full()).await;
 }
 
-/// Eight connections ask for 32 paths each that the relay has to ask its far source for.
+/// Eight connections ask for 32 paths each, for which the relay must ask its distant source.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_questions_holds_up_nobody_who_asks_for_little() {
     let script = Script::start("127.0.0.1:0").await;
@@ -295,7 +296,7 @@ async fn a_crowd_of_questions_holds_up_nobody_who_asks_for_little() {
     viewer.stat("/a/b", 0, None).await.unwrap();
     let asked = script.seen().gets;
     assert!(asked < 128, "{asked} of 256 questions came first");
-    // Who leaves wishes for nothing more.
+    // A client that leaves wants nothing more.
     crowd.iter().for_each(JoinHandle::abort);
     join_all(crowd).await;
     let connections = || station.read("ncserverd_session_open_sessions");
@@ -313,7 +314,7 @@ async fn what_a_source_spoils_is_not_handed_on_as_complete() {
     script.spoil(Fault::Corrupt, 1);
     let station = Station::start(script.config()).await;
     let viewer = client(station.config()).await;
-    // The relay finds out, fetches it again, and so does the viewer if it got the bad block.
+    // The relay detects it and fetches it again, and so does the viewer if it got the bad block.
     let got = read(&viewer, "/a/b").await;
     assert!(got.is_err() || got.unwrap() == all);
     assert!(read(&client(station.config()).await, "/a/b").await.unwrap() == all);
@@ -330,7 +331,7 @@ async fn news_of_a_stream_is_passed_on() {
     for viewer in [&one, &other] {
         let mut news = viewer.subscribe("live").await.unwrap();
         let told = tokio::time::timeout(Duration::from_secs(10), news.recv());
-        // The script tells once, and so the second one hears nothing: it is subscribed all the same.
+        // The script announces once, so the second client hears nothing: it is subscribed anyway.
         match told.await {
             Ok(Some((path, meta))) => assert_eq!((path.as_str(), meta.length), ("/live/1", 20_000)),
             Ok(None) => panic!("the subscription has ended"),
@@ -339,7 +340,8 @@ async fn news_of_a_stream_is_passed_on() {
     }
 }
 
-/// The liar feeds a relay, which draws on a server, too: the relay finds it, and the viewer has nobody to blame.
+/// A polluter feeds a relay, which also uses a server: the relay finds it, and the viewer has
+/// nobody to blame.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_liar_behind_a_relay_is_found_by_the_relay() {
     let (honest, liar, key) = (Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::key());
@@ -361,7 +363,7 @@ async fn a_liar_behind_a_relay_is_found_by_the_relay() {
     tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.polluters == 1)).await.unwrap().unwrap();
     assert!(stats.borrow().sources[1].counts.is_polluter && honest.seen().blamed == Some(liar.identity()));
     assert_eq!(viewer.stats().borrow().polluters, 0);
-    // Whoever comes later gets what is right, beside a server, too.
+    // Later clients get the right bytes, also when they use the server as well.
     let both = peer::Config { servers: vec![honest.server(), station.server.clone()], ..station.config() };
     let later = client(both).await;
     assert!(read(&later, "/a/b").await.unwrap() == all);
@@ -371,7 +373,8 @@ async fn a_liar_behind_a_relay_is_found_by_the_relay() {
     assert!(station.read("ncserverd_peer_wrong_blocks_total") > 0.0);
 }
 
-/// A relay that nobody gives checksums marks what it mixes as unverified: what is wrong in it is dropped, and the relay stays.
+/// A relay that gets no checksums marks its mixed blocks as unverified: wrong ones are dropped, and
+/// the relay stays in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_relay_could_not_test_it_says_so() {
     let script = Script::start("127.0.0.1:0").await;
@@ -387,7 +390,7 @@ async fn what_a_relay_could_not_test_it_says_so() {
             || ["ncserverd_relay_recoded_blocks_total", "ncserverd_relay_unverified_blocks_total"].map(|name| station.read(name));
         let [recoded, unverified] = counts();
         assert!(recoded >= 10.0 && (gives_checks || unverified == recoded), "{unverified} of {recoded}");
-        // By now everything that has come is tested, if it can be.
+        // By now everything received has been tested, if it can be.
         let later = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
         assert!(matches!(read(&later, "/a/b").await, Err(Error::Stalled(_))));
         let [more, unverified_now] = counts();
@@ -396,20 +399,21 @@ async fn what_a_relay_could_not_test_it_says_so() {
     }
 }
 
-/// A stream over the prime field, signed by a key in this folder.
+/// A stream over the prime field, signed with a key in this folder.
 fn over_prime_field(folder: &Path) -> stream::Config {
     let signing_key = Some(folder.join("key.pem"));
     stream::Config { codec: CodecName::RlncQ, signing_key, n_max: 16, block_bytes: 1024, ..stream::Config::default() }
 }
 
-/// Blocks over the prime field cross relays, recoded before they have all of it, and source blocks come from one that has.
+/// Blocks over the prime field cross relays, recoded before they are complete; complete relays send
+/// source blocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn relays_recode_over_the_prime_field() {
     let folder = tempfile::tempdir().unwrap();
     let (origin, running, at) = publish_with(over_prime_field(folder.path())).await;
     let all = bytes(1, 200_001);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
-    // Slow enough for the relays' requests to be there long before the first of them has all of it.
+    // Slow enough for the relays' requests to arrive long before the first relay is complete.
     let slow = Direction { rate: NonZeroU32::new(200_000), ..Direction::default() };
     let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
     let link = Link::start(lossy::Config { server, seed: 1, to_server: Direction::default(), to_client: slow }).unwrap();
@@ -422,7 +426,7 @@ async fn relays_recode_over_the_prime_field() {
     assert_eq!((stats.blocks_wrong, stats.polluters, stats.segments_corrupt), (0, 0, 0), "{stats:?}");
     let recoded = [&first, &second].map(|station| station.read("ncserverd_relay_recoded_blocks_total"));
     assert!(recoded.iter().sum::<f64>() > 0.0, "{recoded:?}");
-    // Nothing is mixed that was not tested, so nothing is marked.
+    // Nothing untested is mixed, so nothing is marked.
     for station in [&first, &second] {
         assert_eq!(station.read("ncserverd_relay_unverified_blocks_total"), 0.0);
     }
@@ -440,7 +444,8 @@ async fn relays_recode_over_the_prime_field() {
     running.drain(Duration::from_secs(1)).await;
 }
 
-/// One server that sends each connection ten blocks of sixteen: two relays have enough together, in combinations that each of them has made.
+/// A server sends each connection ten blocks of sixteen: two relays together have enough, in
+/// combinations of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn recoded_blocks_over_the_prime_field_prove_themselves() {
     let (script, key) = (Script::start("127.0.0.1:0").await, Script::key());
@@ -463,7 +468,7 @@ async fn recoded_blocks_over_the_prime_field_prove_themselves() {
     }
 }
 
-/// Streams whose blocks are not recoded, in datagrams and on QUIC's streams.
+/// Streams whose blocks are not recoded, in datagrams and on QUIC streams.
 fn fixed() -> impl Iterator<Item = stream::Config> {
     let codecs = [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)];
     let cuts = [(1088, 64), (4096, 128)];
@@ -491,7 +496,8 @@ async fn relays_pass_on_what_is_not_recoded_once_they_have_all_of_it() {
     }
 }
 
-/// A viewer draws on a server and on a relay at the same time, over paths that lose: nobody recodes, and all of it is right.
+/// A viewer uses a server and a relay at the same time, on lossy paths: nobody recodes, and the
+/// result is right.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_and_a_relay_send_other_blocks_of_what_is_not_recoded() {
     for stream in fixed() {
@@ -500,7 +506,7 @@ async fn a_server_and_a_relay_send_other_blocks_of_what_is_not_recoded() {
         let all = bytes(1, 1_000_001);
         origin.put("/vod/a.ts", Bytes::from(all.clone()));
         let station = Station::start(peer::Config::new(at.clone(), Trust::System)).await;
-        // By now the relay has all of it.
+        // By now the relay is complete.
         assert!(read(&client(station.config()).await, "/live/a.ts").await.unwrap() == all, "{name}");
         let mut servers = Vec::new();
         let mut links = Vec::new();

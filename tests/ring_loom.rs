@@ -1,8 +1,10 @@
-//! The slots of the ring under every interleaving of two threads, by loom.
+//! The slots of the ring under every interleaving of two threads, with loom.
 //!
-//! What is compiled here is the ring's own file, with loom's lock and counters in the place of the standard library's. Covered: slots
-//! taken and given back by different threads are neither lost nor doubled, and whoever waits for a slot or for its quota is woken.
-//! Not covered: the books of the ring, which are a plain value behind one lock and have tests of their own, and more than two threads.
+//! The ring's own file is compiled here with loom's lock and counters instead of those of the
+//! standard library. Tested: slots that different threads take and return are neither lost nor
+//! duplicated, and a task that waits for a slot or its quota is woken. Not tested: the accounting
+//! of the ring, which is a plain value behind one lock with its own tests, and more than two
+//! threads.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -24,7 +26,7 @@ use ncs_proto::ring::HEADROOM;
 use slots::{Pool, Quota};
 use sync::{Arc, AtomicUsize, Ordering};
 
-/// A waker that says whether it was woken.
+/// A waker that records whether it was woken.
 struct Flag(AtomicUsize);
 
 impl Wake for Flag {

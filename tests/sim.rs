@@ -1,6 +1,8 @@
-//! Server and peer in virtual time over a path that loses, doubles and reorders: the protocol's decisions without a socket.
+//! Server and peer in virtual time on a path that loses, duplicates and reorders: the protocol's
+//! decisions without a socket.
 //!
-//! Every scenario is one seed of a list; whatever is found in the field becomes one more, by name.
+//! Every scenario runs for a list of seeds; each problem found in the field is added as a scenario
+//! with a name.
 
 #[path = "sim/link.rs"]
 mod link;
@@ -41,10 +43,10 @@ fn no_loss() {
         let time = world.fetch_and_check("/live/1.m4s", &bytes, 3 * SECOND);
         world.idle(SECOND);
         let (sent, counts) = (world.sent.datagrams, world.peer.counts());
-        // Exactly what was missing, but for one more block where a row was a combination of others.
+        // Exactly what was missing, plus one block for each row that depended on others.
         assert_eq!(sent, 512 + counts.useless, "{counts:?}");
         assert!(counts.useless <= 3 && counts.lost == 0 && counts.late == 0, "{counts:?}");
-        // 557 kB at 2 MB/s are 0.28 s; the pipe must not idle much longer.
+        // 557 kB at 2 MB/s take 0.28 s; the path must not idle much longer.
         assert!(time < Duration::from_millis(600), "{time:?}");
     }
 }
@@ -59,7 +61,7 @@ fn random_loss() {
             world.idle(SECOND);
             let (sent, counts) = (world.sent.datagrams as f64, world.peer.counts());
             assert!(counts.repaired > 0 && counts.lost > 0, "{counts:?}");
-            // What the path takes and a few blocks more: nothing is asked for ahead of need.
+            // What the path needs and a few more: nothing is requested without need.
             let needed = 512.0 / (1.0 - share);
             assert!(sent < needed * 1.06 + 8.0, "{sent} for {needed}: {counts:?}");
             assert!(counts.late <= 12, "{counts:?}");
@@ -76,7 +78,7 @@ fn what_is_received_is_what_is_needed_at_any_loss_and_the_path_is_full() {
             let mut world = World::new(Setup { down: path, ..lossy(loss, u64::from(n)) });
             let bytes = world.publish("/live/1.m4s", (BLOCKS * 1088).try_into().unwrap(), 1088, n);
             let fetch = world.fetch("/live/1.m4s", None);
-            // The last generations take as many round trips more as they are unlucky.
+            // The last generations need more round trips, depending on luck.
             let nearly_all = BLOCKS * 9 / 10;
             let time = world.run(60 * SECOND, |world| world.peer.counts().innovative >= nearly_all);
             world.run(60 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
@@ -95,7 +97,7 @@ fn what_is_received_is_what_is_needed_at_any_loss_and_the_path_is_full() {
 #[test]
 fn who_waits_behind_others_is_not_silent() {
     for seed in SEEDS {
-        // The last of what is asked for at once is served 1.1 s later.
+        // The last of what is requested at once is served 1.1 s later.
         let path = Conditions { bytes_per_second: 500_000, ..Conditions::default() };
         let mut world = World::new(Setup { down: path, window_min: 4 << 20, seed, ..Setup::default() });
         let bytes = live(&mut world);
@@ -111,11 +113,12 @@ fn who_is_silent_before_others_is_not_thought_to_wait() {
     let path = Conditions { bytes_per_second: 500_000, ..Conditions::default() };
     let mut world = World::new(Setup { down: path, window_min: 4 << 20, ..Setup::default() });
     let bytes = live(&mut world);
-    // The end of the first generation, of which no later block tells, and a few that went out beside it.
+    // The end of the first generation, which no later block reveals, and a few sent next to it.
     world.doom = Box::new(|sent, _| (26..34).contains(&sent.datagrams));
     let fetch = world.fetch("/live/1.m4s", None);
     world.run(5 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
-    // 70 ms a generation: it is missed 115 ms after its last block, tells what it lacks a round trip later, and has it after another.
+    // 70 ms per generation: the loss is noticed 115 ms after its last block, reported a round trip
+    // later, and repaired after another.
     let place = world.completed(fetch).iter().position(|offset| *offset == 0);
     assert!(place.is_some_and(|place| (2..=5).contains(&place)), "{place:?}");
 }
@@ -207,7 +210,7 @@ fn the_last_block_of_all_is_lost() {
         let bytes = world.publish("/live/1.m4s", 32 * 1088, 1088, 32);
         world.doom = Box::new(|sent, _| sent.datagrams == 31);
         let time = world.fetch_and_check("/live/1.m4s", &bytes, SECOND);
-        // A silence of 1.5 round trips, then one round trip for the block that replaces it.
+        // A silence of 1.5 round trips, then one round trip for the replacement.
         assert!(time < Duration::from_millis(300), "{time:?}");
         world.idle(SECOND);
         assert!(world.sent.datagrams <= 34, "{:?}", world.sent);
@@ -260,7 +263,7 @@ fn a_server_that_goes_away_finishes_what_is_open() {
     let refused = world.peer.get(world.now, "/live/1.m4s", 0, None);
     world.run(2 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
     assert!(world.peer.is_leaving(SourceId(0)));
-    // What was asked too late waits for another server.
+    // A question that came too late waits for another server.
     assert!(!world.answers.contains_key(&refused), "{:?}", world.answers[&refused]);
     world.disconnect(0);
     world.connect(0);
@@ -309,7 +312,7 @@ fn near_the_deadline_losses_are_met_ahead() {
         let setup = Setup { down: path, up: Conditions { loss: 0.0, ..path }, seed, ..Setup::default() };
         for (tight, late) in late.iter_mut().enumerate() {
             let mut world = World::new(setup);
-            // The loss rate is learnt first.
+            // First the loss rate is learnt.
             let first = world.publish("/live/1.m4s", 200 * 1088, 1088, 32);
             world.fetch_and_check("/live/1.m4s", &first, 10 * SECOND);
             let bytes = world.publish("/live/2.m4s", 32 * 1088, 1088, 32);
@@ -340,7 +343,7 @@ fn what_a_full_queue_loses_is_not_met_ahead() {
             world.fetch_and_check("/live/1.m4s", &first, 10 * SECOND);
             let before = world.peer.counts();
             assert!(before.lost > 10 && before.ahead == 0, "{before:?}");
-            // It keeps the queue, while more urgent ones go before it.
+            // It keeps the queue full, and more urgent ones pass it.
             world.publish("/vod/1.ts", 8 << 20, 1088, 128);
             world.fetch("/vod/1.ts", None);
             world.idle(SECOND / 4);
@@ -409,7 +412,7 @@ fn many_segments_share_the_path() {
     }
 }
 
-/// Paths from several servers: 5 % loss, and each as fast as given.
+/// Paths of several servers: 5 % loss, and these rates.
 fn paths(rates: &[u64]) -> Vec<(Conditions, Conditions)> {
     let path = |&bytes_per_second| {
         let up = Conditions { loss: 0.05, ..Conditions::default() };
@@ -418,8 +421,9 @@ fn paths(rates: &[u64]) -> Vec<(Conditions, Conditions)> {
     rates.iter().map(path).collect()
 }
 
-/// A segment from four such servers. What arrived, whatever it was, is so many percent of its n blocks at most; no source block came twice, each
-/// server sent its part, and it did not take long. What the peer counted, and n.
+/// Fetches a segment from four such servers. All blocks received, useful or not, are at most this
+/// percentage of n; no source block arrives twice, each server sends its share, and it is fast
+/// enough. Returns the peer's counts, and n.
 fn fetch_from_four(setup: Setup, received_percent_max: u64) -> (Counts, u64) {
     let mut world = World::with_sites(setup, &paths(&[500_000; 4]));
     let (length, n) = (8 * 128 * 1088, 8 * 128);
@@ -430,7 +434,7 @@ fn fetch_from_four(setup: Setup, received_percent_max: u64) -> (Counts, u64) {
     let received = counts.blocks + counts.late;
     assert!(received <= n * received_percent_max / 100, "{received} of {n} with {setup:?}: {counts:?}");
     assert_eq!(world.doubled_sources, 0, "{setup:?} {counts:?}");
-    // 1.1 MB at 2 MB/s together, less what is lost, and some round trips.
+    // 1.1 MB at 2 MB/s together, plus losses and some round trips.
     assert!(time < Duration::from_millis(1000), "{time:?} {setup:?} {counts:?}");
     for site in 0..4 {
         let share = world.peer.source_counts(SourceId(site)).blocks;
@@ -473,10 +477,11 @@ fn a_server_that_falls_silent_stalls_nothing() {
         world.sites[2].is_mute = true;
         let time = world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
         let counts = world.peer.counts();
-        // 0.84 MB more from three at 1.5 MB/s together, the time until it is noticed, and the last round trips.
+        // Another 0.84 MB from three at 1.5 MB/s together, the time until the failure is noticed,
+        // and the last round trips.
         assert!(time < Duration::from_millis(1650), "{time:?} {counts:?}");
         assert!(counts.reassigned > 0, "{counts:?}");
-        // It comes back, and is found.
+        // It comes back, and is used again.
         world.sites[2].is_mute = false;
         let before = world.peer.source_counts(SourceId(2)).blocks;
         world.publish("/vod/2.ts", 16 * 64 * 1088 - 1, k, 64);
@@ -496,7 +501,7 @@ fn a_server_that_becomes_slow_is_not_waited_for() {
         world.run(5 * SECOND, |world| world.peer.counts().innovative >= 100);
         world.slow_down(1, 20_000);
         let time = world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
-        // 1.8 MB more from one at 1 MB/s.
+        // Another 1.8 MB from one at 1 MB/s.
         assert!(time < Duration::from_millis(3200), "{time:?} {:?}", world.peer.counts());
     }
 }
@@ -525,7 +530,7 @@ fn a_path_is_asked_of_the_next_server_when_one_is_silent_or_does_not_know_it() {
     let unknown = world.peer.get(world.now, "/live/none", 0, None);
     world.run(15 * SECOND, |world| world.answers.contains_key(&unknown));
     assert!(world.answers[&unknown].is_err());
-    // The first one is there again, and knows nothing.
+    // The first one is back, and knows nothing.
     (world.sites[0].is_mute, world.sites[0].is_ignorant) = (false, true);
     let before = world.sites[0].refused;
     let other = world.publish("/live/2.m4s", LENGTH, 1088, 32);
@@ -534,7 +539,8 @@ fn a_path_is_asked_of_the_next_server_when_one_is_silent_or_does_not_know_it() {
     assert!(world.sites[0].refused > before, "it was not asked");
 }
 
-/// Codes whose blocks are not recoded. With as many parity blocks as here, no request runs out of them at moderate loss.
+/// Codes whose blocks are not recoded. With this many parity blocks no request runs out of them at
+/// moderate loss.
 const FIXED: [Codec; 2] = [Codec::ReedSolomon { parity: 32 }, Codec::RaptorQ];
 
 #[test]
@@ -552,7 +558,8 @@ fn source_blocks_come_once_and_what_is_lost_is_repaired() {
             }
             let needed = 512.0 / (1.0 - loss);
             assert!(sent < needed * 1.06 + 8.0, "{sent} for {needed} with {codec:?}: {counts:?}");
-            // RaptorQ needs one more block for a generation now and then; with Reed-Solomon any n serve.
+            // RaptorQ needs one more block for some generations; with Reed-Solomon any n are
+            // enough.
             let is_exact = matches!(codec, Codec::ReedSolomon { .. });
             assert!(counts.useless <= if is_exact { 0 } else { 8 }, "{codec:?} {counts:?}");
             assert!(counts.systematic as f64 > 512.0 * (1.0 - loss) * 0.9, "{codec:?} {counts:?}");
@@ -561,7 +568,8 @@ fn source_blocks_come_once_and_what_is_lost_is_repaired() {
     }
 }
 
-/// Three parity blocks are not enough at this loss: what is lost is asked for by its number, as long as that takes.
+/// At this loss three parity blocks are not enough: lost blocks are requested by number until they
+/// arrive.
 #[test]
 fn where_parity_blocks_run_out_lost_ones_come_again() {
     for (loss, seed) in SEEDS.flat_map(|seed| [(0.2, seed), (0.4, seed)]) {
@@ -572,7 +580,7 @@ fn where_parity_blocks_run_out_lost_ones_come_again() {
         world.idle(SECOND);
         let (sent, counts) = (world.sent.datagrams as f64, world.peer.counts());
         assert!(world.doubled_sources > 0, "{counts:?}");
-        // Nothing comes twice but what was lost, or given up before it came.
+        // Nothing arrives twice except what was lost, or given up too early.
         assert!(counts.useless + counts.late <= 24, "{counts:?}");
         let needed = 512.0 / (1.0 - loss);
         assert!(sent < needed * 1.15 + 16.0, "{sent} for {needed}: {counts:?}");
@@ -583,7 +591,7 @@ fn where_parity_blocks_run_out_lost_ones_come_again() {
 #[test]
 fn the_last_numbered_block_of_all_is_lost() {
     for seed in SEEDS {
-        // The last source block, and the only parity block at its first time.
+        // Loses the last source block, and the only parity block when first sent.
         let mut world = World::new(Setup { codec: Codec::ReedSolomon { parity: 1 }, ..lossy(0.0, seed) });
         let bytes = world.publish("/live/1.m4s", 32 * 1088, 1088, 32);
         world.doom = Box::new(|sent, _| (31..33).contains(&sent.datagrams));
@@ -616,7 +624,8 @@ fn few_parity_blocks_and_a_silent_server_among_three_stall_nothing() {
         world.sites[2].is_mute = true;
         let time = world.run(10 * SECOND, |world| world.decoded(fetch, bytes.len()).is_some());
         assert_eq!(world.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
-        // 0.84 MB more from two at 1 MB/s together, the time until it is noticed, and the last round trips.
+        // Another 0.84 MB from two at 1 MB/s together, the time until the failure is noticed, and
+        // the last round trips.
         assert!(time < Duration::from_millis(2200), "{time:?} {codec:?} {:?}", world.peer.counts());
     }
 }
@@ -660,15 +669,15 @@ fn a_near_deadline_is_met_with_what_there_is_of_parity() {
 
 const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 
-/// Blocks over the prime field come on streams though the path takes datagrams; each is asked for once, though it counts for certain only when it
-/// is tested, and the hashes are asked for once.
+/// Blocks over the prime field travel on streams although the path takes datagrams. Each is
+/// requested once, although it counts only after its test, and the hashes are requested once.
 #[test]
 fn over_the_prime_field_nothing_is_asked_for_twice() {
     for (seed, first_pass) in [(1, FirstPass::Coded), (2, FirstPass::Systematic), (3, FirstPass::Coded)] {
         for sites in [1, 3] {
             let setup = Setup { codec: PRIME, first_pass, seed, ..Setup::default() };
             let mut world = World::with_sites(setup, &paths(&[1_000_000, 300_000, 500_000])[..sites]);
-            // Three generations, the last block short.
+            // Three generations, with a short last block.
             let bytes = world.publish("/live/1.m4s", 32 * 256 - 77, 256, 12);
             let time = world.fetch_and_check("/live/1.m4s", &bytes, 5 * SECOND);
             world.idle(SECOND);
@@ -682,7 +691,8 @@ fn over_the_prime_field_nothing_is_asked_for_twice() {
     }
 }
 
-/// Silence is no loss where nothing can be lost: who has to wait for the first block does not ask for more of them.
+/// Where nothing can be lost, silence is not loss: a peer that waits for the first block requests
+/// no more of them.
 #[test]
 fn over_the_prime_field_a_slow_sender_is_waited_for() {
     let mut world = World::new(Setup { codec: PRIME, ..Setup::default() });
@@ -693,7 +703,7 @@ fn over_the_prime_field_a_slow_sender_is_waited_for() {
     assert_eq!(world.sent.records, 8, "{:?}", world.peer.counts());
 }
 
-/// What has been tested stays of use when the connection breaks, and so do the hashes.
+/// Tested blocks remain useful when the connection breaks, and so do the hashes.
 #[test]
 fn a_broken_connection_costs_no_tested_block() {
     let mut world = World::new(Setup { codec: PRIME, ..Setup::default() });

@@ -1,6 +1,7 @@
-//! Sources that send wrong blocks, in virtual time: everything completes, they are found, and nobody else is ever blamed.
+//! Sources that send wrong blocks, in virtual time: everything completes, they are found, and
+//! nobody else is ever blamed.
 //!
-//! `NCTEST_RUNS` says over how many seeds each scenario runs.
+//! `NCTEST_RUNS` is the number of seeds for each scenario.
 
 #[path = "sim/swarm.rs"]
 mod swarm;
@@ -12,7 +13,7 @@ use swarm::{Role, Swarm};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SERVER: Role = Role::Server { answers: true };
-/// One that has everything and knows nothing that would tell right blocks from wrong.
+/// Has everything, but gives no checksums.
 const PEER: Role = Role::Server { answers: false };
 
 fn runs() -> std::ops::Range<u64> {
@@ -28,7 +29,7 @@ fn loss(seed: u64) -> f64 {
     if seed.is_multiple_of(3) { 0.03 } else { 0.0 }
 }
 
-/// Nobody but the liar is ever called one, whoever looks, and the trusted server hears of nobody else.
+/// No consumer blames anyone but the polluter, and the trusted server is told of nobody else.
 fn check_blame(swarm: &Swarm, consumers: &[usize], liar: usize, seed: u64) {
     for consumer in consumers {
         assert!(
@@ -57,12 +58,13 @@ fn one_liar_among_eight_sources_is_found_and_all_is_right() {
     }
 }
 
-/// The liar feeds relays; what they pass on before they have tested it is marked, and nobody blames them for it.
+/// The polluter feeds relays; what they pass on before a test is marked as unverified, so nobody
+/// blames them.
 #[test]
 fn relays_find_the_liar_and_are_not_blamed_for_what_they_got() {
     let mut fed = 0;
     for seed in runs() {
-        // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 to 8 others, 9 viewer.
+        // 0 server, 1 polluter, 2 and 3 relays of both, 4 to 8 others, 9 viewer.
         let mut roles = vec![SERVER, liar(seed)];
         roles.extend([Role::Relay { sources: vec![0, 1, 4] }, Role::Relay { sources: vec![0, 1] }]);
         roles.extend(vec![PEER; 5]);
@@ -82,12 +84,14 @@ fn relays_find_the_liar_and_are_not_blamed_for_what_they_got() {
     assert!(fed > 0, "no relay had anything of the liar");
 }
 
-/// A relay that draws on another relay has nobody to ask for checksums: it mixes nothing, and whoever gets wrong blocks from it drops them.
+/// A relay of another relay has no source of checksums: it mixes nothing, and receivers drop wrong
+/// blocks from it.
 #[test]
 fn a_relay_that_cannot_test_is_not_blamed() {
     let (mut fed, mut dropped) = (0, 0);
     for seed in runs() {
-        // 0 server, 1 liar, 2 relay of the server, 3 relay of that one and the liar, 4 to 8 others, 9 viewer.
+        // 0 server, 1 polluter, 2 relay of the server, 3 relay of that one and the polluter, 4 to 8
+        // others, 9 viewer.
         let mut roles = vec![SERVER, liar(seed), Role::Relay { sources: vec![0] }, Role::Relay { sources: vec![2, 1] }];
         roles.extend(vec![PEER; 5]);
         roles.push(Role::Viewer { sources: vec![0, 3, 4, 5, 6, 7, 8] });
@@ -101,8 +105,8 @@ fn a_relay_that_cannot_test_is_not_blamed() {
     assert!(fed > 0 && dropped > 0, "{fed} blocks of the liar, and {dropped} dropped by the viewer");
 }
 
-/// Who has the same bytes in another shape sends what is right there: it is left, whether it heeds what a request means or not, and a liar
-/// beside it is found.
+/// A source that has the same bytes in another shape sends blocks that are right there. It is no
+/// longer used, whether or not it heeds the coding in a request, and a polluter beside it is found.
 #[test]
 fn who_has_the_same_bytes_in_another_shape_is_never_blamed() {
     for seed in runs() {
@@ -123,7 +127,8 @@ fn who_has_the_same_bytes_in_another_shape_is_never_blamed() {
     }
 }
 
-/// With one liar beside the server nothing is tested ahead: the first segment turns out to be wrong and is mended of what is right in it.
+/// With one polluter beside the server nothing is tested early: the first segment turns out wrong,
+/// and is mended with its right blocks.
 #[test]
 fn a_segment_is_mended_without_starting_over() {
     let mut mended = 0;
@@ -134,7 +139,8 @@ fn a_segment_is_mended_without_starting_over() {
         check_blame(&swarm, &[2], 1, seed);
         let counts = swarm.counts(2);
         mended += counts.mended;
-        // What the server sent is not asked for again: what it sent in all makes up the segments, and a few that were useless or late.
+        // The server's blocks are not requested again: all it sent makes up the segments, plus a
+        // few that were useless or late.
         let from_server = swarm.blocks_from(2, 0);
         assert!(from_server <= 2 * swarm.blocks() + counts.useless, "seed {seed}: {from_server} {counts:?}");
         assert!(!swarm.blames.is_empty(), "seed {seed}");
@@ -142,7 +148,7 @@ fn a_segment_is_mended_without_starting_over() {
     assert!(mended > 0, "none was wrong when it was complete");
 }
 
-/// Nobody answers: then the segment comes once more, from the trusted source alone.
+/// Nobody gives checksums: then the segment is fetched once more, from the trusted source alone.
 #[test]
 fn where_nobody_can_tell_the_trusted_source_sends_all_of_it() {
     let mut fed = 0;
@@ -153,14 +159,15 @@ fn where_nobody_can_tell_the_trusted_source_sends_all_of_it() {
         assert!(swarm.polluters(2).is_empty() && swarm.blames.is_empty());
         let [trusted, liar] = [0, 1].map(|source| swarm.blocks_from(2, source));
         fed += liar;
-        // Where the only wrong blocks are lost on the way, those of the liar serve.
+        // If just the wrong blocks are lost on the way, those of the polluter are useful.
         let sends_all = trusted >= 2 * swarm.blocks();
         assert!(sends_all || loss(seed) > 0.0, "seed {seed}: {trusted} blocks: {:?}", swarm.counts(2));
     }
     assert!(fed > 0, "the liar has sent nothing");
 }
 
-/// The trusted source gives no checksums, but another does that has the stream's key behind it: they serve for the rows that are there.
+/// The trusted source gives no checksums, but another one does, signed with the stream's key: they
+/// are used for the rows received so far.
 #[test]
 fn checksums_of_others_count_where_the_key_vouches_for_them() {
     let mut found = 0;
@@ -176,13 +183,14 @@ fn checksums_of_others_count_where_the_key_vouches_for_them() {
 
 const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 
-/// Every block over the prime field is tested where it comes first. The liar feeds relays, one of them as its first source; they find it by
-/// its first wrong block, pass on nothing of it, and nobody behind them has anything to drop, where no server gives checksums.
+/// Every block over the prime field is tested where it first arrives. The polluter feeds relays,
+/// for one of them as its first source; they find it by its first wrong block and pass on none of
+/// them, and nobody behind them drops anything, although no server gives checksums.
 #[test]
 fn over_the_prime_field_nothing_wrong_passes_the_first_honest_hop() {
     let mut fed = 0;
     for seed in runs().take(40) {
-        // 0 server, 1 liar, 2 and 3 relays that draw on both, 4 relay of 2, 5 viewer.
+        // 0 server, 1 polluter, 2 and 3 relays of both, 4 relay of 2, 5 viewer.
         let relay = |sources: &[usize]| Role::Relay { sources: sources.to_vec() };
         let roles = vec![PEER, liar(seed), relay(&[0, 1]), relay(&[1, 0]), relay(&[2]), Role::Viewer { sources: vec![3, 4] }];
         let mut swarm = Swarm::coded_with(PRIME, seed, roles, 2, true, 0.0);

@@ -1,4 +1,5 @@
-//! `docs/protocol.md` is the authority on the wire: its examples and known answers are what the crate reads and writes.
+//! The wire format is defined by `docs/protocol.md`: the crate reads and writes exactly its
+//! examples and known answers.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ use ncserverd::wire::{CloseCode, Violation};
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
-/// `{"alg":"HS256","kid":"1"}`, `{"exp":1800000000,"ncs":{"paths":["/live/*"]}}`, and the HMAC of both with 32 bytes 0x07.
+/// `{"alg":"HS256","kid":"1"}`, `{"exp":1800000000,"ncs":{"paths":["/live/*"]}}`, and the HMAC of
+/// both with 32 bytes 0x07.
 const TOKEN: &str = concat!(
     "eyJhbGciOiJIUzI1NiIsImtpZCI6IjEifQ.",
     "eyJleHAiOjE4MDAwMDAwMDAsIm5jcyI6eyJwYXRocyI6WyIvbGl2ZS8qIl19fQ.",
@@ -44,7 +46,7 @@ fn generation() -> Generation {
     shape().generation(0).unwrap()
 }
 
-/// The fenced blocks with this first word: what follows the word, and the lines.
+/// The fenced blocks with this first word: the rest of that line, and the lines.
 fn fenced(word: &str) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut found = Vec::new();
     let mut lines = DOCUMENT.lines();
@@ -69,7 +71,7 @@ fn hex_of(bytes: &[u8]) -> String {
     lines.join("\n")
 }
 
-/// Compares an example of the document with what the crate writes.
+/// Compares an example of the document with the crate's output.
 fn assert_example(name: &str, written: &[u8]) {
     let examples = fenced("example ");
     let Some((_, lines)) = examples.iter().find(|(found, _)| *found == name) else {
@@ -91,7 +93,7 @@ fn block_hashes() -> BlockHashes {
     BlockHashes::of(&object(), &Shape::new(150, 64, 4).unwrap())
 }
 
-/// Of the same object over the prime field.
+/// Hashes of the same object over the prime field.
 fn prime_hashes() -> BlockHashes {
     let shape = Shape::new(150, 64, 4).unwrap().coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
     let object = object();
@@ -105,7 +107,7 @@ fn ticket() -> Ticket {
     signing_key().ticket("live", 1_800_000_300_000, IDENTITY, [0x0e; 8])
 }
 
-/// An object of several groups, described as the others are.
+/// An object of several groups, described like the others.
 fn with_tree() -> Meta {
     let bytes: Vec<u8> = (0..3000u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
     let (id, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
@@ -347,7 +349,8 @@ fn blocks_with_numbers_are_written_and_read_as_documented() {
     }
 }
 
-/// The sum of two elements of the prime field, big-endian, written from section 5 of the document alone.
+/// The sum of two elements of the prime field, big-endian, written from section 5 of the document
+/// alone.
 fn sum(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
     let mut wide = [0u16; 33];
     for place in (0..33).rev() {
@@ -429,7 +432,8 @@ fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
     assert_eq!(read, expected);
 }
 
-/// Coefficients of numbers in the document: those of parity blocks from its words alone.
+/// Coefficients of numbered blocks in the document; those of parity blocks follow from its text
+/// alone.
 #[test]
 fn rows_of_numbers_are_those_of_the_document() {
     let lines = |word: &str| fenced(word).remove(0).1;
@@ -506,7 +510,7 @@ fn the_documents_generations_follow_from_the_shape() {
     }
 }
 
-/// What a reader makes of bytes: the messages, and the violation that ended them.
+/// What a reader makes of bytes: the messages, and the violation after them.
 fn read(bytes: &[u8]) -> (Vec<Message>, Option<Violation>) {
     let mut reader = Reader::new();
     reader.push(bytes);
@@ -532,7 +536,7 @@ fn what_newer_versions_may_add_is_skipped_as_documented() {
     for (name, lines) in skipped {
         let bytes = bytes_in(&lines);
         assert_eq!(read(&bytes), (Vec::new(), None), "{name}");
-        // And what follows is read.
+        // What follows is still read.
         let message = Message::GoAway { drain_ms: 5 };
         assert_eq!(read(&[&bytes[..], &message.to_frame()].concat()), (vec![message], None), "{name}");
     }
@@ -591,7 +595,7 @@ fn what_ends_a_connection_has_the_code_of_the_document() {
     }
 }
 
-/// Reads all of a stream of blocks, of the examples' generation.
+/// Reads a whole stream of blocks of the examples' generation.
 fn records(bytes: &[u8]) -> Result<(), CloseCode> {
     let refused = |violation: Violation| violation.close_code();
     let (_, head) = StreamHead::parse(bytes).map_err(refused)?.expect("a head");
@@ -603,7 +607,8 @@ fn records(bytes: &[u8]) -> Result<(), CloseCode> {
     if records.is_between_records() { Ok(()) } else { Err(CloseCode::Protocol) }
 }
 
-/// What comes of messages to a client that has sent HELLO without parameters and the GET of the examples, with the number 1.
+/// The events of messages at a client that has sent a HELLO without parameters and the examples'
+/// GET with number 1.
 fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violation>) {
     let (now, source) = (Instant::now(), SourceId(0));
     let time = Duration::from_secs(10);
@@ -633,7 +638,7 @@ fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violatio
     (std::iter::from_fn(|| proto.poll_event()).collect(), heard)
 }
 
-/// What a server that holds the segment of the examples says to messages.
+/// The replies to messages by a server that holds the examples' segment.
 fn heard_by_server(messages: &[Message]) -> (Vec<Message>, Option<Violation>) {
     let now = Instant::now();
     let mut proto = server::Proto::new(SessionId(1), session::Config::default(), now);

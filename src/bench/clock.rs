@@ -1,26 +1,26 @@
-//! The two clocks.
+//! Wall clock and CPU clock.
 
 use std::ops::{Add, AddAssign};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a piece of work took.
+/// The time of a piece of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lap {
-    /// Processor time.
+    /// CPU time.
     pub cpu: Duration,
-    /// Time on the wall.
+    /// Wall-clock time.
     pub wall: Duration,
 }
 
 impl Lap {
-    /// Of this thread.
+    /// Measures the CPU time of this thread.
     pub fn thread(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ThreadCPUTime, work)
     }
 
-    /// Of all threads of this process.
+    /// Measures the CPU time of all threads of this process.
     pub fn process(work: impl FnOnce()) -> Self {
         Self::on(ClockId::ProcessCPUTime, work)
     }

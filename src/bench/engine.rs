@@ -1,4 +1,4 @@
-//! A device with a batch for it: queue, thread and pool included.
+//! A device with a batch for it, including queue, thread and pool.
 
 use std::any::Any;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::device::{self, Batch, Config, Device, Task};
 use crate::gf::Rows;
 use crate::object::Shape;
 
-/// What a batch asks for.
+/// The size of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// n coded blocks of each of as many copies of the generation as a segment may have, and of 4
-    /// at most. Their rows are the same, so that one expectation holds for all.
+    /// n coded blocks of each of several copies of the generation, up to the size of a segment and
+    /// at most 4. All copies have the same rows, so that one expected result holds for all.
     Generations,
-    /// 8 coded blocks of one, or n if that is less.
+    /// 8 coded blocks of one generation, or n if that is less.
     FewBlocks,
 }
 
@@ -40,8 +40,8 @@ impl Load {
     }
 }
 
-/// An open device with a batch for it. Fields are dropped in this order: the thread ends when
-/// nobody holds the device.
+/// An open device with a batch for it. Fields are dropped in this order: the thread ends with the
+/// last handle of the device.
 pub struct Bed {
     _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
@@ -51,7 +51,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Opens the device and loads the work's generation, as often as the load asks for.
+    /// Opens the device, and loads as many copies of the work's generation as the load needs.
     pub fn open(config: &Config, work: &Work, load: Load) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         let (device, thread) = Device::open(config, device::Unrecorded)?;
@@ -70,7 +70,7 @@ impl Bed {
         Ok(Self { _pin: pin, batch, device, _thread: thread, runtime })
     }
 
-    /// Whether what was combined is what the definition makes.
+    /// Whether the last result matches the definition.
     pub fn is_right(&self, work: &Work) -> bool {
         let is_right =
             |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
@@ -82,12 +82,12 @@ impl Bed {
         &self.device
     }
 
-    /// The batch, as it was combined last.
+    /// The batch, as combined last.
     pub fn batch(&self) -> &Batch {
         &self.batch
     }
 
-    /// Combines the batch so many times.
+    /// Combines the batch `repeats` times.
     pub fn combine(&mut self, repeats: u32) -> Result<Lap, device::Error> {
         let mut result = Ok(());
         let lap = Lap::process(|| {
@@ -109,8 +109,8 @@ impl fmt::Debug for Bed {
     }
 }
 
-/// Slots for blocks. Where the device has memory of its own they are pinned and lie side by side,
-/// as in the ring.
+/// Slots for blocks. For a device with memory of its own they are pinned and adjacent, as in the
+/// ring.
 fn slots(
     device: &Device,
     block_bytes: usize,

@@ -1,6 +1,7 @@
-//! What the results have to be: sums of products as the field's definition has them, one coefficient after the other.
+//! The expected results: sums of products by the field's definition, one coefficient after another.
 //!
-//! The products are put in a table once, or checking would take longer than measuring. Nothing here is shared with the kernels.
+//! A table of products is made once, because checking would otherwise take longer than measuring.
+//! Nothing here is shared with the kernels.
 
 use std::sync::LazyLock;
 
@@ -21,7 +22,7 @@ pub fn combine_in(field: Field, row: &[u8], blocks: &[u8], block_bytes: usize) -
     sum
 }
 
-/// In the product's field.
+/// The same in the field that streams use.
 pub fn combine(row: &[u8], blocks: &[u8], block_bytes: usize) -> Vec<u8> {
     combine_in(Field::Standard, row, blocks, block_bytes)
 }
@@ -36,7 +37,7 @@ fn products(mul: impl Fn(u8, u8) -> u8) -> Products {
     (0..=u8::MAX).map(row).collect()
 }
 
-/// As FIPS 197 defines it: sums of doubled values.
+/// By the definition in FIPS 197: sums of doubled values.
 fn rijndael(a: u8, b: u8) -> u8 {
     let double = |value: u8| (value << 1) ^ if value & 0x80 != 0 { 0x1B } else { 0 };
     let doubled = std::iter::successors(Some(a), |&value| Some(double(value)));

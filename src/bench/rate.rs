@@ -1,4 +1,4 @@
-//! How fast a device encodes here, for whoever plans with it.
+//! The encoding rate of a device on this machine, also for planning.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use super::engine::{Bed, Load};
 use super::work::Work;
 use crate::device::{self, Memory};
 
-/// What a device has done with batches of one shape.
+/// The performance of a device with batches of one shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EncodeRate {
     /// Its back end.
     pub backend: &'static str,
     /// Its kernel.
     pub kernel: &'static str,
-    /// Coded bytes a second of the wall's clock, with all that the device has.
+    /// Coded bytes per second of wall-clock time, with the whole device.
     pub bytes_per_second: f64,
-    /// Seconds of processor time, of all threads, for a coded byte.
+    /// CPU time of all threads per coded byte, in seconds.
     pub cpu_per_byte: f64,
-    /// Blocks of the batches that were measured.
+    /// Blocks per batch.
     pub batch_blocks: usize,
-    /// The device's, if it has memory of its own.
+    /// The device's memory, if it has its own.
     pub memory: Option<Memory>,
 }
 
-/// Encodes for about this long, n blocks of each generation, having compared the first batch with
-/// the definition.
+/// Encodes for about `time`, n blocks of each generation, after comparing the first batch with the
+/// definition.
 pub fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
     let work = Work::new(n, k);
     let mut bed = Bed::open(config, &work, Load::Generations)?;

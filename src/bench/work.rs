@@ -1,4 +1,4 @@
-//! The data that all contenders get.
+//! The data of all contenders.
 
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
@@ -14,18 +14,18 @@ use crate::codec::rlnc::Decoder;
 use crate::gf::{Kernels, RowKey, matrix};
 use crate::object::{Generation, Shape};
 
-/// A generation, n independent coded blocks of it, and what they have to be.
+/// A generation, n independent coded blocks of it, and their expected payloads.
 #[derive(Debug)]
 pub struct Work {
     /// Its shape.
     pub generation: Generation,
-    /// What coefficients are drawn with.
+    /// The key from which coefficients are drawn.
     pub key: RowKey,
-    /// Its blocks, one behind the other.
+    /// Its blocks, concatenated.
     pub source: Vec<u8>,
-    /// The coded blocks are those of this seed and the n - 1 behind it.
+    /// The first seed of the coded blocks; the others follow.
     pub first_seed: u32,
-    /// Payloads of the coded blocks, one behind the other, as the definition makes them.
+    /// The expected payloads of the coded blocks, concatenated.
     pub coded: Vec<u8>,
     inverse: OnceLock<Option<Vec<u8>>>,
 }
@@ -34,7 +34,7 @@ impl Work {
     /// The same bytes in each run.
     ///
     /// # Panics
-    /// If the shape cannot be.
+    /// If the shape is impossible.
     pub fn new(n: u16, k: u32) -> Self {
         let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("shapes are checked when options are read");
         let generation = shape.generation(0).expect("no segment is empty");
@@ -48,12 +48,12 @@ impl Work {
         work
     }
 
-    /// Blocks of the generation.
+    /// The number of blocks in the generation.
     pub fn n(&self) -> usize {
         usize::from(self.generation.n)
     }
 
-    /// Bytes of each.
+    /// The size of a block.
     pub fn block_bytes(&self) -> usize {
         self.source.len() / self.n()
     }
@@ -66,8 +66,7 @@ impl Work {
         rows
     }
 
-    /// The inverse of these. There is but one, so that the definition is asked once; none if what
-    /// was found is not the inverse.
+    /// The inverse of these rows, computed once; `None` if the result is not the inverse.
     pub fn inverse(&self) -> Option<&[u8]> {
         let inverse = self.inverse.get_or_init(|| {
             let (n, rows) = (self.n(), self.rows());
@@ -79,15 +78,15 @@ impl Work {
         inverse.as_deref()
     }
 
-    /// The coded blocks as they would arrive.
+    /// The coded blocks as they would be received.
     pub fn blocks(&self) -> Vec<(Vector, &[u8])> {
         let vectors = seeds(self.first_seed, self.generation.n).map(Vector::Seed);
         vectors.zip(self.coded.chunks_exact(self.block_bytes())).collect()
     }
 }
 
-/// Every row of `n` coefficients times the blocks, as the definition has it. All cores work on it:
-/// at n = 1024 it takes seconds.
+/// Multiplies every row of `n` coefficients by the blocks, by the definition. Uses all cores,
+/// because n = 1024 takes seconds.
 fn combine_all(rows: &[u8], blocks: &[u8], n: usize, block_bytes: usize) -> Vec<u8> {
     let each = (rows.len() / n).div_ceil(thread::available_parallelism().map_or(1, NonZeroUsize::get));
     let combine =
@@ -102,7 +101,7 @@ fn seeds(first: u32, n: u16) -> impl Iterator<Item = u32> {
     (0..u32::from(n)).map(move |offset| first.wrapping_add(offset))
 }
 
-/// A seed from which on n rows in a row are independent.
+/// A seed from which n consecutive rows are independent.
 fn independent(n: u16, key: RowKey) -> u32 {
     let k = Shape::BLOCK_BYTES_MIN;
     let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("a possible shape");

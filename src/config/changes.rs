@@ -1,4 +1,4 @@
-//! What a reload changes, and which of it a running server can take.
+//! The changes of a reload, and which of them a running server can apply.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,20 +12,20 @@ use super::{Config, schema};
 pub struct Change {
     /// The key.
     pub key: String,
-    /// Its old value as it may be shown, `None` if it was not set. A secret looks the same as before.
+    /// Its old value in displayable form, `None` if it was not set. Secrets always look the same.
     pub from: Option<String>,
-    /// Its new value as it may be shown, `None` if it is not set any more.
+    /// Its new value in displayable form, `None` if it is no longer set.
     pub to: Option<String>,
-    /// When it counts.
+    /// When it takes effect.
     pub effect: Effect,
 }
 
-/// When a change counts.
+/// When a change takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// At once.
     Live,
-    /// For segments that arrive from now on: those held keep their shape.
+    /// For new segments: held ones keep their shape.
     NewSegments,
     /// After the next start.
     Restart,
@@ -51,7 +51,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every key that differs, in the order of the keys. Of a stream that comes or goes, only what it has set.
+/// Every key that differs, in the order of the keys. For added and removed streams, only the keys
+/// that they set.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let (old_secrets, new_secrets) = (schema::secrets(old), schema::secrets(new));
     let (old, new, defaults) = (set(old), set(new), schema::defaults());
@@ -72,7 +73,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
         .collect()
 }
 
-/// Every key that has a value.
+/// Every key with a value.
 fn set(config: &Config) -> Map<String, Value> {
     let is_nothing = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
     schema::flatten(config).into_iter().filter(|(_, value)| !is_nothing(value)).collect()
@@ -89,11 +90,11 @@ fn effect(key: &str) -> Effect {
     }
 }
 
-/// What shapes a segment of a stream, or goes with it into the store.
+/// Keys that determine the shape of a stream's segments, or are stored with them.
 const SHAPE: [&str; 7] = ["codec", "parity", "hash_bits", "n_max", "generations_min", "block_bytes", "row_weight"];
 
-/// Sections that a running server takes as a whole.
+/// Sections that a running server applies as a whole.
 const LIVE_SECTIONS: [&str; 3] = ["admission.", "encoder.", "stream."];
 
-/// What else it takes.
+/// Other keys that it applies.
 const LIVE: [&str; 4] = ["server.drain_timeout", "telemetry.log_filter", "tls.cert", "tls.key"];

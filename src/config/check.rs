@@ -1,4 +1,5 @@
-//! What no single key can know: values that do not go together, and values that do but are probably not meant.
+//! Checks across keys: values that contradict each other, and values that work but are probably
+//! mistakes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +26,7 @@ use crate::{stream, telemetry};
 pub struct Finding {
     /// The key it is about.
     pub key: String,
-    /// What is the matter and what to do.
+    /// The problem, and what to do.
     pub text: String,
 }
 
@@ -35,7 +36,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Refuses contradictions, all of them at once, and returns what is only worth a warning.
+/// Refuses contradictions, all at once, and returns warnings.
 pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>, Error> {
     let mut report = Report::default();
     numbers(config, &mut report);
@@ -218,7 +219,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     if stream.generations_min == 0 {
         report.fault(key("generations_min"), "must be at least 1: a segment has at least one generation");
     }
-    // That it is not empty is found elsewhere.
+    // Another check reports an empty segment size.
     match stream.shape(config.ingest.segment_max_bytes.as_u64().clamp(1, Shape::LENGTH_MAX)) {
         Err(stream::Fault::Shape(error)) => {
             let part = match error {
@@ -252,7 +253,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     datagrams(&key("block_bytes"), stream, report);
 }
 
-/// What a code over a prime field costs that is probably not meant.
+/// Costs of a code over a prime field that are probably mistakes.
 fn homomorphic(bits: &str, block_bytes: &str, group: HashGroup, stream: &stream::Config, report: &mut Report) {
     if group == HashGroup::P1024 {
         report.warning(
@@ -317,12 +318,12 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
     }
 }
 
-/// Where coded blocks of the largest generation lie.
+/// The lane of coded blocks of the largest generation.
 fn lane(stream: &stream::Config) -> Lane {
     Lane::coded(stream.row_weight.and_then(NonZeroU16::new), stream.n_max)
 }
 
-/// Bytes of the ring's slots for blocks of a stream, headroom included.
+/// The slot size for a stream's blocks, including headroom.
 pub(crate) fn slot_bytes(stream: &stream::Config) -> usize {
     let codec = stream.codec().unwrap_or_default();
     codec.coded_bytes(stream.block_bytes) as usize + lane(stream).headroom(codec, stream.n_max)
@@ -348,7 +349,7 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
 
 fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     if stream.codec == CodecName::RlncQ {
-        // Over streams, however small.
+        // These always use streams.
         return;
     }
     let block = u64::from(stream.block_bytes);
@@ -372,9 +373,9 @@ fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
-/// How the URL of a playlist ends.
+/// Extensions of playlists.
 const PLAYLISTS: [&str; 3] = [".m3u8", ".m3u", ".mpd"];
-/// What a QUIC datagram carries at the minimum MTU of 1200.
+/// The capacity of a QUIC datagram at the minimum MTU of 1200.
 const DATAGRAM_AT_FIRST: u64 = 1162;
-/// What it carries at an MTU of 1452, where discovery stops.
+/// The same at an MTU of 1452, where discovery ends.
 pub(crate) const DATAGRAM_AFTER_DISCOVERY: u64 = 1414;

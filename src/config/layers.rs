@@ -1,4 +1,4 @@
-//! The layers that a configuration is made of, and where each key of them stands.
+//! The layers of a configuration, and where each key was set.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::Error;
 pub enum Location {
     /// In the file, at this line.
     File {
-        /// The file as it was named.
+        /// The file as named.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
@@ -34,7 +34,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// Keys of one layer, each with its place.
+/// The keys of a layer with their places.
 pub(super) type Places = BTreeMap<String, Location>;
 
 /// A configuration file that was read.
@@ -60,7 +60,7 @@ impl FileLayer {
     }
 }
 
-/// Without the line itself: there may be a secret in it.
+/// Without quoting the line, which may contain a secret.
 fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start).min(text.len());
     let before = &text.as_bytes()[..at];
@@ -82,20 +82,20 @@ fn locate(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, places: &m
     }
 }
 
-/// Variables that set a key: those with the prefix, less the ones that the command line reads itself.
+/// Variables that set keys: those with the prefix, except those that the command line reads itself.
 pub(super) fn environment(variables: &[(String, String)]) -> BTreeMap<String, String> {
     let ours = variables.iter().filter(|(name, _)| name.starts_with(PREFIX) && !RESERVED.contains(&name.as_str()));
     ours.cloned().collect()
 }
 
-/// The places of environment variables, by the key that each one sets.
+/// The places of environment variables, by their keys.
 pub(super) fn environment_places(variables: &BTreeMap<String, String>) -> Places {
     let key = |name: &str| name[PREFIX.len()..].to_lowercase().replace("__", ".");
     variables.keys().map(|name| (key(name), Location::Environment(name.clone()))).collect()
 }
 
-/// What names of variables that set keys begin with.
+/// The prefix of variables that set keys.
 pub(super) const PREFIX: &str = "NCSERVERD_";
 
-/// Variables with the prefix that are no keys: they stand for flags.
+/// Variables with the prefix that stand for flags.
 const RESERVED: [&str; 1] = ["NCSERVERD_CONFIG"];

@@ -1,11 +1,11 @@
-//! Secrets that a stream would publish: files below its directory.
+//! Finds secrets that a stream would publish: files below its directory.
 
 use std::path::{Path, PathBuf};
 
 use super::{Config, Finding};
 use crate::units;
 
-/// A fault for every file with a secret that lies below the directory of a stream, by whatever links.
+/// A fault for every file with a secret below the directory of a stream, even through links.
 pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let roots: Vec<_> =
         config.stream.iter().filter_map(|(name, stream)| Some((name, real(stream.directory.as_deref()?)))).collect();
@@ -15,7 +15,7 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let mut faults: Vec<_> = files(config, file)
         .into_iter()
         .filter_map(|(key, path)| {
-            // A link below the directory is found by its own name too.
+            // A link below the directory is found by its own name.
             let places = [real(&path), real_parent(&path)];
             let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
             let text = format!(
@@ -25,12 +25,12 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
             Some(Finding { key, text })
         })
         .collect();
-    // A directory and the files in it are one fault.
+    // A directory and its files count as one fault.
     faults.dedup_by(|next, first| next.key == first.key);
     faults
 }
 
-/// Every file of the configuration that others must not have, and its key.
+/// Every secret file of the configuration, with its key.
 fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
     let mut files: Vec<(String, PathBuf)> = Vec::new();
     let mut add = |key: String, path: Option<&Path>| files.extend(path.map(|path| (key, path.to_owned())));
@@ -49,7 +49,7 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
     files
 }
 
-/// Without links, also where the end of the path is not there yet.
+/// The path without links; its end need not exist.
 fn real(path: &Path) -> PathBuf {
     let path = units::absolute(path);
     let Some((real, rest)) =
@@ -60,7 +60,7 @@ fn real(path: &Path) -> PathBuf {
     real.join(rest)
 }
 
-/// Where the name itself is, whatever it links to.
+/// The place of the name itself, even if it is a link.
 fn real_parent(path: &Path) -> PathBuf {
     let path = units::absolute(path);
     match (path.parent(), path.file_name()) {

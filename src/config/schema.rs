@@ -1,4 +1,4 @@
-//! The keys there are, read off the defaults, so that no second list of them can go stale.
+//! The known keys, derived from the defaults, so that no second list can become stale.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Config;
 use crate::stream;
 
-/// A configuration as keys and values: `ring.bytes` and `"64MiB"`. Options that are not set are `null`.
+/// A configuration as keys and values: `ring.bytes` and `"64MiB"`. Unset options are `null`.
 pub(super) fn flatten(config: &Config) -> Map<String, Value> {
     let mut keys = Map::new();
     collect("", tree(config), &mut keys);
@@ -24,13 +24,13 @@ pub(super) fn defaults() -> Map<String, Value> {
 /// Whether `key` can be set.
 pub(super) fn is_known(defaults: &Map<String, Value>, key: &str) -> bool {
     let generic = generic(key);
-    // A table that nothing stands in yet is as good as absent.
+    // An empty table counts as absent.
     let is_table = || generic == "stream" || defaults.keys().any(|known| inside(known, &generic));
     let is_in_map = || defaults.iter().any(|(known, value)| value.is_object() && inside(&generic, known));
     defaults.contains_key(&generic) || is_in_map() || is_table()
 }
 
-/// The known key that looks most like `key`, if one looks like it at all.
+/// The known key most similar to `key`, if one is similar enough.
 pub(super) fn nearest(defaults: &Map<String, Value>, key: &str) -> Option<String> {
     let stream = key.strip_prefix("stream.").and_then(|rest| rest.split('.').next()).unwrap_or("NAME");
     let wanted = generic(key);
@@ -38,7 +38,7 @@ pub(super) fn nearest(defaults: &Map<String, Value>, key: &str) -> Option<String
     (score >= SIMILAR_ENOUGH).then(|| known.replacen(ANY, stream, 1))
 }
 
-/// Likeness of two keys, from 0 to 1. The right name in the wrong section is nearly right.
+/// The similarity of two keys, from 0 to 1. The right name in the wrong section is very similar.
 fn similarity(wanted: &str, known: &str) -> f64 {
     let alike = strsim::normalized_damerau_levenshtein;
     let whole = alike(&wanted.replace(['.', '_'], ""), &known.replace(['.', '_'], ""));
@@ -58,13 +58,13 @@ pub(super) fn generic(key: &str) -> String {
     parts.join(".")
 }
 
-/// Whether the value of a key, or a part of it, is shown to nobody.
+/// Whether the value of a key, or a part of it, is secret.
 pub(super) fn is_secret(key: &str) -> bool {
     let generic = generic(key);
     SECRET.iter().any(|secret| generic == *secret || inside(&generic, secret))
 }
 
-/// The secrets of a configuration by their keys, to compare and not to show.
+/// The secrets of a configuration by their keys, for comparison only.
 pub(super) fn secrets(config: &Config) -> BTreeMap<String, &str> {
     let keys = config.admission.keys.iter().map(|keys| ("admission.keys".to_owned(), keys.expose()));
     let streams = config.stream.iter().flat_map(|(name, stream)| {

@@ -12,7 +12,7 @@ fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Loads a file with this text, under these variables and overrides.
+/// Loads a file with this text, with these variables and overrides.
 fn load(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)]) -> Result<Loaded, Error> {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("test.toml");
@@ -24,7 +24,7 @@ fn refusal(text: &str, environment: &[(&str, &str)], overrides: &[(&str, &str)])
     load(text, environment, overrides).expect_err("this configuration is wrong").to_string()
 }
 
-/// The file of the package, and how it reads with every commented key switched on.
+/// The shipped file, and its text with every commented-out key enabled.
 fn documented() -> (String, String) {
     let text = include_str!("../../config/ncserverd.toml");
     let key_or_table = |rest: &str| rest.starts_with(|first: char| first.is_ascii_lowercase() || first == '[');
@@ -182,7 +182,7 @@ fn too_few_coefficients_are_refused_unless_forced() {
     );
     assert!(with("12", "32", "false").is_ok(), "the rule is about n_max");
     assert!(with("12", "128", "true").unwrap().contains("`stream.a.row_weight`: forced"));
-    // Peers would close the connection for the useless blocks.
+    // Peers would disconnect because of redundant blocks.
     assert!(with("7", "128", "true").is_ok() && with("6", "128", "true").unwrap_err().contains("set at least 7"));
     assert!(with("4", "4", "true").is_ok(), "these rows are dense");
     for force in ["false", "true"] {
@@ -429,7 +429,7 @@ fn a_reload_knows_what_can_change() {
     assert!(changes(&old, &old.clone()).is_empty());
     let ring = found.iter().find(|change| change.key == "ring.bytes").unwrap();
     assert_eq!(ring.to_string(), "`ring.bytes` from \"64MiB\" to \"65MiB\": needs a restart");
-    // A stream that comes or goes is told by what it has set.
+    // For an added or removed stream, only the keys that it sets are reported.
     let of_b = |changes: &[Change]| -> Vec<String> {
         changes.iter().filter(|change| change.key.starts_with("stream.b.")).map(ToString::to_string).collect()
     };
@@ -491,7 +491,7 @@ fn a_changed_secret_is_told_and_not_shown() {
         [lines.join("\n"), new.explain(), new.config.to_toml(), format!("{new:?}"), format!("{:?}", new.config)].join("\n");
     assert!(!shown.contains("hunter2") && shown.contains("http://[hidden]@o.test/"), "{shown}");
     assert_eq!(new.config.stream["a"].headers["B"].value().expose(), "hunter2-bb");
-    // What was printed is not loaded as if it were the secret.
+    // A printed secret is not loaded.
     let refusal = refusal(&new.config.to_toml(), &[("KEY", "x")], &[]);
     assert!(refusal.contains("replace [hidden] with the secret"), "{refusal}");
     std::fs::remove_file(&file).unwrap();

@@ -1,4 +1,4 @@
-//! What codes: the processor, and the device that the configuration gets.
+//! Checks of the CPU, and of the device that the configuration selects.
 
 use std::path::Path;
 
@@ -57,7 +57,7 @@ pub(super) fn device(config: &Config) -> Vec<Check> {
     }
 }
 
-/// The CPU codes; `why` no GPU does, if one was looked for.
+/// The CPU codes; `why` tells why no GPU does, if one was looked for.
 fn judge_cpu(found: String, why: Option<&str>, has_node: bool) -> Check {
     match why {
         None => Check::ok(DEVICE, found),
@@ -71,7 +71,7 @@ fn judge_cpu(found: String, why: Option<&str>, has_node: bool) -> Check {
     }
 }
 
-/// What each of the cards is.
+/// Describes each card.
 fn gpus(gpus: &Gpus) -> Vec<Check> {
     let ordinals = match gpus {
         Gpus::All => (0..u16::MAX).collect(),
@@ -107,7 +107,7 @@ fn judge_room(portion: Portion, memory: Memory) -> Check {
 }
 
 const DEVICE: &str = "device";
-/// One of these is there where an NVIDIA driver runs.
+/// With an NVIDIA driver, one of these exists.
 const DRIVER: [&str; 2] = ["/dev/nvidiactl", "/proc/driver/nvidia/version"];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the system allows a process: open files, memory; and its clock.
+//! Limits of the system: open files, memory; and the clock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::device::BackendChoice;
 use crate::{admin, session};
 
-/// Open files. Peers need none: all of an address share its socket.
+/// Open files. Peers need none, because they share the sockets.
 pub(super) fn files(config: &Config) -> Check {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     judge_files(open_files(&limits), files_needed(config))
@@ -34,10 +34,11 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
     Check::fail(name, found, change)
 }
 
-/// Sockets, visitors of metrics, fetches of every stream, a watch of every directory, and what the process itself has.
+/// Files for sockets, scrapers, fetches of every stream, watches of directories, and the process
+/// itself.
 fn files_needed(config: &Config) -> u64 {
     let sockets = config.endpoint.listen.len() + 1 + admin::CONNECTIONS_MAX;
-    // Each fetch has a connection or an open file, and connections that idle are kept as long.
+    // Each fetch has a connection or an open file, and as many idle connections are kept.
     let fetches: u64 = config.stream.values().map(|_| 2 * u64::from(config.ingest.fetches_max) + 1).sum();
     let gpus = if config.device.backend == BackendChoice::Cpu { 0 } else { FILES_OF_DRIVER };
     FILES_OF_PROCESS + sockets as u64 + fetches + gpus
@@ -50,7 +51,7 @@ fn open_files(limits: &str) -> Option<(u64, u64)> {
     Some((values.next()??, values.next()??))
 }
 
-/// Memory: what the configuration allows the process to take in the end, beside what there is.
+/// The maximum memory of the process by its configuration, and the memory available.
 pub(super) fn memory(config: &Config) -> Check {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -92,7 +93,8 @@ fn available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// What is left in the tightest of the groups that the process is in (version 2), or in its group (version 1).
+/// The memory left in the tightest of the process's control groups (version 2), or in its group
+/// (version 1).
 fn memory_of_group(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let number = |path: PathBuf| read(&path)?.trim().parse::<u64>().ok();
     let left = |directory: &Path, limit: &str, usage: &str| {
@@ -111,7 +113,7 @@ fn memory_of_group(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Opti
     of_unified.or(of_own)
 }
 
-/// The clock. Tokens and client certificates are valid by it, and nothing else is.
+/// The clock. Only tokens and client certificates depend on it.
 pub(super) fn clock(config: &Config) -> Check {
     let is_needed = config.admission.keys.is_some() || config.admission.clients_ca.is_some();
     let signs = SYNCHRONISED.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, sign)| *sign);
@@ -143,13 +145,13 @@ fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
     }
 }
 
-/// Of the runtime, logs, signals and a terminal.
+/// For the runtime, logs, signals and a terminal.
 const FILES_OF_PROCESS: u64 = 64;
-/// Of the NVIDIA driver, for the cards of a host.
+/// For the NVIDIA driver, with all cards of a host.
 const FILES_OF_DRIVER: u64 = 128;
 /// 2026-01-01.
 const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
-/// Files that are there where the clock is kept right.
+/// Files that exist if the clock is synchronised.
 const SYNCHRONISED: [(&str, &str); 3] = [
     ("/run/systemd/timesync/synchronized", "synchronised by systemd-timesyncd"),
     ("/run/chrony/chronyd.pid", "kept by chronyd"),

@@ -1,4 +1,4 @@
-//! What the network's side of the system gives: addresses, buffers, segmentation offload.
+//! Checks of the network: addresses, buffers, segmentation offload.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -14,7 +14,8 @@ use crate::endpoint::{self, granted_buffers, udp_socket};
 use crate::telemetry;
 use crate::units::size;
 
-/// The addresses for peers, all at the same time as the server has them: one may keep another from being bound.
+/// The addresses for peers, all bound at once as by the server, because one may conflict with
+/// another.
 pub(super) fn listening(config: &Config) -> Vec<Check> {
     let endpoint = &config.endpoint;
     let mut held = Vec::new();
@@ -49,7 +50,7 @@ fn refused(name: &'static str, protocol: &str, key: &str, address: SocketAddr, e
     Check::fail(name, format!("cannot bind {protocol} {address}: {error}"), change)
 }
 
-/// What the kernel grants of the buffers that are asked for.
+/// The buffer sizes that the kernel grants.
 pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
     let loopback = loopback(config);
     let socket = udp_socket(loopback, config.receive_buffer, config.send_buffer);
@@ -97,7 +98,7 @@ impl Buffer {
     }
 }
 
-/// Sends one batch of segments over loopback and counts what comes.
+/// Sends one batch of segments over loopback, and counts arrivals.
 pub(super) fn gso(config: &endpoint::Config) -> Check {
     if !config.gso {
         return Check::ok(GSO, "disabled by `endpoint.gso`");
@@ -108,14 +109,14 @@ pub(super) fn gso(config: &endpoint::Config) -> Check {
     }
 }
 
-/// What became of a batch.
+/// The results of a batch.
 #[derive(Debug, Clone, Copy)]
 struct Segments {
-    /// That the kernel takes in one call.
+    /// Segments that the kernel accepts per call.
     at_most: usize,
-    /// That were handed to it.
+    /// Segments sent.
     sent: usize,
-    /// That came whole.
+    /// Segments that arrived whole.
     came: usize,
 }
 
@@ -146,7 +147,7 @@ fn send_segments(loopback: SocketAddr) -> io::Result<Segments> {
     let contents = vec![0x5a; sent * SEGMENT_BYTES];
     let segment_size = (sent > 1).then_some(SEGMENT_BYTES);
     let transmit = Transmit { destination: receiver.local_addr()?, ecn: None, contents: &contents, segment_size, src_ip: None };
-    // quinn-udp makes its socket non-blocking, and nothing is ahead of the batch.
+    // quinn-udp makes its socket non-blocking, but the socket is idle.
     state.try_send(UdpSockRef::from(&sender), &transmit)?;
     let mut packet = [0; 2 * SEGMENT_BYTES];
     let mut came = 0;
@@ -156,7 +157,7 @@ fn send_segments(loopback: SocketAddr) -> io::Result<Segments> {
     Ok(Segments { at_most, sent, came })
 }
 
-/// Of the family that peers come by.
+/// Of the address family that peers use.
 fn loopback(config: &endpoint::Config) -> SocketAddr {
     let is_ipv6 = config.listen.first().is_some_and(|address| address.is_ipv6() && !address.ip().is_unspecified());
     let ip = if is_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
@@ -164,11 +165,11 @@ fn loopback(config: &endpoint::Config) -> SocketAddr {
 }
 
 const GSO: &str = "segmentation offload";
-/// As many as quinn puts into one call.
+/// As many as quinn sends in one call.
 const SEGMENTS: usize = 10;
-/// Of the smallest packet that QUIC has to be able to send.
+/// The size of the smallest packet that QUIC must be able to send.
 const SEGMENT_BYTES: usize = 1200;
-/// For packets that are on loopback already.
+/// Packets over loopback have arrived long before.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where streams come from: directories that can be read, origins that answer, keys that can be made.
+//! Checks of streams' sources: directories, origins, and missing signing keys.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::ingest::http::Http;
 use crate::{ingest, stream};
 
-/// One check a stream, and one for a key that is to be made.
+/// One check per stream, and one per signing key that has to be created.
 pub(super) fn streams(config: &Config) -> Vec<Check> {
     let origins: Vec<_> = config.stream.iter().filter(|(_, stream)| stream.directory.is_none()).collect();
     let mut checks: Vec<Check> = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -20,7 +20,7 @@ pub(super) fn streams(config: &Config) -> Vec<Check> {
         Ok(runtime) => {
             let checks = join_all(origins.into_iter().map(|(name, stream)| origin(name, stream, &config.ingest)));
             let checks = runtime.block_on(checks);
-            // A name server that does not answer holds nothing up.
+            // Does not wait for a name server that does not answer.
             runtime.shutdown_background();
             checks
         }
@@ -33,7 +33,7 @@ pub(super) fn streams(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// The server does not start without it.
+/// The server does not start without a readable directory.
 fn directory(name: &str, root: &Path) -> Check {
     match fs::read_dir(root) {
         Ok(mut entries) => match entries.next() {
@@ -48,7 +48,7 @@ fn directory(name: &str, root: &Path) -> Check {
     }
 }
 
-/// A key that is there has been read with the configuration.
+/// An existing key was read with the configuration.
 fn new_key(name: &str, key: &Path) -> Option<Check> {
     if key.exists() {
         return None;
@@ -64,7 +64,8 @@ fn new_key(name: &str, key: &Path) -> Option<Check> {
     })
 }
 
-/// Asks for the top of the stream, as viewers never do: that an answer comes is what counts, and what it says of credentials.
+/// Sends a HEAD request for the top of the stream, which viewers never do. What matters is whether
+/// an answer comes, and whether it requires credentials.
 async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) -> Check {
     let (key, shown) = (format!("`stream.{name}.origin`"), stream.origin.as_ref().map(ToString::to_string).unwrap_or_default());
     let metrics = ingest::Metrics::new(&Registry::new()).expect("a new registry takes them");
@@ -83,7 +84,7 @@ async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) ->
         Ok(Ok(status @ 500..)) => {
             Check::warn(STREAM, format!("{name} from {shown}, which answers {status}"), "fix the origin: it reports an error")
         }
-        // Few origins show what a folder has in it.
+        // Few origins list their folders.
         Ok(Ok(status)) => Check::ok(STREAM, format!("{name} from {shown}, which answers ({status} for the folder itself)")),
         Ok(Err(error @ ingest::Error::Redirect(_))) => Check::warn(
             STREAM,
@@ -102,7 +103,7 @@ async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) ->
 }
 
 const STREAM: &str = "stream";
-/// Somebody waits for this.
+/// A user waits for this.
 const ORIGIN_WITHIN: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -121,7 +122,7 @@ mod tests {
         streams(&config)
     }
 
-    /// An origin that answers one request, and what it was asked.
+    /// An origin that answers one request, and returns what was requested.
     fn answering(status: &'static str) -> (String, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/hls/", listener.local_addr().unwrap());

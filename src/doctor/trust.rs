@@ -1,4 +1,4 @@
-//! What the server shows and by what it admits: certificates and keys.
+//! Checks of certificates, keys and admission.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use super::Check;
 use crate::admission::{self, Admission};
 use crate::tls::{self, Origin, ServerIdentity, Standing, Validity};
 
-/// The certificate, which is read but not made.
+/// The certificate, which is read but not generated.
 pub(super) fn certificate(config: &tls::Config) -> Check {
     let is_made = config.cert.is_some() || config.key.is_some() || config.kept().exists();
     if !is_made {
@@ -31,7 +31,7 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
     }
 }
 
-/// A pair that can be used, by its dates.
+/// Judges a usable pair by its dates.
 fn judged(found: &str, validity: Option<Validity>, now: i64) -> Check {
     let renew = "renew it, then run `systemctl reload ncserverd`";
     let Some(validity) = validity else {
@@ -48,7 +48,7 @@ fn judged(found: &str, validity: Option<Validity>, now: i64) -> Check {
     }
 }
 
-/// The first start makes a pair, if it may write where it is to be kept.
+/// Checks whether the first start can store a generated pair.
 fn place_of_new(directory: &Path) -> Check {
     let place = directory.display();
     let existing = directory.ancestors().find(|path| path.is_dir()).unwrap_or(directory);
@@ -71,7 +71,7 @@ pub(super) fn write_and_remove(directory: &Path) -> io::Result<()> {
     fs::remove_file(draft)
 }
 
-/// Keys and authorities, where some are configured.
+/// Keys and authorities, if configured.
 pub(super) fn admission(config: &admission::Config) -> Option<Check> {
     let name = "admission";
     let places = [

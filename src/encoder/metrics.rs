@@ -53,8 +53,8 @@ impl Metrics {
         counter.inc_by((vectors.len() - sources) as u64);
     }
 
-    /// Registers them. The series of this back end and kernel exist from the start; others appear
-    /// with their first block.
+    /// Registers all metrics of the encoder. The series of this back end and kernel exist from the
+    /// start; others appear with their first block.
     pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
         let labels = ["backend", "kernel"];
         let coded = "Payload bytes of coded blocks made.";

@@ -1,10 +1,12 @@
-//! Not faster than sessions can send.
+//! Keeps the encoder from running ahead of the sessions.
 //!
-//! Blocks that come faster than the processors seal and send them do not wait in the ring, in the order of their deadlines, but with QUIC, where
-//! thousands of connections then take turns at a few packets each: every turn finds the connection's state out of the caches, acknowledgements are
-//! late, and a server that is short by a little sends a third less than it could, and does not recover when there is less to do.
-//! So no batch is launched while what is ready waits long for its turn and there is enough for all threads to send. How long is measured by a task
-//! that does nothing.
+//! If blocks come faster than the CPU can encrypt and send them, they do not wait in the ring, in
+//! the order of their deadlines, but in QUIC. There, thousands of connections take turns at a few
+//! packets each: every turn finds the connection's state out of the caches, and acknowledgements
+//! are late. A server that is slightly short of time then sends a third less than it could, and
+//! does not recover when demand falls. So no batch is launched while runnable tasks wait long for a
+//! thread and enough blocks are in the ring to keep all threads busy. The wait is measured by a
+//! task that does nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +14,13 @@ use futures_util::FutureExt;
 use ncs_serve::turn::Turn;
 use tokio::runtime::Handle;
 
-/// What is ready may wait for its turn for so long. Short of overload it is a tenth of that.
+/// The maximum scheduling latency. Without overload it is a tenth of this.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// Blocks of so many bytes for each thread are enough: it has to do for some milliseconds.
+/// Bytes in the ring that keep one thread busy for some milliseconds.
 const ENOUGH_BYTES: usize = 4 << 20;
 
-/// Holds the encoder back while sessions are behind.
+/// Holds the encoder back while sessions lag behind.
 #[derive(Debug)]
 pub struct Pace {
     sessions: Option<Handle>,
@@ -27,24 +29,25 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// By the turns that sessions of this runtime get, which is not the encoder's own.
+    /// Measures the runtime of the sessions, which is not the encoder's own.
     pub fn of(sessions: Handle) -> Self {
         Self { sessions: Some(sessions), probe: None, is_behind: false }
     }
 
-    /// Never.
+    /// Never holds the encoder back.
     pub fn unlimited() -> Self {
         Self { sessions: None, probe: None, is_behind: false }
     }
 
-    /// What is enough to go on with for all threads of the sessions.
+    /// Bytes that keep all threads of the sessions busy.
     pub(super) fn enough_bytes(&self) -> usize {
         self.sessions.as_ref().map_or(0, |sessions| sessions.metrics().num_workers()) * ENOUGH_BYTES
     }
 
-    /// Whether sessions have their turns soon enough. If not, ask again after [`Pace::changed`].
+    /// Whether the scheduling latency of sessions is short enough. If not, ask again after
+    /// [`Pace::changed`].
     pub(super) fn is_open(&mut self, now: Instant) -> bool {
-        // What has had its turn meanwhile.
+        // Take the result of a finished probe.
         let _ = self.changed().now_or_never();
         let Some(sessions) = &self.sessions else { return true };
         let probe = self.probe.get_or_insert_with(|| Turn::of(sessions, now));
@@ -52,10 +55,10 @@ impl Pace {
         !self.is_behind
     }
 
-    /// Waits until more is known of how long turns take; for ever, if nobody has asked.
+    /// Waits for the next result of the probe; forever if none is running.
     pub(super) async fn changed(&mut self) {
         let Some(probe) = &mut self.probe else { return std::future::pending().await };
-        // A runtime that is gone has no sessions.
+        // A runtime that has ended has no sessions.
         let wait = probe.wait().await.unwrap_or_default();
         self.probe = None;
         self.is_behind = wait > TURN_WAIT_MAX;
@@ -68,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until sessions have their turns soon enough, as the machine may have other things to do.
+    /// Waits until the latency is short enough; the machine may be busy with other work.
     async fn opens(pace: &mut Pace) {
         let begun = Instant::now();
         while !pace.is_open(Instant::now()) {

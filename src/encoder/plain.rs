@@ -1,4 +1,5 @@
-//! Blocks over the prime field: made of a segment's bytes, by whoever has the arithmetic. Where that is a card, it has a copy of them as a rule.
+//! Blocks over the prime field, made of a segment's bytes by the CPU or a card. A card usually has
+//! a copy of the bytes.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::device::{Device, Error, Maker};
 use crate::ring::{Order, Slot};
 use crate::store::Plain;
 
-/// An order with its slots, and what its blocks are made of.
+/// An order with its slots and its source bytes.
 pub(super) struct Job {
     order: Order,
     slots: Vec<Slot>,
@@ -19,7 +20,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// `None` for a generation that its segment does not have.
+    /// `None` if the segment does not have the generation.
     pub(super) fn new(order: Order, slots: Vec<Slot>, found: Plain) -> Option<Self> {
         let Plain { bytes, shape, kept } = found;
         let generation = shape.generation(order.line.generation.index)?;
@@ -30,7 +31,7 @@ impl Job {
     }
 }
 
-/// Makes the blocks of these jobs where that holds nobody up, with rows that follow from `seed`.
+/// Makes the blocks of these jobs on the blocking pool, with rows derived from `seed`.
 pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended {
     let launched = Instant::now();
     let coded = |job: &Job| job.wanted.coded_blocks();
@@ -46,7 +47,7 @@ pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended 
     let (jobs, made) = match done.await {
         Ok(done) => done,
         Err(error @ Error::Lost(_)) => {
-            // The slots stay where a card may write into them yet.
+            // The slots stay with the closure: a hanging card may still write into them.
             let part = |order| Part { order, slots: Vec::new(), vectors: Vec::new() };
             return Ended { parts: orders.into_iter().map(part).collect(), outcome: Err(error), launched };
         }
@@ -60,5 +61,5 @@ pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended 
     Ended { parts: jobs.into_iter().zip(vectors).map(part).collect(), outcome, launched }
 }
 
-/// What the arithmetic is called among kernels.
+/// The label of this arithmetic among kernels.
 const KERNEL: &str = "prime";

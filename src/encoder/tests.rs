@@ -33,15 +33,15 @@ fn an_order_is_split_where_the_slots_end() {
 
 const BLOCK_BYTES: u32 = 64;
 const N: u16 = 32;
-/// Later than the deadlines before it.
+/// A deadline later than the earlier ones.
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(1)
 }
 
-/// No device of a test takes as long.
+/// Far longer than any device of a test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An encoder that runs, on a device taken to have memory of its own, with all that it stands on.
+/// A running encoder with everything it needs, on a device that claims memory of its own.
 struct Rig {
     ring: Ring,
     store: Store,
@@ -57,7 +57,7 @@ impl Rig {
         Self::start_with(copies, |device| device)
     }
 
-    /// With another device than the one that is opened.
+    /// The same after a change to the device.
     fn start_with(copies: u64, change: impl FnOnce(Device) -> Device) -> Self {
         let registry = prometheus::Registry::new();
         let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
@@ -91,7 +91,7 @@ impl Rig {
         (self.store.insert(bytes, shape, placement).await.unwrap().lease.key, shape)
     }
 
-    /// Claims so many blocks of a line, as a session does.
+    /// Claims `count` blocks of a line, as a session does.
     async fn claim(&self, session: SessionId, line: LineKey, count: usize) -> Vec<Claimed> {
         let quota = Quota::new(usize::MAX);
         let mut claimed = Vec::new();
@@ -123,7 +123,8 @@ fn content(number: u8) -> Bytes {
     (0..4 * usize::from(N) * BLOCK_BYTES as usize).map(|i| (i % 251) as u8 ^ number).collect::<Vec<u8>>().into()
 }
 
-/// Asks for the source blocks of every generation of a segment, one after the other, and for coded ones besides.
+/// Requests the source blocks of every generation of a segment, one after the other, and coded ones
+/// in addition.
 async fn view(rig: &Rig, session: u64, number: u8, segment: SegmentKey, shape: Shape) {
     let (session, bytes) = (SessionId(session), content(number));
     for generation in shape.iter() {
@@ -155,7 +156,8 @@ async fn segments_that_do_not_fit_the_device_together_are_served_in_turn() {
     let loads = rig.value("ncserverd_store_loads_total");
     assert!(loads >= 2 && rig.value("ncserverd_encoder_parked_total") >= 2);
     assert!(rig.store.usage(Tier::Device).1 <= 1);
-    // A batch wakes the task when it is due, and when it ends; a load when it ends; a viewer for each line that it asks for.
+    // A batch wakes the task when it is due and when it ends, a load when it ends, a viewer for
+    // each line that it requests.
     let wishes = 6 * 2 * u64::from(shape.generations());
     assert!((rig.steps() as u64) < 20 * (wishes + loads), "{} steps for {wishes} wishes and {loads} loads", rig.steps());
     let before = rig.steps();
@@ -181,7 +183,8 @@ async fn demand_that_cannot_be_met_does_not_spin() {
     assert!(rig.value("ncserverd_store_load_failures_total") >= 2);
 }
 
-/// Blocks of sparse rows come with their rows, are what the rows say, and can be recoded by who holds too few of them to decode.
+/// Blocks with sparse rows carry their rows, match them, and can be recoded by a peer that holds
+/// too few to decode.
 #[tokio::test(flavor = "multi_thread")]
 async fn sparse_rows_travel_with_their_blocks() {
     let rig = Rig::start(1 << 30);
@@ -214,8 +217,8 @@ async fn sparse_rows_travel_with_their_blocks() {
     assert!(rig.value("ncserverd_encoder_blocks_total") >= 4 * u64::from(N));
 }
 
-/// Source blocks and parity blocks in one order, and repair symbols: each is what its row says, and nothing is made before anybody asks
-/// where blocks have numbers.
+/// Source and parity blocks in one order, and repair symbols: each matches its row, and numbered
+/// blocks are made only on request.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_of_every_code_are_what_their_numbers_say() {
     for codec in [Codec::ReedSolomon { parity: 9 }, Codec::RaptorQ] {
@@ -228,7 +231,7 @@ async fn blocks_of_every_code_are_what_their_numbers_say() {
         for generation in shape.iter() {
             let key = GenerationKey { segment, index: generation.index };
             let line = LineKey { generation: key, lane: Lane::Source(session) };
-            // As a consumer asks that has lost two of each.
+            // As a peer does that has lost two of each.
             rig.ring.want_source(session, key, 5..7, soon());
             rig.ring.want_source(session, key, N - 1..generation.numbered(), soon());
             let mut claimed = rig.claim(session, line, usize::from(2 + generation.numbered() - (N - 1))).await;
@@ -296,7 +299,7 @@ fn a_prefill_is_of_the_first_generations() {
     assert_eq!(ordered(0), []);
 }
 
-/// Asks for as many coded blocks over the prime field as rebuild a generation, whose bytes these are.
+/// Requests as many coded blocks over the prime field as rebuild a generation with these bytes.
 async fn check_prime(rig: &Rig, segment: SegmentKey, generation: &Generation, own: &[u8]) {
     let (session, key) = (SessionId(1), GenerationKey { segment, index: generation.index });
     let line = LineKey { generation: key, lane: Lane::Coded };
@@ -313,7 +316,8 @@ async fn check_prime(rig: &Rig, segment: SegmentKey, generation: &Generation, ow
     assert!(made[..own.len()] == *own && made[own.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// Blocks over the prime field are made of a segment's bytes, with a row each, ready ahead of demand, and for orders of several generations at once.
+/// Blocks over the prime field are made of a segment's bytes, each with its own row, ahead of
+/// demand, and for several generations at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
     let rig = Rig::start(1 << 30);
@@ -334,12 +338,13 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
         }
         check_prime(&rig, segment, &generation, own).await;
     }
-    // Headers and coefficients lie in front of the payload.
+    // The headroom holds the header and the coefficients.
     let slots = rig.ring.reserve(Lane::Coded.headroom(codec, N), shape.coded_bytes(), 1, Waker::noop());
     assert!(slots[0].headroom() >= 2 + 4 * usize::from(N));
 }
 
-/// A rig whose device keeps what is coded over the prime field, with such a segment that is there: two generations, the last block short.
+/// A rig whose device keeps copies of segments over the prime field, with one such segment: two
+/// generations, the last block short.
 async fn keeping(hang_timeout: Duration) -> (Rig, Hoard, SegmentKey, Shape, Bytes) {
     let hoard = Hoard::new(u64::MAX);
     let rig = Rig::start_with(1 << 30, |device| device.with_prime(Box::new(hoard.clone()), hang_timeout));
@@ -374,7 +379,8 @@ async fn over_the_prime_field_blocks_are_made_of_what_is_kept() {
     assert_eq!(hoard.used(), 0);
 }
 
-/// What a card fails at while it is asked, and from then on, is done without it; nobody notices.
+/// If a card fails during a call, that work and all later work is done without it; no session is
+/// affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_is_lost_over_the_prime_field_fails_no_session() {
     let (rig, hoard, segment, shape, bytes) = keeping(PATIENCE).await;
@@ -395,7 +401,7 @@ async fn a_card_that_is_lost_over_the_prime_field_fails_no_session() {
     until(|| hoard.used() == 0).await;
 }
 
-/// As many batches as there are at once may hang: their blocks are made again, by the cores.
+/// All batches in progress may hang: the CPU makes their blocks again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_hangs_over_the_prime_field_holds_no_session_up_for_long() {
     let (rig, hoard, segment, shape, bytes) = keeping(Duration::from_millis(300)).await;
@@ -443,7 +449,7 @@ async fn until(mut is_so: impl FnMut() -> bool) {
     panic!("it does not come to that");
 }
 
-/// Each row is another, and is what travels, however many vectors share memory.
+/// Every row is different, and equals the vector sent, however many vectors share memory.
 #[test]
 fn rows_are_drawn_as_they_travel() {
     let shape = gfq::Shape::new(5, 2).unwrap();
@@ -458,7 +464,7 @@ fn rows_are_drawn_as_they_travel() {
     }
 }
 
-/// A source of bytes that begins with zeros.
+/// A random source that begins with zeros.
 struct Reluctant(u8);
 
 impl rand::TryRng for Reluctant {
@@ -479,7 +485,7 @@ impl rand::TryRng for Reluctant {
     }
 }
 
-/// A peer takes no vector of zeros.
+/// Peers reject vectors of zeros.
 #[test]
 fn no_block_is_made_of_nothing() {
     let (rows, vectors) = draw(&mut Reluctant(0), 2, gfq::Shape::new(1, 1).unwrap());
@@ -495,7 +501,7 @@ async fn orders_that_find_no_slots_hold_up_no_others() {
     let (spent, shape) = rig.hold(1, true).await;
     let bytes = Bytes::from(vec![7; 10 * 4096]);
     let free = rig.store.insert(bytes, other, Placement { eager: true, ..Placement::default() }).await.unwrap().lease.key;
-    // Peers that do not read have all slots of this size.
+    // Peers that do not read hold all slots of this size.
     let slots = rig.ring.reserve(ring::HEADROOM, shape.coded_bytes(), 1 << 20, Waker::noop());
     let line = |segment| LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
     let hasty = Instant::now();

@@ -1,15 +1,18 @@
-//! Objects in a directory that somebody else writes.
+//! Objects in a directory that another program writes.
 //!
-//! One task per directory turns the kernel's events and a periodic scan into [`Change`]s; [`settle`](super::settle) decides what
-//! they mean. A file is read only while it is complete by that judgement, and what was read counts only if the file is still
-//! the same afterwards. A fetch of a file that is being written waits for it, up to the stream's timeout. What is hidden or
-//! temporary by its name ([`names`](super::names)), or is no regular file, is answered as what is not there.
+//! One task per directory turns the kernel's events and periodic scans into [`Change`]s;
+//! [`settle`](super::settle) interprets them. A file is read only while it is complete by that
+//! judgement, and the bytes count only if the file is unchanged afterwards. A fetch of a file that
+//! is being written waits for it, up to the stream's timeout. Files that are hidden or temporary by
+//! name ([`names`](super::names)), and anything but regular files, are treated as missing.
 //!
-//! The watcher's thread hands events over a bounded channel; when that is full it drops them and asks for a scan, as the
-//! kernel does when its own queue overflows. Nothing outside the directory is read, through links neither.
+//! The watcher's thread sends events over a bounded channel. When that is full, it drops them and
+//! requests a scan, as the kernel does when its own queue overflows. Nothing outside the directory
+//! is read, not even through links.
 //!
-//! Every look at the file system is taken on a thread of its own, [`THREADS_MAX`] at once: where it hangs, as a network file
-//! system may, fetches end with the stream's timeout, further ones with it, and no other stream waits.
+//! Every access to the file system runs on a separate thread, at most [`THREADS_MAX`] at once. If
+//! it hangs, as a network file system may, fetches end with the stream's timeout, and no other
+//! stream waits.
 
 use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
@@ -37,15 +40,15 @@ use crate::telemetry::quiet::RateLimited;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The directory itself.
+    /// The directory cannot be opened.
     #[error("cannot open the directory {0}: {1}")]
     Root(PathBuf, std::io::Error),
-    /// The kernel's notifications.
+    /// The kernel's notifications fail.
     #[error("cannot watch the directory {0}: {1}")]
     Watch(PathBuf, notify::Error),
 }
 
-/// The source. The watch ends when it is dropped.
+/// A watched directory. The watch ends when this is dropped.
 #[derive(Debug)]
 pub struct Directory {
     shared: Arc<Shared>,
@@ -57,22 +60,23 @@ pub struct Directory {
 
 #[derive(Debug)]
 struct Shared {
-    /// Canonical.
+    /// The canonical path.
     root: PathBuf,
     names: Names,
     timeout: Duration,
     config: Config,
-    /// For those who look at the file system.
+    /// Permits for threads that access the file system.
     threads: Arc<Semaphore>,
     complaints: RateLimited<(&'static str, u16)>,
     tracker: Mutex<Tracker>,
-    /// Rung whenever the tracker has learned something.
+    /// Notified whenever the tracker has learned something.
     learned: Notify,
     metrics: SourceMetrics,
 }
 
 impl Directory {
-    /// Begins to watch. Must be called within a tokio runtime. A file system that does not answer within `timeout` is an error.
+    /// Begins to watch. Must be called within a tokio runtime. Fails if the file system does not
+    /// answer within `timeout`.
     pub async fn open(
         root: &Path,
         names: Names,
@@ -165,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Looks at the file system on a thread that may hang, for as long as a fetch may take.
+    /// Accesses the file system on a thread that may hang, for at most the time of a fetch.
     async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         look: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
@@ -175,7 +179,7 @@ impl Shared {
             let place = threads.acquire_owned().await.map_err(|_| Error::Timeout)?;
             let thread = tokio::task::spawn_blocking(move || {
                 let outcome = look(&this);
-                // Whoever has given up does not give the place back: the thread does.
+                // Only the thread returns the permit, even if the caller has given up.
                 drop(place);
                 outcome
             });
@@ -190,7 +194,7 @@ impl Shared {
             return Err(Error::NotFound);
         }
         let inside = self.root.join(name).canonicalize().map_err(|error| io_error(&error))?;
-        // Where a link leads has a name of its own.
+        // The target of a link has its own name, which is judged too.
         let name = inside.strip_prefix(&self.root).ok().filter(|name| self.names.publish(name)).ok_or(Error::NotFound)?;
         let (mut file, metadata) = files::open_below(&self.root, name).map_err(|error| io_error(&error))?;
         let before = stat(&metadata).ok_or(Error::NotFound)?;
@@ -214,7 +218,7 @@ impl Shared {
     /// When the file was complete, or [`Error::Incomplete`].
     fn complete(&self, fetch: &Fetch, stat: Stat) -> Result<Instant, Error> {
         if let Want::Listed(range) = &fetch.want {
-            // What a playlist lists is complete though the file grows behind it.
+            // A listed range is complete although the file grows behind it.
             return if range.end <= stat.length { Ok(Instant::now()) } else { Err(Error::Incomplete) };
         }
         let tracker = self.tracker();
@@ -222,7 +226,7 @@ impl Shared {
         match tracker.complete(&path, stat) {
             Some(at) => Ok(at),
             None if tracker.is_known(&path) => Err(Error::Incomplete),
-            // A file that no event or scan has told of: beyond the number of files that are followed.
+            // A file beyond the number that is tracked: no event or scan has reported it.
             None => match stat.modified.and_then(|modified| modified.elapsed().ok()) {
                 Some(age) if age >= self.config.settle => Ok(Instant::now()),
                 _ => Err(Error::Incomplete),
@@ -239,7 +243,8 @@ impl Shared {
         ObjectPath::from_file(name)
     }
 
-    /// What an event means for the files it names. The second is whether a scan should follow.
+    /// Interprets an event for the files that it names. The second value tells whether a scan
+    /// should follow.
     fn heard(&self, event: &notify::Event, now: Instant) -> (Vec<Change>, bool) {
         if event.need_rescan() {
             self.tracker().overflowed(now);
@@ -278,7 +283,7 @@ impl Shared {
                 Meaning::Written => changes.extend(self.tracker().written(&path, now)),
                 Meaning::Gone => {
                     changes.extend(self.tracker().removed(&path));
-                    // A directory that went takes its files along.
+                    // A removed directory takes its files with it.
                     scan |= matches!(event.kind, EventKind::Modify(_)) && path.extension().is_empty();
                 }
                 Meaning::Scan => scan = true,
@@ -288,7 +293,7 @@ impl Shared {
         (changes, scan)
     }
 
-    /// Waits for a thread that looks at the file system, and says so where that hangs.
+    /// Waits for a thread that accesses the file system, and logs when it hangs.
     async fn patiently<T>(&self, mut thread: JoinHandle<T>) -> Option<T> {
         if let Ok(outcome) = tokio::time::timeout(self.timeout, &mut thread).await {
             return outcome.ok();
@@ -328,7 +333,7 @@ impl Shared {
     }
 }
 
-/// Looks at the file system on a thread that may hang, and waits for it as long as `bound`.
+/// Accesses the file system on a thread that may hang, and waits for at most `bound`.
 async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
     match tokio::time::timeout(bound, tokio::task::spawn_blocking(look)).await {
         Ok(outcome) => outcome.map_err(std::io::Error::other),
@@ -336,7 +341,7 @@ async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + 
     }
 }
 
-/// Where the directory really is, and what watches it.
+/// The canonical path of the directory, and its watcher.
 fn begin(root: &Path, forward: impl notify::EventHandler) -> Result<(PathBuf, RecommendedWatcher), OpenError> {
     let unread = |error| OpenError::Root(root.to_owned(), error);
     let unwatched = |error| OpenError::Watch(root.to_owned(), error);
@@ -347,7 +352,7 @@ fn begin(root: &Path, forward: impl notify::EventHandler) -> Result<(PathBuf, Re
     Ok((canonical, watcher))
 }
 
-/// Whether an event says that a file has its content now, so that the file is looked at.
+/// Whether an event means that a file has its content now, so that its metadata is read.
 fn is_closed(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(AccessKind::Close(AccessMode::Write)) | EventKind::Modify(ModifyKind::Name(_)))
 }
@@ -361,7 +366,7 @@ enum Meaning {
     Nothing,
 }
 
-/// The task of a directory. It holds the events as long as it runs.
+/// The task of a directory. It locks the events while it runs.
 async fn watch(
     shared: Arc<Shared>,
     events: Arc<tokio::sync::Mutex<mpsc::Receiver<notify::Event>>>,
@@ -381,7 +386,7 @@ async fn watch(
                     continue;
                 };
                 let (now, this) = (Instant::now(), Arc::clone(&shared));
-                // Only what was closed is looked at; the other events say all there is to know.
+                // Only a closed file is looked at; the other events need no access.
                 let (changes, scan) = match is_closed(event.kind) {
                     true => {
                         let heard = tokio::task::spawn_blocking(move || this.heard(&event, now));
@@ -434,7 +439,7 @@ fn forwarder(
     }
 }
 
-/// Reading a directory makes events of its own.
+/// Events caused by reading the directory.
 fn is_idle(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
@@ -475,7 +480,7 @@ fn read(file: &mut File, start: u64, end: u64) -> Result<Bytes, Error> {
 
 fn io_error(error: &std::io::Error) -> Error {
     match error.kind() {
-        // No regular file, or exchanged for a link a moment ago.
+        // Not a regular file, or replaced by a link a moment ago.
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory | std::io::ErrorKind::InvalidInput => Error::NotFound,
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Error::NotFound,
         std::io::ErrorKind::PermissionDenied => Error::Refused(403),
@@ -483,22 +488,23 @@ fn io_error(error: &std::io::Error) -> Error {
     }
 }
 
-/// Threads of one directory that look at the file system. One that hangs stays with the process until its system call ends.
+/// Threads of one directory that access the file system. One that hangs stays until its system call
+/// ends.
 const THREADS_MAX: usize = 32;
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 const EVENTS_MAX: usize = 16_384;
 const CHANGES_MAX: usize = 1024;
 const DEPTH_MAX: usize = 16;
-/// Events tell when a file is complete; this is for the case that they do not.
+/// Events tell when a file is complete; this covers missing ones.
 const RECHECK: Duration = Duration::from_millis(250);
-/// A new directory is scanned after its first files had a moment to appear.
+/// The pause before a new directory is scanned, so that its first files can appear.
 const SCAN_PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// With one thread, which would hang as well if the look did not have its own.
+    /// With a single thread, which would hang too if the access did not have its own.
     #[tokio::test]
     async fn a_look_that_hangs_is_not_waited_for() {
         let (end, hang) = std::sync::mpsc::channel::<()>();

@@ -1,11 +1,13 @@
 //! Objects of an origin over HTTP(S).
 //!
-//! Redirects are followed here and not by the client library, because where they may lead, and which headers go along, is the
-//! operator's decision: the configured headers and `Host` are for the origin alone. Bodies are read in pieces against a limit;
-//! a length that the origin announces allocates nothing. A body that ends early is an error of the library where a length or
-//! chunks frame it; HTTP/1 bodies that end with the connection are refused, because their end cannot be told from a cut.
+//! Redirects are followed here and not by the client library, because the operator decides where
+//! they may lead and which headers are sent: the configured headers and `Host` are for the origin
+//! only. Bodies are read in pieces up to a limit; an announced length allocates nothing. If a
+//! length or chunks frame a body, the library reports an early end. HTTP/1 bodies that end with the
+//! connection are refused, because their end cannot be told from a truncation.
 //!
-//! Compression is declined: blocks are combined from the bytes of the object, and its ranges count those.
+//! Compression is declined: blocks are combined from the bytes of the object, and ranges count
+//! those.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,34 +26,35 @@ use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, Source, Va
 use crate::secret::{Secret, redacted, redacted_path};
 use crate::telemetry::quiet::RateLimited;
 
-/// What one stream says about its origin.
+/// A stream's settings for its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// Where the stream's top is; ends with `/`.
+    /// The URL of the stream's top; ends with `/`.
     pub base: Secret<Url>,
-    /// `Host` to send instead of the URL's.
+    /// The `Host` to send instead of the URL's.
     pub host: Option<String>,
-    /// Headers to send with every request.
+    /// Headers for every request.
     pub headers: BTreeMap<String, Secret<String>>,
-    /// Hosts that redirects may lead to besides the origin itself: `name`, or `name:port` for another port than the usual.
+    /// Hosts to which redirects may lead besides the origin: `name`, or `name:port` for another
+    /// than the default port.
     pub redirect_hosts: Vec<String>,
-    /// How long one fetch may take, retries included.
+    /// The maximum time of a fetch, including retries.
     pub timeout: Duration,
 }
 
-/// Why there can be no source for an origin.
+/// Why a source cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A header's name or value.
+    /// A header's name or value is invalid.
     #[error("`{0}` is not a valid HTTP header: {1}")]
     Header(String, String),
-    /// The client library refuses.
+    /// The client library fails.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }
 
-/// The source. Connections are kept open between fetches.
+/// An HTTP source. Connections stay open between fetches.
 #[derive(Debug)]
 pub struct Http {
     client: Client,
@@ -65,9 +68,9 @@ pub struct Http {
 }
 
 impl Http {
-    /// Makes the client; connects to nothing.
+    /// Creates the client, without connecting.
     pub fn open(origin: Origin, config: &Config, metrics: SourceMetrics) -> Result<Self, OpenError> {
-        // The first provider installed in a process stays; one that is there already is as good.
+        // Only the first provider of a process is installed; an existing one is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -76,7 +79,7 @@ impl Http {
             .read_timeout(config.read_timeout)
             .user_agent(concat!("ncserverd/", env!("CARGO_PKG_VERSION")));
         if origin.host.is_some() {
-            // HTTP/2 sends the URL's authority whatever `Host` says.
+            // HTTP/2 always sends the URL's authority, whatever `Host` says.
             client = client.http1_only();
         }
         let mut headers = HeaderMap::new();
@@ -93,13 +96,13 @@ impl Http {
             headers.insert(header::HOST, value);
         }
         let mut base = origin.base.expose().clone();
-        // A URL that has a host has room for both.
+        // Cannot fail for a URL with a host.
         let _ = base.set_username("").and_then(|()| base.set_password(None));
         let complaints = RateLimited::new(COMPLAIN_EVERY);
         Ok(Self { client: client.build()?, base, complaints, origin, headers, config: config.clone(), metrics })
     }
 
-    /// Asks for the top of the stream without its content, once: the status of the answer, where redirects lead to it.
+    /// Sends one HEAD request for the top of the stream, follows redirects, and returns the status.
     pub async fn look(&self) -> Result<u16, Error> {
         let head = |url: &Url| self.client.head(url.clone()).headers(self.own_headers(url));
         Ok(self.follow(self.origin.base.expose(), head).await?.status().as_u16())
@@ -134,7 +137,7 @@ impl Http {
             (StatusCode::OK, Want::Part(range)) if range.start == 0 => self.prefix(response, range.end, false).await,
             (StatusCode::OK, Want::Listed(range)) if range.start == 0 => self.prefix(response, range.end, true).await,
             (StatusCode::OK, Want::Part(_) | Want::Listed(_)) => {
-                // An origin that heeds ranges sends all of an object that is another now.
+                // An origin that supports ranges sends the whole object if the version has changed.
                 let now = Description::of(&response).validators;
                 let is_other = fetch.part_of.as_ref().is_some_and(|before| before.strong().is_some() && *before != now);
                 Err(if is_other { Error::Changed } else { Error::NoRanges })
@@ -163,7 +166,7 @@ impl Http {
         self.follow(url, |url| self.client.get(url.clone()).headers(self.headers_for(fetch, url))).await
     }
 
-    /// Sends the request that is made for a URL and follows redirects as far as they are allowed.
+    /// Sends the request built for a URL, and follows allowed redirects.
     async fn follow(&self, url: &Url, request: impl Fn(&Url) -> RequestBuilder) -> Result<Response, Error> {
         let mut url = url.clone();
         for _ in 0..=self.config.redirects_max {
@@ -206,7 +209,7 @@ impl Http {
         url.host_str() == base.host_str() && (same_port || upgraded)
     }
 
-    /// Those of the configuration, which are for the origin alone.
+    /// The configured headers, only for the origin.
     fn own_headers(&self, url: &Url) -> HeaderMap {
         if self.is_origin(url) { self.headers.clone() } else { HeaderMap::new() }
     }
@@ -264,7 +267,7 @@ impl Http {
         }
     }
 
-    /// The start of an object from an origin that has ignored the range.
+    /// Reads the beginning of an object from an origin that has ignored the range.
     async fn prefix(&self, response: Response, end: u64, is_listed: bool) -> Result<Fetched, Error> {
         let Some(length) = framed(&response)? else { return Err(Error::NoRanges) };
         if is_listed && length < end {
@@ -339,7 +342,7 @@ impl Source for Http {
     }
 }
 
-/// What the headers say of the object.
+/// An object's headers.
 struct Description {
     validators: Validators,
     content_type: Option<String>,
@@ -383,8 +386,8 @@ fn content_range(response: &Response) -> Option<ContentRange> {
     is_sane.then_some(ContentRange { range: Some(range), total })
 }
 
-/// The announced length of a body whose end can be told from a cut, and in one way only: of a length and chunks together the
-/// library heeds the chunks, another program on the way may heed the length.
+/// The announced length of a body whose end is distinguishable from a truncation. Length and chunks
+/// together are refused: the library would follow the chunks, an intermediary perhaps the length.
 fn framed(response: &Response) -> Result<Option<u64>, Error> {
     let headers = response.headers();
     let announced = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -406,13 +409,14 @@ fn framed(response: &Response) -> Result<Option<u64>, Error> {
     }
 }
 
-/// `Retry-After` in seconds. A date is not looked at: clocks differ.
+/// `Retry-After` in seconds. Dates are ignored, because clocks differ.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse::<u64>().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
-/// A media type as META may carry it: visible ASCII and blanks, and short. Anything else is as if the origin had said none.
+/// A media type as META allows it: visible ASCII and blanks, and short. Anything else counts as
+/// none.
 fn media_type(value: &HeaderValue) -> Option<String> {
     let text = value.to_str().ok()?.replace('\t', " ");
     let text = text.trim();
@@ -457,9 +461,9 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
-/// A longer time that an origin names is not waited for.
+/// The maximum `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// Bytes of the longest media type that is passed on.
+/// The maximum length of a media type.
 const CONTENT_TYPE_MAX: usize = 255;
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub struct SourceMetrics {
 }
 
 impl Metrics {
-    /// Registers every series.
+    /// Registers all metrics of ingest.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let name = |noun: &str| format!("ncserverd_ingest_{noun}");
         let source = &["source"];

@@ -1,23 +1,25 @@
-//! Which names of a directory are published: all but those of hidden and of temporary files.
+//! Names of files that are published: all except hidden and temporary ones.
 //!
-//! A name is judged component by component, so that nothing below `.git` is published either. A pattern is a name in which `*`
-//! stands for any characters; the case of letters makes no difference. What a pattern of `allow` matches is published though one
-//! of `refuse` matches it too.
+//! Every component of a path is judged, so nothing below `.git` is published either. In a pattern,
+//! `*` stands for any characters; case is ignored. A name that matches `allow` is published even if
+//! it matches `refuse` too.
 
 use std::path::{Component, Path};
 
-/// What is refused unless a stream says otherwise.
+/// Names refused by default.
 pub const REFUSED: [&str; 16] = [
-    // Hidden: .env, .git, .htpasswd, .DS_Store, .nfs0001; rsync's .name.Xa1b2c, vim's .name.swp, LibreOffice's .~lock.name#.
+    // Hidden: .env, .git, .htpasswd, .DS_Store, .nfs0001; rsync's .name.Xa1b2c, vim's .name.swp,
+    // LibreOffice's .~lock.name#.
     ".*",
-    // Copies and locks of editors and offices.
+    // Backups and lock files of editors and office programs.
     "*~",
     "~*",
     "#*#",
     "*.swp",
     "*.bak",
-    // What is being written: ffmpeg and packagers write NAME.tmp and rename it, downloads NAME.part and the like. yt-dlp fetches
-    // fragments to NAME.part-Frag3 and notes in NAME.ytdl which it has.
+    // Files being written: ffmpeg and packagers write NAME.tmp and rename it, downloads write
+    // NAME.part and the like. yt-dlp writes fragments to NAME.part-Frag3, and lists them in
+    // NAME.ytdl.
     "*.tmp",
     "*.temp",
     "*.part",
@@ -27,11 +29,11 @@ pub const REFUSED: [&str; 16] = [
     "*.crdownload",
     "*.download",
     "*.ytdl",
-    // What a file system found when it was repaired.
+    // Files recovered by a file system check.
     "lost+found",
 ];
 
-/// Which names are published.
+/// Decides which names are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     refuse: Vec<Pattern>,
@@ -42,23 +44,23 @@ pub struct Names {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern(Vec<char>);
 
-/// Why a text is no pattern of names.
+/// Why a pattern is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// No text.
+    /// The text is empty.
     #[error("an empty pattern matches nothing")]
     Empty,
-    /// More than one component.
+    /// It has more than one component.
     #[error("a pattern matches one component of a path and must not contain `/`")]
     Separator,
-    /// Longer than any name.
+    /// It is longer than any file name.
     #[error("the pattern is longer than any file name")]
     TooLong,
 }
 
 impl Names {
-    /// Reads the patterns; says which one is none.
+    /// Parses the patterns; an error names the invalid one.
     pub fn new(refuse: &[String], allow: &[String]) -> Result<Self, (String, PatternError)> {
         let parse = |texts: &[String]| {
             texts.iter().map(|text| Pattern::parse(text).map_err(|error| (text.clone(), error))).collect::<Result<_, _>>()
@@ -66,7 +68,7 @@ impl Names {
         Ok(Self { refuse: parse(refuse)?, allow: parse(allow)? })
     }
 
-    /// Hidden names that are published, of those that are most often not for the public.
+    /// Of the hidden names that are most often private, those that are published.
     pub fn published_hidden(&self) -> Vec<&'static str> {
         HIDDEN.into_iter().filter(|name| self.publish_name(name)).collect()
     }
@@ -97,7 +99,7 @@ impl Pattern {
         }
     }
 
-    /// Goes back to the last `*` alone, so that it takes at most the product of both lengths.
+    /// Backtracks to the last `*` only, so the time is at most the product of both lengths.
     fn matches(&self, name: &[char]) -> bool {
         let (mut at, mut in_name) = (0, 0);
         let mut last_star = None;
@@ -123,9 +125,9 @@ impl Pattern {
     }
 }
 
-/// Where keys and passwords are found.
+/// Names that often hold keys and passwords.
 const HIDDEN: [&str; 4] = [".env", ".git", ".htpasswd", ".ssh"];
-/// The longest name of a file that file systems have.
+/// The longest file name that file systems allow.
 const PATTERN_BYTES_MAX: usize = 255;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Names of objects within a stream, in one canonical form.
 //!
-//! A path comes from a peer or from a playlist, so it is refused wherever any origin could read it as something outside the
-//! stream: dot components, empty components, backslashes, NUL and other control characters, also where they hide behind one or
-//! several rounds of percent-encoding, or before a `;`. Two spellings of one path become the same value, so that they share
-//! one fetch. The query is kept as it is.
+//! A path comes from a peer or a playlist. It is refused if any origin could read it as something
+//! outside the stream: dot components, empty components, backslashes, NUL and other control
+//! characters, even behind one or more rounds of percent-encoding, or before a `;`. All spellings
+//! of a path become one value, so that they share one fetch. The query is kept as it is.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,56 +14,56 @@ use url::Url;
 
 use crate::secret::redacted;
 
-/// Path and query of an object, relative to its stream: never empty, never outside.
+/// Path and query of an object, relative to its stream; never empty, never outside.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectPath {
     text: Arc<str>,
-    /// Bytes of `text` before the query.
+    /// The length of `text` before the query.
     path_length: usize,
 }
 
-/// Which parameters of a query select another object.
+/// Query parameters that select another object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parameters {
-    /// Every query is a name of its own.
+    /// Every query is a separate name.
     All,
-    /// These alone, by name.
+    /// Only these parameters, by name.
     Listed(Arc<[String]>),
 }
 
 impl Parameters {
-    /// The names in a list, of which `*` stands for all.
+    /// The listed names; `*` stands for all.
     pub fn new(names: &[String]) -> Self {
         if names.iter().any(|name| name == "*") { Self::All } else { Self::Listed(names.into()) }
     }
 }
 
-/// Why a text names no object.
+/// Why a text is not a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// No name, or an empty component (`//`, or `/` at the end).
+    /// The path, or a component, is empty (`//`, or `/` at the end).
     #[error("the path has an empty component")]
     Empty,
-    /// More than [`ObjectPath::BYTES_MAX`] bytes.
+    /// It has more than [`ObjectPath::BYTES_MAX`] bytes.
     #[error("the path is too long")]
     TooLong,
-    /// A control character, backslash or fragment.
+    /// It has a control character, backslash or fragment.
     #[error("the path contains a forbidden character")]
     Character,
-    /// Percent signs that encode nothing, or bytes that are no UTF-8.
+    /// It has invalid percent-encoding, or is not UTF-8.
     #[error("the path is not percent-encoded correctly")]
     Encoding,
-    /// `.`, `..` or a separator in disguise.
+    /// It has `.`, `..` or an encoded separator.
     #[error("the path leads out of the stream")]
     Escape,
 }
 
 impl ObjectPath {
-    /// The longest path with its query.
+    /// The maximum length, including the query.
     pub const BYTES_MAX: usize = 2048;
 
-    /// Reads `text`, the part of a path after the name of the stream and its `/`.
+    /// Parses `text`, the part of a path after the name of the stream and its `/`.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.len() > Self::BYTES_MAX {
             return Err(PathError::TooLong);
@@ -116,7 +116,8 @@ impl ObjectPath {
         }
     }
 
-    /// The same object by the name that it has where these parameters of its query count: each once, in the order of the list.
+    /// The object's name if only these parameters of its query count: each once, in the order of
+    /// the list.
     pub fn with_parameters(&self, parameters: &Parameters) -> Self {
         let (Parameters::Listed(names), Some(query)) = (parameters, self.query()) else { return self.clone() };
         let named = |name: &&String| {
@@ -136,7 +137,7 @@ impl ObjectPath {
         self.path().rsplit_once('/').map_or("", |(parent, _)| parent)
     }
 
-    /// What follows the last `.` of the name, in lower case; empty if there is none.
+    /// The extension of the name, in lower case; empty if there is none.
     pub fn extension(&self) -> String {
         let name = self.path().rsplit('/').next().unwrap_or_default();
         name.rsplit_once('.').map_or_else(String::new, |(_, extension)| extension.to_ascii_lowercase())
@@ -147,20 +148,20 @@ impl ObjectPath {
         self.path().split('/').map(|component| percent_decode_str(component).decode_utf8_lossy().into_owned()).collect()
     }
 
-    /// Where the object is below `base`, which ends with `/`. Not by the rules of relative references, which take `https:x/y`
-    /// for a URL of its own.
+    /// The object's URL below `base`, which ends with `/`. Does not resolve relative references, by
+    /// which `https:x/y` would be a URL of its own.
     pub fn to_url(&self, base: &Url) -> Option<Url> {
         let url = Url::parse(&format!("{base}{self}")).ok()?;
         let is_below = url.origin() == base.origin() && url.path().strip_prefix(base.path()).is_some_and(|rest| !rest.is_empty());
         is_below.then_some(url)
     }
 
-    /// The request for this object at an origin, as logs show it.
+    /// The request for this object at an origin, as shown in logs.
     pub(crate) fn request(&self, base: &Url) -> String {
         format!("GET {}", redacted(self.to_url(base).as_ref().unwrap_or(base).as_str()))
     }
 
-    /// The object that a file below a directory is, if its name can be one.
+    /// The object of a file below a directory, if its name is valid.
     pub fn from_file(file: &std::path::Path) -> Option<Self> {
         let mut text = String::new();
         for component in file.components() {
@@ -186,8 +187,8 @@ impl fmt::Debug for ObjectPath {
     }
 }
 
-/// A component without its percent-encoding. What would mean something else after further rounds of decoding is refused,
-/// because proxies in front of an origin are known to decode twice.
+/// Decodes a component. Refuses one that changes its meaning with further rounds of decoding,
+/// because some proxies decode twice.
 fn decode(component: &str) -> Result<String, PathError> {
     if component.is_empty() {
         return Err(PathError::Empty);
@@ -224,7 +225,7 @@ fn check(component: &str) -> Result<(), PathError> {
     if component.chars().any(|c| c.is_control() || c == '\\') {
         return Err(PathError::Character);
     }
-    // Servlet containers cut `;parameters` off a component before they look at it.
+    // Servlet containers remove `;parameters` from a component first.
     let bare = component.split(';').next().unwrap_or_default();
     if component.contains('/') || bare == "." || bare == ".." {
         return Err(PathError::Escape);
@@ -245,7 +246,7 @@ fn is_well_encoded(component: &str) -> bool {
 
 const DECODE_ROUNDS: usize = 4;
 
-/// Everything but RFC 3986's `pchar`.
+/// Everything except RFC 3986's `pchar`.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')

@@ -1,28 +1,30 @@
-//! What a stream's HLS playlists say about its objects: which to fetch ahead, which have left the window, where a large object
-//! is cut, when to look again, and whether the playlist itself is out of date. A plain value: texts and `now` go in, plans come
-//! out.
+//! What HLS playlists imply for a stream's objects: which to prefetch, which have left the window,
+//! where a large object is cut, when to look again, and whether the playlist is stale. A plain
+//! value: texts and `now` go in, plans come out.
 //!
-//! The text is reduced to the tags that matter before the parser sees it. The parser stops at a line it cannot read and
-//! returns what came before as if that were all; segments behind that line would then look as if they had left. Fewer segments
-//! than the text has URI lines is therefore [`Error::Unreadable`], and changes nothing.
+//! The text is reduced to the relevant tags before parsing. The parser stops silently at a line
+//! that it cannot read, and segments behind that line would appear to have left. So if it finds
+//! fewer segments than the text has URI lines, that is [`Error::Unreadable`], and changes nothing.
 //!
-//! A playlist that goes back is one of two things. If what it lists agrees with what was listed before, a replica of the origin
-//! lags behind: the newer text stays. Otherwise the encoder has started over, and may use the old names for other bytes:
-//! everything listed before is dropped at once.
+//! A playlist may go back for two reasons. If its entries agree with earlier ones, a replica of the
+//! origin lags behind: the newer text stays. Otherwise the encoder has restarted, and may use old
+//! names for other bytes: everything listed before is dropped at once.
 //!
-//! Reading a long playlist takes long, and so does comparing it with the one before, so neither is done where the planner is:
-//! [`Planner::reader`] hands out what there is to compare with, [`Reader::read`] makes a [`Reading`] of it wherever that holds nobody
-//! up, and [`Planner::take`] puts it in the place of the one before. What a playlist lists is made once and shared; what all of
-//! them list together is bounded by bytes, and of a crowd of playlists the large ones are no longer followed first.
+//! Reading a long playlist, and comparing it with the last one, takes long, so neither happens
+//! within the planner. [`Planner::reader`] hands out the data to compare with, [`Reader::read`]
+//! makes a [`Reading`] on any thread, and [`Planner::take`] installs it. Listings are made once and
+//! shared. Their total size is limited; when there are too many playlists, the large ones are no
+//! longer followed first.
 //!
-//! An origin may answer a path whatever its query says, and a peer may ask with any query. So of the queries of a path few are
-//! followed at once ([`Config::queries_max`]); the others are answered like any file, and nothing is planned by them. A playlist
-//! that is configured or asked for without a query goes before those that are asked for with one, and those that nobody has
-//! asked for lately make room.
+//! An origin may ignore queries, and a peer may send any query. So only a few queries of a path are
+//! followed at once ([`Config::queries_max`]); for others, playlists are served like any file,
+//! without planning. Playlists that are configured, or requested without a query, go before those
+//! with one, and those not requested lately make room.
 //!
-//! Peers may make up other names as well, and ask for them as often as they like. So a playlist that is not configured counts for whoever has
-//! asked for it first ([`Followed::by`]): those who are counted together have so many of them at most, and who has most of them, or of their
-//! bytes, makes room for who has less.
+//! Peers may also invent names, and request them as often as they like. So a playlist that is not
+//! configured is charged to the account that requested it first ([`Followed::by`]). Each account
+//! has a limit, and the account with the most playlists, or bytes of them, makes room for accounts
+//! with fewer.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -37,26 +39,27 @@ use super::path::{ObjectPath, Parameters};
 /// How playlists are followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// How many segments at the live edge are fetched ahead; none with 0.
+    /// The number of segments at the live edge to prefetch; 0 for none.
     pub prefetch: usize,
-    /// How long a live playlist may stay the same.
+    /// The time after which an unchanged live playlist counts as stale.
     pub stale_after: Duration,
-    /// How long a playlist is followed after it was last asked for.
+    /// How long a playlist is followed after its last request.
     pub interest: Duration,
-    /// Playlists of one path that are followed at once, told apart by their queries; at least one.
+    /// The number of playlists of one path, with different queries, that are followed at once; at
+    /// least one.
     pub queries_max: usize,
-    /// Which parameters of a query select another object.
+    /// Query parameters that select another object.
     pub parameters: Parameters,
-    /// Bytes of memory that what all playlists list may take.
+    /// Memory for the listings of all playlists, in bytes.
     pub bytes_max: u64,
 }
 
 /// How a playlist is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Followed {
-    /// Whether anybody asks for it or not.
+    /// Whether it is followed without requests.
     pub is_pinned: bool,
-    /// Who asked for it first, of those who are counted together; `None` if nobody has.
+    /// The account that requested it first, if any.
     pub by: Option<u128>,
 }
 
@@ -67,11 +70,11 @@ pub struct Planner {
     base: Option<Url>,
     playlists: HashMap<ObjectPath, Tracked>,
     pinned: HashSet<ObjectPath>,
-    /// What the listings of all playlists take.
+    /// The size of all listings.
     bytes: u64,
 }
 
-/// An object or the byte range of it that a playlist lists.
+/// An object, or a byte range of it, that a playlist lists.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cut {
     /// The object.
@@ -80,58 +83,58 @@ pub struct Cut {
     pub range: Option<Range<u64>>,
 }
 
-/// What follows from a playlist.
+/// The consequences of a playlist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What kind of step it was.
+    /// The kind of step.
     pub step: Step,
-    /// What to fetch now and announce, in playlist order.
+    /// Cuts to fetch now and announce, in playlist order.
     pub prefetch: Vec<Cut>,
-    /// What is listed no more and may go when nobody needs it.
+    /// Cuts that are no longer listed, and may be evicted when unused.
     pub left: Vec<Cut>,
-    /// What must not be used any more, because its names now mean something else.
+    /// Cuts that must not be used any more, because their names now mean other bytes.
     pub dropped: Vec<Cut>,
 }
 
-/// How a playlist relates to the one before.
+/// The relation of a playlist to the last one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Step {
     /// The first one, a newer one, or the same again.
     #[default]
     Forward,
-    /// Older than one already seen: the newer one stays valid.
+    /// An older one: the newer one stays valid.
     Lagging,
-    /// The encoder has started over.
+    /// The encoder has restarted.
     Restarted,
 }
 
-/// Why a playlist is of no use for planning.
+/// Why a playlist cannot be used for planning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Does not begin with `#EXTM3U`.
+    /// It does not begin with `#EXTM3U`.
     #[error("the text is not an HLS playlist")]
     NoPlaylist,
-    /// The parser stopped before the end, or a number is impossible.
+    /// The parser stopped early, or a number is impossible.
     #[error("the playlist is malformed")]
     Unreadable,
-    /// What it lists takes more than there is for it.
+    /// Its listing exceeds the memory limit.
     #[error("the playlist lists too many segments to follow")]
     TooLong,
 }
 
 impl Planner {
-    /// A planner without playlists. `base` is the URL of the stream's top, where it has one.
+    /// A planner without playlists. `base` is the URL of the stream's top, if it has one.
     pub fn new(config: Config, base: Option<Url>) -> Self {
         Self { config, base, playlists: HashMap::new(), pinned: HashSet::new(), bytes: 0 }
     }
 
-    /// Takes a new configuration; it applies from the next playlist on.
+    /// Sets the configuration, from the next playlist on.
     pub fn configure(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// Follows these playlists whether anybody asks for them or not, and no others.
+    /// Sets the playlists to be followed without requests.
     pub fn pin(&mut self, paths: impl IntoIterator<Item = ObjectPath>, now: Instant) {
         self.pinned = paths.into_iter().collect();
         for path in self.pinned.clone() {
@@ -142,7 +145,7 @@ impl Planner {
         }
     }
 
-    /// What the text of a playlist is read with that somebody has asked for, or nobody.
+    /// Prepares reading a playlist that account `by` requested first, if any.
     pub fn reader(&self, path: &ObjectPath, by: Option<u128>, now: Instant) -> Reader {
         let listing = |tracked: &Tracked| tracked.listing.clone();
         let others = self.playlists.iter().filter(|(other, _)| *other != path);
@@ -157,9 +160,9 @@ impl Planner {
         }
     }
 
-    /// Takes a reading of a playlist. One that was compared with something else than what is here now says nothing: the other has
-    /// come first, and the next look at the playlist decides. The reading is best dropped where no lock is held, because what it
-    /// was compared with may go with it.
+    /// Installs a reading of a playlist. A reading that was compared with an outdated listing is
+    /// ignored: another reading was faster, and the next look decides. Drop the reading outside of
+    /// any lock, because the old listing may go with it.
     pub fn take(&mut self, reading: &mut Reading, now: Instant) -> Result<Plan, Error> {
         let Reading { reader: Reader { path, by, before, .. }, found } = reading;
         let by = *by;
@@ -191,24 +194,24 @@ impl Planner {
         self.playlists.get(path).map(Tracked::followed)
     }
 
-    /// How many segments a playlist lists that is followed.
+    /// The number of segments in the listing of a playlist.
     pub fn listed(&self, path: &ObjectPath) -> usize {
         self.playlists.get(path).and_then(|tracked| tracked.listing.as_ref()).map_or(0, |listing| listing.segments.len())
     }
 
-    /// Bytes of memory that what all playlists list takes.
+    /// The size of all listings in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Notes that a playlist was looked at and is the same.
+    /// Notes that a playlist was looked at and has not changed.
     pub fn unchanged(&mut self, path: &ObjectPath, now: Instant) {
         if let Some(tracked) = self.playlists.get_mut(path) {
             tracked.looked(now);
         }
     }
 
-    /// Forgets a playlist that is gone.
+    /// Forgets a removed playlist.
     pub fn forget(&mut self, path: &ObjectPath, now: Instant) -> Forgotten {
         let Some(tracked) = self.let_go(path) else { return Forgotten { listing: None, others: Vec::new() } };
         if tracked.pinned {
@@ -219,18 +222,19 @@ impl Planner {
         Forgotten { listing: tracked.listing, others }
     }
 
-    /// Notes that somebody wants a playlist, so that it is followed for a while.
+    /// Notes a request for a playlist, so that it is followed for a while.
     pub fn asked(&mut self, path: &ObjectPath, now: Instant) {
         if let Some(tracked) = self.playlists.get_mut(path) {
             tracked.wanted(now);
         } else if path.query().is_some() {
-            // It is not followed, but one of the same path is, which lists the same where the query says nothing to the origin.
+            // It is not followed, but one of the same path is; if the origin ignores the query,
+            // that lists the same.
             let same_path = self.playlists.iter_mut().filter(|(other, _)| other.path() == path.path());
             same_path.for_each(|(_, tracked)| tracked.wanted(now));
         }
     }
 
-    /// The playlists to look at now. Ask again at [`Planner::next_look`], or after any other call.
+    /// The playlists to look at now. Call again at [`Planner::next_look`], or after any other call.
     pub fn due(&mut self, now: Instant) -> Vec<ObjectPath> {
         let interest = self.config.interest;
         let mut due = Vec::new();
@@ -250,24 +254,25 @@ impl Planner {
         due
     }
 
-    /// When [`Planner::due`] has something next.
+    /// When [`Planner::due`] next has something to return.
     pub fn next_look(&self) -> Option<Instant> {
         self.playlists.values().filter_map(|tracked| tracked.next).min()
     }
 
-    /// How long a live playlist has been the same, if that is too long.
+    /// How long a live playlist has been unchanged, if that is too long.
     pub fn stale(&self, path: &ObjectPath, now: Instant) -> Option<Duration> {
         let tracked = self.playlists.get(path).filter(|tracked| tracked.is_live())?;
         let still = now.saturating_duration_since(tracked.changed);
         (still > self.config.stale_after.max(tracked.target * 3)).then_some(still)
     }
 
-    /// How often a playlist changes, as far as it says.
+    /// The target duration of a playlist.
     pub fn target_duration(&self, path: &ObjectPath) -> Option<Duration> {
         self.playlists.get(path).map(|tracked| tracked.target)
     }
 
-    /// Whether segments of this directory are announced by a live playlist rather than by themselves.
+    /// Whether a live playlist, rather than a directory's events, announces segments of this
+    /// directory.
     pub fn governs(&self, parent: &str) -> bool {
         self.listings().any(|listing| listing.live && listing.parents.contains(parent))
     }
@@ -277,22 +282,23 @@ impl Planner {
         self.edge(cut).is_some()
     }
 
-    /// How a live playlist is followed that lists this cut near its end: the one that is pinned, if one is.
+    /// How the live playlist that lists this cut near its end is followed; a pinned one is
+    /// preferred.
     pub fn edge(&self, cut: &Cut) -> Option<Followed> {
         let lists =
             |tracked: &&Tracked| tracked.listing.as_ref().is_some_and(|listing| listing.live && listing.edge.contains(cut));
         self.playlists.values().filter(lists).map(Tracked::followed).max()
     }
 
-    /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the part between such ranges, in
-    /// steps of `part_bytes_max`.
+    /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the
+    /// part between such ranges, in steps of `part_bytes_max`.
     pub fn part(&self, path: &ObjectPath, offset: u64, part_bytes_max: u64) -> Part {
         let step = part_bytes_max.max(1);
         let ranges = self.playlists.values().filter_map(|tracked| Some((tracked.changed, tracked.ranges(path)?)));
         let mut before: Option<(u64, Instant, u64)> = None;
         let mut next = None;
         for (changed, ranges) in ranges {
-            // Where two playlists list different ranges from one offset on, the newer one counts.
+            // If two playlists list different ranges from one offset, the newer one counts.
             before = before.max(ranges.range(..=offset).next_back().map(|(start, end)| (*start, changed, *end)));
             let after = ranges.range(offset.saturating_add(1)..).next().map_or(u64::MAX, |(start, _)| *start);
             next = Some(next.unwrap_or(u64::MAX).min(after));
@@ -358,8 +364,8 @@ impl Planner {
         Ok(plan)
     }
 
-    /// Makes room for so many bytes of a playlist: those go that nobody has asked for lately, then those of whoever has more, then those that
-    /// take more than it.
+    /// Makes room for this many bytes of a playlist. Drops playlists without recent requests first,
+    /// then those of accounts with more bytes, then larger ones of the same account.
     fn has_room(&mut self, (path, by): (&ObjectPath, Option<u128>), bytes: u64, now: Instant) -> bool {
         let own = self.playlists.get(path);
         let by = own.map_or(by, |tracked| tracked.by);
@@ -385,7 +391,7 @@ impl Planner {
         true
     }
 
-    /// Whether a playlist is one to follow, and which of the same path makes room for it then.
+    /// Whether to follow a playlist, and if so, which one of the same path has to make room.
     fn makes_room(&self, path: &ObjectPath, now: Instant) -> Result<Option<ObjectPath>, NotFollowed> {
         if self.playlists.contains_key(path) {
             return Ok(None);
@@ -403,14 +409,14 @@ impl Planner {
         other.map(|(other, _)| Some((*other).clone())).ok_or(NotFollowed)
     }
 
-    /// Follows a playlist whether anybody asks for it or not.
+    /// Follows a playlist without requests.
     fn pinned_at(&mut self, path: &ObjectPath, now: Instant) -> &mut Tracked {
         let tracked = self.track(path, None, now);
         tracked.pinned = true;
         tracked
     }
 
-    /// Follows a playlist no more.
+    /// Stops following a playlist.
     fn let_go(&mut self, path: &ObjectPath) -> Option<Tracked> {
         let tracked = self.playlists.remove(path)?;
         self.bytes -= tracked.bytes();
@@ -430,8 +436,8 @@ impl Planner {
         self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(by, now))
     }
 
-    /// The playlist that goes where one more is followed for somebody, if one has to: of those that count together the one that was not
-    /// asked for longest.
+    /// The playlist to drop if account `by` follows one more, if necessary: of an account's, the
+    /// one with the oldest request.
     fn over(&self, by: Option<u128>, now: Instant) -> Option<ObjectPath> {
         let others = || self.playlists.iter().filter(|(_, tracked)| !tracked.pinned);
         let mut counts: HashMap<Option<u128>, usize> = HashMap::new();
@@ -450,11 +456,11 @@ impl Planner {
     }
 }
 
-/// A playlist that is not followed, because another of its path is.
+/// The playlist is not followed, because others of its path are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NotFollowed;
 
-/// What the text of one playlist is read with.
+/// The data needed to read the text of a playlist.
 #[derive(Debug)]
 pub struct Reader {
     path: ObjectPath,
@@ -466,7 +472,7 @@ pub struct Reader {
     others: Vec<Arc<Listing>>,
 }
 
-/// What the text of a playlist says.
+/// The content of a playlist.
 #[derive(Debug)]
 pub struct Reading {
     reader: Reader,
@@ -475,17 +481,17 @@ pub struct Reading {
 
 #[derive(Debug)]
 enum What {
-    /// Nothing to plan by.
+    /// Nothing to plan with.
     Nothing,
     /// The same as before.
     Same,
     /// The playlists that a master playlist lists.
     Master(Vec<ObjectPath>),
-    /// What a media playlist lists, what follows from that, and whether it lists anything else than before.
+    /// The listing of a media playlist, its plan, and whether it differs from the last.
     Media { listing: Arc<Listing>, plan: Plan, is_other: bool },
 }
 
-/// A playlist that was followed.
+/// A playlist that is no longer followed.
 #[derive(Debug)]
 pub struct Forgotten {
     listing: Option<Arc<Listing>>,
@@ -493,7 +499,7 @@ pub struct Forgotten {
 }
 
 impl Forgotten {
-    /// How many segments it listed.
+    /// The number of segments it listed.
     pub fn len(&self) -> usize {
         self.listing.as_ref().map_or(0, |listing| listing.segments.len())
     }
@@ -503,7 +509,7 @@ impl Forgotten {
         self.len() == 0
     }
 
-    /// What follows: what no other playlist lists may go.
+    /// The plan: cuts that no other playlist lists may go.
     pub fn plan(&self) -> Plan {
         let listed = |cut: &Cut| self.others.iter().any(|other| other.cuts.contains(cut));
         let left = self.listing.iter().flat_map(|listing| listing.in_order()).filter(|cut| !listed(cut)).collect();
@@ -512,7 +518,8 @@ impl Forgotten {
 }
 
 impl Reader {
-    /// Reads the text of the playlist, and compares it with the one before. May take long where it is long.
+    /// Parses the text of the playlist, and compares it with the last. May take long for a long
+    /// playlist.
     pub fn read(self, text: &[u8]) -> Result<Reading, Error> {
         let found = self.look(text)?;
         Ok(Reading { reader: self, found })
@@ -530,7 +537,7 @@ impl Reader {
         if !self.is_followed {
             return Ok(What::Nothing);
         }
-        // Before anything is made of them.
+        // Checked before memory is allocated.
         if as_bytes(lines.uris, Listing::SEGMENT_BYTES) > self.config.bytes_max {
             return Err(Error::TooLong);
         }
@@ -590,7 +597,7 @@ impl Reader {
         })
     }
 
-    /// What follows from a listing where the one before was what it was.
+    /// The plan for a listing after the last one.
     fn plan(&self, listing: &Listing) -> Plan {
         let before = self.before.as_deref();
         let step = before.map_or(Step::Forward, |before| before.step(listing));
@@ -598,7 +605,8 @@ impl Reader {
             return Plan { step, ..Plan::default() };
         }
         let is_known = |cut: &Cut| match before.filter(|_| step == Step::Forward) {
-            // What was fetched ahead once, and is still listed, is not new again when the window grows backwards.
+            // A cut that was prefetched once, and is still listed, is not new again when the window
+            // grows backwards.
             Some(before) => before.edge.contains(cut) || (before.live && before.cuts.contains(cut)),
             None => false,
         };
@@ -613,7 +621,7 @@ impl Reader {
         Plan { step, prefetch, left: left.unwrap_or_default(), dropped: Vec::new() }
     }
 
-    /// The segments of a playlist as cuts, with implicit offsets worked out.
+    /// The segments of a playlist as cuts, with implicit offsets computed.
     fn segments(&self, media: &MediaPlaylist) -> Result<Vec<Segment>, Error> {
         let mut segments = Vec::with_capacity(media.segments.len());
         let mut map = None;
@@ -642,7 +650,7 @@ impl Reader {
         Ok(segments)
     }
 
-    /// The object of the stream that a URI in the playlist means, if it means one.
+    /// The stream's object for a URI in the playlist, if there is one.
     fn locate(&self, uri: &str) -> Option<ObjectPath> {
         let stand_in = Url::parse("http://stream.invalid/").expect("a constant");
         let base = self.base.as_ref().unwrap_or(&stand_in);
@@ -655,17 +663,17 @@ impl Reader {
     }
 }
 
-/// Which bytes of an object to read together.
+/// Bytes of an object to be read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The bytes; the object may end before them unless they are listed.
+    /// The range; the object may end before it, unless it is listed.
     pub range: Range<u64>,
     /// Whether a playlist lists them, so that they are complete even if the object still grows.
     pub listed: bool,
 }
 
-/// The same playlist with every absolute URI that leads into the stream turned into one below `/name/`, so that players ask the
-/// gateway for it and not the origin; `None` if there is none.
+/// Rewrites every absolute URI that leads into the stream to one below `/name/`, so that players
+/// ask the gateway and not the origin; `None` if there is none.
 pub fn localise(text: &[u8], playlist: &ObjectPath, base: &Url, name: &str) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     let playlist = playlist.to_url(base)?;
@@ -699,24 +707,24 @@ pub fn localise(text: &[u8], playlist: &ObjectPath, base: &Url, name: &str) -> O
     changed.then_some(out)
 }
 
-/// What is known of one playlist.
+/// The state of one playlist.
 #[derive(Debug)]
 struct Tracked {
     pinned: bool,
-    /// Who asked for it first.
+    /// The account that requested it first.
     by: Option<u128>,
     target: Duration,
-    /// What it lists; `None` before the first media playlist.
+    /// Its listing; `None` before the first media playlist.
     listing: Option<Arc<Listing>>,
     changed: Instant,
     asked: Instant,
     next: Option<Instant>,
 }
 
-/// What a media playlist lists. It never changes.
+/// The listing of a media playlist. It is immutable.
 #[derive(Debug)]
 struct Listing {
-    /// Of its text.
+    /// The hash of its text.
     hash: [u8; 32],
     live: bool,
     target: Duration,
@@ -728,14 +736,14 @@ struct Listing {
     edge_from: usize,
     parents: HashSet<String>,
     ranges: HashMap<ObjectPath, Ranges>,
-    /// What all this takes, about.
+    /// The approximate size of all this.
     bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
     map: Option<Cut>,
-    /// `None` where it lies outside the stream.
+    /// `None` if it is outside of the stream.
     cut: Option<Cut>,
 }
 
@@ -743,14 +751,15 @@ struct Segment {
 type Ranges = BTreeMap<u64, u64>;
 
 impl Segment {
-    /// What it needs, in the order in which it needs it.
+    /// The cuts it needs, in order.
     fn cuts(&self) -> impl Iterator<Item = &Cut> {
         self.map.iter().chain(&self.cut)
     }
 }
 
 impl Listing {
-    /// What a segment takes apart from the name of its object: here, in the set, as a range, and what allocators and tables add.
+    /// The size of a segment apart from its object's name: here, in the set, as a range, and the
+    /// overhead of allocators and tables.
     const SEGMENT_BYTES: usize = size_of::<Segment>() + 2 * size_of::<Cut>() + 128;
 
     /// Every cut once.
@@ -759,12 +768,12 @@ impl Listing {
         self.segments.iter().flat_map(Segment::cuts).filter(|cut| seen.insert(*cut)).cloned().collect()
     }
 
-    /// Whether two listings say the same.
+    /// Whether two listings are equal.
     fn is_same(&self, other: &Self) -> bool {
         (self.sequence, self.live) == (other.sequence, other.live) && self.segments == other.segments
     }
 
-    /// How one relates to this one, which came before.
+    /// The relation of `next` to this earlier listing.
     fn step(&self, next: &Self) -> Step {
         if self.segments.is_empty() {
             return Step::Forward;
@@ -799,7 +808,7 @@ impl Tracked {
         self.listing.as_ref().is_some_and(|listing| listing.live)
     }
 
-    /// Whether nobody has asked for it lately.
+    /// Whether it has not been requested lately.
     fn is_idle(&self, now: Instant, interest: Duration) -> bool {
         now.saturating_duration_since(self.asked) > interest
     }
@@ -813,8 +822,8 @@ impl Tracked {
         self.listing.as_ref()?.ranges.get(path)
     }
 
-    /// RFC 8216 section 6.3.4 lets clients look once a target duration, and after half of one when nothing was new. The edge is
-    /// fetched ahead of clients, so the shorter one it is.
+    /// RFC 8216, section 6.3.4, lets clients look once per target duration, or after half of one if
+    /// nothing was new. The edge is prefetched before clients ask, so the shorter interval applies.
     fn reload(&self) -> Duration {
         (self.target / 2).clamp(RELOAD_MIN, RELOAD_MAX)
     }
@@ -835,7 +844,7 @@ impl Tracked {
     }
 }
 
-/// A playlist reduced to what the parser needs to see.
+/// A playlist reduced to the lines that the parser needs.
 struct Lines {
     text: String,
     uris: usize,
@@ -857,7 +866,8 @@ impl Lines {
                     continue;
                 }
                 if line.starts_with("#EXTINF:") {
-                    // A title may hold anything, commas included, behind which the parser sees the next line.
+                    // A title may contain anything, including commas, after which the parser would
+                    // see the next line.
                     kept.push_str(line.split(',').next().unwrap_or(line));
                     kept.push(',');
                 } else if line.starts_with("#EXT-X-TARGETDURATION:") {
@@ -877,7 +887,8 @@ impl Lines {
     }
 }
 
-/// A delta update (`EXT-X-SKIP`) or one of many blocking reloads of the same playlist says nothing about the window.
+/// Whether the text is a delta update (`EXT-X-SKIP`) or a blocking reload, neither of which tells
+/// the window.
 fn is_partial(path: &ObjectPath, text: &[u8]) -> bool {
     let skip = b"\n#EXT-X-SKIP:";
     path.query().is_some_and(|query| query.contains("_HLS_")) || text.windows(skip.len()).any(|window| window == skip)
@@ -893,7 +904,7 @@ fn as_bytes(count: usize, each: usize) -> u64 {
     u64::try_from(count.saturating_mul(each)).unwrap_or(u64::MAX)
 }
 
-/// The object of the stream that a URL at its origin is, if it is one.
+/// The stream's object for a URL at its origin, if there is one.
 fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
     let same = (base.scheme(), base.host_str(), base.port_or_known_default())
         == (url.scheme(), url.host_str(), url.port_or_known_default());
@@ -903,13 +914,13 @@ fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
 }
 
 const PLAYLISTS_MAX: usize = 256;
-/// Of those that are not pinned, what may be followed for all who are counted together.
+/// Playlists, not pinned, that are followed for one account.
 const PLAYLISTS_OF_ONE_MAX: usize = PLAYLISTS_MAX / 4;
 const RELOAD_MIN: Duration = Duration::from_millis(250);
 const RELOAD_MAX: Duration = Duration::from_secs(30);
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// The tags that planning needs; `EXT-X-MEDIA` covers the media sequence number too.
+/// The tags needed for planning; `EXT-X-MEDIA` includes the media sequence number.
 const TAGS: [&str; 11] = [
     "#EXTINF:",
     "#EXT-X-TARGETDURATION:",

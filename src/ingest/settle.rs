@@ -1,12 +1,15 @@
-//! Which files of a watched directory are complete. A plain value: events, scans and `now` go in, changes come out.
+//! Decides which files of a watched directory are complete. A plain value: events, scans and `now`
+//! go in, changes come out.
 //!
-//! A file is complete when its writer has closed it or moved it into place, as the kernel tells, or, where the kernel tells
-//! nothing (network file systems, files older than the watch, a queue of events that overflowed), when a scan finds size and
-//! time of modification as they have been for a while. A file that was seen being written is complete only by being closed,
-//! however long its writer pauses, and so is every other name of it.
+//! A file is complete when the kernel reports that its writer has closed it or moved it into place.
+//! Where the kernel reports nothing (network file systems, files older than the watch, an
+//! overflowed queue of events), it is complete when a scan finds size and time of modification
+//! unchanged for a while. A file seen being written, under any of its names, is complete only when
+//! closed, however long its writer pauses.
 //!
-//! A file that appears may be a link, which nobody closes: where it has bytes, and no write was seen, it is complete once it has stood
-//! still. An empty one is waited for: its writer may not have begun.
+//! A new file may be a link, which is never closed. If it has bytes and no write was seen, it is
+//! complete once it has been unchanged for a while. An empty one is waited for, because its writer
+//! may not have begun.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,19 +17,19 @@ use std::time::{Duration, Instant, SystemTime};
 use super::path::ObjectPath;
 use super::{Change, ChangeKind, Validators};
 
-/// What the file system says of a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Bytes.
+    /// Size in bytes.
     pub length: u64,
     /// Last modification.
     pub modified: Option<SystemTime>,
-    /// Which file it is, whatever its name.
+    /// Identifies the file, whatever its name.
     pub inode: u64,
 }
 
 impl Stat {
-    /// Size, time and number of the file.
+    /// Validators made of size, time and inode.
     pub fn validators(&self) -> Validators {
         let modified =
             self.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
@@ -53,32 +56,32 @@ struct File {
     since: Instant,
     writer: Writer,
     complete: Option<(Stat, Instant)>,
-    /// The scan that saw it last.
+    /// The last scan that saw it.
     scan: u64,
 }
 
-/// The writer of a file, as far as events tell of one.
+/// The writer of a file, as far as events tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
     Nobody,
-    /// It has appeared: whoever has made it may be about to write.
+    /// The file has appeared: its creator may be about to write.
     Maker,
     /// A write was seen, and no close since.
     Seen,
 }
 
 impl Tracker {
-    /// A tracker that knows no file. What the first scan finds was there before.
+    /// A tracker that knows no file. Files found by the first scan existed before.
     pub fn new(settle: Duration, files_max: usize) -> Self {
         Self { settle, files_max, files: HashMap::new(), scanned_once: false }
     }
 
-    /// A file has appeared, or a link to one.
+    /// A file, or a link to one, has appeared.
     pub fn created(&mut self, path: &ObjectPath, now: Instant) -> Option<Change> {
         self.opened(path, Writer::Maker, now)
     }
 
-    /// Somebody writes to a file.
+    /// A file is being written.
     pub fn written(&mut self, path: &ObjectPath, now: Instant) -> Option<Change> {
         self.opened(path, Writer::Seen, now)
     }
@@ -91,7 +94,7 @@ impl Tracker {
         file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
     }
 
-    /// The writer of a file closed it, or it was moved into place.
+    /// A file was closed by its writer, or moved into place.
     pub fn closed(&mut self, path: &ObjectPath, stat: Stat, now: Instant) -> Option<Change> {
         let file = self.file(path, now)?;
         file.writer = Writer::Nobody;
@@ -100,7 +103,7 @@ impl Tracker {
         file.complete(path, stat, now)
     }
 
-    /// A file is gone, deleted or moved away.
+    /// A file was deleted or moved away.
     pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
         let file = self.files.remove(path)?;
         let was_known = file.complete.is_some() || file.writer != Writer::Nobody;
@@ -115,7 +118,8 @@ impl Tracker {
         }
     }
 
-    /// A scan that began at `now`, at `wall` by the clock on the wall, found these files. Returns what the events did not tell.
+    /// A scan that began at `now`, or `wall` by the wall clock, found these files. Returns changes
+    /// that events did not report.
     pub fn scanned(&mut self, found: Vec<(ObjectPath, Stat)>, number: u64, now: Instant, wall: SystemTime) -> Vec<Change> {
         let mut changes = Vec::new();
         let is_first = !std::mem::replace(&mut self.scanned_once, true);
@@ -129,7 +133,7 @@ impl Tracker {
                 file.since = now;
             }
             let stood = now.saturating_duration_since(file.since);
-            // A time in the future says nothing.
+            // A time in the future is ignored.
             let age = stat.modified.and_then(|modified| wall.duration_since(modified).ok()).unwrap_or(stood);
             let is_open = open.contains(&stat.inode) || (file.writer == Writer::Maker && stat.length == 0);
             if !is_open && age >= settle && (stood >= settle || is_first) {
@@ -144,12 +148,12 @@ impl Tracker {
         changes
     }
 
-    /// When a file with this stat was complete; `None` while it is not, as far as is known.
+    /// When a file with this metadata was complete; `None` if it is not, as far as known.
     pub fn complete(&self, path: &ObjectPath, stat: Stat) -> Option<Instant> {
         self.files.get(path)?.complete.filter(|(complete, _)| *complete == stat).map(|(_, at)| at)
     }
 
-    /// Whether anything was heard of a file.
+    /// Whether anything is known of a file.
     pub fn is_known(&self, path: &ObjectPath) -> bool {
         self.files.contains_key(path)
     }
@@ -204,7 +208,7 @@ mod tests {
         changes.into_iter().map(|change| (change.path, change.kind)).collect()
     }
 
-    /// A tracker that has made its first scan, of an empty directory.
+    /// A tracker after its first scan, of an empty directory.
     fn tracker(now: Instant) -> Tracker {
         let mut tracker = Tracker::new(SETTLE, 100);
         assert!(tracker.scanned(Vec::new(), 1, now, wall(0)).is_empty());
@@ -242,7 +246,7 @@ mod tests {
         assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001))), [change(ChangeKind::Complete)]);
     }
 
-    /// No close follows: there is nobody who could.
+    /// No close follows, because there is no writer.
     #[test]
     fn a_link_is_complete_once_it_has_stood_still() {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The clip inside the binary: twelve seconds of HLS (fMP4, H.264 and AAC), made by `assets/clip/make.sh`.
+//! The embedded clip: twelve seconds of HLS (fMP4, H.264 and AAC), made by `assets/clip/make.sh`.
 
 /// One file of the clip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub const MASTER: &str = "master.m3u8";
 /// The media playlist that the master playlist names.
 pub const PLAYLIST: &str = "video.m3u8";
 
-/// Every file, playlists first, segments in the order of playing.
+/// Every file: playlists first, segments in playing order.
 pub const FILES: [File; 9] = [
     File { name: MASTER, bytes: include_bytes!("../../assets/clip/master.m3u8") },
     File { name: PLAYLIST, bytes: include_bytes!("../../assets/clip/video.m3u8") },
@@ -27,7 +27,7 @@ pub const FILES: [File; 9] = [
     File { name: "segment5.m4s", bytes: include_bytes!("../../assets/clip/segment5.m4s") },
 ];
 
-/// The files that are sent as segments: all but the playlists.
+/// The files that are sent as segments: all except the playlists.
 pub fn segments() -> impl Iterator<Item = &'static File> {
     FILES.iter().filter(|file| !file.name.ends_with(".m3u8"))
 }

@@ -1,9 +1,11 @@
-//! The whole system in one process: origin, server, lossy paths and peers, and a comparison of what came out with what went in.
+//! The whole system in one process: origin, server, lossy paths and peers, and a comparison of the
+//! output with the input.
 //!
-//! Everything is on loopback and on ports of the system's choice. The stream goes over datagrams, so that QUIC repairs none of
-//! its losses: what the network drops is replaced by further coded blocks, and the table at the end says how many. Each peer has
-//! a lossy path of its own, seeded by its number, and plays the clip as a player would: master playlist, media playlist, then
-//! segment after segment with the next one on its way. For people who watch, it does so at the clip's pace, over paths that carry little more.
+//! Everything is on loopback, on ports chosen by the system. Blocks are sent in datagrams, which
+//! QUIC does not retransmit: lost ones are replaced by further coded blocks, which the table at the
+//! end counts. Each peer has its own lossy path, seeded by its number, and plays the clip like a
+//! player: master playlist, media playlist, then one segment after another with the next one
+//! prefetched. On a terminal, peers fetch at the clip's pace, over paths with little more capacity.
 
 mod screen;
 mod table;
@@ -30,24 +32,25 @@ use crate::{config, stream};
 
 pub use table::Row;
 
-/// What to show.
+/// The options of a demo.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Peers that fetch the stream at the same time.
+    /// Concurrent peers.
     pub peers: u16,
-    /// Probability that a datagram is lost, each way, 0 to 1.
+    /// Probability of losing a datagram, each way, 0 to 1.
     pub loss: f64,
-    /// How long a datagram takes, each way.
+    /// The delay of a datagram, each way.
     pub delay: Duration,
-    /// What the dice of the lossy paths are seeded with.
+    /// The seed of the lossy paths.
     pub seed: u64,
-    /// Whether a gateway is left running at the end, behind one more lossy path, until interrupted.
+    /// Whether to leave a gateway running at the end, behind another lossy path, until interrupted.
     pub keep: bool,
-    /// Where that gateway listens.
+    /// The address of that gateway.
     pub gateway: SocketAddr,
-    /// Whether the clip is fetched at the pace at which it plays, over paths that carry little more; otherwise as fast as it comes.
+    /// Whether peers fetch at the clip's pace, over paths with little more capacity; otherwise at
+    /// full speed.
     pub paced: bool,
-    /// Whether progress and the table are printed.
+    /// Whether to suppress progress and the table.
     pub quiet: bool,
 }
 
@@ -66,45 +69,46 @@ impl Default for Options {
     }
 }
 
-/// What came out of it.
+/// The results of a demo.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// One row a peer.
+    /// One row per peer.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Whether every peer got every segment byte for byte.
+    /// Whether every peer received every segment correctly.
     pub fn is_complete(&self) -> bool {
         self.rows.iter().all(|row| row.segments == row.segments_expected)
     }
 }
 
-/// Why there is nothing to report.
+/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The embedded origin or a lossy path.
+    /// The embedded origin or a lossy path failed.
     #[error("cannot open a port on loopback: {0}")]
     Loopback(#[from] io::Error),
-    /// The server.
+    /// The server failed.
     #[error("the server did not start: {0}")]
     Server(#[from] server::Error),
-    /// A peer.
+    /// A peer failed.
     #[error("peer {0}: {1}")]
     Peer(u16, #[source] peer::Error),
-    /// A peer got something else than the clip's playlists.
+    /// A peer received a playlist other than the clip's.
     #[error("peer {0} received a playlist that differs from the clip's")]
     Playlist(u16),
-    /// Standard output is gone.
+    /// Standard output failed.
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
-    /// The gateway of `keep`.
+    /// The gateway of `keep` failed.
     #[error("the gateway did not start: {0}")]
     Gateway(#[from] gateway::Error),
 }
 
-/// Runs the demo and prints the table. Whether all is well is the report's [`is_complete`](Report::is_complete).
+/// Runs the demo and prints the table. [`is_complete`](Report::is_complete) of the report tells
+/// whether all is well.
 pub async fn run(options: Options) -> Result<Report, Error> {
     let origin = Origin::of_clip().await?;
     let server = Loopback::start(&origin).await?;
@@ -144,7 +148,7 @@ impl Loopback {
         let mut config = config::Config::default();
         config.endpoint.listen = vec![free];
         config.telemetry.listen = free;
-        // A block and its header fit the first datagram, and an explicit vector would too.
+        // A block with its header fits the first datagram, even with an explicit vector.
         let stream =
             stream::Config { origin: Some(origin.url().into()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
         config.stream.insert(STREAM.into(), stream);
@@ -229,23 +233,23 @@ impl Peer {
     }
 }
 
-/// When the file at this place is needed, by the clip's pace: first the maps, then the segments, each as long after the first as those
-/// between them play.
+/// When the file at this place is needed, at the clip's pace: first the maps, then the segments,
+/// each after the playing time of the segments before it.
 fn due(media: &Media, place: usize) -> Duration {
     media.durations.iter().take(place.saturating_sub(media.maps.len())).sum()
 }
 
-/// Hashes, as everything here that claims to be the same does.
+/// Compares hashes, as everything here does.
 fn is_same(got: &[u8], origin: &[u8]) -> bool {
     blake3::hash(got) == blake3::hash(origin)
 }
 
-/// The path of a file of the clip at the server and at the gateway.
+/// The path of a file of the clip, at the server and at the gateway.
 fn path(name: &str) -> String {
     format!("/{STREAM}/{name}")
 }
 
-/// A gateway for players, through one more lossy path.
+/// Runs a gateway for players, behind another lossy path.
 async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(), Error> {
     let peer = Peer::start(0, options, server)?;
     let client = peer.connect().await?;
@@ -265,9 +269,10 @@ async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(
 }
 
 const STREAM: &str = "demo";
-/// Of each path at the clip's pace: half as much again as the clip has, for what is lost and for headers.
+/// The rate of each path at the clip's pace: one and a half times the clip's, for losses and
+/// headers.
 const PACED_BYTES_PER_SECOND: NonZeroU32 = NonZeroU32::new(60_000).expect("more than none");
-/// Within which statistics have caught up with what they count.
+/// The time in which statistics catch up.
 const LAST_STATS: Duration = Duration::from_millis(200);
 /// How long peers may take to leave.
 const DRAIN: Duration = Duration::from_secs(1);

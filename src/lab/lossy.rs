@@ -1,13 +1,13 @@
-//! A lossy path: a UDP relay between clients and one server that drops, delays and reorders datagrams, each direction by its
-//! own dice.
+//! A lossy path: a UDP relay between clients and one server that drops, delays and reorders
+//! datagrams, with separate random numbers for each direction.
 //!
-//! The kernels we meet do not all have netem, and rules that drop at random cannot be seeded; here the n-th datagram of a
-//! direction meets the same fate in every run with the same seed. What the two ends do about it is up to them, so a run as a
-//! whole still varies with their timing.
+//! Not every kernel has netem, and firewall rules that drop at random cannot be seeded. Here the
+//! n-th datagram of a direction has the same fate in every run with the same seed. The reactions of
+//! the two ends depend on timing, so whole runs still vary.
 //!
-//! One task reads from the clients, one more for each client reads what the server answers, and one for each direction holds
-//! what is not due yet. All end when the [`Link`] is dropped. A delay line that is full drops and counts; the
-//! client unheard for longest gives way to a new one when there are too many.
+//! One task reads from the clients, one per client reads the server's answers, and one per
+//! direction holds delayed datagrams. All end when the [`Link`] is dropped. A full delay line drops
+//! and counts. With too many clients, the one that has been silent longest is forgotten.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -27,34 +27,34 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-/// What happens to the datagrams of one direction.
+/// The treatment of datagrams in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Direction {
-    /// Probability that a datagram is dropped, 0 to 1.
+    /// Probability of dropping a datagram, 0 to 1.
     pub loss: f64,
-    /// How long every datagram takes.
+    /// The delay of every datagram.
     pub delay: Duration,
-    /// Probability that a datagram that is not dropped takes longer than the others, 0 to 1.
+    /// Probability of an additional delay, 0 to 1.
     pub reorder: f64,
-    /// How much longer.
+    /// The additional delay.
     pub reorder_by: Duration,
-    /// Bytes a second that it carries, one datagram after the other; what comes faster waits.
+    /// Capacity in bytes per second; faster traffic queues.
     pub rate: Option<NonZeroU32>,
 }
 
 impl Direction {
-    /// Drops with this probability and does nothing else.
+    /// Only drops, with this probability.
     pub fn losing(loss: f64) -> Self {
         Self { loss, ..Self::default() }
     }
 }
 
-/// The path to be.
+/// The configuration of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// Where the server listens: loopback, IPv4 or IPv6.
+    /// The server's address on loopback, IPv4 or IPv6.
     pub server: SocketAddr,
-    /// What the dice are seeded with.
+    /// The seed.
     pub seed: u64,
     /// From the clients to the server.
     pub to_server: Direction,
@@ -72,7 +72,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens a port of the server's address family on loopback and relays what comes in.
+    /// Opens a port of the server's address family on loopback, and relays datagrams.
     pub fn start(config: Config) -> io::Result<Self> {
         let socket = Arc::new(loopback(config.server)?);
         let address = socket.local_addr()?;
@@ -84,32 +84,32 @@ impl Link {
         Ok(Self { address, to_server: counters.0, to_client: counters.1, _tasks: tasks })
     }
 
-    /// Where clients find the server through this path.
+    /// The address at which clients reach the server through this path.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What became of the datagrams from the clients to the server so far.
+    /// Counts of datagrams from the clients to the server.
     pub fn to_server(&self) -> Counts {
         self.to_server.read()
     }
 
-    /// What became of the datagrams from the server to the clients so far.
+    /// Counts of datagrams from the server to the clients.
     pub fn to_client(&self) -> Counts {
         self.to_client.read()
     }
 }
 
-/// What became of the datagrams of one direction.
+/// Counts of datagrams in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Handed on, those reordered included.
+    /// Relayed, including reordered ones.
     pub passed: u64,
-    /// Dropped by the dice.
+    /// Dropped at random.
     pub dropped: u64,
-    /// Held back longer than the others.
+    /// Delayed more than the others.
     pub reordered: u64,
-    /// Dropped because the delay line or a socket had no room.
+    /// Dropped because the delay line or a socket was full.
     pub overflowed: u64,
 }
 
@@ -132,7 +132,7 @@ impl Counters {
     }
 }
 
-/// What the dice say about one datagram.
+/// The fate of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Drop,
@@ -140,9 +140,10 @@ enum Fate {
     HoldBack,
 }
 
-/// Decides alone, without sockets or clocks, so that a seed says what happens.
+/// Decides without sockets or clocks, so that the seed determines the result.
 ///
-/// Xoshiro256++ by name and not the crate's standard generator, whose algorithm may change with its version.
+/// Xoshiro256++ by name, because the algorithm of the crate's standard generator may change with
+/// its version.
 #[derive(Debug)]
 struct Dice {
     rng: Xoshiro256PlusPlus,
@@ -171,14 +172,14 @@ impl Dice {
     }
 }
 
-/// One direction: its dice, its counters and, if it delays, the way to its delay line.
+/// One direction: its random numbers, its counters and its delay line.
 #[derive(Debug)]
 struct Lane {
     direction: Direction,
     dice: std::sync::Mutex<Dice>,
     counters: Arc<Counters>,
     late: mpsc::Sender<Late>,
-    /// When what came so far has left, where there is a rate.
+    /// When all earlier bytes have left, if there is a rate.
     free: std::sync::Mutex<Instant>,
 }
 
@@ -190,7 +191,7 @@ impl Lane {
         Arc::new(Self { direction, dice: dice.into(), counters, late, free: Instant::now().into() })
     }
 
-    /// Takes one datagram and sees to it that it arrives, if it is to.
+    /// Takes one datagram, and delivers it unless it is dropped.
     fn take(&self, datagram: &[u8], socket: &Arc<UdpSocket>, to: SocketAddr) {
         let fate = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner).roll();
         let delay = match fate {
@@ -215,7 +216,7 @@ impl Lane {
         }
     }
 
-    /// Until so many bytes, behind those before them, are through.
+    /// The time until these bytes have left, after those before them.
     fn wait(&self, bytes: usize) -> Duration {
         let Some(rate) = self.direction.rate else { return Duration::ZERO };
         let now = Instant::now();
@@ -225,7 +226,7 @@ impl Lane {
     }
 }
 
-/// A datagram that is on its way. Ordered so that a heap yields the one due first.
+/// A delayed datagram. The ordering makes a heap return the earliest.
 #[derive(Debug)]
 struct Late {
     due: Instant,
@@ -254,7 +255,7 @@ impl Ord for Late {
     }
 }
 
-/// Holds at most as many datagrams as its channel does: it stops reading when it has them.
+/// Holds at most as many datagrams as its channel; then it stops reading.
 async fn deliver_late(mut queue: mpsc::Receiver<Late>, counters: Arc<Counters>) {
     let mut heap = BinaryHeap::new();
     loop {
@@ -273,7 +274,7 @@ async fn deliver_late(mut queue: mpsc::Receiver<Late>, counters: Arc<Counters>) 
     }
 }
 
-/// One client's way to the server: a socket of its own, so that the server tells clients apart.
+/// A client's own socket to the server, so that the server can tell clients apart.
 #[derive(Debug)]
 struct Upstream {
     socket: Arc<UdpSocket>,
@@ -287,7 +288,7 @@ async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<Lane>,
     let mut buffer = vec![0; DATAGRAM_MAX];
     let mut heard = 0;
     loop {
-        // The system reports earlier sends that were refused here; the next datagram may still come.
+        // An error here belongs to an earlier send; the next datagram may still arrive.
         let Ok((length, client)) = socket.recv_from(&mut buffer).await else { continue };
         heard += 1;
         if !clients.contains_key(&client) {
@@ -323,22 +324,23 @@ fn make_room(clients: &mut HashMap<SocketAddr, Upstream>) {
     }
 }
 
-/// Never waits: a full socket drops, as a full link would. Past tokio, which refuses to send on a new socket before the system
-/// has reported it ready.
+/// Never waits: a full socket drops, as a full link would. Bypasses tokio, which does not send on a
+/// new socket before the system has reported it ready.
 fn send(socket: &UdpSocket, datagram: &[u8], to: SocketAddr, counters: &Counters) {
     let sent = SockRef::from(socket).send_to(datagram, &to.into());
     let counter = if sent.is_ok() { &counters.passed } else { &counters.overflowed };
     counter.fetch_add(1, Relaxed);
 }
 
-/// A socket on loopback of the address family of `like`, with room for bursts, since only the dice are to drop.
+/// A socket on loopback with the address family of `like`, with large buffers, so that drops are
+/// only random ones.
 fn loopback(like: SocketAddr) -> io::Result<UdpSocket> {
     let (domain, address) = match like {
         SocketAddr::V4(_) => (Domain::IPV4, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         SocketAddr::V6(_) => (Domain::IPV6, SocketAddr::from((Ipv6Addr::LOCALHOST, 0))),
     };
     let socket = Socket::new(domain, Type::DGRAM, None)?;
-    // The system takes as much of these as it allows.
+    // The system limits these silently.
     socket.set_recv_buffer_size(SOCKET_BYTES)?;
     socket.set_send_buffer_size(SOCKET_BYTES)?;
     socket.set_nonblocking(true)?;
@@ -346,11 +348,11 @@ fn loopback(like: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// Largest UDP datagram.
+/// The maximum UDP datagram.
 const DATAGRAM_MAX: usize = 65_535;
-/// Datagrams that a direction holds while they are not due.
+/// Delayed datagrams per direction.
 const LATE_MAX: usize = 8192;
-/// Clients that one relay remembers.
+/// The maximum number of clients of a relay.
 const CLIENTS_MAX: usize = 256;
 /// Socket buffers in bytes.
 const SOCKET_BYTES: usize = 4 << 20;
@@ -380,7 +382,8 @@ mod tests {
         }
     }
 
-    /// Sends `count` numbered datagrams through `link` one after the other and yields the numbers that arrive in either direction.
+    /// Sends `count` numbered datagrams through `link`, and returns the numbers that arrive in each
+    /// direction.
     async fn echo(server: UdpSocket, link: &Link, count: u16) -> (Vec<u16>, Vec<u16>) {
         let client = loopback(link.address()).unwrap();
         let there = tokio::spawn(async move {

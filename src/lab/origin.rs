@@ -1,6 +1,7 @@
-//! A small HTTP origin: files from memory or from a directory, with validators, ranges and a count of what was asked for.
+//! A small HTTP origin: files from memory or a directory, with validators, ranges and request
+//! counts.
 //!
-//! It stands in for nginx in the demo and in tests that must run without it. One task accepts, axum starts one more for each
+//! It replaces nginx in the demo and in tests. One task accepts, and axum starts one per
 //! connection; all end when the [`Origin`] is dropped.
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 use super::clip;
 use crate::peer::http::{ByteRange, media_type};
 
-/// Loopback, and a port that the system chooses.
+/// Loopback, on a port chosen by the system.
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A running origin on loopback. Dropping it stops it.
@@ -38,17 +39,18 @@ impl Origin {
         Self::serve(None, ANY_PORT).await
     }
 
-    /// Serves what a directory holds at the moment of each request; files [put](Self::put) in memory hide those on disk.
+    /// Serves the content of a directory at the time of each request; files [put](Self::put) in
+    /// memory hide those on disk.
     pub async fn of_directory(directory: impl Into<PathBuf>) -> io::Result<Self> {
         Self::serve(Some(directory.into()), ANY_PORT).await
     }
 
-    /// The same at an address of its own: one that was stopped can be started again where it was.
+    /// The same at a given address, so that a stopped origin can be restarted there.
     pub async fn of_directory_at(directory: impl Into<PathBuf>, address: SocketAddr) -> io::Result<Self> {
         Self::serve(Some(directory.into()), address).await
     }
 
-    /// Serves the clip inside the binary from the root.
+    /// Serves the embedded clip from the root.
     pub async fn of_clip() -> io::Result<Self> {
         let origin = Self::in_memory().await?;
         for file in clip::FILES {
@@ -57,7 +59,7 @@ impl Origin {
         Ok(origin)
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -67,7 +69,8 @@ impl Origin {
         format!("http://{}/", self.address)
     }
 
-    /// Puts a file in memory, or replaces it. The path starts with a slash and is compared without decoding.
+    /// Puts a file in memory, or replaces it. The path starts with a slash and is compared without
+    /// decoding.
     pub fn put(&self, path: &str, bytes: Bytes) {
         self.shared.lock().files.insert(path.to_owned(), File::new(bytes, SystemTime::now()));
     }
@@ -77,12 +80,12 @@ impl Origin {
         self.shared.lock().files.remove(path);
     }
 
-    /// What was asked for so far at a path, all query strings together.
+    /// Requests so far for a path, with any query.
     pub fn count(&self, path: &str) -> Count {
         self.shared.lock().counts.get(path).copied().unwrap_or_default()
     }
 
-    /// What was asked for so far, by path without the query.
+    /// Requests so far, by path without the query.
     pub fn counts(&self) -> BTreeMap<String, Count> {
         self.shared.lock().counts.clone()
     }
@@ -103,12 +106,12 @@ impl Drop for Origin {
     }
 }
 
-/// How often a path was asked for, by kind of answer.
+/// Requests for a path, by kind of response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
-    /// GET answered with bytes: 200 or 206.
+    /// GET with bytes: 200 or 206.
     pub sent: u64,
-    /// Answered without bytes because the client has them: 304.
+    /// Without bytes because the client has them: 304.
     pub unchanged: u64,
     /// HEAD.
     pub head: u64,
@@ -168,7 +171,7 @@ impl File {
         Self { bytes, etag, modified }
     }
 
-    /// If-None-Match decides alone where it is sent (RFC 9110 section 13.2.2).
+    /// If-None-Match takes precedence (RFC 9110, section 13.2.2).
     fn is_unchanged(&self, headers: &HeaderMap) -> bool {
         if let Some(known) = text(headers, header::IF_NONE_MATCH) {
             return known.split(',').any(|tag| tag.trim() == self.etag || tag.trim() == "*");
@@ -229,7 +232,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// The file that a request path names below a directory; `None` if it would leave it.
+/// The file of a request path below a directory; `None` if it would be outside.
 fn relative(path: &str) -> Option<PathBuf> {
     let decoded = percent_encoding::percent_decode_str(path.strip_prefix('/')?).decode_utf8().ok()?;
     let relative = Path::new(decoded.as_ref());

@@ -1,4 +1,4 @@
-//! What the measured constants come to for all peers. No I/O.
+//! Calculates the resources of all peers from the measured constants. No I/O.
 
 use super::Options;
 use super::layout::{Layout, Way};
@@ -10,7 +10,7 @@ use crate::device::Memory;
 use crate::object::Codec;
 use crate::session;
 
-/// What was measured here.
+/// The measurements on this machine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Constants {
     pub(super) encode: EncodeRate,
@@ -19,36 +19,37 @@ pub(super) struct Constants {
     pub(super) cores: usize,
 }
 
-/// What it comes to.
+/// The results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Estimate {
-    /// Bytes on the wire for a byte of media: headers, padding, repair.
+    /// Bytes on the wire per byte of media: headers, padding, repair.
     pub(super) wire_factor: f64,
-    /// Bits a second on the server's link, towards the peers.
+    /// Bits per second on the server's link, towards the peers.
     pub(super) link: f64,
-    /// Packets a second.
+    /// Packets per second.
     pub(super) packets: f64,
-    /// Blocks a second.
+    /// Blocks per second.
     pub(super) blocks: f64,
-    /// Those of them that are coded: all, or where source blocks go first those that replace what was lost.
+    /// Coded blocks per second: all, or, if source blocks are sent first, those that replace lost
+    /// ones.
     pub(super) coded: f64,
-    /// Batches a second, all of them full.
+    /// Full batches per second.
     pub(super) batches: f64,
-    /// The part of the device's time that they take; above 1 it cannot.
+    /// The part of the device's time that they take; above 1 it is impossible.
     pub(super) device_share: f64,
     /// Cores for QUIC and sessions.
     pub(super) quic_cores: f64,
     /// Cores for encoding.
     pub(super) encode_cores: f64,
-    /// Peers that the cores of this machine would serve.
+    /// The number of peers that the cores of this machine could serve.
     pub(super) peers_here: f64,
     pub(super) ring_bytes: u64,
     pub(super) store_bytes: u64,
-    /// Copies on a device with memory of its own, and what that has.
+    /// Memory for copies on a device, and the device's memory, if it has its own.
     pub(super) device_bytes: Option<(u64, Memory)>,
-    /// Of all sessions.
+    /// Memory of all sessions.
     pub(super) peers_bytes: u64,
-    /// Seconds until all have shaken hands that come at once.
+    /// Seconds to complete the handshakes of all peers at once.
     pub(super) cold_start: f64,
     pub(super) connections_max: u32,
 }
@@ -59,14 +60,14 @@ impl Estimate {
         let (peers, k) = (f64::from(options.peers), f64::from(layout.block_bytes()));
         let media = peers * options.bitrate / 8.0;
         let sent_again = 1.0 / (1.0 - options.loss);
-        // Padding of the last block, and the blocks that are of no use by chance.
+        // Padding of the last block, and the average of redundant blocks.
         let sources = media * shape.blocks() as f64 / shape.length() as f64;
         let needed = sources * (1.0 + useless(layout.codec) / f64::from(layout.n()));
         let blocks = if layout.way == Way::Datagrams { needed * sent_again } else { needed };
         let coded = match (layout.is_source_first, layout.way) {
             (false, _) => blocks,
             (true, Way::Datagrams) => (blocks - sources).max(0.0),
-            // QUIC sends the same block again.
+            // QUIC retransmits the same block.
             (true, Way::Streams) => 0.0,
         };
         let on_wire = OnWire::new(layout);
@@ -105,8 +106,9 @@ impl Estimate {
     }
 }
 
-/// As docs/operating.md, "Sizes", has it: all bit rates times the round trip, doubled; two batches; and 32 times what the fastest peer
-/// has on its way, for none gets more than a 32nd of what is left.
+/// By docs/operating.md, "Sizes", the maximum of: twice all bitrates times the round trip; two
+/// batches; and 32 times what the fastest peer has in flight, because no peer gets more than a 32nd
+/// of the free room.
 fn ring_bytes(options: &Options, config: &Config, layout: &Layout, blocks: f64) -> u64 {
     let (slot, rtt) = (layout.slot_bytes() as f64, options.rtt.as_secs_f64());
     let on_the_way = 2.0 * blocks * rtt * slot;
@@ -115,7 +117,7 @@ fn ring_bytes(options: &Options, config: &Config, layout: &Layout, blocks: f64) 
     whole_mib(bytes(on_the_way.max(batches).max(fastest)))
 }
 
-/// The longest of the configured streams, or the default.
+/// The longest retention of the configured streams, or the default.
 fn config_retention(config: &Config) -> f64 {
     let retention = config.stream.values().map(|stream| stream.retention).max();
     retention.unwrap_or_else(|| crate::stream::Config::default().retention).as_secs_f64()
@@ -130,18 +132,18 @@ fn whole_mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20) << 20
 }
 
-/// Bitrates that the fastest peer takes at a time.
+/// The rate of the fastest peer, in multiples of the bitrate.
 pub(super) const FASTEST: f64 = 10.0;
-/// Segments that a playlist lists.
+/// Segments listed in a playlist.
 pub(super) const WINDOW_SEGMENTS: f64 = 6.0;
-/// Blocks of a generation that are of no use, in the mean.
+/// The mean number of redundant blocks per generation.
 fn useless(codec: Codec) -> f64 {
     match codec {
         // Rows are random.
         Codec::Rlnc => 0.004,
-        // Over the prime field a random row brings nothing once in 2^32.
+        // Over the prime field, a random row is redundant once in 2^32.
         Codec::ReedSolomon { .. } | Codec::RlncQ { .. } => 0.0,
-        // One generation of a hundred takes one more: RFC 6330, section 5.8.
+        // One generation in a hundred needs one more: RFC 6330, section 5.8.
         Codec::RaptorQ => 0.01,
     }
 }
@@ -178,7 +180,7 @@ pub(super) mod tests {
     #[test]
     fn the_figures_are_those_of_the_arithmetic() {
         let plan = estimate(&OPTIONS);
-        // 94 blocks of 4096 bytes for 384,000 bytes, 2.894 packets a block.
+        // 94 blocks of 4096 bytes for 384,000 bytes, 2.892 packets per block.
         let blocks = 10_000.0 * 94.0 / 4.0;
         assert!(is_near(plan.blocks, blocks) && is_near(plan.packets, blocks * 2.892), "{plan:?}");
         assert!(is_near(plan.link, plan.packets * 1480.0 * 8.0) && is_near(plan.wire_factor, plan.link / 7.68e9));

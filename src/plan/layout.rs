@@ -1,4 +1,4 @@
-//! How segments are cut, and which way their blocks travel.
+//! How segments are cut, and how their blocks are sent.
 
 use std::num::NonZeroU16;
 
@@ -10,39 +10,40 @@ use crate::ring::Lane;
 use crate::stream;
 use crate::wire::block::{datagram_header_len, record_header_len};
 
-/// How a segment of the plan is cut.
+/// The layout of a planned segment.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
-    /// Of a segment, or of one of its parts.
+    /// The shape of a segment, or of one of its parts.
     pub(super) shape: Shape,
-    /// Most blocks of a generation, as it is configured: a short segment has shorter ones.
+    /// The configured maximum of blocks per generation: a short segment has fewer.
     pub(super) n_max: u16,
-    /// Generations of a segment at least, as far as each is long enough.
+    /// The minimum number of generations per segment, if they are long enough.
     pub(super) generations_min: u16,
-    /// Parts of the object that a segment of the playlist is.
+    /// Parts per segment of the playlist.
     pub(super) parts: u64,
     pub(super) way: Way,
-    /// Bytes of a block's header on that way.
+    /// The size of a block's header.
     pub(super) header: usize,
     pub(super) codec: Codec,
-    /// Whether source blocks go first, so that only what replaces those that were lost is coded.
+    /// Whether source blocks are sent first, so that only replacements of lost ones are coded.
     pub(super) is_source_first: bool,
-    /// Why n and k are what they are.
+    /// Why n and k were chosen.
     pub(super) reason: String,
     lane: Lane,
 }
 
-/// How blocks travel.
+/// How blocks are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Each in a packet of its own; a lost one is replaced by another coded one.
     Datagrams,
-    /// One behind the other on streams; QUIC sends again what is lost.
+    /// On streams; QUIC retransmits losses.
     Streams,
 }
 
 impl Layout {
-    /// n and k of the first configured stream; without one the defaults, or blocks that fit datagrams where much is lost.
+    /// n and k of the first configured stream; without one, the defaults, or, at high loss, blocks
+    /// that fit datagrams.
     pub(super) fn choose(options: &Options, config: &Config) -> Result<Self, Error> {
         let default = stream::Config::default();
         let (stream, reason) = match config.stream.iter().next() {
@@ -54,7 +55,7 @@ impl Layout {
             ),
         };
         let stream::Config { n_max, generations_min, block_bytes, .. } = stream;
-        // What a code cannot be was refused when the configuration was loaded.
+        // Invalid codes were refused when the configuration was loaded.
         let codec = stream.codec().unwrap_or_default();
         if codec.is_proving() {
             return Err(Error::Prime);
@@ -102,9 +103,10 @@ fn object_bytes(options: &Options) -> u64 {
     (options.bitrate / 8.0 * options.segment.as_secs_f64()).ceil() as u64
 }
 
-/// From this loss on blocks that travel in datagrams are worth their headers.
+/// The loss rate from which blocks in datagrams are worth their headers.
 const LOSSY: f64 = 0.01;
-/// What README and docs/protocol.md, section 6, name for every path, recoded blocks included.
+/// The values that README and docs/protocol.md, section 6, recommend for every path, including
+/// recoded blocks.
 const LOSSY_N: u16 = 64;
 const LOSSY_BLOCK_BYTES: u32 = 1088;
 
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn the_segment_decides_the_generations() {
         let layout = choose(&OPTIONS);
-        // As the server cuts it: 16 generations at least, of blocks that are not cut.
+        // As the server cuts it: at least 16 generations, of whole blocks.
         assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n(), layout.n_max), (384_000, 16, 6, 128));
         assert_eq!((layout.way, layout.header, layout.block_bytes()), (Way::Streams, 5, 4096));
         let fast = choose(&Options { bitrate: 8e6, ..OPTIONS });

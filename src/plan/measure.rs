@@ -1,9 +1,11 @@
-//! What QUIC costs a server here: a transfer over loopback with the server's own transport settings.
+//! A server's cost of QUIC on this machine: a transfer over loopback with the server's own
+//! transport settings.
 //!
-//! The server's side is one thread with a runtime of its own, so that the thread's processor time is all that it costs; the viewers are
-//! another thread. Like a server it hands each connection a few blocks at a wake-up, and the connections take turns: saturated
-//! connections would send more packets a system call than viewers of a stream do. The load is light, so that a machine of two cores
-//! loses little: wake-ups then cost more than among many viewers, about as much more as sessions would add.
+//! The server's side is one thread with its own runtime, so that the thread's CPU time is the whole
+//! cost; the viewers run on another thread. As in a server, each connection gets a few blocks per
+//! wake-up, and connections take turns: saturated connections would send more packets per system
+//! call than viewers of a stream need. The load is light, so that a machine with two cores loses
+//! little. Wake-ups then cost more than with many viewers, by about as much as sessions would add.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
@@ -22,18 +24,18 @@ use crate::bench::clock::Lap;
 use crate::endpoint;
 use crate::tls::{self, Fingerprint, ServerIdentity, Trust};
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct QuicCost {
-    /// Seconds of processor time for a packet sent, with what comes back for it.
+    /// CPU time in seconds per packet sent, including acknowledgements.
     pub(super) cpu_per_packet: f64,
-    /// Seconds for a handshake.
+    /// CPU time in seconds per handshake.
     pub(super) cpu_per_handshake: f64,
-    /// Bytes of UDP payload for a byte of blocks, as counted.
+    /// Measured bytes of UDP payload per byte of blocks.
     pub(super) udp_per_byte: f64,
     /// Packets sent.
     pub(super) packets: u64,
-    /// Blocks that a connection got at a wake-up.
+    /// Blocks per connection and wake-up.
     pub(super) burst_blocks: usize,
 }
 
@@ -49,7 +51,7 @@ pub(super) fn quic(config: &endpoint::Config, layout: &Layout) -> Result<QuicCos
         let runtime = runtime()?;
         Sender { way, block, block_bytes }.run(&runtime, &config, &identity, &tell)
     })?;
-    // If the server does not come up it says why itself.
+    // If the server does not start, it reports the reason itself.
     let viewers = told.recv().map_or(Ok(()), |address| view(address, fingerprint));
     let cost = server.join().map_err(|_| failed("the server's thread panicked"))??;
     viewers.map(|()| cost)
@@ -58,7 +60,7 @@ pub(super) fn quic(config: &endpoint::Config, layout: &Layout) -> Result<QuicCos
 /// The server's side.
 struct Sender {
     way: Way,
-    /// With its header.
+    /// Including its header.
     block: Bytes,
     block_bytes: usize,
 }
@@ -75,12 +77,12 @@ impl Sender {
             let _guard = runtime.enter();
             endpoint::open_here(config, IDLE, identity)?.swap_remove(0)
         };
-        // The viewers' side is waiting for it.
+        // The viewers' side waits for it.
         let _ = tell.send(endpoint.local_addr()?);
         let mut accepted = Ok(Vec::new());
         let shaking = Lap::thread(|| accepted = runtime.block_on(in_time(accept(&endpoint))));
         let connections = accepted?;
-        // Path MTU discovery is not a part of what a packet costs.
+        // Path MTU discovery is not part of the cost of a packet.
         runtime.block_on(async { sleep(SETTLE).await });
         let before = sent(&connections);
         let mut handed = Ok(0);
@@ -101,7 +103,7 @@ impl Sender {
         })
     }
 
-    /// Returns how many blocks were handed over.
+    /// Returns the number of blocks handed over.
     async fn send_all(&self, connections: &[Connection]) -> Result<usize, Error> {
         let mut tasks = JoinSet::new();
         let begin = Instant::now();
@@ -117,7 +119,7 @@ impl Sender {
     }
 }
 
-/// Hands one connection some blocks, again and again.
+/// Hands blocks to one connection periodically.
 async fn send(connection: Connection, way: Way, block: Bytes, first: Instant) -> Result<usize, Error> {
     let blocks = burst_blocks(&block);
     let mut stream = match way {
@@ -163,7 +165,7 @@ fn sent(connections: &[Connection]) -> (u64, u64) {
     sent.fold((0, 0), |(packets, bytes), sent| (packets + sent.datagrams, bytes + sent.bytes))
 }
 
-/// The viewers: they take what comes until the server closes.
+/// The viewers, which read until the server closes.
 fn view(server: SocketAddr, fingerprint: Fingerprint) -> Result<(), Error> {
     let crypto = tls::client_config(&Trust::Fingerprint(fingerprint), None)?;
     let config = ClientConfig::new(std::sync::Arc::new(crypto));
@@ -212,14 +214,14 @@ fn failed(reason: impl ToString) -> Error {
 }
 
 pub(super) const CONNECTIONS: usize = 64;
-/// What a connection gets at a wake-up: 8 blocks of 4 KiB, or as many bytes in other blocks.
+/// Bytes per connection and wake-up: 8 blocks of 4 KiB, or as much in other blocks.
 const BURST_BYTES: usize = 33 << 10;
-/// How often each connection gets some.
+/// The interval at which each connection gets blocks.
 const EVERY: Duration = Duration::from_millis(40);
 const SEND_FOR: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(300);
 const IDLE: Duration = Duration::from_secs(10);
-/// Far above what it takes on a machine that does much else.
+/// Far above the time needed on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// The sizes that the plan reckons with are those of real packets. Where packets are lost, more are sent.
+    /// The planned sizes match real packets. After losses, more packets are sent.
     #[test]
     fn what_is_counted_is_what_is_reckoned() {
         for loss in [0.0, 0.01] {

@@ -1,15 +1,16 @@
-//! What a block is on the wire: headers of docs/protocol.md, section 6, in packets of QUIC version 1 over UDP and IPv4.
+//! The size of a block on the wire: headers of docs/protocol.md, section 6, in packets of QUIC
+//! version 1 over UDP and IPv4.
 
 use super::layout::{Layout, Way};
 
-/// A block on its way, without loss.
+/// A block on the wire, without loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct OnWire {
-    /// Packets for it; blocks on a stream share them.
+    /// Packets per block; blocks on a stream share packets.
     pub(super) packets: f64,
     /// Bytes of UDP payload.
     pub(super) udp_bytes: f64,
-    /// The same with the headers of UDP and IPv4.
+    /// The same with UDP and IPv4 headers.
     pub(super) wire_bytes: f64,
 }
 
@@ -27,13 +28,13 @@ impl OnWire {
     }
 }
 
-/// Where path MTU discovery stops.
+/// Where path MTU discovery ends.
 const UDP_PAYLOAD_MAX: f64 = 1452.0;
-/// Short header: flags, 8 bytes of connection id, 2 of packet number; and the tag of the encryption.
+/// Short header: flags, 8 bytes of connection id, 2 of packet number; and the encryption tag.
 const PACKET: f64 = 1.0 + 8.0 + 2.0 + 16.0;
 /// Type and length.
 const DATAGRAM_FRAME: f64 = 3.0;
-/// Type, id, offset; the length is left out of the last frame of a packet.
+/// Type, id, offset; the last frame of a packet omits the length.
 const STREAM_FRAME: f64 = 1.0 + 2.0 + 4.0;
 /// IPv6 has 20 more.
 pub(super) const IP_AND_UDP: f64 = 20.0 + 8.0;
@@ -45,7 +46,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// Of the record of many viewers: 1.025 to 1.030 bytes of UDP were received for each byte of payload.
+    /// From the record of many viewers: 1.025 to 1.030 bytes of UDP were received per byte of
+    /// payload.
     #[test]
     fn blocks_on_streams_cost_what_was_counted() {
         let layout = Layout::choose(&OPTIONS, &Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The plan in words, and its keys as TOML.
+//! The text of the plan, and its keys as TOML.
 
 use std::fmt;
 
@@ -103,7 +103,7 @@ impl Plan {
         )
     }
 
-    /// What blocks are, and which of them go first.
+    /// The code, and the order of its blocks.
     fn code(&self) -> String {
         let Layout { codec, is_source_first, .. } = self.layout;
         let parity = match codec {
@@ -181,7 +181,7 @@ impl Plan {
     }
 }
 
-/// The keys that the plan sets, and with them all that a configuration needs.
+/// The keys of the plan, with everything that a configuration needs.
 pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> String {
     let stream = config.stream.iter().next();
     let name = stream.map_or("live", |(name, _)| name);
@@ -193,7 +193,7 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
             stream.and_then(|(_, stream)| stream.origin.as_ref()).map(ToString::to_string).unwrap_or_else(|| ORIGIN.to_owned()),
         ),
     };
-    // An origin can hide its credentials alone.
+    // Only an origin can hide credentials.
     let hint = if place.contains(HIDDEN) { CREDENTIALS_HINT } else { "" };
     let place = toml::Value::String(place.replace(HIDDEN, CREDENTIALS));
     let code = match layout.codec {
@@ -225,7 +225,7 @@ fn bits(rate: f64) -> String {
     format!("{} {unit}", round(rate / divisor))
 }
 
-/// Three digits, or all before the point.
+/// Three digits, or all before the decimal point.
 fn round(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -239,9 +239,9 @@ fn round(value: f64) -> String {
 
 const KEYS_FOLLOW: &str = "Keys to set, as a complete configuration (larger configured values are kept):";
 const UNITS: [(f64, &str); 3] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
-/// Where a stream comes from that nobody has configured.
+/// The origin of a stream that is not configured.
 const ORIGIN: &str = "http://127.0.0.1:8080/hls/";
-/// What stands for a user and password that are not shown.
+/// The placeholder for hidden credentials.
 const CREDENTIALS: &str = "USER:PASSWORD";
 const CREDENTIALS_HINT: &str = " # insert the stream's user and password";
 
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::stream;
 
-    /// Loaded as it is, it says what is missing where the origin refuses.
+    /// Loaded as it is, it tells what is missing if the origin refuses.
     #[test]
     fn an_origins_credentials_are_to_be_put_in() {
         let mut config = Config::default();

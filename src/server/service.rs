@@ -1,4 +1,4 @@
-//! The server as a service: signals, reloads, and what the service manager is told.
+//! The server as a service: signals, reloads, and notifications to the service manager.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     let certificate = tls::Metrics::new(&registry)?;
     show_certificate(&certificate, &identity);
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
-    // After the parts have registered theirs: a scrape sees every series from the first on.
+    // After all parts have registered theirs, so that the first scrape sees every metric.
     let listener = admin::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
     tracing::info!("metrics on http://{}/metrics", listener.address());
     tell_how_to_connect(&server, &identity, &loaded);
@@ -45,7 +45,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
             tracing::info!("draining: open requests may take up to {}", humantime::format_duration(bound));
             bound
         }
-        // Nothing that is open would be answered: peers are told to go, and go elsewhere.
+        // Open requests would not be answered: peers are told to go elsewhere.
         Err(_) => {
             end_after(2 * END_WITHIN, supervise::DIED)?;
             Duration::ZERO
@@ -63,7 +63,7 @@ struct Running {
     identity: ServerIdentity,
     certificate: tls::Metrics,
     server: Server,
-    /// For whoever watches the end.
+    /// For the watchdog of the shutdown.
     drain_timeout: watch::Sender<Duration>,
 }
 
@@ -83,7 +83,7 @@ impl Running {
         }
     }
 
-    /// Takes a new configuration whole, or leaves everything as it is.
+    /// Applies a new configuration as a whole, or changes nothing.
     async fn reload(&mut self) {
         let mut reloading = vec![sd_notify::NotifyState::Reloading];
         reloading.extend(sd_notify::NotifyState::monotonic_usec_now());
@@ -125,7 +125,8 @@ impl Running {
     }
 }
 
-/// Ends the process some seconds after it should have ended by itself, whatever hangs: a file system, a device, who reads the log.
+/// Ends the process a few seconds after it should have ended, if something hangs: a file system, a
+/// device, or the reader of the log.
 fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
     let listen = |kind| signal(kind).map_err(Error::Signals);
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
@@ -142,9 +143,9 @@ fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the process with this exit code if it has not ended by itself by then.
+/// Ends the process with this exit code if it is still running after `bound`.
 fn end_after(bound: Duration, code: u8) -> Result<(), Error> {
-    // Not a task: the threads that run those may be what hangs.
+    // Not a task, because the threads that run tasks may hang.
     let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
         std::thread::sleep(bound);
         std::thread::spawn(|| tracing::error!("shutdown timed out because a thread hangs: exiting now"));
@@ -154,12 +155,12 @@ fn end_after(bound: Duration, code: u8) -> Result<(), Error> {
     watching.map(drop).map_err(Error::Thread)
 }
 
-/// How long threads have to end after the server has stopped.
+/// The time that threads have to end after the server has stopped.
 pub const END_WITHIN: Duration = Duration::from_secs(5);
-/// What the process exits with if they have not.
+/// The exit code if they have not ended.
 pub const STUCK: u8 = 9;
 
-/// The command that a person would type to reach this server.
+/// Logs the command with which a user reaches this server.
 fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Loaded) {
     let stream = loaded.config.stream.keys().next().map_or("STREAM", String::as_str);
     for address in server.addresses() {
@@ -171,7 +172,7 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
     }
 }
 
-/// By its dates, and in the log if they are not good.
+/// Publishes the certificate's dates, and warns if they are not good.
 fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
     metrics.show(identity);
     match identity.validity().map(|validity| validity.complaint(tls::now())) {
@@ -181,7 +182,7 @@ fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
     }
 }
 
-/// Tells systemd, if it started this process and asked to be told.
+/// Notifies systemd, if it started this process and wants notifications.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot notify the service manager");

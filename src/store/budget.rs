@@ -1,6 +1,6 @@
-//! How many bytes may be resident. A plain value.
+//! The limit of resident bytes. A plain value.
 
-/// A number of bytes and how many of them are spoken for.
+/// A limit in bytes, and the bytes reserved of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     limit: u64,
@@ -13,17 +13,17 @@ impl Budget {
         Self { limit, used: 0 }
     }
 
-    /// The whole budget.
+    /// The limit.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// What is spoken for.
+    /// Reserved bytes.
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Speaks for `bytes` if they are free.
+    /// Reserves `bytes` if they are free.
     #[must_use]
     pub fn reserve(&mut self, bytes: u64) -> bool {
         let is_free = self.used.checked_add(bytes).is_some_and(|used| used <= self.limit);
@@ -33,8 +33,8 @@ impl Budget {
         is_free
     }
 
-    /// The same for what only comes and goes, within a limit that may be less than the budget's. What is larger than that is
-    /// taken in alone: refused it would never have its turn.
+    /// The same for copies, within `ceiling`, which may be less than the budget. A copy larger than
+    /// that is accepted alone, because otherwise it would never be.
     #[must_use]
     pub fn reserve_copy(&mut self, bytes: u64, ceiling: u64) -> bool {
         let ceiling = ceiling.min(self.limit);
@@ -45,19 +45,19 @@ impl Budget {
         is_free
     }
 
-    /// Another limit. What is used beyond it is made up for by the next evictions.
+    /// Changes the limit. The next evictions make up for any excess.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Gives `bytes` back.
+    /// Returns `bytes`.
     pub fn release(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.used, "more is given back than was taken");
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// Exchanges an estimate for what it came to. Without an answer, because the bytes are there already: the budget may be
-    /// exceeded by it, and is made up for by the next eviction.
+    /// Replaces an estimate by the actual size. It cannot fail, because the bytes exist already:
+    /// they may exceed the budget, and the next eviction makes up for that.
     pub fn correct(&mut self, estimate: u64, actual: u64) {
         self.release(estimate);
         self.used = self.used.saturating_add(actual);

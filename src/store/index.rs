@@ -1,9 +1,11 @@
-//! Which segments are held, on which tiers, and which goes first. A plain value: `now` and what is in use are arguments.
+//! The segments held, on which tiers, and which is evicted first. A plain value: `now` and the
+//! segments in use are arguments.
 //!
-//! The same bytes that are coded in two ways are two segments: neither's blocks serve who asks for the other's.
+//! The same bytes coded in two ways are two segments: blocks of one are useless for requests of the
+//! other.
 //!
-//! A segment is held on the host's tier for as long as it is known at all; on the device's tier, it may or may not have a copy.
-//! Each tier has its own order of use: what many ask for by name is not what is encoded most.
+//! Every known segment is on the host's tier; on the device's tier it may have a copy. Each tier
+//! has its own order of use, because the segments named most often are not those encoded most.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -12,20 +14,20 @@ pub use super::order::Cause;
 use super::order::Order;
 use crate::object::{Coding, SegmentId, SegmentKey};
 
-/// Where a segment, or a copy of it, is.
+/// The place of a segment or of its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tier {
-    /// Memory of this process, and the device's too if that has none of its own.
+    /// Memory of this process; also the device's, if that has none of its own.
     Host,
     /// Memory of the device.
     Device,
 }
 
 impl Tier {
-    /// From the one that holds everything to the one that is fastest.
+    /// All tiers, from the largest to the fastest.
     pub const ALL: [Self; 2] = [Self::Host, Self::Device];
 
-    /// As metrics name it.
+    /// The tier's label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -34,7 +36,7 @@ impl Tier {
     }
 }
 
-/// What a segment is known by: its bytes, and how they are coded.
+/// The identity of a segment: its bytes and its coding.
 pub type Name = (SegmentId, Coding);
 
 /// The held segments.
@@ -48,17 +50,17 @@ pub struct Index {
 }
 
 impl Index {
-    /// Segments held on a tier.
+    /// The number of segments on a tier.
     pub fn len(&self, tier: Tier) -> usize {
         self.order(tier).len()
     }
 
-    /// Bytes of all of them on a tier.
+    /// The bytes of all segments on a tier.
     pub fn bytes(&self, tier: Tier) -> u64 {
         self.order(tier).bytes()
     }
 
-    /// Takes a segment in, as the one most recently used, under a key never given before; `None` if it is held already.
+    /// Inserts a segment, as the most recently used, under a new key; `None` if it is already held.
     pub fn insert(&mut self, name: Name, bytes: u64, expires: Option<Instant>) -> Option<SegmentKey> {
         if self.by_name.contains_key(&name) {
             return None;
@@ -78,12 +80,12 @@ impl Index {
         }
     }
 
-    /// Notes that a segment has no copy any more; returns what it cost.
+    /// Notes that a segment has lost its copy; returns the copy's size.
     pub fn remove_copy(&mut self, key: SegmentKey) -> Option<u64> {
         self.device.remove(key)
     }
 
-    /// Notes that a held segment costs so much more on the host.
+    /// Adds to a held segment's size on the host.
     pub fn grow(&mut self, key: SegmentKey, bytes: u64) {
         self.host.grow(key, bytes);
     }
@@ -93,17 +95,17 @@ impl Index {
         self.by_name.get(name).copied()
     }
 
-    /// The key of the held segment with this id that was taken in last, however it is coded.
+    /// The key of the segment with this id that was inserted last, however it is coded.
     pub fn newest(&self, id: &SegmentId) -> Option<SegmentKey> {
         self.by_name.range((*id, Coding::LEAST)..).take_while(|((other, _), _)| other == id).map(|(_, key)| *key).max()
     }
 
-    /// What a segment costs on a tier, if it is there.
+    /// The size of a segment on a tier, if it is there.
     pub fn cost(&self, tier: Tier, key: SegmentKey) -> Option<u64> {
         self.order(tier).cost(key)
     }
 
-    /// When a segment may go before all others.
+    /// When a segment may be evicted before all others.
     pub fn expires(&self, key: SegmentKey) -> Option<Instant> {
         self.host.expires(key)
     }
@@ -130,17 +132,17 @@ impl Index {
         Some(Removed { name, host, device: self.device.remove(key).unwrap_or_default() })
     }
 
-    /// The segments with a copy on the device, the one whose copy was used least recently first.
+    /// Segments with a copy on the device, the least recently used copy first.
     pub fn copies(&self) -> impl Iterator<Item = SegmentKey> + '_ {
         self.device.by_use()
     }
 
-    /// The segment that goes first if a tier needs room; `None` if all are in use.
+    /// The segment to evict first if a tier needs room; `None` if all are in use.
     pub fn victim(&self, tier: Tier, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
         self.order(tier).victim(now, in_use)
     }
 
-    /// A segment whose time is over and that is not in use.
+    /// An expired segment that is not in use.
     pub fn expired(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<SegmentKey> {
         self.host.expired(now, in_use)
     }
@@ -153,14 +155,14 @@ impl Index {
     }
 }
 
-/// What a removed segment was.
+/// A removed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
     /// The segment.
     pub name: Name,
-    /// What it cost on the host.
+    /// Its size on the host.
     pub host: u64,
-    /// What its copy cost on the device, 0 without one.
+    /// The size of its copy on the device; 0 without one.
     pub device: u64,
 }
 
@@ -171,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// The same, as a list in order of use and another of copies.
+    /// A model: a list in order of use, and a list of copies.
     #[derive(Debug, Default)]
     struct Model {
         held: Vec<(SegmentKey, Name, u64, Option<Instant>)>,
@@ -249,7 +251,7 @@ mod tests {
         fn it_does_what_lists_do(steps in steps()) {
             let begin = Instant::now();
             let at = |seconds: u64| begin + Duration::from_secs(seconds);
-            // The same bytes in two codings.
+            // Two ids share the same bytes, in two codings.
             let segment = |id: u8| (SegmentId::of(&[id / 2]), Coding { block_bytes: 64, n_max: 1 + u16::from(id % 2), codec: Codec::Rlnc });
             let (mut index, mut model) = (Index::default(), Model::default());
             for step in steps {
@@ -261,7 +263,7 @@ mod tests {
                         model.held.extend(key.map(|key| (key, name, bytes, expires)));
                     }
                     Step::Load { id, bytes } => {
-                        // A key that is not held is not taken.
+                        // An unknown key is ignored.
                         let key = model.key(&segment(id)).unwrap_or(SegmentKey(0));
                         index.add_copy(key, bytes);
                         model.copies.retain(|copy| copy.0 != key);

@@ -1,9 +1,10 @@
-//! Copies of segments on their way to the device: one task for each segment that is to have one, however many ask.
+//! Copying segments to the device: one task per copy, however many callers want it.
 //!
-//! A few upload at a time; the others wait for their turn, and he whose turn it is, for room. That comes when batches end: they
-//! are not waited for by name, because whoever ends a batch says so ([`Store::settled`](super::Store::settled)). A load that
-//! fails is tried again after a pause, a bounded number of times; then whoever still wants the segment begins another. However a
-//! load ends, it is told.
+//! A few copies upload at a time; the others wait for their turn, and the one whose turn it is
+//! waits for room. Room appears when batches end, of which
+//! [`Store::settled`](super::Store::settled) tells. A failed load is retried after a pause, a
+//! bounded number of times; after that, a caller that still needs the segment begins another load.
+//! The end of every load is reported.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use super::{Reservation, Shared};
 use crate::device;
 use crate::object::{SegmentKey, Shape};
 
-/// Makes a copy of a segment that [`State::begin_load`](super::state::State::begin_load) was called for.
+/// Copies a segment for which [`State::begin_load`](super::state::State::begin_load) was called.
 pub(super) async fn bring(shared: Arc<Shared>, key: SegmentKey) {
     for pause in PAUSES {
-        // A panic is a failure like others: somebody waits to hear how the load has ended.
+        // A panic counts as a failure, because callers wait for the end of the load.
         match AssertUnwindSafe(shared.attempt(key)).catch_unwind().await.unwrap_or(Err(device::Error::Fault)) {
             Ok(()) => break,
             Err(error) => shared.note_failure(&error),
@@ -47,7 +48,8 @@ impl Shared {
                     self.state().keep_nothing();
                     return Ok(());
                 }
-                // Less memory than the budget says: something more has to go, if there is anything.
+                // The device has less memory than the budget says: evict another copy, if there is
+                // one.
                 Err(error @ device::Error::Memory { .. }) => match self.used_by_others(&reservation) {
                     0 => return Err(error),
                     others => ceiling = (others + reservation.bytes).saturating_sub(1),
@@ -58,7 +60,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the device take a segment; nothing if it has no use for its bytes, and never will.
+    /// Has the device take a segment; `None` if it never has a use for the bytes.
     async fn image(&self, bytes: Bytes, shape: Shape) -> Result<Option<Image>, device::Error> {
         if shape.codec().is_proving() {
             return Ok(self.device.keep(bytes, shape).await?.map(Image::Kept));
@@ -67,7 +69,7 @@ impl Shared {
         Ok(Some(Image::Resident(Arc::new(resident))))
     }
 
-    /// Waits for room for a copy. `None` if none is needed any more.
+    /// Waits for room for a copy. `None` if the copy is no longer needed.
     async fn room(self: &Arc<Self>, key: SegmentKey, ceiling: u64) -> Option<(Bytes, Shape, Reservation)> {
         let _turn = self.room.lock().await;
         loop {
@@ -76,7 +78,7 @@ impl Shared {
                     return Some((bytes, shape, Reservation { shared: Arc::clone(self), tier: Tier::Device, bytes: cost }));
                 }
                 Room::Needless => return None,
-                // The time is for copies that nobody came for.
+                // The timeout covers copies that were owed but never claimed.
                 Room::Wait => drop(tokio::time::timeout(ROOM_POLL, self.unused.notified()).await),
             }
         }
@@ -105,7 +107,7 @@ impl Shared {
     fn end_load(&self, key: SegmentKey) {
         self.state().end_load(key);
         self.metrics.loads_pending.dec();
-        // Nobody may be listening yet.
+        // There may be no receiver yet.
         let _ = self.loaded.send(key);
     }
 
@@ -125,10 +127,12 @@ impl Shared {
     }
 }
 
-/// How many loads have left the queue: one that the device works on, and those that prepare behind it.
+/// The number of loads past the queue: one that the device works on, and others that prepare behind
+/// it.
 pub(super) const LOADS_AT_ONCE: usize = 4;
 
-/// After each attempt that failed, the last included: whoever asks again must not spin.
+/// A pause after each failed attempt, including the last, so that a caller that asks again does not
+/// spin.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(50),
     Duration::from_millis(100),

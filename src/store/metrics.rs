@@ -49,7 +49,7 @@ impl TierMetrics {
 }
 
 impl Metrics {
-    /// Registers every series.
+    /// Registers all metrics of the store.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let gauges = |name: &str, help: &str| register::gauges(registry, name, help, &["tier"]);
         let bytes = gauges("ncserverd_store_resident_bytes", "Bytes that held segments occupy on a tier.")?;

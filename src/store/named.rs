@@ -1,9 +1,10 @@
-//! Segments that somebody has just been told of in answer to his question. Until his request for their blocks has come nobody uses them.
-//! For a moment they go after all others that are not in use, so that questions of others do not have them go in between.
+//! Segments just named to a client in an answer. Until its request for their blocks arrives, they
+//! are not in use. For a few seconds they are evicted after all others that are not in use, so that
+//! questions of others do not push them out in between.
 //!
-//! Each account has so many bytes of them, and always the one that it was told of last: whoever asks for more takes the moment from what
-//! he was told of before, and from nobody else. A plain value: `now` is an argument. What it takes is bounded by numbers of segments, of
-//! an account and in all.
+//! Each account has a limit in bytes, but its last named segment is always protected. An account
+//! that exceeds the limit loses the protection of its own older segments, never of others'. A plain
+//! value: `now` is an argument. Memory is bounded by the number of answers, per account and in all.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::object::SegmentKey;
 #[derive(Debug)]
 pub(super) struct Named {
     bytes_max: u64,
-    /// Each segment that an account was told of, by its number in the order of the answers.
+    /// The answers that named a segment to an account, by their order.
     answers: BTreeMap<u64, Answer>,
     numbers: HashMap<(SegmentKey, u128), u64>,
     by_segment: BTreeSet<(SegmentKey, u64)>,
@@ -36,13 +37,13 @@ struct Account {
 }
 
 impl Named {
-    /// Accounts have so many bytes each.
+    /// Allows each account `bytes_max` bytes.
     pub(super) fn new(bytes_max: u64) -> Self {
         let (answers, numbers, by_segment, accounts, last) = Default::default();
         Self { bytes_max, answers, numbers, by_segment, accounts, last }
     }
 
-    /// An account was told of a segment of so many bytes.
+    /// Notes that an account was told of a segment of this size.
     pub(super) fn note(&mut self, key: SegmentKey, account: u128, bytes: u64, now: Instant) {
         while let Some((number, _)) = self.answers.first_key_value().filter(|(_, answer)| answer.until <= now) {
             self.remove(*number);
@@ -65,13 +66,13 @@ impl Named {
         }
     }
 
-    /// Whether somebody has just been told of a segment.
+    /// Whether a client was just told of a segment.
     pub(super) fn has(&self, key: SegmentKey, now: Instant) -> bool {
         let last = self.last_of(key).and_then(|number| self.answers.get(&number));
         last.is_some_and(|answer| answer.until > now)
     }
 
-    /// The segment has gone.
+    /// Forgets an evicted segment.
     pub(super) fn forget(&mut self, key: SegmentKey) {
         while let Some(number) = self.last_of(key) {
             self.remove(number);
@@ -97,16 +98,16 @@ impl Named {
 }
 
 impl Account {
-    /// The answer that goes first where there is more than there may be, and more than one.
+    /// The oldest answer, if the account exceeds its limits and has more than one.
     fn surplus(&self, bytes_max: u64) -> Option<u64> {
         let is_over = self.numbers.len() > OF_ACCOUNT_MAX || (self.bytes > bytes_max && self.numbers.len() > 1);
         self.numbers.first().copied().filter(|_| is_over)
     }
 }
 
-/// Longer than any usual round trip, and than a request waits for its first blocks.
+/// Longer than any usual round trip, plus the wait of a request for its first blocks.
 const FOR: Duration = Duration::from_secs(3);
-/// Answers to one account, and to all, that are remembered: some 300 bytes each.
+/// The number of answers remembered per account, and in all: some 300 bytes each.
 const OF_ACCOUNT_MAX: usize = 1024;
 const ANSWERS_MAX: usize = 32 << 10;
 
@@ -116,7 +117,7 @@ mod tests {
 
     const KEYS: [SegmentKey; 4] = [SegmentKey(1), SegmentKey(2), SegmentKey(3), SegmentKey(4)];
 
-    /// Which of these segments somebody has just been told of.
+    /// Which of these segments were just named.
     fn has(named: &Named, now: Instant) -> [bool; 4] {
         KEYS.map(|key| named.has(key, now))
     }
@@ -144,7 +145,7 @@ mod tests {
         named.note(KEYS[2], 2, 40, now);
         named.note(KEYS[1], 2, 60, now);
         assert_eq!(has(&named, now), [false, true, true, false]);
-        // One that is larger than all may be has its moment, until the next.
+        // A segment larger than the limit is protected until the next one.
         named.note(KEYS[3], 2, 1000, now);
         assert_eq!(has(&named, now), [false, true, false, true], "the other account was told of the second, too");
         named.note(KEYS[2], 2, 1, now);

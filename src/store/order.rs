@@ -1,7 +1,7 @@
-//! Which segment of a tier goes first. A plain value: `now` and what is in use are arguments.
+//! The order of eviction on one tier. A plain value: `now` and the segments in use are arguments.
 //!
-//! What has expired goes first, the longest expired at the head; then what was used least recently. What is in use never goes,
-//! and neither call nor entry changes that: whether a segment is in use is asked anew each time.
+//! Expired segments go first, the longest expired at the head; then the least recently used.
+//! Segments in use never go; `in_use` is evaluated anew in each call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -25,22 +25,22 @@ struct Entry {
     used: u64,
 }
 
-/// Why a segment goes.
+/// Why a segment was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Its time was over.
+    /// It had expired.
     Expired,
     /// Room was needed, and it was used least recently.
     Room,
-    /// Room was needed, and those who used it had taken nothing of it for a while.
+    /// Room was needed, and its users had read nothing of it for a while.
     Stalled,
-    /// Room was needed, too much was in use, and of this the fewest blocks left for its size.
+    /// Room was needed, too much was in use, and it had the fewest blocks sent for its size.
     Slow,
-    /// As for `Room`, and it was the device that had less memory than its budget.
+    /// As `Room`, but because the device had less memory than its budget.
     Memory,
-    /// The device that had it was lost.
+    /// The device that held it was lost.
     Lost,
-    /// Its stream is published no more.
+    /// Its stream was withdrawn.
     Withdrawn,
 }
 
@@ -54,7 +54,7 @@ impl Order {
         self.bytes
     }
 
-    /// What a segment costs here.
+    /// The size of a segment on this tier.
     pub(super) fn cost(&self, key: SegmentKey) -> Option<u64> {
         self.entries.get(&key).map(|entry| entry.bytes)
     }
@@ -63,7 +63,7 @@ impl Order {
         self.entries.get(&key).and_then(|entry| entry.expires)
     }
 
-    /// Takes a segment in as the one most recently used, instead of what was known of it.
+    /// Inserts a segment as the most recently used, and replaces an earlier entry.
     pub(super) fn insert(&mut self, key: SegmentKey, bytes: u64, expires: Option<Instant>) {
         self.remove(key);
         self.uses += 1;
@@ -73,7 +73,7 @@ impl Order {
         self.bytes += bytes;
     }
 
-    /// Notes that a segment costs so much more.
+    /// Adds to a segment's size.
     pub(super) fn grow(&mut self, key: SegmentKey, bytes: u64) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.bytes += bytes;
@@ -100,7 +100,7 @@ impl Order {
         }
     }
 
-    /// Returns what the segment cost.
+    /// Returns the segment's size.
     pub(super) fn remove(&mut self, key: SegmentKey) -> Option<u64> {
         let entry = self.entries.remove(&key)?;
         self.by_use.remove(&entry.used);
@@ -111,18 +111,18 @@ impl Order {
         Some(entry.bytes)
     }
 
-    /// All of them, least recently used first.
+    /// All segments, least recently used first.
     pub(super) fn by_use(&self) -> impl Iterator<Item = SegmentKey> + '_ {
         self.by_use.values().copied()
     }
 
-    /// The segment that goes first if room is needed; `None` if all are in use.
+    /// The segment to evict first if room is needed; `None` if all are in use.
     pub(super) fn victim(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
         let expired = self.expired(now, &in_use).map(|key| (key, Cause::Expired));
         expired.or_else(|| self.by_use().find(|key| !in_use(*key)).map(|key| (key, Cause::Room)))
     }
 
-    /// A segment whose time is over and that is not in use.
+    /// An expired segment that is not in use.
     pub(super) fn expired(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<SegmentKey> {
         let over = self.by_expiry.iter().take_while(|(expires, _)| *expires <= now);
         over.map(|(_, key)| *key).find(|key| !in_use(*key))
@@ -131,7 +131,7 @@ impl Order {
 
 #[cfg(test)]
 impl Order {
-    /// As many in each of the books.
+    /// Whether the maps agree in their numbers of entries.
     pub(super) fn is_consistent(&self) -> bool {
         let expiring = self.entries.values().filter(|entry| entry.expires.is_some()).count();
         self.by_use.len() == self.entries.len() && self.by_expiry.len() == expiring

@@ -1,4 +1,4 @@
-//! A part of a memory whose size is not known when the configuration is written.
+//! A part of a memory whose size is unknown when the configuration is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use crate::units::size;
 /// `store.device_bytes`: a percentage such as `"80%"`, or a size such as `"8GiB"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Portion {
-    /// So many hundredths, from 1 to 100.
+    /// A percentage, from 1 to 100.
     Percent(u8),
-    /// So many bytes, whatever there is.
+    /// A number of bytes.
     Bytes(ByteSize),
 }
 
 impl Portion {
-    /// Bytes that this is of `total`, and not more than there are.
+    /// The portion of `total` in bytes, at most `total`.
     pub fn of(self, total: u64) -> u64 {
         match self {
             Self::Percent(percent) => total / 100 * u64::from(percent) + total % 100 * u64::from(percent) / 100,

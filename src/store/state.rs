@@ -1,13 +1,17 @@
-//! What is held, in which form, and what goes when room is needed. Decides under one lock; loads, tasks and clocks are elsewhere.
+//! The segments held, in which form, and which of them are evicted. Decides under one lock; loads,
+//! tasks and clocks are elsewhere.
 //!
-//! Where the device has memory of its own there are two tiers. The host's holds the bytes of every segment within one budget, the
-//! device's holds copies of some of them within another; so a copy may go whenever no batch reads it, and comes again when it is
-//! asked for. Where the device works in this process's memory there is one tier: its form of the segment is all that is held.
-//! What is coded over the prime field has its bytes for a copy, and nobody waits for it: blocks are made of the bytes until it is there.
+//! With a device that has memory of its own there are two tiers. The host's holds the bytes of
+//! every segment within one budget, the device's holds copies of some of them within another. So a
+//! copy may be evicted whenever no batch reads it, and is made again on demand. With a device that
+//! works in this process's memory there is one tier, which holds only the device's form of a
+//! segment. Segments coded over the prime field have their bytes as copies, and nobody waits for
+//! these: until a copy exists, blocks are made of the bytes on the host.
 //!
-//! More may be asked for at once than the device has room for. Then each has its turn: a copy somebody waited for is *owed*, and
-//! stays until it has been handed out once (or nobody came for it); and copies that a waiting load is to replace are *retiring*:
-//! those who read them finish, and nobody gets them again before the load has had its room.
+//! Demand at one time may exceed the device's room. Then every segment gets a turn. A copy for
+//! which a caller waited is *owed*: it stays until it was handed out once, or for a limited time.
+//! Copies that a waiting load is to replace are *retiring*: their readers finish, and nobody else
+//! gets them before the load has its room.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU16;
@@ -27,15 +31,16 @@ use crate::object::{Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, 
 pub(super) struct State {
     pub(super) index: Index,
     pub(super) host: Budget,
-    /// `None` if there is one tier.
+    /// `None` with one tier.
     pub(super) device: Option<Budget>,
     slots: HashMap<SegmentKey, Slot>,
-    /// What somebody has just been told of.
+    /// Segments just named to clients.
     named: Named,
     retiring: HashSet<SegmentKey>,
-    /// Whether what is coded over the prime field has copies: until the device says that it keeps nothing.
+    /// Whether segments coded over the prime field have copies: true until the device declines to
+    /// keep one.
     keeps: bool,
-    /// What there was no room for when it was last asked for.
+    /// The size of the segment last refused for lack of room.
     refused: Option<u64>,
 }
 
@@ -50,7 +55,7 @@ struct Slot {
     path: Option<Arc<str>>,
     tree: Option<Tree>,
     hashes: Option<Hashes>,
-    /// What its leases share.
+    /// Shared by its leases.
     loan: Arc<Loan>,
 }
 
@@ -62,13 +67,13 @@ pub(super) struct Hashes {
 }
 
 impl Hashes {
-    /// Those of a whole segment.
+    /// Computes the hashes of a whole segment.
     pub(super) fn of(bytes: &[u8], shape: &Shape) -> Self {
         let blocks = BlockHashes::of(bytes, shape);
         Self { digest: blocks.digest(), blocks }
     }
 
-    /// Those that were made of a segment of this shape elsewhere, one behind the other.
+    /// Takes hashes of a segment of this shape that were computed elsewhere, concatenated.
     pub(super) fn made(hashes: Vec<u8>, shape: &Shape) -> Self {
         let blocks = BlockHashes::made(hashes.into(), shape);
         Self { digest: blocks.digest(), blocks }
@@ -79,26 +84,26 @@ impl Hashes {
     }
 }
 
-/// What there is of a segment.
+/// The form in which a segment is held.
 pub(super) enum Form {
-    /// On one tier: the device's form of it.
+    /// On one tier: the device's form.
     Resident(Arc<Resident>),
-    /// On two tiers, and where blocks are made of the bytes themselves: its bytes, the device's copy if there is one, and the load that is to
-    /// make one.
+    /// On two tiers, and where blocks are made of plain bytes: the bytes, the device's copy if
+    /// there is one, and the load that will make one.
     Bytes { bytes: Bytes, copy: Option<Copy>, load: Option<Load> },
 }
 
 pub(super) struct Copy {
     image: Image,
-    /// Until when it stays because somebody waited for it.
+    /// How long it stays because a caller waited for it.
     owed: Option<Instant>,
 }
 
-/// What a device has of a segment.
+/// A segment's data on a device.
 pub(super) enum Image {
-    /// Its form of it.
+    /// The device's form.
     Resident(Arc<Resident>),
-    /// Its bytes.
+    /// The plain bytes.
     Kept(Arc<dyn Kept>),
 }
 
@@ -117,7 +122,7 @@ impl Image {
         }
     }
 
-    /// Whether a batch has it.
+    /// Whether a batch holds it.
     fn is_read(&self) -> bool {
         let owners = match self {
             Self::Resident(resident) => Arc::strong_count(resident),
@@ -128,11 +133,11 @@ impl Image {
 }
 
 pub(super) struct Load {
-    /// Whether anybody waits for it.
+    /// Whether a caller waits for it.
     is_wanted: bool,
 }
 
-/// What is to be told of a segment, or of its copy, that went. Dropped where no lock is held.
+/// An evicted segment or copy, to be reported. Must be dropped without the lock.
 pub(super) struct Evicted {
     pub(super) key: SegmentKey,
     pub(super) id: SegmentId,
@@ -147,24 +152,24 @@ enum Remains {
     Copy(Copy),
 }
 
-/// What the encoder asks for.
+/// The answer to the encoder's request for a segment.
 pub(super) enum Found {
     Ready(OnDevice),
     Plain(Plain),
-    /// A load is under way.
+    /// A load is in progress.
     Loading,
-    /// A load is to be begun.
+    /// A load has to be begun.
     Missing,
     Gone,
 }
 
-/// What a load finds when it asks for room.
+/// The answer to a load's request for room.
 pub(super) enum Room {
-    /// The cost is reserved.
+    /// Room is reserved.
     Free { bytes: Bytes, shape: Shape, cost: u64 },
-    /// Ask again when a copy is not used any more.
+    /// Ask again when a copy is no longer in use.
     Wait,
-    /// The segment has a copy, or is gone.
+    /// The segment has a copy, or was evicted.
     Needless,
 }
 
@@ -196,7 +201,7 @@ impl State {
         })
     }
 
-    /// A segment that is wanted again stays at least as long as the new wish says.
+    /// A segment inserted again stays at least until the new expiry.
     pub(super) fn renew(&mut self, key: SegmentKey, placement: &Placement) {
         let before = self.index.expires(key);
         self.index.set_expiry(key, before.zip(placement.expires).map(|(before, now)| before.max(now)));
@@ -206,7 +211,7 @@ impl State {
         }
     }
 
-    /// Takes a segment in that is not held, and whose `reserved` bytes of the host's budget turn out to be `cost`.
+    /// Inserts a new segment, and corrects its `reserved` bytes of the host's budget to `cost`.
     pub(super) fn admit(
         &mut self,
         (id, tree): (SegmentId, Option<Tree>),
@@ -224,7 +229,7 @@ impl State {
         key
     }
 
-    /// Keeps the hashes of a held segment's blocks, which count as part of it.
+    /// Keeps the hashes of a held segment's blocks, which count towards its size.
     pub(super) fn keep_hashes(&mut self, key: SegmentKey, hashes: Hashes) {
         if let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.hashes.is_none()) {
             let bytes = hashes.bytes();
@@ -234,17 +239,17 @@ impl State {
         }
     }
 
-    /// The hashes of a segment's blocks, if they are kept.
+    /// The hashes of a segment's blocks, if kept.
     pub(super) fn hashes(&self, key: SegmentKey) -> Option<&Hashes> {
         self.slots.get(&key)?.hashes.as_ref()
     }
 
-    /// What there is of a held segment.
+    /// The form of a held segment.
     pub(super) fn form(&self, key: SegmentKey) -> Option<&Form> {
         self.slots.get(&key).map(|slot| &slot.form)
     }
 
-    /// Evicts until the host's budget is kept, or all that is left is in use.
+    /// Evicts until the host's budget holds, or all remaining segments are in use.
     pub(super) fn shrink(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
         while self.host.used() > self.host.limit() {
             let Some(victim) = self.evict(now) else { break };
@@ -252,19 +257,21 @@ impl State {
         }
     }
 
-    /// Evicts the segment that goes first.
+    /// Evicts the first segment in order.
     pub(super) fn evict(&mut self, now: Instant) -> Option<Evicted> {
         let (key, cause) = self.victim(now)?;
         self.remove(key, cause)
     }
 
-    /// The same, and one of those in use if nothing else is left and they take so much that a newcomer would find no room for long.
+    /// The same; if nothing else is left, evicts a segment in use, provided that those in use take
+    /// so much that a new segment would find no room for long.
     pub(super) fn evict_for_newcomer(&mut self, now: Instant) -> Option<Evicted> {
         let (key, cause) = self.victim(now).or_else(|| self.least_read(now))?;
         self.remove(key, cause)
     }
 
-    /// Of what is in use, once it takes more than its part, the segment of which the fewest blocks leave for the memory that it takes.
+    /// If the segments in use take more than their part: the one with the fewest blocks sent for
+    /// its size.
     fn least_read(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
         let cost = |key: SegmentKey| self.index.cost(Tier::Host, key).unwrap_or_default();
         let in_use = || self.slots.iter().filter(|(_, slot)| slot.loan.standing(now) == Standing::InUse);
@@ -272,42 +279,43 @@ impl State {
         if in_use().map(|(key, _)| cost(*key)).sum::<u64>() <= limit - limit / KEPT_PART {
             return None;
         }
-        // What a batch reads takes its memory until the batch has ended.
+        // A batch that reads a segment keeps its memory until it ends.
         let may_go = in_use().filter(|(_, slot)| !slot.is_read());
         let pace = |key: SegmentKey, slot: &Slot| (u128::from(slot.loan.pace(now)) << 32) / u128::from(cost(key).max(1));
         may_go.min_by_key(|(key, slot)| (pace(**key, slot), **key)).map(|(key, _)| (*key, Cause::Slow))
     }
 
-    /// An account was told of a segment that it may ask for.
+    /// Notes that an account was told of a segment and may request it.
     pub(super) fn note_named(&mut self, key: SegmentKey, account: u128, now: Instant) {
         if let Some(bytes) = self.index.cost(Tier::Host, key) {
             self.named.note(key, account, bytes, now);
         }
     }
 
-    /// The segment that goes first: one that nobody uses; else one whose viewers have taken nothing for a while; else one whose viewers
-    /// have just got what they had asked for; else one that somebody has just been told of.
+    /// The segment to evict first: an unused one; else one whose viewers have read nothing for a
+    /// while; else one whose viewers have just got all they requested; else one just named to a
+    /// client.
     pub(super) fn victim(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
         let up_to = |most| self.index.victim(Tier::Host, now, |key| self.standing_with_named(key, now) > most);
         let stalled = || up_to(Standing::Stalled).map(|(key, _)| (key, Cause::Stalled));
         up_to(Standing::Idle).or_else(stalled).or_else(|| up_to(Standing::Recent)).or_else(|| up_to(Standing::Named))
     }
 
-    /// Evicts what has expired.
+    /// Evicts expired segments.
     pub(super) fn sweep(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
         while let Some(key) = self.index.expired(now, |key| self.standing(key, now) > Standing::Idle) {
             gone.extend(self.remove(key, Cause::Expired));
         }
     }
 
-    /// Removes segments that lie at such paths, in use or not.
+    /// Removes the segments at matching paths, even if in use.
     pub(super) fn withdraw(&mut self, is_meant: impl Fn(&str) -> bool, gone: &mut Vec<Evicted>) {
         let meant = self.slots.iter().filter(|(_, slot)| slot.path.as_deref().is_some_and(&is_meant));
         let meant: Vec<SegmentKey> = meant.map(|(key, _)| *key).collect();
         gone.extend(meant.into_iter().filter_map(|key| self.remove(key, Cause::Withdrawn)));
     }
 
-    /// Bytes that were refused because everything held is in use, if that is still so.
+    /// The size refused because all held segments are in use, if that is still so.
     pub(super) fn refused(&mut self, now: Instant) -> Option<u64> {
         let bytes = self.refused?;
         let is_free = self.host.used().saturating_add(bytes) <= self.host.limit();
@@ -317,17 +325,18 @@ impl State {
         self.refused
     }
 
-    /// Notes that so many bytes were refused for want of room.
+    /// Notes a refusal for lack of room.
     pub(super) fn note_refused(&mut self, bytes: u64) {
         self.refused = Some(bytes);
     }
 
-    /// Whether copies went with a device. With one, all that were there went, so the one used longest ago tells.
+    /// Whether copies were lost with a device. A loss takes all copies, so the least recently used
+    /// one tells.
     pub(super) fn has_dead_copies(&self) -> bool {
         self.index.copies().next().and_then(|key| self.slots.get(&key)).is_some_and(Slot::is_dead)
     }
 
-    /// Lets go what lost devices had: copies, and segments of which there was nothing else.
+    /// Drops everything on lost devices: copies, and segments that had no other form.
     pub(super) fn drop_dead(&mut self, gone: &mut Vec<Evicted>) {
         let dead: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.is_dead()).map(|(key, _)| *key).collect();
         for key in dead {
@@ -335,7 +344,7 @@ impl State {
         }
     }
 
-    /// What can be said of a segment to whoever wants to combine its blocks.
+    /// Looks up a segment whose blocks are to be combined.
     pub(super) fn find(&mut self, key: SegmentKey, gone: &mut Vec<Evicted>) -> Found {
         if self.slots.get(&key).is_some_and(Slot::is_dead) {
             gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
@@ -371,7 +380,8 @@ impl State {
         }
     }
 
-    /// Notes that a load is under way. False if one is already, if there is a copy that stays or can be none, or if the segment has gone.
+    /// Notes that a load has begun. False if one is in progress already, if a copy exists and stays
+    /// or is impossible, or if the segment is gone.
     pub(super) fn begin_load(&mut self, key: SegmentKey, is_wanted: bool) -> bool {
         let keeps = self.keeps && self.device.is_some();
         let slot = self.slots.get_mut(&key).filter(|slot| keeps || slot.plain().is_none());
@@ -384,7 +394,7 @@ impl State {
         }
     }
 
-    /// Notes that the device has no use for copies of what is coded over the prime field.
+    /// Notes that the device declines copies of segments coded over the prime field.
     pub(super) fn keep_nothing(&mut self) {
         self.keeps = false;
     }
@@ -395,8 +405,8 @@ impl State {
         }
     }
 
-    /// Looks for room for a segment's copy, within the device's budget and `ceiling`; evicts other copies for it. One load asks at
-    /// a time, until it has its room.
+    /// Reserves room for a segment's copy, within the device's budget and `ceiling`, and evicts
+    /// other copies for it. One load at a time asks, until it has its room.
     pub(super) fn find_room(&mut self, key: SegmentKey, ceiling: u64, now: Instant, gone: &mut Vec<Evicted>) -> Room {
         let slot = self.slots.get(&key).map(|slot| (&slot.form, slot.shape));
         let (bytes, shape) = match slot {
@@ -421,7 +431,8 @@ impl State {
         Room::Free { bytes, shape, cost }
     }
 
-    /// Takes in a copy for which `cost` was reserved. What is over the budget then goes, but not this copy.
+    /// Takes in a copy for which `cost` was reserved. Any excess over the budget is then evicted,
+    /// but not this copy.
     pub(super) fn place(&mut self, key: SegmentKey, image: Image, cost: u64, now: Instant, gone: &mut Vec<Evicted>) {
         let actual = image.bytes();
         let Some(Form::Bytes { copy, load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) else {
@@ -438,12 +449,13 @@ impl State {
         }
     }
 
-    /// The device's budget; only asked for where copies are.
+    /// The device's budget; called only where copies exist.
     pub(super) fn device_budget(&mut self) -> &mut Budget {
         self.device.as_mut().expect("there are copies on two tiers alone")
     }
 
-    /// Marks the copies that are to make room for `cost` bytes once their readers are through, least recently used first.
+    /// Marks copies, least recently used first, that have to make room for `cost` bytes once their
+    /// readers finish.
     fn retire(&mut self, cost: u64, ceiling: u64, now: Instant) {
         let budget = self.device_budget();
         let mut missing = budget.used().saturating_add(cost).saturating_sub(ceiling.min(budget.limit()));
@@ -458,7 +470,7 @@ impl State {
         }
     }
 
-    /// Who uses a segment. What a batch reads stays.
+    /// The use of a segment. One that a batch reads is in use.
     fn standing(&self, key: SegmentKey, now: Instant) -> Standing {
         match self.slots.get(&key) {
             None => Standing::Idle,
@@ -467,7 +479,7 @@ impl State {
         }
     }
 
-    /// The same, and who may be about to.
+    /// The same, and counts segments just named to clients.
     fn standing_with_named(&self, key: SegmentKey, now: Instant) -> Standing {
         match self.standing(key, now) {
             standing if standing < Standing::Named && self.named.has(key, now) => Standing::Named,
@@ -486,7 +498,7 @@ impl State {
         }
     }
 
-    /// Takes a copy away, if there is one beside the bytes.
+    /// Drops the copy of a segment, if it has one beside its bytes.
     fn drop_copy(&mut self, key: SegmentKey, cause: Cause) -> Option<Evicted> {
         let slot = self.slots.get_mut(&key)?;
         let Form::Bytes { copy, .. } = &mut slot.form else { return None };
@@ -511,7 +523,7 @@ impl State {
 }
 
 impl Evicted {
-    /// The same where room was needed because the device has less memory than its budget.
+    /// The same with the cause that the device has less memory than its budget.
     pub(super) fn for_memory(self) -> Self {
         let cause = if self.cause == Cause::Room { Cause::Memory } else { self.cause };
         Self { cause, ..self }
@@ -519,7 +531,7 @@ impl Evicted {
 }
 
 impl Slot {
-    /// Its bytes, if its blocks are made of them and of no other form.
+    /// Its bytes, if its blocks are made of them alone.
     fn plain(&self) -> Option<&Bytes> {
         match &self.form {
             Form::Bytes { bytes, .. } if self.shape.codec().is_proving() => Some(bytes),
@@ -527,7 +539,7 @@ impl Slot {
         }
     }
 
-    /// The device's copy beside the bytes.
+    /// The device's copy, if held beside the bytes.
     fn copy(&self) -> Option<&Copy> {
         match &self.form {
             Form::Resident(_) => None,
@@ -557,14 +569,14 @@ impl Copy {
     }
 }
 
-/// About what the device will need for a segment.
+/// The approximate size of a segment on the device.
 pub(super) fn padded(shape: &Shape) -> u64 {
     shape.blocks().saturating_mul(shape.block_bytes().into())
 }
 
-/// The part of the host's budget that is not for what is in use.
+/// The part of the host's budget kept free of segments in use (one in this many).
 pub(super) const KEPT_PART: u64 = 4;
-/// What part of the host's budget one account may have kept by having been told of it.
+/// The part of the host's budget that one account can protect by being told of segments.
 const NAMED_PART: u64 = 8;
-/// How long a copy that somebody waited for is kept for him.
+/// How long a copy is kept for the caller that waited for it.
 const OWED_MAX: Duration = Duration::from_millis(200);

@@ -26,7 +26,7 @@ fn metrics() -> Metrics {
 
 fn store(bytes: u64) -> Store {
     let (device, thread) = open();
-    // The thread ends with the last handle of the device.
+    // The thread ends with the device's last handle.
     std::mem::forget(thread);
     Store::new(&Config { bytes: ByteSize::b(bytes), ..Config::default() }, device, metrics())
 }
@@ -35,7 +35,7 @@ fn segment(number: u8) -> (Bytes, Shape) {
     (Bytes::from(vec![number; 1024]), Shape::new(1024, K, 8).unwrap())
 }
 
-/// What the device takes for one of these segments.
+/// The size of one of these segments on the device.
 async fn cost() -> u64 {
     let store = store(1 << 20);
     insert(&store, 0, None).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_is_leased_stays() {
     assert!(store.lookup(&id(1), None).is_some());
 }
 
-/// Less, and more, than the time for which a lease counts though no blocks leave.
+/// Less and more than the time after which a lease without sent blocks is stalled.
 const SHORT: Duration = Duration::from_millis(900);
 const LONG: Duration = Duration::from_millis(1100);
 
@@ -135,11 +135,11 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
     }
     let (now, evict) = (Instant::now(), |at| store.shared.state().evict(at).map(|gone| (gone.key, gone.cause)));
     assert_eq!(evict(now + SHORT / 2), None, "they have just come");
-    // Blocks of the first leave; the others are stalled, the one used longest ago goes first.
+    // Blocks of the first leave; the others are stalled, and the least recently used goes first.
     leases[0].note_used(now + LONG, 1);
     assert_eq!(evict(now + LONG), Some((leases[1].key, Cause::Stalled)));
     assert!(leases[1].is_void() && !leases[0].is_void() && store.lookup(&id(1), None).is_none());
-    // What nobody leases goes first, if nothing of it has left lately, and last, if something has.
+    // An unleased segment goes first if none of its blocks left lately, and last if one did.
     let last = leases[2].release();
     drop(leases.pop());
     store.touch(leases[0].key);
@@ -156,7 +156,7 @@ async fn a_lease_gives_way_when_no_blocks_leave() {
     assert_eq!(store.usage(Tier::Host), (0, 0));
 }
 
-/// Between an answer and the request that follows it nobody uses a segment.
+/// Between an answer and the request that follows it, a segment is not in use.
 #[tokio::test]
 async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
     let store = store(cost().await * 8);
@@ -191,7 +191,7 @@ async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
     assert!(!store.is_held(keys.0) && store.is_held(keys.1), "and no longer than its time");
 }
 
-/// What is in use has three quarters: beyond that goes what is read slowest for its size.
+/// Segments in use have three quarters; beyond that, the one read slowest for its size goes.
 #[tokio::test]
 async fn a_newcomer_finds_room_though_all_is_read() {
     let store = store(cost().await * 8);
@@ -202,7 +202,7 @@ async fn a_newcomer_finds_room_though_all_is_read() {
         leases.push(lease);
     }
     let newcomers = [insert(&store, 8, None).await.unwrap(), insert(&store, 9, None).await.unwrap()];
-    // Of the second of those that have just come nothing has left: no more than of the first, which gave way for it.
+    // Nothing of the second newcomer was sent: no more than of the first, which was evicted for it.
     let gone = |lease: &Lease| lease.is_void();
     assert_eq!(leases.iter().map(gone).collect::<Vec<_>>(), (0..8).map(|number| number == 3).collect::<Vec<_>>());
     assert!(gone(&newcomers[0].lease) && !gone(&newcomers[1].lease));
@@ -236,7 +236,7 @@ async fn a_sweep_takes_what_has_expired() {
     store.expire(&id(1), segment(1).1.coding(), now + Duration::from_secs(10));
     store.sweep(now);
     assert_eq!(store.usage(Tier::Host).1, 2);
-    // Wanted again without an end.
+    // Inserted again without an expiry.
     insert(&store, 1, None).await.unwrap();
     store.sweep(now + Duration::from_secs(10));
     assert_eq!(store.usage(Tier::Host).1, 2);
@@ -245,7 +245,7 @@ async fn a_sweep_takes_what_has_expired() {
     assert_eq!(store.usage(Tier::Host).1, 1);
 }
 
-/// A stream may be removed while its segment is being taken in.
+/// A stream may be withdrawn while its segment is being inserted.
 #[tokio::test]
 async fn what_comes_after_its_stream_was_withdrawn_is_not_taken_in() {
     let store = store(1 << 20);
@@ -256,18 +256,18 @@ async fn what_comes_after_its_stream_was_withdrawn_is_not_taken_in() {
         let (bytes, shape) = segment(number);
         store.insert(bytes, shape, placement)
     };
-    // As the device works on it, or just before.
+    // While the device works on it, or just before.
     let mut late = std::pin::pin!(put(1, placement()));
     let early = late.as_mut().now_or_never();
     withdrawn.store(true, Ordering::Release);
     store.withdraw(|path| path.starts_with("/old/"));
     match early {
-        // A fast device was done before it was looked at again: then it has been withdrawn.
+        // A fast device has finished before the poll; the segment was then withdrawn.
         Some(taken) => assert!(taken.is_ok()),
         None => assert_eq!(late.await.unwrap_err(), Error::Withdrawn),
     }
     assert_eq!((store.usage(Tier::Host), store.shared.state().host.used()), ((0, 0), 0));
-    // What another stream holds stays where that has it.
+    // A segment that another stream holds keeps its path there.
     put(2, Placement { path: path("other"), ..Placement::default() }).await.unwrap();
     assert_eq!(put(2, placement()).await.unwrap_err(), Error::Withdrawn);
     assert_eq!(store.lookup(&id(2), None).unwrap().path.as_deref(), Some("/other/1"));
@@ -280,7 +280,7 @@ async fn what_can_never_fit_is_said_to() {
     assert_eq!(store.shared.state().host.used(), 0);
 }
 
-/// A store on a device that is taken to have memory of its own, of which copies may have this much.
+/// A store on a device that claims memory of its own, of which copies may use this much.
 fn on(device: Device, host: u64, copies: u64) -> Store {
     let config = Config { bytes: ByteSize::b(host), device_bytes: Portion::Bytes(ByteSize::b(copies)) };
     Store::with_tiers(&config, device, metrics(), || Some(u64::MAX))
@@ -297,7 +297,7 @@ async fn place(store: &Store, number: u8, eager: bool) -> SegmentKey {
     store.insert(bytes, shape, Placement { eager, ..Placement::default() }).await.unwrap().lease.key
 }
 
-/// Asks until the answer is not that a load is under way.
+/// Asks until no load is in progress.
 async fn settle(store: &Store, key: SegmentKey) -> Residency {
     let mut loads = store.loads();
     loop {
@@ -335,7 +335,7 @@ async fn the_eager_are_copied_and_others_wait_for_a_request() {
     assert_eq!((copies(&store), store.shared.metrics.loads.get(), store.shared.metrics.loads_pending.get()), (2, 2, 0));
     let used = store.shared.state().device_budget().used();
     assert_eq!(used, store.usage(Tier::Device).0);
-    // Wanted again ahead of time, there it is.
+    // Wanted again ahead of time, it is there.
     place(&store, 0, true).await;
     assert_eq!(store.shared.metrics.loads.get(), 2);
 }
@@ -464,7 +464,7 @@ async fn a_device_with_less_memory_than_its_budget_loses_copies() {
     assert_eq!(gone, [(keys[0], Tier::Device, Cause::Memory)]);
 }
 
-/// A resident of a device that is no more.
+/// A resident of a device that no longer exists.
 async fn dead(number: u8) -> Resident {
     let (device, thread) = open();
     let (bytes, shape) = segment(number);
@@ -553,11 +553,12 @@ async fn a_segment_that_goes_while_it_loads_leaves_nothing() {
     drop(ready(&store, two).await);
 }
 
-/// No device of a test takes as long.
+/// Far longer than any device of a test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PRIME: Codec = Codec::RlncQ { group: HashGroup::P1024 };
 
-/// A store over two tiers, whose device keeps what is coded over the prime field within `room` bytes of its own, and such a segment's key.
+/// A two-tier store whose device keeps copies of segments coded over the prime field within `room`
+/// bytes.
 fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
     let (device, thread) = open();
     std::mem::forget(thread);
@@ -565,7 +566,7 @@ fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
     (on(device.with_prime(Box::new(hoard.clone()), PATIENCE), 1 << 20, copies), hoard)
 }
 
-/// Two generations, the last block of which is short.
+/// Two generations; the last block is short.
 fn prime_shape() -> Shape {
     Shape::new(1000, K, 8).unwrap().coded_with(PRIME).unwrap()
 }
@@ -575,7 +576,7 @@ async fn place_prime(store: &Store, number: u8, eager: bool) -> SegmentKey {
     store.insert(Bytes::from(vec![number; 1000]), prime_shape(), placement).await.unwrap().lease.key
 }
 
-/// What there is of a segment over the prime field: always its bytes.
+/// A segment over the prime field: its bytes are always there.
 fn plain(store: &Store, key: SegmentKey) -> Option<Arc<dyn Kept>> {
     match store.resident(key) {
         Residency::Plain(Plain { bytes, kept, .. }) => {
@@ -586,7 +587,7 @@ fn plain(store: &Store, key: SegmentKey) -> Option<Arc<dyn Kept>> {
     }
 }
 
-/// Its copy, waited for.
+/// Waits for its copy.
 async fn kept(store: &Store, key: SegmentKey) -> Arc<dyn Kept> {
     let mut loads = store.loads();
     loop {
@@ -630,7 +631,7 @@ async fn what_is_kept_makes_room_and_is_served_meanwhile() {
     drop(kept(&store, keys[1]).await);
     assert_eq!((copies(&store), hoard.used()), (1, 1024));
     assert_eq!(store.shared.metrics.evicted(Tier::Device, Cause::Room).get(), 1);
-    // Side by side with others.
+    // Beside copies of other segments.
     let third = place(&store, 2, false).await;
     drop(ready(&store, third).await);
     assert_eq!((copies(&store), hoard.used()), (1, 0));
@@ -656,7 +657,7 @@ async fn what_keeps_nothing_is_asked_once() {
     place_prime(&store, 1, true).await;
     assert_eq!((store.shared.metrics.loads.get(), store.shared.metrics.load_failures.get()), (1, 0));
     assert_eq!((copies(&store), store.shared.state().device_budget().used()), (0, 0));
-    // And where there is no memory of a device, never.
+    // Without device memory it is never asked.
     let (device, thread) = open();
     let hoard = Hoard::new(u64::MAX);
     let store = Store::new(&Config::default(), device.with_prime(Box::new(hoard.clone()), PATIENCE), metrics());
@@ -666,7 +667,7 @@ async fn what_keeps_nothing_is_asked_once() {
     thread.close();
 }
 
-/// It would keep the turn to make them from all others.
+/// Otherwise it would keep the turn for hashes from all others.
 #[tokio::test]
 async fn a_card_that_hangs_over_hashes_is_waited_for_once() {
     let (device, thread) = open();
@@ -699,7 +700,7 @@ async fn what_was_kept_on_a_lost_card_goes_and_the_segment_stays() {
     assert_eq!(hoard.used(), 0);
 }
 
-/// Tasks that do at random what the parts of a server do, and nothing is left over at the end.
+/// Tasks do at random what the parts of a server do; nothing is left over at the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_books_are_right_after_everything() {
     let store = two_tiers(24 * 1024, cost().await * 5);
@@ -756,7 +757,7 @@ fn hashed() -> Placement {
     Placement { hashed: true, ..Placement::default() }
 }
 
-/// Whatever is held counts, and all of it goes together.
+/// Everything held counts, and all of it is evicted together.
 #[tokio::test]
 async fn hashes_are_kept_with_their_segment_and_cost_what_they_are() {
     for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
@@ -764,14 +765,14 @@ async fn hashes_are_kept_with_their_segment_and_cost_what_they_are() {
         let plain = insert(&store, 1, None).await.unwrap();
         assert_eq!((plain.blocks_digest, store.hashes(plain.lease.key)), (None, None));
         let before = store.usage(Tier::Host).0;
-        // Those of a segment that was held without.
+        // Hashes of a segment that was held without.
         let held = store.insert(bytes.clone(), shape, hashed()).await.unwrap();
         let hashes = BlockHashes::of(&bytes, &shape);
         assert_eq!((held.lease.key, held.blocks_digest), (plain.lease.key, Some(hashes.digest())));
         assert_eq!(store.hashes(held.lease.key), Some(hashes));
         assert_eq!(store.usage(Tier::Host).0, before + 16 * 16);
         assert_eq!(insert(&store, 1, None).await.unwrap().blocks_digest, held.blocks_digest, "they stay");
-        // Those of a new one.
+        // Hashes of a new segment.
         let (bytes, shape) = segment(2);
         let other = store.insert(bytes.clone(), shape, hashed()).await.unwrap();
         assert_eq!(other.blocks_digest, Some(BlockHashes::of(&bytes, &shape).digest()));
@@ -811,7 +812,7 @@ async fn the_same_bytes_in_two_streams_are_held_as_each_codes_them() {
             assert_eq!(got, bytes.slice(..usize::try_from(generation.length).unwrap()));
         }
         assert!(store.lookup(&id(1), Some(with(K, 5, rs).coding())).is_none());
-        // What one stream lets go the others keep.
+        // A segment that one stream drops stays with the others.
         drop(all);
         store.expire(&id(1), shapes[0].coding(), Instant::now());
         store.sweep(Instant::now());
@@ -839,7 +840,8 @@ async fn a_generation_is_given_in_bytes_whatever_form_it_is_held_in() {
     }
 }
 
-/// Segments over the prime field have no form on any device: their bytes are held with their hashes, which count, and cores have no use for copies.
+/// Segments over the prime field have no device form: their bytes are held with their hashes, which
+/// count, and the CPU has no use for copies.
 #[tokio::test]
 async fn over_the_prime_field_bytes_are_held_and_hashed() {
     for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {
@@ -850,7 +852,7 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
         let held = store.insert(bytes.clone(), shape, placement).await.unwrap();
         let hashes = store.hashes(held.lease.key).unwrap();
         assert_eq!((hashes.as_bytes().len(), held.blocks_digest), (16 * 128, Some(hashes.digest())));
-        // Blocks that are the same have the same hash, which is that of the arithmetic itself.
+        // Equal blocks have equal hashes, computed by the arithmetic itself.
         let one = Cores::all().hash(group, 2, &[&bytes[..64]]).unwrap();
         assert!(hashes.as_bytes().chunks(128).all(|hash| hash == one));
         assert_eq!(hashes.of_generation(&shape.generation(1).unwrap()).len(), 8 * 128);
@@ -868,7 +870,8 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
     }
 }
 
-/// Two streams may have the same bytes in different codes: what proves itself is a segment of its own.
+/// Two streams may have the same bytes in different codes: over the prime field they are a segment
+/// of their own.
 #[tokio::test]
 async fn what_proves_itself_is_not_what_has_the_same_bytes() {
     let store = store(1 << 20);
@@ -887,7 +890,7 @@ async fn what_proves_itself_is_not_what_has_the_same_bytes() {
     }
 }
 
-/// What there is no room for costs no arithmetic, however often it is asked for.
+/// Refused segments cost no arithmetic, however often they are inserted.
 #[tokio::test]
 async fn room_is_found_before_hashes_are_made() {
     let group = HashGroup::P1024;
@@ -906,7 +909,7 @@ async fn room_is_found_before_hashes_are_made() {
     assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 32);
 }
 
-/// What is live comes behind the one whose turn it is and the next, however many wait.
+/// A live segment waits for the one whose turn it is and the next, however many wait.
 #[tokio::test]
 async fn who_is_in_a_hurry_waits_for_two_at_most() {
     let turns = Arc::new(Turns::default());
@@ -921,7 +924,7 @@ async fn who_is_in_a_hurry_waits_for_two_at_most() {
             tokio::task::yield_now().await;
             drop(turn);
         });
-        // It has taken its place.
+        // It has queued.
         tokio::task::yield_now().await;
     }
     drop(first);
@@ -929,7 +932,7 @@ async fn who_is_in_a_hurry_waits_for_two_at_most() {
     assert_eq!(*order.lock().unwrap(), ["one", "live", "live again", "two", "three"]);
 }
 
-/// The tree is made with the id, and what it takes counts.
+/// The tree is made with the id, and its size counts.
 #[tokio::test]
 async fn a_segment_of_several_groups_is_held_with_its_tree() {
     for store in [store(1 << 20), two_tiers(1 << 20, 1 << 20)] {

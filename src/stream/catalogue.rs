@@ -1,13 +1,14 @@
-//! What a stream's paths are known to be. A plain value: `now` is an argument.
+//! What is known of a stream's paths. A plain value: `now` is an argument.
 //!
-//! A path is either made of segments or a document (a mutable object, kept whole). Segments themselves are the store's; the
-//! catalogue knows their ids, and may know one that has been evicted since. Parts of one object belong to one version of it:
-//! when a part comes with other validators or another length than the parts before, or a part that was known comes with other
-//! bytes, those are forgotten, and the version is another. Refusals are
-//! remembered beside all that, so that one bad part does not hide the good ones.
+//! A path leads to segments, or to a document (a mutable object, kept whole). The segments
+//! themselves are in the store; the catalogue knows their ids, even of some that were evicted
+//! since. All parts of an object belong to one version. If a part arrives with other validators or
+//! another length than earlier parts, or a known part with other bytes, the earlier parts are
+//! forgotten, and the version changes. Refusals are remembered separately, so that one bad part
+//! does not hide the good ones.
 //!
-//! The number of paths and the bytes of documents, small objects and the paths themselves are bounded; the least recently used
-//! go. Refusals have bounds of their own: of more than that none is remembered.
+//! The number of paths, and the bytes of documents, small objects and paths, are bounded; the least
+//! recently used go. Refusals have separate bounds; beyond these, none is remembered.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -31,36 +32,37 @@ pub(super) struct Catalogue {
     limits: Limits,
 }
 
-/// How much a catalogue may know.
+/// The bounds of a catalogue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) objects_max: usize,
     pub(super) bytes_max: u64,
 }
 
-/// What is known of an object apart from its bytes.
+/// The properties of an object, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Description {
     pub(super) validators: Validators,
     pub(super) version: u64,
     pub(super) length: Option<u64>,
     pub(super) content_type: String,
-    /// When the origin last said so, in milliseconds since 1970.
+    /// When the origin last confirmed them, in milliseconds since 1970.
     pub(super) issued_ms: u64,
 }
 
-/// A segment, and how it is coded where it is held so.
+/// A segment, and its coding if it is coded.
 pub(super) type Name = (SegmentId, Option<Coding>);
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) id: SegmentId,
-    /// How it was coded when it was stored: that may change with the configuration, and what is held stays of use.
+    /// Its coding when it was stored. A new configuration may change the coding, and the held
+    /// segment stays useful.
     pub(super) coding: Option<Coding>,
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// The bytes, if they are few enough to be kept here.
+    /// The bytes, if they are few.
     pub(super) inline: Option<Bytes>,
 }
 
@@ -70,33 +72,33 @@ pub(super) struct Document {
     pub(super) description: Description,
     pub(super) id: SegmentId,
     pub(super) bytes: Bytes,
-    /// When the origin last said that this is the object; `None` once it is known not to be.
+    /// When the origin last confirmed the object; `None` once it is known to have changed.
     pub(super) checked: Option<Instant>,
-    /// The same, whatever has become known since.
+    /// The same, but kept after the object has changed.
     pub(super) confirmed: Instant,
 }
 
-/// What a path is.
+/// The answer for a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Not known, or not there.
+    /// Unknown or missing.
     Nothing,
-    /// A part, and when the origin last confirmed the object.
+    /// A part, and when the origin last confirmed its object.
     Part(Description, Part, Instant),
     /// A document.
     Document(Document),
-    /// The object ends before.
+    /// The object ends before the offset.
     Beyond(u64),
 }
 
-/// What taking in a part has changed.
+/// The effects of admitting a part.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Admitted {
-    /// The version that the part belongs to.
+    /// The version of the part.
     pub(super) version: u64,
-    /// Bytes of the whole object, as far as known from any part.
+    /// The size of the whole object, as far as any part tells.
     pub(super) length: Option<u64>,
-    /// Segments of another version, which no path leads to any more.
+    /// Segments of another version, to which no path leads any more.
     pub(super) dropped: Vec<Name>,
     /// Whether there was another version.
     pub(super) changed: bool,
@@ -128,7 +130,7 @@ impl Catalogue {
         }
     }
 
-    /// What is known at `offset` of a path.
+    /// The entry at `offset` of a path.
     pub(super) fn find(&mut self, path: &ObjectPath, offset: u64) -> Found {
         self.touch(path);
         match self.entries.get(path).map(|entry| &entry.known) {
@@ -154,7 +156,7 @@ impl Catalogue {
         }
     }
 
-    /// What the parts that are known of an object had at the origin.
+    /// The validators of an object's known parts.
     pub(super) fn validators(&self, path: &ObjectPath) -> Option<Validators> {
         match &self.entries.get(path)?.known {
             Known::Segments { description, parts, .. } if !parts.is_empty() => Some(description.validators.clone()),
@@ -162,12 +164,12 @@ impl Catalogue {
         }
     }
 
-    /// Why a path was refused, while that is remembered.
+    /// The remembered refusal of a path.
     pub(super) fn refusal(&self, path: &ObjectPath, now: Instant) -> Option<Refusal> {
         self.missing.get(path).filter(|(_, until)| now < *until).map(|(refusal, _)| refusal.clone())
     }
 
-    /// Remembers a refusal until then.
+    /// Remembers a refusal until `until`.
     pub(super) fn refuse(&mut self, path: &ObjectPath, refusal: Refusal, until: Instant) {
         self.welcome(path);
         let bytes = refused_bytes(path, &refusal);
@@ -177,14 +179,14 @@ impl Catalogue {
         }
     }
 
-    /// Forgets that a path was refused.
+    /// Forgets the refusal of a path.
     pub(super) fn welcome(&mut self, path: &ObjectPath) {
         if let Some((refusal, _)) = self.missing.remove(path) {
             self.missing_bytes -= refused_bytes(path, &refusal);
         }
     }
 
-    /// Compares a part's object with what is known, drops what is of another version, and takes the part in.
+    /// Admits a part: compares its object with the known one, and drops parts of another version.
     pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: Part, now: Instant) -> Admitted {
         self.welcome(path);
         let mut admitted = Admitted { length: description.length, ..Admitted::default() };
@@ -192,7 +194,7 @@ impl Catalogue {
             Some(Known::Segments { description: before, parts, .. }) => {
                 let mut is_same = before.is_same(&description);
                 if is_same && parts.get(&part.offset).is_some_and(|known| known.length == part.length && known.id != part.id) {
-                    // Other bytes that the origin says are the same: nobody else may take them for those.
+                    // Other bytes, which the origin claims to be the same: the version must change.
                     is_same = false;
                     description.version = mixed(before.version, &part.id);
                 }
@@ -223,7 +225,7 @@ impl Catalogue {
         admitted
     }
 
-    /// Notes that the origin confirmed an object.
+    /// Notes the origin's confirmation of an object.
     pub(super) fn confirm(&mut self, path: &ObjectPath, now: Instant, issued_ms: u64) {
         match self.entries.get_mut(path).map(|entry| &mut entry.known) {
             Some(Known::Segments { checked, description, .. }) => {
@@ -239,7 +241,7 @@ impl Catalogue {
         }
     }
 
-    /// Takes a document in, instead of whatever was there.
+    /// Stores a document, and replaces any earlier entry.
     pub(super) fn put_document(&mut self, path: &ObjectPath, document: Document) {
         self.welcome(path);
         self.forget(path);
@@ -247,7 +249,7 @@ impl Catalogue {
         self.shrink();
     }
 
-    /// Makes sure that the origin is asked before a document is used again.
+    /// Makes the next use of a document ask the origin first.
     pub(super) fn doubt(&mut self, path: &ObjectPath) {
         self.welcome(path);
         if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
@@ -255,7 +257,7 @@ impl Catalogue {
         }
     }
 
-    /// The same, where the origin cannot be trusted to know whether the document has changed: a file that is written twice
+    /// The same, without validators, because these may not show the change: a file written twice
     /// within one tick of the file system's clock looks the same.
     pub(super) fn distrust(&mut self, path: &ObjectPath) {
         self.doubt(path);
@@ -264,7 +266,7 @@ impl Catalogue {
         }
     }
 
-    /// Forgets a path. Returns the segments that it led to.
+    /// Forgets a path. Returns its segments.
     pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<Name> {
         self.welcome(path);
         let Some(entry) = self.entries.remove(path) else { return Vec::new() };
@@ -273,7 +275,7 @@ impl Catalogue {
         entry.known.names(None)
     }
 
-    /// Forgets every object in these directories. Returns the segments that they were.
+    /// Forgets all objects in these directories. Returns their segments.
     pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<Name> {
         let is_segments = |entry: &Entry| matches!(entry.known, Known::Segments { .. });
         let inside = self.entries.iter().filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));
@@ -281,7 +283,7 @@ impl Catalogue {
         inside.iter().flat_map(|path| self.forget(path)).collect()
     }
 
-    /// Forgets an object or the parts of it in a range. Returns the segments that they were.
+    /// Forgets an object, or its parts in a range. Returns their segments.
     pub(super) fn forget_cut(&mut self, cut: &Cut) -> Vec<Name> {
         let Some(range) = &cut.range else { return self.forget(&cut.path) };
         let Some(Entry { known: Known::Segments { parts, .. }, .. }) = self.entries.get_mut(&cut.path) else { return Vec::new() };
@@ -294,7 +296,7 @@ impl Catalogue {
         gone.iter().map(Part::name).collect()
     }
 
-    /// Forgets what a cut is now, at `at`. Returns the segments that it is.
+    /// Schedules a cut, as it is now, to be forgotten at `at`. Returns its segments.
     pub(super) fn leave(&mut self, cut: Cut, at: Instant) -> Vec<Name> {
         let Some(entry) = self.entries.get(&cut.path) else { return Vec::new() };
         let names = entry.known.names(cut.range.as_ref());
@@ -305,11 +307,11 @@ impl Catalogue {
         names
     }
 
-    /// Forgets what has left and refusals that are over.
+    /// Forgets cuts whose time has come, and expired refusals.
     pub(super) fn sweep(&mut self, now: Instant) {
         while let Some(first) = self.leaving.first_entry().filter(|first| first.key().0 <= now) {
             let (cut, names) = first.remove();
-            // What has come in under the same name since stays.
+            // A newer part under the same name stays.
             let known = self.entries.get(&cut.path).map(|entry| entry.known.names(cut.range.as_ref()));
             if known.is_some_and(|known| known.iter().all(|name| names.contains(name))) {
                 self.forget_cut(&cut);
@@ -351,7 +353,7 @@ impl Catalogue {
 }
 
 impl Description {
-    /// Whether two parts are of one version, as far as the origin says.
+    /// Whether two parts belong to one version, as far as the origin tells.
     fn is_same(&self, other: &Self) -> bool {
         let lengths = self.length.zip(other.length).is_none_or(|(one, two)| one == two);
         self.validators == other.validators && lengths
@@ -365,7 +367,7 @@ impl Part {
 }
 
 impl Document {
-    /// How much longer it may be used without asking.
+    /// How long it may still be used before the origin is asked.
     pub(super) fn fresh_for(&self, age: Duration, now: Instant) -> Option<Duration> {
         age.checked_sub(now.saturating_duration_since(self.checked?)).filter(|left| !left.is_zero())
     }
@@ -394,7 +396,7 @@ impl Known {
     }
 }
 
-/// The number of a version that follows another without a word of the origin's; below 2^62.
+/// The number of a new version that the origin has not indicated; below 2^62.
 fn mixed(version: u64, id: &SegmentId) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&version.to_le_bytes()).update(id.as_bytes());
@@ -415,7 +417,7 @@ fn refused_bytes(path: &ObjectPath, refusal: &Refusal) -> u64 {
     text_bytes(path) + u64::try_from(refusal.reason.len()).unwrap_or(u64::MAX)
 }
 
-/// What part of the bytes of documents and small objects refusals may take besides.
+/// The limit on refusals, as a part of the limit on bytes (one in this many).
 const MISSING_PART: u64 = 8;
 
 #[cfg(test)]

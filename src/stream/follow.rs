@@ -1,4 +1,5 @@
-//! The task of a publishing point: looks at live playlists when their time has come, or listens to a directory.
+//! The task of a publishing point: looks at live playlists when they are due, or listens to a
+//! directory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::ingest::planner::Cut;
 use crate::ingest::{Change, ChangeKind, ObjectPath};
 use crate::supervise::Part;
 
-/// What a directory says of its changes. Whoever follows holds it.
+/// The changes of a directory, locked by the follower.
 type Changes = Arc<Mutex<Option<mpsc::Receiver<Change>>>>;
 
 /// Runs until it is aborted.
@@ -50,8 +51,8 @@ async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {
     }
 }
 
-/// Does what a change in a directory asks for. A segment that a live playlist will list is left to the playlist, which is
-/// written after it.
+/// Reacts to a change in a directory. Segments that a live playlist will list are left to the
+/// playlist, which is written after them.
 fn heed(point: &Arc<Point>, change: Change, now: Instant) {
     let Change { path, kind } = change;
     let is_mutable = point.is_mutable(&path);

@@ -34,7 +34,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers every series.
+    /// Registers all metrics of streams.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let name = |noun: &str| format!("ncserverd_stream_{noun}_total");
         let counter = |noun: &str, help: &str| register::counter(registry, &name(noun), help);
@@ -100,7 +100,7 @@ fn label(code: RefusalCode) -> &'static str {
     }
 }
 
-/// Codes that streams answer with.
+/// Codes of refusals by streams.
 const CODES: [RefusalCode; 7] = [
     RefusalCode::Unknown,
     RefusalCode::Overload,

@@ -1,4 +1,4 @@
-//! One publishing point: questions, fetches and what follows from them.
+//! One publishing point: its requests, fetches and their consequences.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,19 +23,19 @@ use crate::store::{self, Placement, Store};
 use crate::supervise::{self, Supervisor};
 use crate::telemetry::quiet::{self, RateLimited};
 
-/// What all points use.
+/// Shared by all points.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: ingest::Config,
     pub(super) store: Store,
     pub(super) metrics: Metrics,
     pub(super) arrivals: broadcast::Sender<Arrival>,
-    /// Places for questions for checksums, and for those that are worked on.
+    /// Permits for queued and for running computations of checksums.
     pub(super) checks: Semaphore,
     pub(super) checks_at_once: Semaphore,
-    /// Places for long playlists that are read.
+    /// Permits for parsing long playlists.
     pub(super) reading: Semaphore,
-    /// What watches over fetches.
+    /// The guard of fetches.
     pub(super) supervisor: Supervisor,
 }
 
@@ -48,30 +48,30 @@ pub(super) struct Point {
     shared: Arc<Shared>,
     planner: Mutex<Planner>,
     catalogue: Mutex<Catalogue>,
-    /// Fetches under way, by the number of each in `gate`.
+    /// Fetches in progress, with their numbers in `gate`.
     flights: Mutex<HashMap<Errand, (u64, Outcome)>>,
     gate: Arc<Gate>,
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
     lines: RateLimited<Line>,
-    /// When the newest answer of the origin came, in milliseconds since 1970.
+    /// The time of the origin's newest answer, in milliseconds since 1970.
     issued_ms: AtomicU64,
     unreadable: IntCounter,
-    /// Whether it is published no more: what its last fetches bring is nobody's.
+    /// Whether the stream was withdrawn: the results of its last fetches are dropped.
     is_closed: Arc<AtomicBool>,
     pub(super) announced: broadcast::Sender<Arc<Resolved>>,
-    /// Rung when there may be something new to follow.
+    /// Notified when there may be something new to follow.
     pub(super) planned: Notify,
 }
 
-/// What a fetch is for. Two that are equal are one.
+/// The purpose of a fetch. Equal ones share a fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Errand {
     Document(ObjectPath),
     Part(ObjectPath, u64),
 }
 
-/// What is told of a stream that peers can bring about by what they ask for, so that it is told once in a while.
+/// Log lines that peers can cause by their requests, so they are rate-limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Line {
     Unreadable,
@@ -82,10 +82,11 @@ enum Line {
     Answers,
 }
 
-/// Where the outcome of a fetch appears.
+/// Receives the result of a fetch.
 type Outcome = watch::Receiver<Option<Result<Arc<Resolved>, Refusal>>>;
 
-/// The same for somebody who waits for it. If all who do give up before it begins, so does the fetch.
+/// The same for one waiting request. If all requests of a fetch are dropped before it begins, it is
+/// cancelled.
 struct Landing {
     outcome: Outcome,
     _wish: Option<Wish>,
@@ -138,7 +139,7 @@ impl Point {
         self.settings.load_full()
     }
 
-    /// Takes other settings for the same place. What is held stays as it was cut.
+    /// Changes the settings of the same place. Held segments keep their shapes.
     pub(super) fn configure(&self, settings: Settings) {
         let mut planner = self.planner();
         planner.configure(planning(&settings, &self.shared.config));
@@ -148,7 +149,7 @@ impl Point {
         self.planned.notify_one();
     }
 
-    /// Takes nothing in from now on.
+    /// Takes in no more segments.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
@@ -165,7 +166,7 @@ impl Point {
         lock(&self.catalogue)
     }
 
-    /// Answers a question.
+    /// Answers a request.
     pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
         let path = match self.source.has_queries() {
             true => path.with_parameters(&self.settings().parameters),
@@ -222,12 +223,12 @@ impl Point {
         Err(Refusal { code: RefusalCode::Origin, retry_after, reason })
     }
 
-    /// Where an object comes from, for the log.
+    /// The place of an object at its origin, for the log.
     fn place(&self, path: &ObjectPath) -> String {
         self.source.base().map_or_else(|| redacted_path(&format!("/{}/{path}", self.name)), |base| path.request(base))
     }
 
-    /// What can be answered without a fetch.
+    /// The answer without a fetch, if possible.
     fn held(&self, path: &ObjectPath, offset: u64, now: Instant) -> Option<Result<Resolved, Refusal>> {
         let settings = self.settings();
         let found = self.catalogue().find(path, offset);
@@ -253,19 +254,20 @@ impl Point {
         self.catalogue().refusal(path, now).map(Err)
     }
 
-    /// A held segment that can be answered with: where there is a key, one whose blocks are hashed.
+    /// A usable held segment: with a key, its blocks must be hashed.
     fn stored(&self, part: &Part) -> Option<Held> {
         let is_signed = self.settings().signer.is_some();
         self.shared.store.lookup(&part.id, Some(part.coding?)).filter(|held| held.blocks_digest.is_some() || !is_signed)
     }
 
-    /// Lets segments go at a time, if nobody uses them.
+    /// Sets the expiry of segments.
     fn expire(&self, names: &[Name], at: Instant) {
         let held = names.iter().filter_map(|(id, coding)| Some((id, (*coding)?)));
         held.for_each(|(id, coding)| self.shared.store.expire(id, coding, at));
     }
 
-    /// The time of an answer of the origin's that has come just now: later than those before, whatever the system's clock does.
+    /// The time of a new answer of the origin: later than all before, whatever the system's clock
+    /// does.
     fn issue(&self) -> u64 {
         let now = wall_clock_ms();
         let later = |last: u64| now.max(last.saturating_add(1));
@@ -273,7 +275,7 @@ impl Point {
         last.map_or(now, later)
     }
 
-    /// The same under the name by which it was asked for.
+    /// Renames an answer to the requested path.
     pub(super) fn named(&self, path: &str, mut resolved: Resolved) -> Resolved {
         if resolved.path != path {
             path.clone_into(&mut resolved.path);
@@ -285,16 +287,16 @@ impl Point {
         resolved
     }
 
-    /// What watches over its tasks.
+    /// The guard of its tasks.
     pub(super) fn supervisor(&self) -> &Supervisor {
         &self.shared.supervisor
     }
 
-    /// Begins a fetch, or joins the one that is under way.
+    /// Begins a fetch, or joins the one in progress.
     fn begin(self: &Arc<Self>, errand: Errand, live: bool, by: Wanted) -> Result<Landing, Refusal> {
         let mut flights = lock(&self.flights);
         if let Some((fetch, outcome)) = flights.get(&errand) {
-            // Else those who wanted it have given up, and its task has not heard of it yet.
+            // Otherwise it was cancelled, and its task has not noticed yet.
             if let Ok(wish) = self.gate.join(*fetch, by) {
                 self.shared.metrics.coalesced.inc();
                 return Ok(Landing { outcome: outcome.clone(), _wish: wish });
@@ -310,7 +312,7 @@ impl Point {
                 Errand::Document(path) => flight.point.fetch_document(path, by, place).await,
                 Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, (live, by), place).await,
             };
-            // What comes of it is in the catalogue: who asks from here on finds it there.
+            // The result is in the catalogue; later requests find it there.
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
         }));
@@ -362,8 +364,8 @@ impl Point {
         }
     }
 
-    /// Makes a document of what was fetched, where that holds nobody up. What a playlist is read into takes many times its bytes, so
-    /// few long ones are read at once.
+    /// Turns a fetched object into a document; a long one on the blocking pool. A parsed playlist
+    /// takes many times its size in memory, so few long ones are parsed at once.
     async fn accept_document(
         self: &Arc<Self>,
         (path, by): (&ObjectPath, Option<u128>),
@@ -380,7 +382,7 @@ impl Point {
         read.await.map_err(|_| internal("a document could not be read"))?
     }
 
-    /// Makes a document of what was fetched, and does what it says if it is a playlist.
+    /// Turns a fetched object into a document, and applies the plan of a playlist.
     fn read_document(
         self: &Arc<Self>,
         (path, by): (&ObjectPath, Option<u128>),
@@ -437,7 +439,7 @@ impl Point {
         resolved
     }
 
-    /// Forgets a mutable object that is gone, and lets go what it listed.
+    /// Forgets a removed mutable object, and lets go of the segments that it listed.
     pub(super) fn drop_document(self: &Arc<Self>, path: &ObjectPath, now: Instant) {
         self.catalogue().forget(path);
         let forgotten = self.plan(|planner| planner.forget(path, now));
@@ -451,7 +453,7 @@ impl Point {
         }
     }
 
-    /// Changes what is followed, and counts what that takes.
+    /// Changes the planner, and counts the change in memory.
     fn plan<T>(&self, change: impl FnOnce(&mut Planner) -> T) -> T {
         let mut planner = self.planner();
         let before = planner.bytes();
@@ -492,7 +494,7 @@ impl Point {
             if let Some(answer) = self.held(path, offset, now) {
                 return answer;
             }
-            // It was evicted between the question and the answer.
+            // It was evicted during the request.
             fetch.known = None;
             outcome = self.source.fetch(fetch.clone()).await;
         }
@@ -503,7 +505,7 @@ impl Point {
                 self.accept_document((path, by), object, None, now).await
             }
             Ok(Fetched::Object(object)) => {
-                // The origin is done with; hashing what came may take far longer than that, and has its own turns.
+                // The fetch is done; hashing may take far longer, and has its own turns.
                 drop(place);
                 self.accept_part(path, object, &fetch.want, live).await
             }
@@ -596,10 +598,10 @@ impl Point {
         })
     }
 
-    /// Does what a playlist asks for that is followed in some way.
+    /// Applies the plan of a playlist, which is followed as `followed` says.
     fn apply(self: &Arc<Self>, plan: Plan, followed: Option<Followed>, now: Instant) {
         if plan.step == Step::Restarted {
-            // Names that have left the window long ago may be used again too.
+            // Names that left the window long ago may be reused too.
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
             let names = self.catalogue().forget_in(&parents);
             self.expire(&names, now);
@@ -614,20 +616,20 @@ impl Point {
         }
     }
 
-    /// Keeps what a cut is for the time of retention, then forgets it.
+    /// Keeps a cut for the retention time, then forgets it.
     pub(super) fn let_go(&self, cut: &Cut, now: Instant) {
         let at = now + self.settings().retention;
         let names = self.catalogue().leave(cut.clone(), at);
         self.expire(&names, at);
     }
 
-    /// Forgets what a path was.
+    /// Forgets a path.
     pub(super) fn invalidate(&self, path: &ObjectPath, now: Instant) {
         let names = self.catalogue().forget(path);
         self.expire(&names, now);
     }
 
-    /// Fetches what nobody has asked for yet, all at once, and announces it in order.
+    /// Prefetches cuts, all at once, and announces them in order.
     pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>, followed: Option<Followed>) {
         let (point, by) = (Arc::clone(self), wanted(followed, None));
         tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
@@ -649,7 +651,8 @@ impl Point {
         }));
     }
 
-    /// A playlist may be ahead of the objects that it lists, by as long as they take to spread.
+    /// Waits for a prefetch, and retries: a playlist may be ahead of its objects, while these are
+    /// being replicated.
     async fn wait_patiently(
         self: &Arc<Self>,
         cut: &Cut,
@@ -679,7 +682,7 @@ impl Point {
 
     fn announce(&self, resolved: Arc<Resolved>) {
         if let Body::Coded(held) = &resolved.body {
-            // Nobody may be listening, to either.
+            // Both channels may have no receiver.
             let (segment, shape, row_weight) = (held.lease.key, held.lease.shape, held.row_weight);
             let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape, row_weight });
         }
@@ -687,7 +690,8 @@ impl Point {
         let _ = self.announced.send(resolved);
     }
 
-    /// Asks the origin for a mutable object whatever its age, and for all of it if it is known to have changed.
+    /// Asks the origin for a mutable object whatever its age; fetches it in full if it is known to
+    /// have changed.
     pub(super) async fn refresh(self: Arc<Self>, path: ObjectPath, has_changed: bool) {
         let errand = Errand::Document(path.clone());
         let under_way = lock(&self.flights).get(&errand).cloned();
@@ -713,16 +717,16 @@ impl Point {
         self.settings().mutable.contains(&path.extension())
     }
 
-    /// Remembers that the origin refuses a path, and says so.
+    /// Remembers the origin's refusal of a path, and returns it.
     fn refuse(&self, path: &ObjectPath, error: &Error, now: Instant) -> Refusal {
         let age = self.shared.config.negative_age;
         let refusal = Refusal { code: error.code(), retry_after: error.retry_after(age), reason: error.to_string() };
-        // One that says when it has less to do is not asked before.
+        // An overloaded origin is not asked before the time that it gave.
         self.catalogue().refuse(path, refusal.clone(), now + refusal.retry_after.unwrap_or(age));
         refusal
     }
 
-    /// Keeps for `/readyz` whether the origin is in order.
+    /// Records the state of the origin for `/readyz`.
     fn note(&self, outcome: &Result<Fetched, Error>) {
         let fault = outcome.as_ref().err().filter(|error| error.is_transient() && **error != Error::Incomplete);
         let mut noted = lock(&self.fault);
@@ -742,7 +746,7 @@ impl Point {
         });
     }
 
-    /// Tells the operator, if nothing of the kind was told a moment ago.
+    /// Logs a line, unless one of its kind was logged a moment ago.
     fn tell(&self, line: Line, write: impl FnOnce(&str)) {
         if let Some(unsaid) = self.lines.admit(line, Instant::now()) {
             write(&quiet::more(unsaid));
@@ -782,7 +786,7 @@ impl Drop for Point {
     }
 }
 
-/// A fetch under way; ends being so when it is dropped, however the fetch ends.
+/// A fetch in progress. It ends when this is dropped, whatever the outcome.
 struct Flight {
     point: Arc<Point>,
     errand: Errand,
@@ -792,14 +796,14 @@ struct Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         let mut flights = lock(&self.point.flights);
-        // One that is given up may have been begun anew.
+        // A cancelled fetch may have been replaced by a new one.
         if flights.get(&self.errand).is_some_and(|(fetch, _)| *fetch == self.fetch) {
             flights.remove(&self.errand);
         }
     }
 }
 
-/// For whom a fetch is that somebody asks for, or nobody, of what is followed in some way.
+/// The purpose of a fetch, from how its object is followed and who asks.
 fn wanted(followed: Option<Followed>, by: Option<AskedBy>) -> Wanted {
     match (followed, by) {
         (None, Some(by)) => Wanted::Asked(by),
@@ -824,7 +828,7 @@ fn planning(settings: &Settings, config: &ingest::Config) -> planner::Config {
     }
 }
 
-/// The origin's word, unless it has none for this kind of file.
+/// The origin's media type, unless it says nothing; then one by extension.
 fn content_type(path: &ObjectPath, origin: Option<String>) -> String {
     let is_telling =
         |text: &str| !text.is_empty() && !text.starts_with("application/octet-stream") && !text.starts_with("text/plain");
@@ -836,7 +840,7 @@ fn content_type(path: &ObjectPath, origin: Option<String>) -> String {
     }
 }
 
-/// Whether what was fetched as a part is all of a mutable object.
+/// Whether a fetched part is a whole mutable object.
 fn is_document(path: &ObjectPath, object: &Object) -> bool {
     let is_whole = object.offset == 0 && object.length == Some(length_of(&object.bytes));
     is_whole && is_mutable_type(&content_type(path, object.content_type.clone()))
@@ -884,16 +888,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What part of the fetches that may wait one session may wait for.
+/// The maximum part of the waiting fetches for one session (one in this many).
 const SESSION_PART: usize = 32;
-/// Documents of fewer bytes, or that list fewer segments, are read in the task that has fetched them.
+/// Smaller documents, with fewer listed segments, are read in the task that fetched them.
 const READ_IN_PLACE: usize = 32 << 10;
 const LISTED_IN_PLACE: usize = 1000;
-/// Smaller objects travel with their metadata.
+/// Smaller objects are sent within their metadata.
 const INLINE_MAX: u64 = 4096;
-/// Playlists of one path that are followed where the configuration says which parameters select one.
+/// Playlists of one path that are followed where `query` lists parameters.
 const LISTED_QUERIES_MAX: usize = 16;
-/// How often the same is told of a stream.
+/// The interval of equal log lines of a stream.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const INTEREST: Duration = Duration::from_secs(30);
 const RETRY_SOON: Duration = Duration::from_millis(500);

@@ -1,8 +1,9 @@
-//! What signs for a stream: the key in its file, and the signatures made with it.
+//! Signs for a stream, with the key in its file.
 //!
-//! The file is the same on every server of the stream. The first one makes it if there is none yet: it is written beside its final name and
-//! then linked to it, so that it is there as a whole or not at all, and one that is there already stays. An answer that says what
-//! another has said is not signed again; of those signatures so many are kept, the oldest go.
+//! All servers of a stream share the same file. The first one creates it if it is missing: it is
+//! written under a temporary name and then linked to its final name, so that it appears as a whole
+//! or not at all, and an existing one stays. An answer equal to an earlier one is not signed again;
+//! a limited number of signatures is kept, the newest.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, OpenOptions};
@@ -20,7 +21,7 @@ use crate::integrity::signing::{SigningKey, StreamKey};
 use crate::object::{Body, Resolved, Signature};
 use crate::wire::message::{Delivery, Meta};
 
-/// The key of a stream at work. Two are equal if their keys are.
+/// The signer of a stream. Two are equal if their keys are.
 #[derive(Debug)]
 pub struct Signer {
     path: PathBuf,
@@ -28,14 +29,14 @@ pub struct Signer {
     made: Mutex<Made>,
 }
 
-/// Signatures by the BLAKE3 of what they stand for, and in which order they were made.
+/// Signatures by the BLAKE3 hash of their content, and the order in which they were made.
 #[derive(Debug, Default)]
 struct Made {
     signatures: HashMap<[u8; 32], Signature>,
     order: VecDeque<[u8; 32]>,
 }
 
-/// Why there is no key.
+/// Why a key file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {} as a signing key: {reason}", path.display())]
 pub struct KeyFileError {
@@ -44,7 +45,8 @@ pub struct KeyFileError {
 }
 
 impl Signer {
-    /// With the key in this file, which is made if it is not there, unless what signs at present has read it: then it was lost.
+    /// Reads the key from this file, and creates a missing one, unless the present signer has read
+    /// it before: then the key was lost.
     pub fn open(path: &Path, present: Option<&Self>) -> Result<Self, KeyFileError> {
         if let Some(key) = read(path)? {
             return Ok(Self::new(path, key));
@@ -66,7 +68,7 @@ impl Signer {
         Ok(Self::new(path, key))
     }
 
-    /// The public half of the key in this file; `None` if [`Signer::open`] would make it.
+    /// The public half of the key in this file; `None` if [`Signer::open`] would create it.
     pub fn look(path: &Path) -> Result<Option<StreamKey>, KeyFileError> {
         Ok(read(path)?.map(|key| key.public()))
     }
@@ -75,13 +77,13 @@ impl Signer {
         Self { path: path.to_owned(), key: Arc::new(key), made: Mutex::default() }
     }
 
-    /// What signs.
+    /// The signing key.
     pub fn key(&self) -> &Arc<SigningKey> {
         &self.key
     }
 
-    /// Signs an answer of the origin's that came at `issued_ms`, in milliseconds since 1970; counts if that took a new signature. Coded
-    /// bytes whose blocks have not been hashed stay unsigned.
+    /// Signs an origin's answer that arrived at `issued_ms`, in milliseconds since 1970, and counts
+    /// new signatures. Coded bytes stay unsigned until their blocks are hashed.
     pub(super) fn sign(&self, resolved: &mut Resolved, issued_ms: u64, counter: &IntCounter) {
         resolved.signature = self.signature(resolved, issued_ms, counter);
     }
@@ -158,11 +160,11 @@ fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
     SigningKey::from_pem(&pem).map(Some).map_err(|error| fail(error.to_string()))
 }
 
-/// Puts a file there if there is none. False if there is one already.
+/// Creates a file. False if it exists already.
 fn write(path: &Path, pem: &str) -> io::Result<bool> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    // Of a process that had this number and did not get to its end.
+    // Left over from an earlier process with this number.
     let _ = fs::remove_file(&draft);
     let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
         file.write_all(pem.as_bytes())?;
@@ -177,9 +179,9 @@ fn write(path: &Path, pem: &str) -> io::Result<bool> {
     written.and_then(|is_new| removed.map(|()| is_new))
 }
 
-/// About a megabyte of them.
+/// About a megabyte of signatures.
 const MADE_MAX: usize = 4096;
-/// Far above any key, far below what hurts.
+/// Far above any key, and still harmless.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keys, tokens and certificates as an operator would make them, and as a forger would.
+//! Keys, tokens and certificates, as an operator or a forger would make them.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ fn pair() -> Ed25519KeyPair {
     Ed25519KeyPair::from_seed_unchecked(&[9; 32]).unwrap()
 }
 
-/// What everybody may know of the key `e`.
+/// The public part of the key `e`.
 pub(crate) fn public_key() -> Vec<u8> {
     pair().public_key().as_ref().to_vec()
 }
@@ -29,13 +29,13 @@ pub(crate) fn secret_key(id: &str, secret: &[u8]) -> Value {
     json!({ "kty": "oct", "kid": id, "alg": "HS256", "k": base64url(secret) })
 }
 
-/// The set that servers here begin with: a secret `h`, and a public key `e`.
+/// The initial key set of servers here: a secret `h`, and a public key `e`.
 pub(crate) fn keys() -> Value {
     let e = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "e", "alg": "EdDSA", "x": base64url(&public_key()) });
     json!({ "keys": [secret_key("h", &SECRET), e] })
 }
 
-/// Claims for these paths that end so many seconds from now, or ended so many before.
+/// Claims for these paths that expire in this many seconds, or have expired if negative.
 pub(crate) fn claims(paths: &[&str], seconds: i64) -> Value {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
     json!({ "exp": now + seconds as f64, "ncs": { "paths": paths } })
@@ -61,7 +61,7 @@ pub(crate) fn unsigned(claims: &Value) -> String {
     format!("{}.", message(&json!({ "alg": "none", "kid": "h" }), claims))
 }
 
-/// A token with the key that servers here begin with.
+/// A token made with the initial key of servers here.
 pub(crate) fn token(paths: &[&str], seconds: i64) -> String {
     hs256("h", &SECRET, &claims(paths, seconds))
 }
@@ -81,7 +81,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A client's certificate and key, also as files in `directory`.
+    /// A client's certificate and key, also written to files in `directory`.
     pub(crate) fn client(&self, directory: &std::path::Path) -> ClientPair {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["viewer.example".to_owned()]).unwrap();

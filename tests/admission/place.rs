@@ -1,5 +1,5 @@
-//! A server with an origin of its own and two streams, `live` and `secret`, and two kinds of visitors: the client, and a bare
-//! connection that says whatever it likes.
+//! A server with its own origin and two streams, `live` and `secret`, and two kinds of visitors:
+//! the client, and a plain connection that sends any message.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -45,12 +45,12 @@ pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
 }
 
 impl Place {
-    /// A server that admits with the tokens of [`mint::keys`].
+    /// A server that admits holders of tokens made with [`mint::keys`].
     pub(crate) async fn open() -> Self {
         Self::with(|_, _| {}).await
     }
 
-    /// One that admits with certificates of this authority as well.
+    /// A server that also admits certificates of this authority.
     pub(crate) async fn with_clients_of(authority: &mint::Authority) -> Self {
         let pem = authority.pem();
         Self::with(|rules, directory| {
@@ -61,12 +61,12 @@ impl Place {
         .await
     }
 
-    /// The same on a socket that is bound to this address.
+    /// The same, listening on this address.
     pub(crate) async fn listening(listen: SocketAddr) -> Self {
         Self::listening_with(listen, |_, _| {}).await
     }
 
-    /// The same with other rules; the second argument is the directory of the keys.
+    /// The same with other rules; the second argument of `rules` is the directory of the keys.
     pub(crate) async fn with(rules: impl FnOnce(&mut admission::Config, &std::path::Path)) -> Self {
         Self::listening_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), rules).await
     }
@@ -98,7 +98,7 @@ impl Place {
         Self { origin, server, config, trust, directory, registry }
     }
 
-    /// Where visitors from here reach it.
+    /// The address for visitors from here.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(HERE, self.server.addresses()[0].port())
     }
@@ -138,7 +138,7 @@ impl Place {
         visitor
     }
 
-    /// The sum of a counter over its series that have this label, or of all.
+    /// The sum of a counter over its series with this label, or over all.
     pub(crate) fn value(&self, name: &str, label: Option<&str>) -> f64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).expect("the series is there");
@@ -153,7 +153,7 @@ pub(crate) async fn read(client: &Client, path: &str) -> Result<Vec<u8>, peer::E
     tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
 }
 
-/// A connection past both HELLOs.
+/// A connection that has exchanged HELLOs.
 pub(crate) struct Visitor {
     pub(crate) connection: Connection,
     _endpoint: Endpoint,
@@ -173,7 +173,7 @@ impl Visitor {
         Self::connect_as(None, server, trust, from, own).await
     }
 
-    /// The same as a connection of a visit.
+    /// The same, as a connection of this visit.
     pub(crate) async fn connect_as(
         visit: Option<VisitId>,
         server: SocketAddr,
@@ -194,7 +194,7 @@ impl Visitor {
     }
 
     pub(crate) async fn send(&mut self, message: Message) {
-        // A server that has closed is noticed where it is listened to.
+        // If the server has closed, `hear` notices.
         let _ = self.send.write_all(&message.to_frame()).await;
     }
 
@@ -211,7 +211,8 @@ impl Visitor {
         }
     }
 
-    /// The answer to a GET, whatever else is said before it; its number is taken out, so that answers can be compared.
+    /// The answer to a GET, skipping GRANT and REJECT. Its request number is set to 0, so that
+    /// answers can be compared.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Result<Meta, RequestError>, ConnectionError> {
         self.next += 1;
         let request = self.next;
@@ -226,7 +227,7 @@ impl Visitor {
         }
     }
 
-    /// Asks for all blocks of the first generation of a segment, on a stream.
+    /// Requests all blocks of a segment's first generation, on a stream.
     pub(crate) async fn request(&mut self, alias: u16, segment: SegmentId, credit: u32) {
         let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
         let request = Request {
@@ -270,7 +271,7 @@ pub(crate) fn segment(meta: &Meta) -> SegmentId {
     meta.id
 }
 
-/// Reads a stream of blocks until it ends, and counts its bytes.
+/// Reads a stream of blocks to its end, and counts its bytes.
 pub(crate) async fn drain(mut stream: RecvStream) -> usize {
     let mut count = 0;
     while let Ok(Some(chunk)) = stream.read_chunk(65_536, true).await {
@@ -279,13 +280,13 @@ pub(crate) async fn drain(mut stream: RecvStream) -> usize {
     count
 }
 
-/// Whether a connection was refused before it began.
+/// Whether a connection was refused before it was established.
 pub(crate) fn is_refused(error: &ConnectionError) -> bool {
     let code = quinn::TransportErrorCode::CONNECTION_REFUSED;
     matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == code)
 }
 
-/// Whether a close of the application has one of our codes.
+/// Whether an application close has one of our codes.
 pub(crate) fn is_ours(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() >= u64::from(CODE_BASE))
 }

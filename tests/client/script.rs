@@ -1,4 +1,4 @@
-//! A small server for tests: streams only, no rings or stores, and faults on request.
+//! A small server for tests: streams only, without ring or store, and with faults on request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,37 +22,37 @@ use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
 const N_MAX: u16 = 16;
-/// Bytes of a segment that is said to have more than it has.
+/// The stated length of a segment that has fewer bytes.
 const STRETCHED: usize = 131_072;
 
-/// What the server does wrong, a given number of times.
+/// What the server does wrong, for a given number of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// A block, or the bytes of a whole object, are not what they should be.
+    /// A block, or the bytes of a whole object, are wrong.
     Corrupt,
     /// A part after the first has another version.
     OtherVersion,
     /// A REQUEST is answered by closing the connection.
     Disconnect,
-    /// A REQUEST is rejected: the segment has gone.
+    /// A REQUEST is rejected: the segment no longer exists.
     RejectUnknown,
-    /// A GET is refused for a moment.
+    /// A GET is refused with a retry time.
     Busy,
     /// A REQUEST is not answered.
     Silent,
-    /// A block is the one before once more.
+    /// A block is a repetition of the previous one.
     Repeat,
-    /// A META bears a signature of another one.
+    /// A META has the signature of another one.
     Forge,
-    /// A META bears none.
+    /// A META has no signature.
     Unsigned,
-    /// A block is one of another code.
+    /// A block of another code.
     Foreign,
-    /// A block has a number that the code does not have.
+    /// A block has a number that the code lacks.
     Beyond,
-    /// A META says that a segment has more bytes than it has, of an object of unknown length.
+    /// A META states more bytes than the segment has, for an object of unknown length.
     Stretch,
-    /// A META does not say how long the object is.
+    /// A META does not give the object's length.
     Lengthless,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Seen {
     pub(crate) connections: usize,
     pub(crate) checks: usize,
     pub(crate) hashes: usize,
-    /// Whom a BLAME was about that came.
+    /// Whom the last BLAME was about.
     pub(crate) blamed: Option<[u8; 32]>,
-    /// What the last connection was closed with.
+    /// The code that closed the last connection.
     pub(crate) closed: Option<u64>,
 }
 
@@ -82,12 +82,12 @@ struct State {
     objects: HashMap<String, Object>,
     faults: HashMap<Fault, u32>,
     seen: Seen,
-    /// Blocks that one connection gets, at most.
+    /// The maximum number of blocks for a connection.
     blocks_max: Option<u32>,
-    /// What METAs and checksums are signed with, and when METAs were issued.
+    /// The key that signs METAs and checksums, and the time in METAs.
     key: Option<Arc<SigningKey>>,
     issued_ms: u64,
-    /// Whether there are checksums.
+    /// Whether checksums are given.
     gives_checks: bool,
     max_age_ms: Option<u64>,
     /// Whether source blocks come first.
@@ -97,28 +97,28 @@ struct State {
     gives_trees: bool,
     /// No block of this generation or a later one is sent.
     held_from: Option<u32>,
-    /// How long it rests behind each block.
+    /// The pause after each block.
     rest: std::time::Duration,
-    /// Blocks of this generation are wrong, so many of them.
+    /// A generation, and how many of its blocks will be wrong.
     spoiled: Option<(u32, u32)>,
 }
 
 struct Object {
     bytes: Bytes,
-    /// Bytes of a part; `None` for one that is sent whole.
+    /// Bytes of a part; `None` if the object is sent whole.
     part: Option<usize>,
 }
 
 struct Open {
     encoder: Maker,
     generation: Generation,
-    /// Blocks with numbers that are still to come, the last first.
+    /// Numbered blocks still to be sent, the last first.
     numbered: Vec<Vector>,
     seed: u32,
     stream: SendStream,
 }
 
-/// What makes blocks of a generation.
+/// Makes blocks of a generation.
 enum Maker {
     Bytes(Encoder),
     /// Over the prime field.
@@ -137,14 +137,14 @@ impl Maker {
         Self::Bytes(Encoder::new(generation, bytes, row_key(id, generation), Kernels::detect()).unwrap())
     }
 
-    /// A block over the prime field: right, but of a recoder or of a server as it likes.
+    /// A valid block over the prime field, at random like a recoder's or a server's.
     fn draw(&self) -> Option<Vector> {
         let Self::Words { shape, .. } = self else { return None };
         let row = gfq::draw_rows(*shape, 1, &mut rand::rng());
         Some(Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect()))
     }
 
-    /// Writes the payload; of a block of another code nothing.
+    /// Writes the payload, but nothing for a block of another code.
     fn make(&self, vector: &Vector, out: &mut [u8]) {
         match (self, vector) {
             (Self::Bytes(encoder), Vector::Seed(seed)) => encoder.block(*seed, out),
@@ -162,7 +162,7 @@ impl Maker {
     }
 }
 
-/// The hashes of a segment's blocks, of the kind that its code has.
+/// The hashes of a segment's blocks, of its code's kind.
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
     let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
@@ -189,7 +189,7 @@ impl Script {
                 tokio::spawn(async move {
                     if let Ok(connection) = incoming.await {
                         state.lock().unwrap().seen.connections += 1;
-                        // It ends when the client goes, or when a fault says so.
+                        // It ends when the client leaves, or by a fault.
                         let _ = converse(&connection, &state).await;
                         if let ConnectionError::ApplicationClosed(close) = connection.closed().await {
                             state.lock().unwrap().seen.closed = Some(close.error_code.into_inner());
@@ -206,7 +206,7 @@ impl Script {
         Config::new(Server { host: address.ip().to_string(), port: address.port(), fingerprint: None }, self.trust)
     }
 
-    /// Where it is and what it shows, for a client that also knows others.
+    /// Its address and certificate, for a client that also knows others.
     pub(crate) fn server(&self) -> Server {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
         Server { fingerprint: Some(fingerprint), ..self.config().servers.remove(0) }
@@ -230,48 +230,49 @@ impl Script {
         self.state.lock().unwrap().objects.remove(path);
     }
 
-    /// From now on METAs are signed with this key, as issued then, and checksums are given.
+    /// Signs METAs with this key and issue time from now on, and gives checksums.
     pub(crate) fn sign(&self, key: &Arc<SigningKey>, issued_ms: u64) {
         let mut state = self.state.lock().unwrap();
         (state.key, state.issued_ms, state.gives_checks) = (Some(key.clone()), issued_ms, true);
     }
 
-    /// Whether checksums are given.
+    /// Sets whether checksums are given.
     pub(crate) fn give_checks(&self, gives: bool) {
         self.state.lock().unwrap().gives_checks = gives;
     }
 
-    /// How long answers may be kept.
+    /// Sets how long answers may be cached.
     pub(crate) fn age(&self, max_age_ms: u64) {
         self.state.lock().unwrap().max_age_ms = Some(max_age_ms);
     }
 
-    /// From now on source blocks come first.
+    /// Sends source blocks first from now on.
     pub(crate) fn send_sources(&self) {
         self.state.lock().unwrap().is_systematic = true;
     }
 
-    /// From now on segments are coded so.
+    /// Codes segments like this from now on.
     pub(crate) fn code_with(&self, codec: Codec) {
         self.state.lock().unwrap().codec = codec;
     }
 
-    /// From now on METAs have trees.
+    /// Adds trees to METAs from now on.
     pub(crate) fn give_trees(&self) {
         self.state.lock().unwrap().gives_trees = true;
     }
 
-    /// From now on nothing of this generation or a later one is sent, until `None` is said. Whoever asks for it waits, with all that it says later.
+    /// Sends nothing of this generation or later ones, until called with `None`. A connection that
+    /// requests them waits, with all its later messages.
     pub(crate) fn hold_from(&self, generation: Option<u32>) {
         self.state.lock().unwrap().held_from = generation;
     }
 
-    /// Rests so long behind each block: a slow path.
+    /// Pauses this long after each block, like a slow path.
     pub(crate) fn rest(&self, time: std::time::Duration) {
         self.state.lock().unwrap().rest = time;
     }
 
-    /// So many blocks of this generation will be wrong.
+    /// Makes this many blocks of the generation wrong.
     pub(crate) fn spoil_generation(&self, generation: u32, blocks: u32) {
         self.state.lock().unwrap().spoiled = Some((generation, blocks));
     }
@@ -285,7 +286,7 @@ impl Script {
         self.state.lock().unwrap().faults.insert(fault, times);
     }
 
-    /// Sends each connection so many blocks, and then no more.
+    /// Sends each connection this many blocks, and no more.
     pub(crate) fn ration(&self, blocks: u32) {
         self.state.lock().unwrap().blocks_max = Some(blocks);
     }
@@ -300,7 +301,7 @@ impl State {
         Shape::new(length as u64, BLOCK_BYTES, N_MAX).unwrap().coded_with(self.codec).unwrap()
     }
 
-    /// Whether to do this wrong now.
+    /// Whether to apply this fault now.
     fn take(&mut self, fault: Fault) -> bool {
         let left = self.faults.entry(fault).or_default();
         let due = *left > 0;
@@ -308,7 +309,7 @@ impl State {
         due
     }
 
-    /// Whether a block of this generation is to be wrong.
+    /// Whether the next block of this generation is to be wrong.
     fn takes_wrong(&mut self, index: u32) -> bool {
         if let Some((spoiled, left)) = &mut self.spoiled
             && *spoiled == index
@@ -432,7 +433,7 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
             match message {
                 Message::Get(get) => {
                     let (message, whole) = state.lock().unwrap().answer(&get);
-                    // The stream may come before META.
+                    // The stream may arrive before META.
                     if let Some(whole) = whole {
                         let mut stream = connection.open_uni().await?;
                         let mut head = Vec::new();
@@ -577,9 +578,9 @@ async fn send_blocks(
         if let Vector::Source(index) = vector {
             record.truncate(header + generation.block_length(index));
         }
-        // The lowest bit of a word over the prime field, too: what comes of it is no malformed block.
+        // Over the prime field the lowest bit of a word, so that the block stays well-formed.
         record[header + 31] ^= u8::from(state.lock().unwrap().takes_wrong(generation.index));
-        // The client may have refused the stream: it has enough.
+        // The client may have stopped the stream because it has enough.
         if open.stream.write_all(&record).await.is_err() {
             break;
         }

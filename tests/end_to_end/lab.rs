@@ -1,4 +1,5 @@
-//! Two namespaces, or the loopback of this host, the programs in them, and the questions that tests ask of them.
+//! Two namespaces or this host's loopback, the programs in them, and the queries of tests about
+//! them.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::media::Frames;
 use crate::program::program;
 
-/// Says what a test with namespaces lacks, which fails it if everything was to run.
+/// Prints what a test with namespaces lacks, and fails it if every test must run.
 pub(crate) fn missing(tools: &[&str]) -> bool {
     let mut lacking = missing_programs(tools);
     if lacking.is_empty() && !namespaces_work() {
@@ -22,7 +23,7 @@ pub(crate) fn missing(tools: &[&str]) -> bool {
     is_skipped(&lacking)
 }
 
-/// The same for a test on the loopback of this host.
+/// The same for a test on this host's loopback.
 pub(crate) fn missing_on_loopback(tools: &[&str]) -> bool {
     is_skipped(&missing_programs(tools))
 }
@@ -69,8 +70,8 @@ impl Route {
     }
 }
 
-/// A server's side and a viewer's side with a lossy path between them, or both on the loopback of this host. Everything in it ends
-/// with it.
+/// A server's and a viewer's side with a lossy path between them, or both on this host's loopback.
+/// Dropping it ends everything in it.
 pub(crate) struct Lab {
     directory: tempfile::TempDir,
     server_side: Side,
@@ -93,11 +94,11 @@ const SERVER: &str = "10.77.0.1";
 const VIEWER: &str = "10.77.0.2";
 const ORIGIN: u16 = 8080;
 
-/// How long a program may take to say that it is ready.
+/// The time for a program to become ready.
 const START: Duration = Duration::from_secs(60);
 
 impl Lab {
-    /// A path that drops this share of UDP packets each way.
+    /// A path that loses this share of UDP packets in each direction.
     pub(crate) fn new(loss_percent: u32) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -115,7 +116,8 @@ impl Lab {
         Self::between(server_side, viewer_side, at)
     }
 
-    /// Without namespaces, loss or an origin that is a program: what any host can run, on ports that the system chooses.
+    /// Without namespaces, losses or an origin program: runs on any host, on ports that the system
+    /// chooses.
     pub(crate) fn on_loopback() -> Self {
         let free = |bound: std::io::Result<SocketAddr>| bound.expect("a free port");
         let stream = || free(TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
@@ -130,13 +132,13 @@ impl Lab {
     fn between(server_side: Side, viewer_side: Side, at: Addresses) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(directory.path().join("media")).expect("a directory for media");
-        // nginx gives up root and must still read it.
+        // nginx drops root privileges and must still be able to read it.
         run("chmod", &["-R", "a+rX", &directory.path().to_string_lossy()]).expect("chmod");
         Self { directory, server_side, viewer_side, at, nginx: None, server: None, gateway: None, fingerprint: String::new() }
     }
 
     pub(crate) fn media(&self) -> &Path {
-        // Kept as a path that lives as long as the lab.
+        // Leaked, for a path that lives as long as the lab.
         Box::leak(self.path("media").into_boxed_path())
     }
 
@@ -174,12 +176,12 @@ impl Lab {
         self.start_server_with(&format!("{}{source}", route.shape()));
     }
 
-    /// With these keys of the stream; all others but addresses have their defaults.
+    /// With these keys of the stream; all others except addresses keep their defaults.
     pub(crate) fn start_server_with(&mut self, stream: &str) {
         self.start_server_admitting("", stream);
     }
 
-    /// The same with these keys of the admission besides.
+    /// The same, also with these keys of the section `admission`.
     pub(crate) fn start_server_admitting(&mut self, admission: &str, stream: &str) {
         let Addresses { server, metrics, .. } = self.at;
         let configuration = format!(
@@ -217,22 +219,22 @@ impl Lab {
         self.server_side.frames(&format!("http://127.0.0.1:{ORIGIN}/index.m3u8"), seconds)
     }
 
-    /// Decodes the stream as a player at the gateway sees it.
+    /// Decodes the stream as a player gets it from the gateway.
     pub(crate) fn frames_at_gateway(&self, seconds: Option<u64>) -> Frames {
         self.viewer_side.frames(&self.playlist(), seconds)
     }
 
-    /// Decodes the stream as it lies in the directory.
+    /// Decodes the stream in the directory.
     pub(crate) fn frames_in_directory(&self) -> Frames {
         self.server_side.frames(&self.media().join("index.m3u8").to_string_lossy(), None)
     }
 
-    /// Decodes what the live encoder has kept of everything it made.
+    /// Decodes the live encoder's archive of all its output.
     pub(crate) fn frames_of_archive(&self) -> Frames {
         self.viewer_side.frames(&self.path("archive.mkv").to_string_lossy(), None)
     }
 
-    /// Fetches one file with `ncpeer fetch` and compares it with the file.
+    /// Fetches a file with `ncpeer fetch`, and compares it with the original.
     pub(crate) fn fetch_and_compare(&self, name: &str) {
         let mut command = self.viewer_side.command(program("ncpeer"));
         command.args(["fetch", &self.url(), &format!("/live/{name}"), "--fingerprint", &self.fingerprint, "-o", "-"]);
@@ -242,8 +244,8 @@ impl Lab {
         assert!(output.stdout == expected, "{name} arrives byte for byte");
     }
 
-    /// Begins to fetch one file with `ncpeer fetch`, and returns when blocks are on their way: the
-    /// program, and where the copy will be.
+    /// Starts `ncpeer fetch` of a file, and returns once blocks are on their way: the program, and
+    /// the path of the copy.
     pub(crate) fn start_fetch(&self, name: &str) -> (Process, PathBuf) {
         let (copy, before) = (self.path(&format!("copy of {name}")), self.sent_blocks());
         let mut command = self.viewer_side.command(program("ncpeer"));
@@ -258,18 +260,18 @@ impl Lab {
         (fetch, copy)
     }
 
-    /// How often nginx was asked for a file.
+    /// How often a file was requested from nginx.
     pub(crate) fn origin_fetches(&self, name: &str) -> usize {
         let log = std::fs::read_to_string(self.path("access.log")).expect("nginx keeps a log");
         log.lines().filter(|line| line.contains(&format!("GET /{name} ")) && line.contains(" 200 ")).count()
     }
 
-    /// What the server shows at `/metrics`.
+    /// The server's metrics page.
     fn metrics(&self) -> String {
         self.server_side.page(&format!("http://{}/metrics", self.at.metrics)).expect("metrics are shown")
     }
 
-    /// Blocks that the server has sent, to whomever and in whatever way.
+    /// Blocks that the server has sent, to any peer by any route.
     fn sent_blocks(&self) -> f64 {
         let metrics = self.metrics();
         let name = "ncserverd_session_sent_blocks_total{";
@@ -286,7 +288,8 @@ impl Lab {
         series.filter(|(_, bytes)| *bytes > 0.0).collect()
     }
 
-    /// Where blocks are lost and are not sent again by QUIC, coding must have repaired it.
+    /// Blocks used the expected route; if datagrams are lost, QUIC does not resend them, so coding
+    /// must have repaired the loss.
     pub(crate) fn assert_repaired(&self, route: Route, loss_percent: u32) {
         let metrics = self.metrics();
         let sent =
@@ -302,7 +305,7 @@ impl Lab {
         }
     }
 
-    /// Plays at the pace of the clock and watches the player's.
+    /// Plays in real time and records the player's clock.
     pub(crate) fn play(&self, seconds: u64) -> Clock {
         let mut command = self.viewer_side.command("ffmpeg");
         command.args([
@@ -333,7 +336,7 @@ impl Lab {
         clock
     }
 
-    /// The histogram of the time from a file's close to its first coded block.
+    /// The histogram of the time from closing a file to its first coded block.
     pub(crate) fn first_block_latency(&self) -> Latency {
         let metrics = self.metrics();
         let name = "ncserverd_session_first_block_seconds";
@@ -352,14 +355,14 @@ impl Lab {
     }
 }
 
-/// What the player's clock did.
+/// How the player's clock advanced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     pub(crate) seconds: f64,
     pub(crate) longest_stop: Duration,
 }
 
-/// A histogram as Prometheus shows it: how many were at most so long.
+/// A Prometheus histogram: the count of values up to each bound.
 #[derive(Debug)]
 pub(crate) struct Latency {
     pub(crate) count: f64,
@@ -409,7 +412,7 @@ impl Side {
         ip(&["link", "set", "lo", "up"]);
         ip(&["addr", "add", &format!("{address}/24"), "dev", "veth0"]);
         ip(&["link", "set", "veth0", "up"]);
-        // Or several datagrams cross as one packet, and are lost as one.
+        // Otherwise several datagrams pass as one packet, and are lost together.
         ip(&["link", "set", "veth0", "gso_max_segs", "1"]);
         if loss_percent > 0 {
             let rules = [
@@ -468,7 +471,7 @@ impl Drop for Side {
     }
 }
 
-/// A running program and what it has said. Killed when dropped.
+/// A running program and its output. Killed when dropped.
 pub(crate) struct Process {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
@@ -489,7 +492,7 @@ impl Process {
         Self { child, said }
     }
 
-    /// Waits until the program says a line with this text.
+    /// Waits for a line with this text.
     fn await_line(&self, text: &str, patience: Duration) -> String {
         let deadline = Instant::now() + patience;
         loop {

@@ -1,9 +1,11 @@
-//! The whole path with real programs: ffmpeg makes a stream, nginx serves it or a directory holds it, `ncserverd` publishes it,
-//! `ncpeer gateway` fetches it over a lossy path, and ffmpeg plays it. What is played must be what was made, frame for frame.
+//! The whole path with real programs: ffmpeg makes a stream, nginx or a directory holds it,
+//! `ncserverd` publishes it, `ncpeer gateway` fetches it over a lossy path, and ffmpeg plays it.
+//! What is played must equal what was made, frame by frame.
 //!
-//! Each test but one has two network namespaces of its own, joined by a veth pair, with random loss each way by nftables. Without
-//! root, `ip`, `nft`, `ffmpeg` or `nginx` a test says what it lacks and passes; with `NCTEST_REQUIRE_ALL=1` that is a failure. The
-//! exception is for hosts that have little, such as one with a GPU that got these tests as an archive.
+//! Each test but one has two network namespaces of its own, joined by a veth pair; nftables drops
+//! random packets in both directions. Without root, `ip`, `nft`, `ffmpeg` or `nginx` a test prints
+//! what it lacks and passes, or fails with `NCTEST_REQUIRE_ALL=1`. The exception is for hosts
+//! without these tools, such as one with a GPU that got these tests as an archive.
 
 mod lab;
 mod media;
@@ -77,7 +79,8 @@ fn vod_fmp4_over_datagrams_with_20_percent_loss() {
     vod(Container::Fmp4, 20, Route::Datagrams);
 }
 
-/// Plays a live stream for a minute; from the first frame in common on, every frame of the source must have been played, in order.
+/// Plays a live stream for a minute; after the first common frame, every source frame must have
+/// been played, in order.
 fn live(container: Container, loss_percent: u32, route: Route) -> (Frames, Frames) {
     let mut lab = Lab::new(loss_percent);
     let mut encoder = media::start_live(lab.media(), container, LIVE_SECONDS + 25);
@@ -86,7 +89,7 @@ fn live(container: Container, loss_percent: u32, route: Route) -> (Frames, Frame
     lab.start_server(route, &lab.origin_stream());
     lab.start_gateway();
     let played = lab.frames_at_gateway(Some(LIVE_SECONDS));
-    // The archive is whole when the encoder has ended.
+    // The archive is complete when the encoder has ended.
     encoder.wait(Duration::from_secs(60));
     let source = lab.frames_of_archive();
     (source, played)
@@ -104,14 +107,14 @@ fn live_streams_are_played_whole() {
         (Container::Ts, 5, Route::Datagrams),
         (Container::Fmp4, 20, Route::Datagrams),
     ];
-    // Side by side: each waits for the clock most of the time.
+    // In parallel, because each test mostly waits.
     std::thread::scope(|scope| {
         let running: Vec<_> = cases.into_iter().map(|case| (case, scope.spawn(move || live(case.0, case.1, case.2)))).collect();
         for (case, thread) in running {
             let (source, played) = thread.join().expect("the live run ends");
             let contiguous = source.contiguous(&played);
             println!("live {case:?}: {contiguous:?}");
-            // However much is lost, the player must get somewhere.
+            // However high the loss, the player must make progress.
             let frames = played.video_frames();
             assert!(frames >= u64::from(media::LIVE_RATE) * LIVE_SECONDS / 4, "{case:?}: {frames} frames are played");
             if case.1 <= 5 {
@@ -143,7 +146,8 @@ fn twenty_peers_cost_the_origin_one_fetch_a_segment() {
     }
 }
 
-/// A live encoder writes into a watched directory, with and without temporary files; the player's clock must not stop.
+/// A live encoder writes to a watched directory, with and without temporary files; the player's
+/// clock must not stop.
 fn watched(in_place: bool) {
     let mut lab = Lab::new(0);
     lab.start_server(Route::Streams, &lab.directory_stream());
@@ -181,8 +185,8 @@ fn a_server_that_is_told_to_stop_lets_its_peers_finish() {
     let noise = noise(3_000_000);
     std::fs::write(lab.media().join("noise.bin"), &noise).expect("a file is written");
     lab.start_nginx();
-    // Slow enough for seconds of it to be left when the server is told to stop, and all in one
-    // generation: requests for further ones are refused then.
+    // Slow enough for seconds of it to remain when the server is told to stop, and all in one
+    // generation, because requests for others are refused then.
     let stream = format!("block_bytes = 16384\nn_max = 256\ngenerations_min = 1\n{}", lab.origin_stream());
     lab.start_server_admitting("address_bytes_per_second = \"500KB\"\n", &stream);
     lab.start_gateway();
@@ -198,13 +202,14 @@ fn a_server_that_is_told_to_stop_lets_its_peers_finish() {
     assert!(std::fs::read(copy).expect("a copy") == noise, "byte for byte");
 }
 
-/// Bytes without a pattern that could hide a mistake.
+/// Bytes without a pattern that could hide an error.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-/// A server with the shipped defaults, on this host without namespaces: the whole stream is played, a large file arrives whole, and one
-/// kernel of one back end has coded all of it. Where there is a GPU that is the GPU's.
+/// A server with default settings, on this host without namespaces: the whole stream is played, a
+/// large file arrives complete, and one kernel of one back end has coded all of it; the GPU's if
+/// there is one.
 #[test]
 fn a_server_with_defaults_codes_everything_in_one_place() {
     if missing_on_loopback(&["ffmpeg"]) {

@@ -1,4 +1,4 @@
-//! Streams made by ffmpeg from its own test sources, and the comparison of what was played with what was made.
+//! Streams that ffmpeg makes from its test sources, and the comparison of played frames with them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn ffmpeg(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Noise beside moving pictures: no two frames are alike, so a frame's hash says which it is.
+/// Noise next to moving pictures: all frames differ, so a frame's hash identifies it.
 fn sources(rate: u32) -> Vec<String> {
     let video = format!("testsrc2=size=320x180:rate={rate}");
     ["-f", "lavfi", "-i", &video, "-f", "lavfi", "-i", "anoisesrc=sample_rate=44100:seed=1:amplitude=0.2"]
@@ -39,7 +39,8 @@ fn sources(rate: u32) -> Vec<String> {
         .to_vec()
 }
 
-/// Without perceptual noise substitution, which makes a decoder that joins in the middle draw other noise.
+/// Without perceptual noise substitution, which would give a decoder that starts in the middle
+/// different noise.
 fn codecs(gop: u32) -> Vec<String> {
     let gop = gop.to_string();
     let options = [
@@ -84,7 +85,7 @@ pub(crate) fn make_vod(directory: &Path, container: Container) {
     assert!(status.success(), "ffmpeg makes the clip");
 }
 
-/// A stream of one-second segments with a window of twelve, beside an archive of everything.
+/// A stream of one-second segments with a window of twelve, and an archive of everything.
 pub(crate) fn start_live(directory: &Path, container: Container, seconds: u64) -> Process {
     let hls = match container {
         Container::Ts => {
@@ -111,7 +112,8 @@ pub(crate) fn start_live(directory: &Path, container: Container, seconds: u64) -
     Process::start(command.arg(outputs).stdin(Stdio::null()))
 }
 
-/// The same into a directory that `ncserverd` watches, with two-second segments; `in_place` writes every file under its final name.
+/// The same in a directory that `ncserverd` watches, with two-second segments; with `in_place`
+/// every file is written under its final name.
 pub(crate) fn start_live_directory(directory: &Path, in_place: bool, seconds: u64) -> Process {
     let flags = if in_place { "delete_segments+independent_segments" } else { "delete_segments+independent_segments+temp_file" };
     let mut command = ffmpeg(directory, &["-re"]);
@@ -122,7 +124,7 @@ pub(crate) fn start_live_directory(directory: &Path, in_place: bool, seconds: u6
     Process::start(command.arg("index.m3u8").stdin(Stdio::null()))
 }
 
-/// Waits until the playlist names that many segments.
+/// Waits until the playlist lists this many segments.
 pub(crate) fn await_segments(directory: &Path, count: usize) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while segments_named(directory) < count {
@@ -147,13 +149,13 @@ pub(crate) fn segments(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The hashes of decoded frames, by stream of the file.
+/// Hashes of decoded frames, for each stream in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Frames {
     streams: BTreeMap<u32, Vec<String>>,
 }
 
-/// What was played, as a piece of the source.
+/// The played frames as a contiguous part of the source.
 #[derive(Debug)]
 #[allow(dead_code, reason = "shown in the test's output")]
 pub(crate) struct Contiguous {
@@ -162,7 +164,7 @@ pub(crate) struct Contiguous {
 }
 
 impl Frames {
-    /// Reads the output of ffmpeg's `framemd5`: stream, dts, pts, duration, size, hash.
+    /// Parses the output of ffmpeg's `framemd5`: stream, dts, pts, duration, size, hash.
     pub(crate) fn parse(text: &str) -> Self {
         let mut streams: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -177,7 +179,7 @@ impl Frames {
         self.streams.values().map(Vec::len).sum()
     }
 
-    /// Frames of the first stream, which is the video.
+    /// Frames of the first stream, the video.
     pub(crate) fn video_frames(&self) -> u64 {
         self.streams.get(&0).map_or(0, Vec::len) as u64
     }
@@ -192,12 +194,13 @@ impl Frames {
         }
     }
 
-    /// Where the played frames lie in the source: after the first frame in common none may be missing or wrong. A decoder that joins in
-    /// the middle may make its very first audio frames differently, so that the first in common need not be the first played.
+    /// Finds the played frames in the source: after the first common frame none may be missing or
+    /// wrong. A decoder that starts in the middle may decode its very first audio frames
+    /// differently, so the first common frame need not be the first played one.
     pub(crate) fn contiguous(&self, played: &Self) -> Result<Contiguous, String> {
         let mut skipped_frames = 0;
         for (stream, frames) in &played.streams {
-            // The last frame is cut where the player was told to end.
+            // The last frame is cut where the player had to stop.
             let frames = frames.split_last().map_or(&[][..], |(_, whole)| whole);
             let source = self.streams.get(stream).ok_or_else(|| format!("stream {stream} is not in the source"))?;
             let places =

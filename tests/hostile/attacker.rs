@@ -1,4 +1,4 @@
-//! A connection that says whatever it likes.
+//! A connection that sends arbitrary bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::net::UdpSocket;
 
 use crate::ground::{Ground, PATIENCE};
 
-/// A number as QUIC writes it.
+/// A number in QUIC's encoding.
 pub(crate) fn varint(value: u64) -> Vec<u8> {
     let (length, prefix) = match value {
         0..=0x3f => (1, 0),
@@ -30,7 +30,7 @@ pub(crate) fn varint(value: u64) -> Vec<u8> {
     (value | prefix << (8 * length - 2)).to_be_bytes()[8 - length..].to_vec()
 }
 
-/// The largest number that can be written.
+/// The largest number that can be encoded.
 pub(crate) const HUGE: u64 = (1 << 62) - 1;
 
 /// A frame of any type with any body.
@@ -38,7 +38,7 @@ pub(crate) fn frame(kind: u64, body: &[u8]) -> Vec<u8> {
     [&varint(kind)[..], &varint(body.len() as u64), body].concat()
 }
 
-/// A connection past its handshake, and its control stream.
+/// A connection after its handshake, and its control stream.
 pub(crate) struct Attacker {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
@@ -51,13 +51,13 @@ pub(crate) struct Attacker {
 /// How an attacker receives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Bytes of a stream that it does not read.
+    /// Bytes that it accepts on a stream without reading.
     pub(crate) stream: u32,
     /// Streams that the other side may open.
     pub(crate) streams: u32,
 }
 
-/// As a client does.
+/// The values of a client.
 pub(crate) const OPEN: Window = Window { stream: 1 << 20, streams: 512 };
 
 pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> Result<(Endpoint, Connection), ConnectionError> {
@@ -75,17 +75,18 @@ async fn dial_from(
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(VarInt::from_u32(window.stream));
     transport.max_concurrent_uni_streams(VarInt::from_u32(window.streams));
-    // It stays, whatever it does not say.
+    // Keeps the connection alive while it sends nothing.
     transport.keep_alive_interval(Some(Duration::from_secs(1)));
     config.transport_config(Arc::new(transport));
     let connection = endpoint.connect_with(config, server, "localhost").unwrap().await?;
     Ok((endpoint, connection))
 }
 
-/// Between a peer and a server: from some moment on the server hears nothing of the peer, which hears everything still.
+/// Between a peer and a server: from some moment on the server gets nothing from the peer, which
+/// still receives everything.
 pub(crate) struct Gag {
     pub(crate) address: SocketAddr,
-    /// Bytes that the peer may still hear until then.
+    /// Bytes that the peer may receive until then.
     left: Arc<AtomicUsize>,
 }
 
@@ -118,18 +119,18 @@ impl Gag {
         Self { address, left }
     }
 
-    /// Nothing of the peer gets through any more once it has heard so many bytes.
+    /// Blocks the peer's packets once it has received this many bytes.
     pub(crate) fn after(&self, bytes: usize) {
         self.left.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether nothing gets through any more.
+    /// Whether the peer's packets are blocked.
     pub(crate) fn is_shut(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }
 }
 
-/// A client that remembers tickets, and sends early what they allow to be sent early.
+/// A client that keeps TLS tickets and sends early data if they allow it.
 pub(crate) fn early(protocol: &[u8]) -> quinn::ClientConfig {
     let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
@@ -139,7 +140,7 @@ pub(crate) fn early(protocol: &[u8]) -> quinn::ClientConfig {
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
 }
 
-/// Believes whoever answers.
+/// Trusts any certificate.
 #[derive(Debug)]
 struct Gullible;
 
@@ -179,12 +180,12 @@ impl ServerCertVerifier for Gullible {
 }
 
 impl Attacker {
-    /// Connects, and says nothing.
+    /// Connects, and sends nothing.
     pub(crate) async fn silent(ground: &Ground) -> Self {
         Self::with(Ipv4Addr::LOCALHOST, ground.address, &ground.trust, OPEN).await
     }
 
-    /// Connects, and exchanges HELLO.
+    /// Connects and exchanges HELLOs.
     pub(crate) async fn greeted(ground: &Ground) -> Self {
         Self::greeted_with(ground.address, &ground.trust, OPEN).await
     }
@@ -210,7 +211,7 @@ impl Attacker {
         Self { connection, endpoint, send, receive, reader: Reader::new(), next: 0 }
     }
 
-    /// Says bytes. What a server that has closed does not take is noticed where it is listened to.
+    /// Sends bytes. If the server has closed, reading notices.
     pub(crate) async fn say_bytes(&mut self, bytes: &[u8]) {
         let _ = self.send.write_all(bytes).await;
     }
@@ -219,22 +220,22 @@ impl Attacker {
         self.say_bytes(&message.to_frame()).await;
     }
 
-    /// Ends what it says.
+    /// Ends the control stream.
     pub(crate) fn fall_silent(&mut self) {
         let _ = self.send.finish();
     }
 
-    /// Takes no answers.
+    /// Stops reading answers.
     pub(crate) fn refuse_answers(&mut self) {
         self.receive.stop(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
     }
 
-    /// Breaks off what it says.
+    /// Resets the control stream.
     pub(crate) fn reset(&mut self) {
         self.send.reset(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
     }
 
-    /// Says the same without end, for so long; how many bytes of it were taken.
+    /// Sends the same bytes repeatedly for this time; returns how many were accepted.
     pub(crate) async fn repeat(&mut self, bytes: &[u8], time: Duration) -> usize {
         let (end, mut taken) = (tokio::time::Instant::now() + time, 0);
         while let Ok(Ok(written)) = tokio::time::timeout_at(end, self.send.write(&bytes[taken % bytes.len()..])).await {
@@ -282,13 +283,13 @@ impl Attacker {
         }
     }
 
-    /// How long it takes until the connection is closed, and with which code.
+    /// The code that the connection is closed with, and the time until then.
     pub(crate) async fn close_code_within(&self, from: Instant) -> (CloseCode, Duration) {
         let code = self.close_code().await;
         (code, from.elapsed())
     }
 
-    /// The socket, for whoever connects a second time.
+    /// The socket, for a second connection.
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -298,7 +299,7 @@ pub(crate) fn get(request: u64, path: &str) -> Message {
     Message::Get(Get { request, path: path.to_owned(), offset: 0, length: None })
 }
 
-/// A request for coded blocks of one generation, on a stream.
+/// A request for coded blocks of a generation, on a stream.
 pub(crate) fn request(alias: u16, segment: SegmentId, generation: u32, credit: u32) -> Request {
     let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
     Request { alias, segment, generation, deadline_ms: 3_600_000, credit, accept, ranges: Vec::new(), meant: Meant::LastNamed }

@@ -1,4 +1,4 @@
-//! Attacks on an origin's streams by those who ask for much: many names of one playlist, and many segments at once.
+//! Attacks on an origin's streams by demand: many names of one playlist, and many segments at once.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -17,9 +17,9 @@ use crate::ground::{PATIENCE, Program, Turn, bytes, connect, read, turn};
 use crate::origin::{Fault, Origin};
 use crate::program::program;
 
-/// The longest that an honest viewer may wait for anything: a stall is 10 s and more.
+/// The longest acceptable wait of an honest viewer; stalls are at least 10 s.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Segments of the playlist, which slides.
+/// Segments of the sliding playlist.
 const WINDOW: usize = 3000;
 pub(crate) const SEGMENT_BYTES: usize = 60_000;
 const ATTACK: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ impl Stage {
     }
 }
 
-/// How long somebody waited for what was asked for.
+/// Waiting times for answers.
 #[derive(Debug, Default)]
 struct Waits {
     answered: Vec<Duration>,
@@ -79,7 +79,7 @@ impl Waits {
         got.ok()
     }
 
-    /// Says how it went, and that it went well.
+    /// Prints the results, and checks them.
     fn judge(mut self, what: &str) {
         self.answered.sort();
         let (middle, longest) = (self.answered[self.answered.len() / 2], self.answered[self.answered.len() - 1]);
@@ -94,7 +94,7 @@ fn playlist(first: usize) -> String {
     text
 }
 
-/// Writes a segment a second, and the playlist after it.
+/// Writes three segments and the playlist every second.
 pub(crate) fn encode(origin: Arc<Origin>) -> JoinHandle<()> {
     tokio::spawn(async move {
         for first in 0.. {
@@ -108,13 +108,14 @@ pub(crate) fn encode(origin: Arc<Origin>) -> JoinHandle<()> {
     })
 }
 
-/// The newest segment of the playlist, which is read for it.
+/// The newest segment of the playlist, which is read each time.
 pub(crate) async fn newest(client: &Client) -> Option<String> {
     let text = String::from_utf8(read(client, "/live/live.m3u8").await.ok()?).ok()?;
     Some(format!("/live/{}", text.lines().next_back()?))
 }
 
-/// One address that asks for a playlist by ever more names, to each of which the origin gives the same.
+/// One address requests a playlist under more and more names, for all of which the origin has the
+/// same content.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_names_of_a_playlist_hold_up_nobody() {
     let origin = Arc::new(Origin::start().await);
@@ -138,7 +139,7 @@ async fn many_names_of_a_playlist_hold_up_nobody() {
             }
         }));
     }
-    // Until each name is known: the last of every attacker's comes after its others.
+    // Until each name is known: the last of each attacker's follows its others.
     let begun = Instant::now();
     while [59, 119, 179].iter().any(|name| origin.asked(&format!("/base/live.m3u8?{name}")).is_empty()) {
         assert!(begun.elapsed() < PATIENCE, "the origin is asked for each name");
@@ -163,7 +164,8 @@ async fn many_names_of_a_playlist_hold_up_nobody() {
     encoder.abort();
 }
 
-/// Forty connections of one address that ask for one segment by ever more names, at an origin that takes its time.
+/// Forty connections of one address request one segment under more and more names, from a slow
+/// origin.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_fetches_hold_up_nobody() {
     let origin = Origin::start().await;
@@ -186,7 +188,7 @@ async fn many_fetches_hold_up_nobody() {
                 connection.say(&ask(number)).await;
             }
             for number in 30.. {
-                // One more for each that is answered.
+                // One more for each answer.
                 if connection.hear().await.is_err() || is_over.load(Ordering::Relaxed) {
                     return;
                 }
@@ -194,7 +196,7 @@ async fn many_fetches_hold_up_nobody() {
             }
         }));
     }
-    // Until the queue is as long as it gets.
+    // Until the queue has reached its full length.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut segments = Waits::default();
     let begun = Instant::now();

@@ -1,9 +1,10 @@
-//! Handshakes that nobody begins: first packets of clients with addresses that are not theirs.
+//! A flood of first handshake packets with spoofed source addresses.
 //!
-//! Two network namespaces, a server's and everybody else's. The server answers to all addresses by the way of the other
-//! namespace, which has none of them and drops what comes. In there this program runs once more, as a test that is ignored
-//! otherwise: it sends the packets, which QUIC has made beforehand and which differ in their connection ids, keys and addresses, and is an
-//! honest viewer besides.
+//! Two network namespaces, one for the server and one for all others. The server reaches every
+//! address through the other namespace, which has none of them and drops the packets. A second run
+//! of this program in there, as an otherwise ignored test, sends the packets and is an honest
+//! viewer, too. QUIC has made the packets before; they differ in connection ids, keys and
+//! addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
@@ -20,7 +21,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::ground::{FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, memory, metric, read, turn};
 use crate::program::program;
 
-/// What the server may grow by.
+/// The maximum growth of the server's memory.
 const GROWTH_MAX: ByteSize = ByteSize::mib(64);
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
@@ -28,28 +29,28 @@ const OTHERS: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 4443);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 9443);
 
-/// What tells the second run of this program what to do.
+/// The variable with instructions for the second run of this program.
 const ENVIRONMENT: &str = "NCTEST_FLOOD";
 
-/// How hard, and for how long.
+/// The rate and the duration.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     packets_per_second: u32,
     time: Duration,
     /// Packets that differ in more than their addresses.
     kinds: usize,
-    /// From one file of the viewer to the next.
+    /// The time between two files of the viewer.
     pace: Duration,
 }
 
-/// What two shared cores carry beside a server and a viewer.
+/// A rate that two shared cores can sustain next to a server and a viewer.
 #[test]
 fn spoofed_handshakes_harm_nobody() {
     let plan = Plan { packets_per_second: 8_000, time: Duration::from_secs(3), kinds: 2048, pace: crate::ground::PACE };
     flood(plan);
 }
 
-/// The figure that is recorded in docs/benchmarks.md: `make bench-handshakes`.
+/// The figure in docs/benchmarks.md: `make bench-handshakes`.
 #[test]
 #[ignore = "half a minute, and a machine with nothing else to do"]
 fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {
@@ -57,7 +58,7 @@ fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {
     flood(plan);
 }
 
-/// What runs in the other namespace, started by one of the above.
+/// The part in the other namespace, started by one of the tests above.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "is started by the others"]
 async fn everybody_but_the_server() {
@@ -104,7 +105,7 @@ fn flood(plan: Plan) {
     assert!(["1 passed", "spoofed first packets: "].iter().all(|text| said.contains(text)), "the others did nothing");
 }
 
-/// The flood, and an honest viewer before and during it.
+/// Sends the flood; an honest viewer runs before and during it.
 async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
     let server = peer::Server { host: SERVER.to_string(), port: LISTEN.port(), fingerprint: Some(fingerprint) };
     let config = peer::Config::new(server, Trust::System);
@@ -160,7 +161,8 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
     assert!(growth < GROWTH_MAX, "the server has grown by {growth}");
 }
 
-/// Connects one after the other until then; how many, and how long it took at most until one had a file.
+/// Connects new clients one after the other until `end`; returns their number, and the longest time
+/// until one had a file.
 async fn newcomers(config: peer::Config, end: Instant) -> (u32, Duration) {
     let (mut count, mut slowest) = (0, Duration::ZERO);
     while Instant::now() < end {
@@ -175,7 +177,7 @@ async fn newcomers(config: peer::Config, end: Instant) -> (u32, Duration) {
     (count, slowest)
 }
 
-/// First packets of clients, each of another connection, with room for the headers of IP and UDP.
+/// First packets of different connections, with room for the headers of IP and UDP.
 fn packets(config: &peer::Config, kinds: usize) -> Vec<Vec<u8>> {
     let trust = Trust::Fingerprint(config.servers[0].fingerprint.unwrap());
     let quic = quinn::ClientConfig::new(Arc::new(tls::client_config(&trust, None).unwrap()));
@@ -192,9 +194,10 @@ fn packets(config: &peer::Config, kinds: usize) -> Vec<Vec<u8>> {
     (0..kinds).map(make).collect()
 }
 
-/// Sends them in turn, from addresses at random; how many.
+/// Sends them in turn from random addresses, and returns their number.
 fn send(packets: &[Vec<u8>], plan: Plan) -> u32 {
-    // 255 is a packet with its own header of IP, whose checksum and length the kernel fills in.
+    // With protocol 255 the packet has its own IP header; the kernel fills in its checksum and
+    // length.
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap();
     let to = SocketAddr::from((SERVER, 0)).into();
     let (mut random, begun, mut sent) = (Xoshiro256PlusPlus::seed_from_u64(1), Instant::now(), 0_u32);
@@ -206,7 +209,7 @@ fn send(packets: &[Vec<u8>], plan: Plan) -> u32 {
             let [a, b, c]: [u8; 3] = random.random();
             let (address, port) = (Ipv4Addr::new(11, a, b, c), random.random_range(1024..=u16::MAX));
             write_headers(&mut packet, address, port);
-            // A full queue of the interface drops, as it does on any host.
+            // A full interface queue drops packets, as on any host.
             let _ = socket.send_to(&packet, &to);
             sent += 1;
         }
@@ -215,7 +218,7 @@ fn send(packets: &[Vec<u8>], plan: Plan) -> u32 {
     sent
 }
 
-/// Of IP and of UDP.
+/// Of IP and UDP.
 const HEADERS: usize = 20 + 8;
 
 fn write_headers(packet: &mut [u8], address: Ipv4Addr, port: u16) {
@@ -226,7 +229,7 @@ fn write_headers(packet: &mut [u8], address: Ipv4Addr, port: u16) {
     packet[20..22].copy_from_slice(&port.to_be_bytes());
     packet[22..24].copy_from_slice(&LISTEN.port().to_be_bytes());
     packet[24..26].copy_from_slice(&udp.to_be_bytes());
-    // No checksum: with IPv4 UDP does without.
+    // No checksum, which is optional for UDP over IPv4.
     packet[26..28].copy_from_slice(&[0, 0]);
 }
 

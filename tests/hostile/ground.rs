@@ -1,4 +1,4 @@
-//! The programs under attack, what they hold, and an honest viewer.
+//! The programs under attack, their content, and an honest viewer.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,56 +16,58 @@ use tokio::task::JoinHandle;
 use crate::program::program;
 pub(crate) use crate::running::{PATIENCE, Program, metric};
 
-/// The longest that an honest viewer may wait for a file in the middle of an attack: a stall is 10 s and more.
+/// The longest acceptable wait of an honest viewer for a file during an attack; stalls are at least
+/// 10 s.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Files of the stream `live`, and bytes of each.
+/// The number of files in the stream `live`, and their size.
 pub(crate) const FILES: u8 = 24;
 pub(crate) const FILE_BYTES: usize = 512 << 10;
 
-/// A mutable object that travels whole, and one that travels within its META.
+/// A mutable object that is sent whole, and one that fits in its META.
 pub(crate) const PLAYLIST: &str = "/live/list.m3u8";
 pub(crate) const SMALL: &str = "/live/small.bin";
 
-/// 40 Mbit/s: more than any video, less than all that a server can do.
+/// 40 Mbit/s: more than any video, less than a server's maximum.
 pub(crate) const PACE: Duration = Duration::from_millis(100);
 
 /// One attack at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// While it is held no other attack is under way.
+/// No other attack runs while this is held.
 pub(crate) struct Turn {
     _guard: MutexGuard<'static, ()>,
 }
 
-/// Waits for it.
+/// Waits for the turn.
 pub(crate) fn turn() -> Turn {
     Turn { _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
 impl Program {
-    /// The most memory that it has had so far; `None` once it has ended.
+    /// The process's peak memory so far; `None` once it has ended.
     pub(crate) fn peak(&self) -> Option<ByteSize> {
         memory(self.id(), "VmHWM:")
     }
 }
 
-/// What the kernel counts of a process: `VmRSS:` now, or `VmHWM:` at most so far.
+/// A memory value of a process from the kernel: `VmRSS:` for the current one, `VmHWM:` for the
+/// peak.
 pub(crate) fn memory(process: u32, what: &str) -> Option<ByteSize> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(what))?;
     line.trim().strip_suffix(" kB")?.parse().ok().map(ByteSize::kib)
 }
 
-/// A server with a directory for an origin, that is attacked.
+/// The attacked server, with a directory as its origin.
 pub(crate) struct Ground {
     pub(crate) program: Program,
     pub(crate) address: SocketAddr,
     pub(crate) trust: Trust,
     metrics: SocketAddr,
-    /// What honest viewers bring.
+    /// The token of honest viewers.
     token: Option<String>,
-    /// What it had before the attack.
+    /// Peak memory before the attack.
     before: ByteSize,
     _media: TempDir,
     _state: TempDir,
@@ -83,7 +85,7 @@ pub(crate) fn file(number: u8) -> String {
     format!("/live/{number}.ts")
 }
 
-/// What peers of the stream `live` may ask for.
+/// Writes what peers of the stream `live` may request.
 pub(crate) fn make_media(directory: &Path) {
     for number in 0..FILES {
         std::fs::write(directory.join(format!("{number}.ts")), bytes(number, FILE_BYTES)).expect("room for a file");
@@ -94,12 +96,12 @@ pub(crate) fn make_media(directory: &Path) {
     std::fs::write(directory.join("large.ts"), bytes(LARGE_SEED, LARGE_BYTES)).expect("room for a file");
 }
 
-/// Of several generations, in one part.
+/// Several generations in one part.
 pub(crate) const LARGE_BYTES: usize = 6 << 20;
 pub(crate) const LARGE_SEED: u8 = 101;
 pub(crate) const LARGE: &str = "/live/large.ts";
 
-/// As much as travels within a META.
+/// Small enough to fit in a META.
 pub(crate) const SMALL_BYTES: usize = 4000;
 
 impl Ground {
@@ -107,12 +109,13 @@ impl Ground {
         Self::with(&[]).await
     }
 
-    /// A server with these settings, `section.key=value`. A stream `small` has the same files, if it is among them.
+    /// A server with these settings, `section.key=value`. A stream `small` with the same files is
+    /// added if a setting refers to it.
     pub(crate) async fn with(settings: &[&str]) -> Self {
         Self::admitting(settings, None).await
     }
 
-    /// The same where honest viewers bring a token. One of them has seen everything before the attack begins.
+    /// The same, with a token for honest viewers. One of them reads everything before the attack.
     pub(crate) async fn admitting(settings: &[&str], token: Option<String>) -> Self {
         let turn = turn();
         let (media, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -124,7 +127,8 @@ impl Ground {
         if settings.iter().any(|setting| setting.starts_with("stream.small.")) {
             command.args(["--directory", &format!("small={}", media.path().display())]);
         }
-        // A ring that an attack can fill, no more threads than a test needs, and files that are there at once.
+        // A ring that an attack can fill, no more threads than needed, and files that are available
+        // at once.
         let usual = [
             "telemetry.log_format=json",
             "ring.bytes=16MiB",
@@ -148,7 +152,7 @@ impl Ground {
         ground
     }
 
-    /// Memory that honest use takes is taken before the attack begins.
+    /// Honest use, so that its memory is allocated before the attack.
     async fn warm_up(&mut self) {
         let client = self.client().await;
         for number in 0..FILES {
@@ -170,12 +174,12 @@ impl Ground {
         connect(peer::Config { token, ..peer::Config::new(self.source(), self.trust) }).await
     }
 
-    /// Somebody who streams until asked how it went.
+    /// Starts an honest viewer.
     pub(crate) async fn viewer(&self) -> Viewer {
         Viewer::start(self.client().await, PACE)
     }
 
-    /// How much more memory the server has had since the attack began than ever before.
+    /// The growth of peak memory since the attack began.
     pub(crate) fn growth(&self) -> ByteSize {
         let now = self.program.peak().expect("the server runs");
         ByteSize(now.as_u64().saturating_sub(self.before.as_u64()))
@@ -192,7 +196,7 @@ impl Ground {
     }
 }
 
-/// A client that keeps nothing, so that everything is fetched.
+/// A client without a cache, so that everything is fetched.
 pub(crate) async fn connect(config: peer::Config) -> Client {
     Client::connect(peer::Config { cache: ByteSize(0), ..config }).await.unwrap()
 }
@@ -201,13 +205,13 @@ pub(crate) async fn read(client: &Client, path: &str) -> Result<Vec<u8>, peer::E
     tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
 }
 
-/// Reads one file after the other, as a player does, and checks them.
+/// Reads one file after the other like a player, and checks them.
 pub(crate) struct Viewer {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Seen>,
 }
 
-/// What a viewer has seen.
+/// The results of a viewer.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) files: u32,
@@ -215,7 +219,7 @@ pub(crate) struct Seen {
 }
 
 impl Viewer {
-    /// Begins a file this long after the one before, at the earliest.
+    /// Starts reading; files begin at least `pace` apart.
     pub(crate) fn start(client: Client, pace: Duration) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
@@ -237,9 +241,9 @@ impl Viewer {
         Self { stop, task }
     }
 
-    /// Ends it. It must have got its files all the time, each soon after it was asked for.
+    /// Stops the viewer. It must have got all its files, each soon enough.
     pub(crate) async fn went_on(self) -> Seen {
-        // It ends with the file that it reads: whoever hangs is found out.
+        // It ends after its current file, so a viewer that hangs is detected.
         let _ = self.stop.send(());
         let seen =
             tokio::time::timeout(PATIENCE, self.task).await.expect("the viewer does not hang").expect("the viewer is content");

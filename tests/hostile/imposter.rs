@@ -1,4 +1,4 @@
-//! A server that says whatever it likes.
+//! A server that sends arbitrary messages.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
@@ -18,30 +18,32 @@ use tokio::sync::mpsc;
 use crate::attacker::{HUGE, frame, get, varint};
 use crate::ground::{LARGE_BYTES, LARGE_SEED, PATIENCE, bytes};
 
-/// The large object, and its first generation.
+/// The large object, and the size of its first generation.
 static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| bytes(LARGE_SEED, LARGE_BYTES));
 pub(crate) const SEGMENT_BYTES: usize = BLOCK_BYTES * N as usize;
 
-/// How generations of the streams here are cut, where servers have not been told otherwise.
+/// How the streams here are cut unless servers are configured otherwise.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 pub(crate) const N: u16 = 128;
 
-/// What it does, once it is asked for something.
+/// Its behaviour once something is requested from it.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
-    /// Says this.
+    /// Sends these bytes.
     Says(Vec<u8>),
-    /// Answers each GET with a META that ends like this, behind the path.
+    /// Answers each GET with a META that ends like this after the path.
     Names(Vec<u8>),
-    /// Answers each GET with so many bytes on the object's stream, and with a META of this many before them, if any.
+    /// Answers each GET with this many bytes on an object stream, preceded by a META with this
+    /// length, if any.
     Sends { bytes: usize, named: Option<u64> },
-    /// Sends so many datagrams for nothing.
+    /// Sends this many unrequested datagrams.
     Datagrams(u32),
-    /// Opens so many streams of blocks for nothing.
+    /// Opens this many unrequested streams of blocks.
     Streams(u32),
     /// Opens a stream that begins like this.
     Stream(Vec<u8>),
-    /// Answers each REQUEST with this many blocks more than it has credit, and each credit after it with as many as it says.
+    /// Answers each REQUEST with this many blocks more than its credit, and each later CREDIT with
+    /// as many blocks as it allows.
     Blocks { excess: u32, row: Row },
     /// Answers each GET with a META that ends like this, and each REQUEST with blocks of noise.
     Lies(Vec<u8>),
@@ -49,25 +51,25 @@ pub(crate) enum Act {
     Rejects(Vec<u8>),
     /// Closes the connection with this code and reason.
     Closes(CloseCode, Vec<u8>),
-    /// Asks without end, and does not read what it is answered.
+    /// Sends requests endlessly, and does not read the answers.
     Asks,
-    /// Names one segment wherever it is asked, as part of an object of this length, and sends it; from `other_from` on the object is of another
-    /// version.
+    /// Announces the same segment at every offset, as part of an object of this length, and sends
+    /// it; from `other_from` on, the object has another version.
     Repeats { object_length: Option<u64>, other_from: u64 },
-    /// The same, but what it is asked for it rejects.
+    /// The same, but requests are rejected with these codes.
     RejectsWith(Vec<RefusalCode>),
 }
 
-/// What its blocks are made of. Where nothing else is said their payload is noise.
+/// The rows of its blocks. Their payload is noise unless stated otherwise.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Row {
-    /// One seed.
+    /// Always the same seed.
     Seed,
-    /// Coefficients that are all zero.
+    /// Only zero coefficients.
     Zero,
-    /// Coefficients of a space of two dimensions, with the right payload.
+    /// Coefficients from a space of two dimensions, with the right payload.
     Low,
-    /// Whatever counts on.
+    /// A new seed each time.
     Fresh,
     /// Source blocks, written as explicit vectors.
     Right,
@@ -94,7 +96,7 @@ impl Imposter {
                 tokio::spawn(async move {
                     let Ok(connection) = connecting.await else { return };
                     tokio::select! {
-                        // What it cannot say any more it does not say.
+                        // Messages that can no longer be sent are skipped.
                         _ = converse(&connection, &act, &hears) => {}
                         _ = connection.closed() => {}
                     }
@@ -105,22 +107,22 @@ impl Imposter {
         Self { endpoint, fingerprint: identity.fingerprint(), ends, heard }
     }
 
-    /// As it is written on a command line.
+    /// In the form of the command line.
     pub(crate) fn url(&self) -> String {
         format!("ncs://{}#{}", self.endpoint.local_addr().unwrap(), self.fingerprint)
     }
 
-    /// The next message that it has heard, on any connection.
+    /// The next message received, on any connection.
     pub(crate) async fn hears(&mut self) -> Message {
         tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("a message").expect("a peer")
     }
 
-    /// Whether there is such a message among those that it has heard since it was last asked.
+    /// Whether such a message is among those received since the last call.
     pub(crate) fn has_heard(&mut self, is_such: impl Fn(&Message) -> bool) -> bool {
         std::iter::from_fn(|| self.heard.try_recv().ok()).any(|message| is_such(&message))
     }
 
-    /// The code that a connection to it was closed with first.
+    /// The code of the first connection to it that was closed.
     pub(crate) async fn close_code(&mut self) -> Result<CloseCode, ConnectionError> {
         match tokio::time::timeout(PATIENCE, self.ends.recv()).await.expect("a closed connection").unwrap() {
             ConnectionError::ApplicationClosed(close) => Ok(CloseCode::from_quic(close.error_code.into_inner()).unwrap()),
@@ -194,7 +196,7 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
     Ok(())
 }
 
-/// What it does once it is asked something: by then the peer counts on it.
+/// Acts once something is requested: by then the peer uses it as a source.
 async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Said {
     match act {
         Act::Says(bytes) => send.write_all(bytes).await?,
@@ -207,7 +209,7 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
         Act::Streams(count) => {
             for _ in 0..*count {
                 let mut stream = connection.open_uni().await?;
-                // The other side may have had enough of it by then.
+                // The other side may already have stopped the stream.
                 let _ = stream.write_all(&[&[0x50, 0xff, 0xf0][..], &[7; 5000]].concat()).await;
                 let _ = stream.finish();
             }
@@ -225,13 +227,13 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
     Ok(())
 }
 
-/// A META for a GET, of which the end is given: what comes behind the path.
+/// A META for a GET, with this end after the path.
 fn meta(get: &Get, tail: &[u8]) -> Vec<u8> {
     let path = get.path.as_bytes();
     frame(0x0e, &[&varint(get.request)[..], &varint(path.len() as u64), path, tail].concat())
 }
 
-/// The end of a META of a segment, unchecked.
+/// The end of a META of a segment, with unchecked values.
 pub(crate) fn coded(length: u64, block_bytes: u64, n_max: u64) -> Vec<u8> {
     [&described(length)[..], &[1], &varint(block_bytes), &varint(n_max), &[0]].concat()
 }
@@ -241,13 +243,13 @@ fn stream_of(length: u64) -> Vec<u8> {
     [&described(length)[..], &[2, 0]].concat()
 }
 
-/// Id, offset, length, that of the object, version, age, type.
+/// Id, offset, length, object length, version, age, type.
 fn described(length: u64) -> Vec<u8> {
     let all = if length < HUGE { length + 1 } else { 0 };
     [&[5; 32][..], &[0], &varint(length), &varint(all), &[0; 8], &[0], &[0]].concat()
 }
 
-/// A META of the first generation of the large object, as if it lay where it was asked for.
+/// A META of the large object's first generation, claimed to be at the requested offset.
 fn repeated(get: &Get, object_length: Option<u64>, other_from: u64) -> Message {
     let segment = &OBJECT[..SEGMENT_BYTES];
     let length = SEGMENT_BYTES as u64;
@@ -281,7 +283,7 @@ async fn send_object(connection: &Connection, get: &Get, bytes: usize) -> Said {
     Ok(())
 }
 
-/// What it sends for one request.
+/// The blocks that it sends for a request.
 struct Blocks {
     stream: SendStream,
     row: Row,
@@ -297,7 +299,7 @@ impl Blocks {
             let mut record = vec![0; block::record_header_len(&vector)];
             block::write_record_header(&mut record, &vector);
             record.extend_from_slice(&payload);
-            // A receiver that has had enough stops the stream, which is no fault.
+            // A receiver that has enough stops the stream, which is no error.
             if self.stream.write_all(&record).await.is_err() {
                 return;
             }

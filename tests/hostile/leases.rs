@@ -1,4 +1,4 @@
-//! Peers that would keep segments in the server's memory.
+//! Peers that try to keep segments in the server's memory.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use ncserverd::wire::message::{Message, RequestCode, StopReason};
 use crate::attacker::{Attacker, Window, request};
 use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, bytes, file, read};
 
-/// Room for a third of the files of the ground.
+/// Room for a third of the test files.
 const SMALL: &[&str] = &["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"];
 
-/// Opens a request for one file after the other, with this much credit each; how many were opened.
+/// Opens a request for one file after the other, each with this credit; returns their number.
 async fn open_requests(attacker: &mut Attacker, credit: u32) -> u16 {
     let mut opened = 0;
     for number in 0..FILES {
-        // As many as the store has room for are found.
+        // GETs succeed while the store has room.
         let Ok(meta) = attacker.get(&file(number)).await else { continue };
         attacker.say(&Message::Request(request(opened, meta.id, 0, credit))).await;
         opened += 1;
@@ -24,7 +24,7 @@ async fn open_requests(attacker: &mut Attacker, credit: u32) -> u16 {
     opened
 }
 
-/// Reads a file as soon as there is room for it.
+/// Reads a file, retrying while the store is full.
 async fn read_in_time(client: &Client, number: u8) {
     let end = Instant::now() + PATIENCE;
     let got = loop {
@@ -36,7 +36,7 @@ async fn read_in_time(client: &Client, number: u8) {
     assert!(got.unwrap() == bytes(number, FILE_BYTES), "{number}");
 }
 
-/// Until the answer to a later question has come, what was said before may not have been heard.
+/// Waits for the answer to another question, so that earlier messages have been processed.
 async fn is_heard(attacker: &mut Attacker) {
     assert!(attacker.get("/live/small.bin").await.is_ok());
 }
@@ -44,7 +44,8 @@ async fn is_heard(attacker: &mut Attacker) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_credit_keep_nothing_from_the_others() {
     let ground = Ground::with(SMALL).await;
-    // Files that have just been written are fetched ahead when the server starts, all at once in a store that has no room for all.
+    // Files that have just been written are prefetched when the server starts, all at once into a
+    // store that is too small for all.
     let refused = ground.metric("ncserverd_store_refused_total");
     let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
     for attacker in &mut attackers {
@@ -56,7 +57,8 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
         assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
     }
     assert_eq!(ground.metric("ncserverd_store_refused_total"), refused);
-    // Two thirds of the files are not held at a time: requests for them have ended, though no credit comes for any.
+    // Two thirds of the files cannot be held at a time: their requests have ended, although none
+    // ever gets credit.
     let end = Instant::now() + PATIENCE;
     while ground.metric("ncserverd_session_evicted_requests_total") < f64::from(FILES) {
         assert!(Instant::now() < end, "requests end with their segments");
@@ -65,7 +67,8 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
     assert!(attackers[0].is_served().await, "asking is no offence");
 }
 
-/// Somebody with a slow path asks for blocks long after he was told of a segment, while others of another address only ask what paths are.
+/// A viewer on a slow path requests blocks long after a segment was named to it, while others at
+/// another address only send GETs.
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
     let ground = Ground::with(SMALL).await;
@@ -102,7 +105,7 @@ async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// Playlists and hashes come on streams of their own, which their peer does not read.
+/// Playlists and hashes are sent on their own streams, which the peer does not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_are_not_read_are_given_up() {
     let ground = Ground::with(&["session.stall_timeout=2s"]).await;
@@ -119,7 +122,8 @@ async fn objects_that_are_not_read_are_given_up() {
     assert!(attacker.is_served().await, "and the connection stands");
 }
 
-/// They have credit, and their sessions are not closed for a long time: what they do not read goes all the same.
+/// They have credit, and their sessions are not closed for a long time; still, segments that they
+/// do not read are evicted.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_not_read_give_way() {
     let ground = Ground::with(&[SMALL, &["session.stall_timeout=10m"]].concat()).await;
@@ -157,12 +161,12 @@ async fn a_stream_that_is_not_read_holds_up_no_other() {
     }
     for _ in 0..3 {
         let stream = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
-        // Kept, unread.
+        // Kept open and unread.
         std::mem::forget(stream.expect("the other streams begin, too").unwrap());
     }
 }
 
-/// Each request keeps its stream open for more credit, and a client allows only so many.
+/// Each request keeps its stream open for more credit, and a client allows only a few streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
     let ground = Ground::new().await;
@@ -177,7 +181,7 @@ async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
     let (mut head, mut read) = ([0; 3], 0);
     stream.read_exact(&mut head).await.unwrap();
     let alias = u16::from_be_bytes([head[1], head[2]]);
-    // The write of the other request waits for a stream. This one goes on all the same.
+    // The other request waits for a stream. This one continues.
     attacker.say(&Message::Credit { alias, blocks: 8 }).await;
     while read < 9 * 4096 {
         let chunk = tokio::time::timeout(PATIENCE, stream.read_chunk(usize::MAX, true)).await.expect("its blocks come");

@@ -1,8 +1,9 @@
-//! Hostile peers against the running programs: what they say ends their connection with the right code or is left unread, takes
-//! no more memory than is stated, and others go on meanwhile.
+//! Hostile peers against the running programs: their messages end the connection with the right
+//! code or stay unread, memory stays within stated limits, and other peers are still served.
 //!
-//! One attack a test, and one test at a time: memory and patience are measured. `attacker` is a connection that says whatever it
-//! likes, `imposter` a server that does, `ground` the programs and an honest viewer that streams during all of it, and checks every byte.
+//! One attack per test, and one test at a time, because memory and delays are measured. `attacker`
+//! is a client and `imposter` a server that send arbitrary data; `ground` has the programs and an
+//! honest viewer that streams meanwhile and checks every byte.
 
 mod attacker;
 mod crowd;

@@ -1,4 +1,4 @@
-//! Attacks on a peer by those that it fetches from.
+//! Attacks on a peer by its sources.
 
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::ground::{Ground, LARGE, LARGE_BYTES, LARGE_SEED, PATIENCE, Program, b
 use crate::imposter::{Act, BLOCK_BYTES, Imposter, N, Row, SEGMENT_BYTES, coded};
 use crate::program::program;
 
-/// What a peer takes in all where nobody lies to it: itself, its buffers, and some of an object.
+/// The memory of a peer with honest sources: the program, its buffers, and a part of an object.
 const PLAIN: ByteSize = ByteSize::mib(96);
 
 /// A peer that fetches one object.
@@ -42,7 +42,7 @@ impl Fetch {
         Self { program: Program::start(&mut command), directory, peak: ByteSize(0) }
     }
 
-    /// Watches its memory, until it ends or what is waited for comes.
+    /// Records its peak memory until it ends or `what` completes.
     async fn watch<T>(&mut self, what: impl Future<Output = T>) -> T {
         let mut tick = tokio::time::interval(Duration::from_millis(5));
         let mut what = std::pin::pin!(tokio::time::timeout(PATIENCE, what));
@@ -66,7 +66,7 @@ impl Fetch {
         }
     }
 
-    /// It gets the object whole.
+    /// It gets the complete object.
     async fn succeeds(&mut self) {
         let status = self.end().await;
         assert!(status.success(), "{status}: {}", self.program.said());
@@ -85,7 +85,7 @@ impl Fetch {
     }
 }
 
-/// Lets an imposter alone act on a peer, which closes with this code and keeps to its memory.
+/// A peer with only an imposter closes with this code, and stays within this memory.
 async fn alone(act: Act, code: CloseCode, most: ByteSize) {
     let what = format!("{act:?}");
     let what = what.get(..80).unwrap_or(&what);
@@ -97,19 +97,20 @@ async fn alone(act: Act, code: CloseCode, most: ByteSize) {
     peer.assert_less_than(most);
 }
 
-/// Lets an imposter act on a peer that has an honest server, too.
+/// A peer with an imposter and an honest server.
 async fn beside_an_honest_server(ground: &Ground, act: Act) -> Imposter {
     let imposter = Imposter::start(act);
     let honest = ground.source();
     let honest = format!("ncs://{}:{}#{}", honest.host, honest.port, honest.fingerprint.unwrap());
-    // The imposter is asked first, and the other one when it does not answer: by then the peer draws on both.
+    // The imposter is asked first, and the other when it does not answer; after that the peer uses
+    // both.
     let mut peer = Fetch::start(&[&imposter.url(), &honest]);
     peer.succeeds().await;
     peer.assert_less_than(PLAIN);
     imposter
 }
 
-/// Other sources may be anybody's, and whoever has a token can use it.
+/// Other sources may belong to anyone, who could then use the token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_goes_to_the_first_server_and_to_sources_marked_for_it() {
     let _turn = crate::ground::turn();
@@ -120,7 +121,7 @@ async fn a_token_goes_to_the_first_server_and_to_sources_marked_for_it() {
     let mut shown = Vec::new();
     for source in &mut sources {
         assert!(matches!(source.hears().await, Message::Hello(_)));
-        // What is brought follows HELLO in the same write.
+        // A token follows HELLO in the same write.
         let next = tokio::time::timeout(Duration::from_millis(500), source.hears()).await;
         shown.push(matches!(next, Ok(Message::Auth(Credential::Token(Token(token)))) if token == "secret"));
     }
@@ -149,7 +150,7 @@ async fn a_meta_of_impossible_shape_ends_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_largest_segment_there_may_be_takes_memory_for_what_comes_of_it() {
     let _turn = crate::ground::turn();
-    // A million blocks in a thousand generations, and none of them comes.
+    // A million blocks in a thousand generations, of which none arrives.
     let mut imposter = Imposter::start(Act::Names(coded(64 << 20, 64, 1024)));
     let mut peer = Fetch::start(&[&imposter.url()]);
     peer.watch(async { while !matches!(imposter.hears().await, Message::Request(_)) {} }).await;
@@ -163,7 +164,7 @@ async fn what_a_server_says_out_of_place_ends_the_connection() {
     let _turn = crate::ground::turn();
     let path = [&varint(10)[..], b"/live/0.ts"].concat();
     for says in [
-        // A META that nobody asked for, and answers to what never was.
+        // A META that was not requested, and answers to requests that never existed.
         frame(0x0e, &[&varint(77)[..], &path, &coded(1 << 20, 4096, 128)].concat()),
         frame(0x0a, &[&varint(77)[..], &[8, 0, 0]].concat()),
         frame(0x28, b""),
@@ -178,7 +179,7 @@ async fn what_a_server_says_out_of_place_ends_the_connection() {
     }
 }
 
-/// What is said for nothing by a server is skipped, as by a client.
+/// Messages without effect from a server are skipped, as from a client.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_means_nothing_is_skipped() {
     let ground = Ground::new().await;
@@ -193,7 +194,7 @@ async fn what_means_nothing_is_skipped() {
     };
     let mut says: Vec<u8> = (60_000..65_000).flat_map(nothing).chain(frame(0x21, &[7; 60_000]).repeat(50)).collect();
     beside_an_honest_server(&ground, Act::Says(says.clone())).await;
-    // A question behind all of it is answered: the peer has read everything and stayed.
+    // A GET after all these is answered, so the peer has read everything and stayed connected.
     says.extend(get(7, "/live/0.ts").to_frame());
     let mut imposter = Imposter::start(Act::Says(says));
     let _peer = Fetch::start(&[&imposter.url()]);
@@ -205,9 +206,9 @@ async fn an_object_without_end_ends_the_connection() {
     let _turn = crate::ground::turn();
     let sends = |bytes, named| Act::Sends { bytes, named };
     alone(sends(1 << 30, Some(100_000)), CloseCode::Protocol, PLAIN).await;
-    // Too few bytes are no object either.
+    // Too few bytes are also an error.
     alone(sends(1 << 16, Some(100_000)), CloseCode::Protocol, PLAIN).await;
-    // Before its META an object may be as large as any: 64 MiB, in a buffer that grows by doubling.
+    // Before its META an object may have up to 64 MiB, in a buffer that grows by doubling.
     alone(sends(1 << 30, None), CloseCode::Protocol, ByteSize::mib(256)).await;
     alone(sends(1 << 20, Some(HUGE - 1)), CloseCode::Limit, PLAIN).await;
 }
@@ -217,7 +218,8 @@ async fn blocks_that_nobody_asked_for_end_the_connection_or_are_refused() {
     let ground = Ground::new().await;
     alone(Act::Datagrams(20_000), CloseCode::Flood, PLAIN).await;
     for act in [Act::Datagrams(20_000), Act::Streams(2_000)] {
-        // It acts when it is asked for the path. Where the other one connects sooner, it is not.
+        // It acts when the path is requested from it, which does not happen if the other one
+        // connects first.
         let mut attempts = 0;
         while !beside_an_honest_server(&ground, act.clone()).await.has_heard(|message| matches!(message, Message::Get(_))) {
             attempts += 1;
@@ -242,13 +244,14 @@ async fn a_seed_without_end_ends_the_connection() {
     assert_eq!(imposter.close_code().await, Ok(CloseCode::Flood));
 }
 
-/// Rows of a relay may well be of a small space: nobody is blamed, and the others bring what is missing.
+/// A relay's rows may legitimately span a small space: nobody is blamed, and the others send what
+/// is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_bring_nothing_cost_time_and_no_segment() {
     let ground = Ground::new().await;
     for row in [Row::Zero, Row::Low] {
         let mut imposter = beside_an_honest_server(&ground, Act::Blocks { excess: 0, row }).await;
-        // Left, or closed for the flood of redundant rows.
+        // Abandoned, or closed for the flood of redundant rows.
         let code = imposter.close_code().await;
         assert!(matches!(code, Ok(CloseCode::Done | CloseCode::Flood)), "{row:?}: {code:?}");
     }
@@ -260,7 +263,7 @@ async fn a_server_that_asks_and_does_not_read_is_left() {
     alone(Act::Asks, CloseCode::Flood, PLAIN).await;
 }
 
-/// What is for people is shown on their terminals.
+/// Text for users is shown on their terminals.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reason_does_nothing_to_a_terminal() {
     let _turn = crate::ground::turn();
@@ -274,7 +277,7 @@ async fn a_reason_does_nothing_to_a_terminal() {
     assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said:?}");
 }
 
-/// Whoever has waited in vain is told why.
+/// After a timeout the user is told the cause.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_word_is_what_has_gone_wrong() {
     let _turn = crate::ground::turn();
@@ -297,7 +300,8 @@ async fn the_last_word_is_what_has_gone_wrong() {
     }
 }
 
-/// All blocks of one sender, and every one a lie: the segment is fetched twice, and nothing of it is handed out.
+/// All blocks come from one sender and are wrong: the segment is fetched twice, and nothing of it
+/// is handed out.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_of_lies_is_not_handed_out() {
     let _turn = crate::ground::turn();
@@ -311,12 +315,12 @@ async fn a_segment_of_lies_is_not_handed_out() {
 }
 
 impl Fetch {
-    /// It gives up for a reason that it tells, with this exit code, and leaves nothing behind.
+    /// It gives up with this exit code and reason, and leaves no file.
     async fn fails(&mut self, code: i32, reason: &str) {
         let status = self.end().await;
         let mut said = self.program.said();
         for _ in 0..100 {
-            // Its last words may still be on their way.
+            // Its last output may still be on its way.
             if said.contains(reason) {
                 break;
             }
@@ -328,7 +332,7 @@ impl Fetch {
     }
 }
 
-/// An object of more bytes than any disk has, made of one segment again and again.
+/// An object larger than any disk, made of one segment repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_without_end_is_not_written_to_the_last_free_byte() {
     let _turn = crate::ground::turn();
@@ -336,10 +340,10 @@ async fn an_object_without_end_is_not_written_to_the_last_free_byte() {
     let endless = repeats(Some(1 << 61));
     Fetch::start(&[&endless.url()]).fails(1, "the object has 2.0 EiB, more than the limit of ").await;
     Fetch::with(&[&endless.url()], &["--max-bytes", "4MiB"]).fails(1, "more than the limit of 4.0 MiB (--max-bytes)").await;
-    // Of unknown length: as much is written as was allowed, and taken back.
+    // Of unknown length: the permitted bytes are written, then removed.
     let unknown = repeats(None);
     Fetch::with(&[&unknown.url()], &["--max-bytes", "4MiB"]).fails(1, "at least 4.5 MiB").await;
-    // Without a bound it ends, too.
+    // Without a limit it also ends.
     Fetch::start(&[&unknown.url()]).fails(5, "the object has no length and repeats one segment endlessly").await;
     let mut info = Command::new(program("ncpeer"));
     info.env_clear().args(["info", &endless.url(), LARGE, "--fetch", "--max-bytes", "4MiB"]);
@@ -358,7 +362,7 @@ async fn parts_of_two_versions_make_no_file() {
     Fetch::start(&[&imposter.url()]).fails(5, "the object changed at the origin during the transfer").await;
 }
 
-/// A source that rejects whatever it is asked for is not asked in a loop.
+/// A source that rejects every request is not asked in a loop.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_rejects_without_end_is_asked_now_and_then() {
     let _turn = crate::ground::turn();
@@ -370,11 +374,11 @@ async fn who_rejects_without_end_is_asked_now_and_then() {
     while let Ok(message) = tokio::time::timeout_at(end, imposter.hears()).await {
         requests += u32::from(matches!(message, Message::Request(_)));
     }
-    // After 50, 100, 200, … ms, of each of a few segments of one generation.
+    // After 50, 100, 200, … ms, for each of a few segments of one generation.
     assert!((2..100).contains(&requests), "{requests} requests in two seconds");
 }
 
-/// A server names one address under many names.
+/// A server gives one address to many peers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_does_not_lead_a_peer_to_an_address_that_is_not_public() {
     let _turn = crate::ground::turn();
@@ -398,7 +402,7 @@ async fn a_server_does_not_lead_a_peer_to_an_address_that_is_not_public() {
         packets
     };
     assert_eq!(packets(&[]).await, 0);
-    // Two attempts, each of a few packets.
+    // Two attempts of a few packets each.
     let packets = packets(&["--private-peers"]).await;
     assert!((1..=24).contains(&packets), "{packets} packets");
 }

@@ -1,4 +1,5 @@
-//! How much an honest viewer gets beside each attack. Nothing is asked of speed here: `make bench-attacks` prints a table.
+//! The rate of an honest viewer during each attack. Nothing is checked here: `make bench-attacks`
+//! prints a table.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +14,9 @@ use crate::crowd::{SEGMENT_BYTES, Stage, encode, newest};
 use crate::ground::{FILES, Ground, bytes, file};
 use crate::origin::{Fault, Origin};
 
-/// How long the viewer is watched, without the attack and beside it.
+/// How long the viewer is measured, without the attack and during it.
 const WATCHED: Duration = Duration::from_secs(20);
-/// An object that takes longer does not come.
+/// After this time an object counts as failed.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// What a viewer got in [`WATCHED`].
@@ -28,7 +29,7 @@ struct Got {
 }
 
 impl Got {
-    /// Asks for one object after the other, whose paths are given by their number.
+    /// Reads one object after the other, with the paths for their numbers.
     async fn of(client: &Client, paths: impl AsyncFn(u32) -> Option<String>) -> Self {
         let (mut got, begun) = (Self::default(), Instant::now());
         for number in 0.. {
@@ -57,7 +58,7 @@ impl Got {
     }
 }
 
-/// Whether a task is to go on.
+/// Whether a task is to continue.
 #[derive(Clone, Default)]
 struct Running(Arc<AtomicBool>);
 
@@ -84,12 +85,12 @@ async fn rates_beside_attacks() {
     sizes().await;
 }
 
-/// The path of one of the files, which it goes over again and again.
+/// The path of a file; numbers repeat the files in turn.
 fn any_file(number: u32) -> String {
     file(u8::try_from(number % u32::from(FILES)).expect("a byte"))
 }
 
-/// Two connections that ask for every file without credit, where a third of the files has room.
+/// Two connections request every file without credit, with room for a third of the files.
 async fn leases() {
     let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=4MiB"]).await;
     let client = ground.client().await;
@@ -106,7 +107,7 @@ async fn leases() {
     Got::of(&client, of_files).await.print("leases", "attacked");
 }
 
-/// One address that asks for a playlist by ever more names.
+/// One address requests a playlist under more and more names.
 async fn names() {
     let origin = Arc::new(Origin::start().await);
     let encoder = encode(Arc::clone(&origin));
@@ -135,7 +136,8 @@ async fn names() {
     running.end(tasks).await;
 }
 
-/// Forty connections that ask for one segment by ever more names, at an origin that takes 100 ms.
+/// Forty connections request one segment under more and more names, from an origin that takes 100
+/// ms.
 async fn fetches() {
     let origin = Origin::start().await;
     let slow = || Fault::Slow(Duration::from_millis(100));
@@ -169,7 +171,8 @@ async fn fetches() {
     running.end(tasks).await;
 }
 
-/// 180 peers that want everything of a stream with blocks of 1,088 bytes and read nothing, beside a viewer of blocks of 4,096.
+/// 180 peers request everything of a stream with blocks of 1,088 bytes and read nothing, next to a
+/// viewer of blocks of 4,096.
 async fn sizes() {
     let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
     let client = ground.client().await;

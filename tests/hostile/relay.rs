@@ -1,4 +1,5 @@
-//! The same attacks on a relay, which has the server's front: some, to see that it stands there, too.
+//! Some of the attacks on a relay, which has the same serving side as a server, to show that it
+//! resists, too.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,16 +18,16 @@ use crate::attacker::{Attacker, HUGE, Window, early, frame, request, varint};
 use crate::ground::{FILE_BYTES, FILES, Ground, Program, Viewer, bytes, connect, file, read};
 use crate::program::program;
 
-/// What a relay may grow by while it is attacked.
+/// The maximum growth of a relay during an attack.
 const SOME: ByteSize = ByteSize::mib(48);
 
-/// A server as it is written on a command line.
+/// A server in the form of the command line.
 fn url(ground: &Ground) -> String {
     let source = ground.source();
     format!("ncs://{}:{}#{}", source.host, source.port, source.fingerprint.unwrap())
 }
 
-/// A relay of an honest server, warm.
+/// A relay of an honest server, after honest use.
 struct Relay {
     ground: Ground,
     program: Program,
@@ -105,7 +106,8 @@ async fn receivers_that_do_not_read_keep_nothing_of_a_relay_from_the_others() {
     relay.ground.assert_grown_less_than(SOME);
 }
 
-/// More streams than the server lets one peer subscribe to: it is the relay that subscribes, for all of its peers.
+/// More streams than the server lets one peer subscribe to: the relay itself subscribes, for all
+/// its peers.
 #[tokio::test(flavor = "multi_thread")]
 async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
     let relay = Relay::start().await;
@@ -115,7 +117,7 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
         let mut attacker = relay.attacker(crate::attacker::OPEN).await;
         for request in 0..8 {
             let stream = format!("stream-{number}-{request}");
-            // Not the numbers of its GETs.
+            // Numbers that its GETs do not use.
             attacker.say(&Message::Subscribe(Subscribe { request: 100 + request, stream })).await;
         }
         attackers.push(attacker);
@@ -136,7 +138,8 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
     assert_eq!(relay.ground.metric("ncserverd_session_violations_total"), 0.0);
 }
 
-/// They are not among those that a viewer serves at a time, and one address has few.
+/// Clients without a ticket do not use the places for served viewers, and one address has only a
+/// few.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
     let ground = Ground::new().await;
@@ -164,7 +167,7 @@ async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
         crowd.push(connected);
         assert!(crowd.len() < 32, "one address has few");
     }
-    // As many as are served at a time, and four that may wait for a ticket.
+    // The number of served viewers, and four that may wait for a ticket.
     assert_eq!(crowd.len(), 2 + 4);
     connect(1).await.expect("another address finds room");
     assert!(crowd.iter().all(|(_, connection)| connection.close_reason().is_none()), "while they wait for a ticket");

@@ -1,4 +1,4 @@
-//! Attacks on a server by those that it serves.
+//! Attacks on a server by its clients.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,13 @@ use crate::attacker::{Attacker, Gag, HUGE, OPEN, Window, dial, early, frame, get
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
 use crate::mint::{self, token};
 
-/// What a server may grow by through peers that it closes at once.
+/// The maximum growth of a server by peers that it closes at once.
 const LITTLE: ByteSize = ByteSize::mib(8);
-/// What it may grow by through peers that stay, beside an honest viewer: the ring may fill, and is warm from the beginning.
+/// The maximum growth by peers that stay, next to an honest viewer: the ring may fill, and honest
+/// use came before.
 const SOME: ByteSize = ByteSize::mib(24);
 
-/// And where segments come and go all the time, several at once.
+/// The same while segments constantly come and go, several at once.
 const CHURN: ByteSize = ByteSize::mib(64);
 
 const ATTACK: Duration = Duration::from_millis(1500);
@@ -28,14 +29,14 @@ const REQUEST: u64 = 0x10;
 const CREDIT: u64 = 0x12;
 const RANK: u64 = 0x17;
 
-/// The segment behind a path, once the attacker has asked for it.
+/// The segment at a path, after a GET for it.
 async fn segment(attacker: &mut Attacker, path: &str) -> SegmentId {
     let meta = attacker.get(path).await.unwrap();
     assert!(matches!(meta.delivery, Delivery::Coded(_)), "{meta:?}");
     meta.id
 }
 
-/// A REQUEST's body up to the generation.
+/// The body of a REQUEST up to the generation.
 fn request_head(segment: SegmentId) -> Vec<u8> {
     [&[0, 1][..], segment.as_bytes()].concat()
 }
@@ -193,7 +194,7 @@ async fn huge_numbers_take_no_memory() {
         attacker.say_bytes(&bytes).await;
         assert_eq!(attacker.close_code().await, CloseCode::Protocol, "{what}");
     }
-    // These mean what they say, and cost nothing.
+    // These are valid, and have no effect.
     let mut attacker = Attacker::greeted(&ground).await;
     let far = [&huge[..], &varint(10), b"/live/0.ts", &huge, &huge].concat();
     attacker.say_bytes(&frame(GET, &far)).await;
@@ -222,7 +223,7 @@ async fn more_than_a_peer_may_have_open_ends_its_connection() {
         attacker.say_bytes(&bytes).await;
         assert_eq!(attacker.close_code().await, CloseCode::Limit, "{what}");
     }
-    // Of subscriptions HELLO says nothing: those beyond a number are refused.
+    // HELLO does not limit subscriptions: those beyond a number are refused.
     let mut attacker = Attacker::greeted(&ground).await;
     for request in 0..1000 {
         attacker.say(&Message::Subscribe(Subscribe { request, stream: "live".into() })).await;
@@ -242,7 +243,7 @@ async fn more_than_a_peer_may_have_open_ends_its_connection() {
 async fn credit_beyond_what_a_request_may_have_ends_the_connection() {
     let ground = Ground::new().await;
     let viewer = ground.viewer().await;
-    // Its one block leaves at once, and credit is counted against what has not left.
+    // Its one block is sent at once, and credit is compared with what has not been sent.
     for credits in [vec![u32::MAX], vec![1 << 31, 1 << 31], vec![2047; 40]] {
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, Window { stream: 1 << 10, streams: 512 }).await;
         let id = SegmentId::of(&bytes(0, FILE_BYTES));
@@ -271,7 +272,8 @@ async fn an_alias_twice_ends_the_connection_and_a_generation_twice_is_rejected()
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// Frames that a peer may send any number of: they are left unread beyond a rate, and QUIC holds their sender back.
+/// Frames that a peer may send in any number: beyond a rate they are left unread, and QUIC slows
+/// the sender down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_control_frames_is_held_back() {
     let ground = Ground::new().await;
@@ -298,7 +300,7 @@ async fn a_flood_of_control_frames_is_held_back() {
     }
     for attacker in attackers {
         let (attacker, taken, time) = attacker.await.unwrap();
-        // A second's worth at once, then 1 MiB a second, and what QUIC buffers on the way.
+        // One second's worth at once, then 1 MiB per second, and QUIC's buffers on the way.
         let most = (1.5 + time.as_secs_f64()) * f64::from(1 << 20);
         assert!((taken as f64) < most, "{taken} bytes were taken in {time:?}");
         assert!(taken > 1 << 20, "{taken} bytes are no flood");
@@ -308,7 +310,7 @@ async fn a_flood_of_control_frames_is_held_back() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// Asks until no more answers come, reading the control stream and no objects.
+/// Sends GETs until no more answers come, reading the control stream but no objects.
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_are_not_taken_do_not_pile_up() {
     let ground = Ground::new().await;
@@ -330,7 +332,7 @@ async fn objects_that_are_not_taken_do_not_pile_up() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// Asks for what travels within answers, a few at a time, and reads none of them.
+/// Requests objects that fit in answers, a few at a time, and reads no answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_read_do_not_pile_up() {
     let ground = Ground::new().await;
@@ -386,8 +388,8 @@ async fn subscriptions_that_come_and_go_leave_nothing() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// Sixteen peers that want everything and read nothing: three of them would fill the ring if it was not shared out. The viewer does not wait
-/// until they are closed.
+/// Sixteen peers request everything and read nothing; without fair sharing, three of them would
+/// fill the ring. The viewer need not wait until they are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
     let ground = Ground::with(&["session.stall_timeout=7s"]).await;
@@ -412,7 +414,7 @@ async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
     assert_eq!(ground.metric("ncserverd_session_violations_total"), 16.0);
 }
 
-/// Its path has no room for anything more, not even for what the server would say last.
+/// Its path has no room for anything more, not even for the server's last message.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_acknowledges_nothing_hears_that_it_is_closed() {
     let ground = Ground::with(&["session.stall_timeout=2s"]).await;
@@ -421,7 +423,7 @@ async fn who_acknowledges_nothing_hears_that_it_is_closed() {
     let id = segment(&mut attacker, &file(0)).await;
     gag.after(20_000);
     attacker.say(&Message::Request(request(0, id, 0, 2048))).await;
-    // It reads what comes: nothing but the silence holds the server up.
+    // It reads all data, so that only the missing acknowledgements delay the server.
     let connection = attacker.connection.clone();
     tokio::spawn(async move {
         while let Ok(mut stream) = connection.accept_uni().await {
@@ -432,8 +434,9 @@ async fn who_acknowledges_nothing_hears_that_it_is_closed() {
     assert!(gag.is_shut(), "the server heard it to the end");
 }
 
-/// Peers that want everything of a stream with small blocks and read nothing: they keep a block of each part of the ring. A viewer of a stream
-/// with larger blocks comes after them, and does not wait until they are closed.
+/// Peers request everything of a stream with small blocks and read nothing, so each part of the
+/// ring keeps a block of theirs. A viewer of a stream with larger blocks comes later, and need not
+/// wait until they are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_of_one_size_starve_no_stream_of_another() {
     let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
@@ -462,7 +465,7 @@ async fn who_does_not_say_hello_in_time_is_closed() {
     let ground = Ground::with(&["session.hello_timeout=1s"]).await;
     let viewer = ground.viewer().await;
     let hello = Message::Hello(Hello::defaults()).to_frame();
-    // Nothing at all, a stream without a byte, a byte, and one byte after the other.
+    // Nothing at all, a stream without a byte, one byte, and byte after byte.
     let (_endpoint, nothing) = dial(ground.address, &ground.trust, OPEN).await.unwrap();
     let (empty, mut byte, mut drop_by_drop) =
         (Attacker::silent(&ground).await, Attacker::silent(&ground).await, Attacker::silent(&ground).await);
@@ -508,7 +511,7 @@ async fn half_a_conversation_ends_it() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// Those who bring no token, where one is asked for; and what they learn meanwhile.
+/// Clients without a valid token where one is required, and what they can learn meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_brings_no_token_is_closed_and_learns_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -529,7 +532,7 @@ async fn who_brings_no_token_is_closed_and_learns_nothing() {
         assert!(time < Duration::from_secs(5), "{time:?}");
     }
     assert_eq!(ground.metric("ncserverd_session_unadmitted_total"), 2.0);
-    // Who tries tokens without end.
+    // A client that tries many tokens.
     let mut guesser = Attacker::greeted(&ground).await;
     for _ in 0..20 {
         guesser.say(&Message::Auth(Credential::Token(Token("x.y.z".into())))).await;
@@ -539,7 +542,7 @@ async fn who_brings_no_token_is_closed_and_learns_nothing() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// What exists and may not be had, and what does not exist, get the same bytes after the same time.
+/// Forbidden and missing objects get the same bytes after the same time.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_and_segments_cannot_be_found_by_asking() {
     let directory = tempfile::tempdir().unwrap();
@@ -550,7 +553,7 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
     std::fs::write(secret.join("a.ts"), bytes(77, 100_000)).unwrap();
     let secret = format!("stream.secret.directory={}", secret.display());
     let ground = Ground::admitting(&[&keys, &secret, "admission.grace=60s"], Some(good)).await;
-    // The secret is in the store: somebody who may has asked for it.
+    // The secret is in the store, because a client with the right to it has requested it.
     let mut owner = Attacker::greeted(&ground).await;
     owner.say(&Message::Auth(Credential::Token(Token(token(&["/*"], 600))))).await;
     let id = segment(&mut owner, "/secret/a.ts").await;
@@ -562,7 +565,7 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
                 attacker.say(&Message::Auth(Credential::Token(Token(token)))).await;
                 assert!(matches!(attacker.hear().await, Ok(Message::Grant { lasts_ms: 1.. })));
             }
-            // Whoever shows nothing is told once that something has to be shown.
+            // A client without a token is told once that one is required.
             None => {
                 attacker.say(&get(1, "/live/none.ts")).await;
                 assert!(matches!(attacker.hear().await, Ok(Message::Grant { lasts_ms: 0 })));
@@ -575,7 +578,7 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
         for questions in [&paths[..], &streams, &segments] {
             let mut times = vec![Vec::new(); questions.len()];
             let mut said = Vec::new();
-            // In turn, so that whatever else this machine does meets all of them.
+            // In turn, so that other activity of this machine affects all equally.
             for _ in 0..200 {
                 for (question, times) in questions.iter().zip(&mut times) {
                     let begun = Instant::now();
@@ -592,7 +595,8 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
             });
             let medians: Vec<Duration> = medians.collect();
             let (least, most) = (medians.iter().min().unwrap(), medians.iter().max().unwrap());
-            // A look into a store or at a file takes about as long as the path there and back: half as much again is seen.
+            // Looking into a store or at a file takes about as long as the round trip, so it would
+            // show here.
             assert!(*most < 2 * *least + Duration::from_micros(200), "{questions:?} took {medians:?}");
         }
     }
@@ -600,7 +604,7 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
     ground.assert_grown_less_than(LITTLE);
 }
 
-/// QUIC itself allows neither, so that no peer comes to break that rule of ours.
+/// QUIC already prevents both, so no peer can break this rule.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_stream_but_the_control_stream_can_be_opened() {
     let ground = Ground::new().await;
@@ -674,7 +678,7 @@ async fn early_data_is_not_taken() {
     let attacker = Attacker::silent(&ground).await;
     for _ in 0..3 {
         let connecting = attacker.endpoint().connect_with(config.clone(), ground.address, "localhost").unwrap();
-        // What could be sent early would be sent on this.
+        // Early data would be sent on this.
         let connection = match connecting.into_0rtt() {
             Ok((_, accepted)) => panic!("early data is accepted: {}", accepted.await),
             Err(connecting) => connecting.await.unwrap(),
@@ -691,7 +695,7 @@ async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
     let ground = Ground::with(&["server.drain_timeout=2s"]).await;
     let mut attacker = Attacker::greeted(&ground).await;
     let id = segment(&mut attacker, &file(0)).await;
-    // A request without credit is open, and the server waits for it.
+    // The server waits for an open request without credit.
     attacker.say(&Message::Request(request(1, id, 0, 0))).await;
     assert!(attacker.is_served().await);
     ground.program.signal("TERM");
@@ -713,7 +717,7 @@ async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
     assert_eq!(attacker.close_code().await, CloseCode::GoingAway);
 }
 
-/// Names of more segments than the store holds, and no REQUEST for any: the names keep nothing.
+/// GETs for more segments than the store holds, without any REQUEST: they keep nothing in memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_only_asks_for_names_does_not_fill_the_store() {
     let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=8MiB"]).await;
@@ -730,7 +734,8 @@ async fn who_only_asks_for_names_does_not_fill_the_store() {
     ground.assert_grown_less_than(CHURN);
 }
 
-/// Many small requests for cold segments, given up as soon as they are made: what there is to encode is shared out.
+/// Many small requests for segments that are not yet on the device, cancelled at once: encoding is
+/// shared fairly.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_given_up_at_once_starve_nobody() {
     let ground = Ground::with(&["ingest.segment_max_bytes=1MiB", "store.bytes=8MiB"]).await;
@@ -759,10 +764,10 @@ async fn requests_that_are_given_up_at_once_starve_nobody() {
     ground.assert_grown_less_than(CHURN);
 }
 
-/// Long paths of nothing, none twice.
+/// Long paths of missing objects, each only once.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_not_remembered_for_long() {
-    // Names of more than twice the bytes that the server may grow by, as fast as it takes them.
+    // Paths of more than twice the bytes that the server may grow by, as fast as it accepts them.
     const ROUNDS: u64 = 900;
     const PADDING: usize = 1900;
     assert!(4 * ROUNDS * 8 * PADDING as u64 > 2 * SOME.as_u64());

@@ -1,4 +1,4 @@
-//! An origin that can be told to misbehave, and keeps a list of what it was asked.
+//! An origin with faults on request that records its requests.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use tokio::task::JoinHandle;
 
-/// The origin; gone when it is dropped.
+/// The origin; it ends when dropped.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<Contents>>,
@@ -24,7 +24,7 @@ struct Contents {
     asked: Vec<Asked>,
 }
 
-/// What is at a path.
+/// The content at a path.
 #[derive(Clone, Default)]
 pub(crate) struct File {
     pub(crate) bytes: Bytes,
@@ -42,13 +42,13 @@ pub(crate) enum Fault {
     /// The first this many answers are 503.
     StatusAtFirst(usize),
     Slow(Duration),
-    /// The announced length, and only half of the bytes.
+    /// The stated length, but only half of the bytes.
     Truncated,
     /// Half of the bytes in chunks, then the connection ends.
     TruncatedChunks,
     /// All bytes in chunks, without a length.
     Chunks,
-    /// Ranges are answered with one byte too few.
+    /// Answers to ranges lack one byte.
     ShortRange,
     /// Ranges are ignored.
     NoRanges,
@@ -81,7 +81,7 @@ impl Origin {
         self.put_file(path, File { bytes: bytes.into(), ..File::default() });
     }
 
-    /// With an ETag made of the bytes, unless it has one.
+    /// With an ETag made from the bytes, unless it has one.
     pub(crate) fn put_file(&self, path: &str, mut file: File) {
         file.etag.get_or_insert_with(|| format!("\"{}\"", blake3::hash(&file.bytes).to_hex()));
         self.state.lock().unwrap().files.insert(path.to_owned(), file);
@@ -91,7 +91,7 @@ impl Origin {
         self.put_file(path, File { bytes: bytes.into(), fault, ..File::default() });
     }
 
-    /// The same whatever its query says.
+    /// The same content for every query.
     pub(crate) fn put_whatever_the_query(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
         self.put_fault(&format!("{path}?*"), bytes, fault);
     }
@@ -100,7 +100,7 @@ impl Origin {
         self.state.lock().unwrap().files.remove(path);
     }
 
-    /// Every request so far for a path, its query included.
+    /// All requests so far for a path including its query.
     pub(crate) fn asked(&self, path: &str) -> Vec<Asked> {
         self.state.lock().unwrap().asked.iter().filter(|asked| asked.path == path).cloned().collect()
     }
@@ -169,11 +169,11 @@ async fn answer(State(state): State<Arc<Mutex<Contents>>>, request: Request) -> 
     }
 }
 
-/// A body of unannounced length, which ends with an error if it is to.
+/// A body without a stated length, which ends with an error if `fails`.
 fn pieces(bytes: Bytes, fails: bool) -> Body {
     let parts: Vec<_> = bytes.chunks(1000).map(|part| Ok(Bytes::copy_from_slice(part))).collect();
     let end = futures_util::stream::once(async move {
-        // What came before is to be on its way.
+        // The earlier bytes should be sent first.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if fails { Err(std::io::Error::other("enough")) } else { Ok(Bytes::new()) }
     });

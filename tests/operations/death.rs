@@ -1,6 +1,7 @@
-//! A running server in which a part dies that it cannot do without.
+//! A running server in which an essential part dies.
 //!
-//! No switch of the server kills one, so a debugger does: the device's thread is about to load a segment, and panics instead.
+//! The server has no switch for that, so a debugger makes the device's thread panic when it is
+//! about to load a segment.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,8 +14,8 @@ use tempfile::TempDir;
 use crate::program::program;
 use crate::server::Server;
 
-/// Finds both functions by their symbols. At its first instruction a function is left for another as if that had been called in its place, and
-/// the panic unwinds through its caller.
+/// Finds both functions by their symbols. At its first instruction, `load` is replaced by the
+/// panicking function as if that had been called, so the panic unwinds through its caller.
 const INJECT: &str = r#"
 import gdb, re
 for line in ["pagination off", "debuginfod enabled off", "startup-with-shell off"]:
@@ -59,7 +60,7 @@ fn a_server_whose_device_dies_says_so_and_ends_with_10() {
         .spawn()
         .unwrap();
     server.wait_for("the process ends because an essential part died: device");
-    // It may be gone before it is asked.
+    // The server may have ended before it is asked.
     let answers: Vec<u16> = iter::from_fn(|| status(server.metrics(), "/healthz")).collect();
     assert!(answers.iter().all(|status| *status == 503), "{answers:?}");
     assert_eq!(server.wait().code(), Some(10), "{}", server.heard());
@@ -67,7 +68,7 @@ fn a_server_whose_device_dies_says_so_and_ends_with_10() {
     drop(viewer.wait());
 }
 
-/// `None` if nobody answers.
+/// `None` if nothing answers.
 fn status(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;

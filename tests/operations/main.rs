@@ -1,4 +1,4 @@
-//! `ncserverd` as an operator meets it: what it answers, how it reloads and stops, and what it exits with.
+//! `ncserverd` as an operator uses it: its answers, reloads, ends and exit codes.
 
 #[cfg(target_arch = "x86_64")]
 mod death;

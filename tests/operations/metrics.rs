@@ -1,4 +1,5 @@
-//! What a started server shows at `/metrics`, what `docs/metrics.md` says about it, and what `deploy/` makes of it: one set of names.
+//! The metrics of a started server, their table in `docs/metrics.md`, and their uses in `deploy/`:
+//! all have the same names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -6,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::server::Server;
 
-/// A family of series, but for its values.
+/// A family of series without its values.
 #[derive(Debug, PartialEq, Eq)]
 struct Family {
     kind: String,
@@ -14,7 +15,7 @@ struct Family {
     help: String,
 }
 
-/// What a server without configuration shows.
+/// The metrics page of a server without configuration.
 fn exposition() -> String {
     let (status, body) = Server::start(&[]).get("/metrics");
     assert_eq!(status, 200);
@@ -44,7 +45,7 @@ fn is_series_of(series: &str, family: &str, kind: &str) -> bool {
     suffixes.iter().any(|suffix| series.strip_suffix(suffix) == Some(family))
 }
 
-/// The table of the document: name to (type, labels).
+/// The table in the document: name to (type, labels).
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let rows = include_str!("../../docs/metrics.md").lines().filter_map(|line| line.strip_prefix("| `"));
     rows.map(|row| {
@@ -130,7 +131,7 @@ fn the_dashboard_begins_with_the_viewers_and_what_they_feel() {
     wanted.iter().for_each(|name| assert!(first(name) < encoder, "{name} comes after the encoder"));
 }
 
-/// One refusal counts in several series: a sum of them says more than there were.
+/// One refusal counts in several series, so their sum would be too high.
 #[test]
 fn the_dashboard_shows_each_stream_and_adds_up_no_refusals() {
     let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../deploy/grafana/ncserverd.json")).unwrap();

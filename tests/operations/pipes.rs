@@ -1,4 +1,4 @@
-//! Whoever reads the output may stop: a program then ends quietly.
+//! The reader of the output may stop: then a program ends quietly.
 
 use std::fs;
 use std::io::pipe;
@@ -9,10 +9,11 @@ use tempfile::TempDir;
 use crate::program::program;
 use crate::server::{Server, command};
 
-/// 128 and SIGPIPE.
+/// 128 + SIGPIPE.
 const CLOSED_PIPE: i32 = 141;
 
-/// Runs it into a pipe whose reader has gone: its exit code, and what it says on standard error.
+/// Runs a command with its output in a pipe whose reader has gone; returns its exit code and
+/// standard error.
 fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
     let (reader, writer) = pipe().unwrap();
     drop(reader);

@@ -1,4 +1,4 @@
-//! What is secret is used and never shown, and never published.
+//! Secrets are used but never shown or published.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::program::program;
 use crate::server::{Server, command};
 
-/// Parts of everything that nobody may see; each is configured in another way.
+/// Parts of all secrets here, each of which is configured differently.
 const SECRETS: [&str; 7] = ["hunter", "flagged", "surprise", "pass-of-keys", "pass-of-origin", "from-a-file", "from-environment"];
 
 #[track_caller]
@@ -22,7 +22,7 @@ fn assert_hidden(what: &str, text: &str) {
     }
 }
 
-/// A configuration with a secret wherever one may stand.
+/// Writes a configuration with a secret in every possible place.
 fn write(file: &Path, header: &str) {
     let header_file = file.with_file_name("auth");
     fs::write(&header_file, "Bearer from-a-file\n").unwrap();
@@ -47,7 +47,8 @@ fn the_configuration_is_shown_without_its_secrets() {
         assert!(text.contains("admission") || text.contains("127.0.0.1:9/hls/"), "{tail:?}: {text}");
         assert_hidden(&format!("{tail:?}"), &text);
     }
-    // Where it is refused, too: a wrong type, an unknown key, a line that is no TOML, and an URL that is none.
+    // Errors do not show them either: a wrong type, an unknown key, a line that is not TOML, and an
+    // invalid URL.
     for (text, flags) in [
         ("[stream.live]\norigin = \"http://o/\"\nheaders = \"Bearer surprise\"\n", ""),
         ("[stream.live]\norigin = \"http://o/\"\nheaders.A = [\"surprise\"]\n", ""),
@@ -80,7 +81,7 @@ fn a_running_server_shows_no_secret() {
     let line = server.wait_for("headers.Authorization");
     assert_hidden("the line about a change", &line);
     server.wait_for("configuration reloaded");
-    // Only the content of the file is another.
+    // Only the content of the file changes.
     fs::write(file.with_file_name("auth"), "Bearer from-a-file-again").unwrap();
     server.signal("HUP");
     assert_hidden("the line about a file", &server.wait_for("headers.X-File"));
@@ -98,7 +99,7 @@ fn a_secret_below_a_published_directory_is_refused() {
     fs::create_dir_all(media.join("deep")).unwrap();
     fs::create_dir(&outside).unwrap();
     fs::write(media.join("deep/secret"), "x").unwrap();
-    // To a directory outside that is, by another name, inside.
+    // A link from outside to a directory that is inside.
     std::os::unix::fs::symlink(media.join("deep"), outside.join("back")).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let (inside, back) = (text(&media.join("deep/secret")), text(&outside.join("back/secret")));
@@ -124,7 +125,8 @@ fn a_secret_below_a_published_directory_is_refused() {
         let key = setting.split('=').next().unwrap();
         assert!(said.contains(&format!("`{key}`")) && said.contains("`stream.live.directory`"), "{setting}: {said}");
     }
-    // With a certificate from elsewhere the key of stateless resets is made in the directory all the same.
+    // Even with a certificate from elsewhere, the key of stateless resets is created in the
+    // directory.
     let settings = [
         format!("tls.cert={}", outside.join("cert.pem").display()),
         format!("tls.key={}", outside.join("key.pem").display()),
@@ -141,7 +143,7 @@ fn a_secret_below_a_published_directory_is_refused() {
     assert_eq!(output.status.code(), Some(3), "the configuration itself: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Who reads the log has stopped reading: the process ends all the same.
+/// The reader of the log has stopped reading; the process still ends.
 #[test]
 fn what_hangs_does_not_keep_the_process() {
     let state = TempDir::new().unwrap();
@@ -161,7 +163,8 @@ fn what_hangs_does_not_keep_the_process() {
         log.read_line(&mut line).unwrap();
     }
     std::thread::sleep(Duration::from_millis(500));
-    // One refusal is longer than the pipe: the task that hears signals stands still in the middle of it.
+    // This refusal is longer than the pipe, so the task that handles signals blocks in the middle
+    // of it.
     let unknown: String = (0..10_000).map(|number| format!("[section{number}]\nkey = 1\n")).collect();
     fs::write(&file, unknown).unwrap();
     let signal = |name: &str| {
@@ -186,7 +189,7 @@ fn what_hangs_does_not_keep_the_process() {
     assert_eq!(status.expect("the process ends").code(), Some(9));
 }
 
-/// What is wrong with an origin is said with its URL and status, once in a while and without its secrets.
+/// Faults of an origin are logged with URL and status, only now and then, and without its secrets.
 #[test]
 fn faults_of_an_origin_are_said_with_their_url() {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -233,7 +236,7 @@ fn faults_of_an_origin_are_said_with_their_url() {
         let line = server.wait_for(&format!("{base}{path}?token=[hidden]&n=1"));
         assert!(line.contains(status), "{line}");
     }
-    // That may pass, so the peer goes on asking.
+    // This may be temporary, so the peer keeps asking.
     let mut patient = fetch("/gone/x.ts");
     let line = server.wait_for("GET http://127.0.0.1:9/x.ts");
     patient.kill().unwrap();

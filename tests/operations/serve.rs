@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::program::program;
 use crate::server::{Server, command};
 
-/// A configuration file with one stream from a directory, and what follows it.
+/// Writes a configuration file with one stream from a directory, followed by `rest`.
 fn write(file: &Path, media: &Path, rest: &str) {
     fs::write(file, format!("[stream.media]\ndirectory = {media:?}\n{rest}")).unwrap();
 }
@@ -97,7 +97,7 @@ fn every_way_to_fail_has_its_exit_code() {
     }
 }
 
-/// The parts that had begun end with the start, and did not die.
+/// The parts that had started end when the start fails, and are not reported as dead.
 #[test]
 fn a_taken_port_is_the_only_reason_that_is_told() {
     let place = TempDir::new().unwrap();
@@ -111,7 +111,7 @@ fn a_taken_port_is_the_only_reason_that_is_told() {
     }
 }
 
-/// What it has not heard it would count for as long as a connection may be silent.
+/// Otherwise the session would count until the idle timeout.
 #[test]
 fn the_server_hears_that_a_peer_has_ended() {
     let media = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! A started program, on ports that the system chooses.
+//! A running program, on ports that the system chooses.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,16 +16,16 @@ pub(crate) struct Server {
     process: Child,
     metrics: SocketAddr,
     log: Receiver<String>,
-    /// Lines that were passed over or returned.
+    /// Lines that were skipped or returned.
     heard: RefCell<String>,
     _state: TempDir,
 }
 
 const SERVE: [&str; 7] = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
-/// Far above what anything here takes, on a machine that does much else.
+/// Far longer than anything takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `ncserverd` with these arguments, nothing else in its environment, and its state in `state`.
+/// `ncserverd` with these arguments, an otherwise empty environment, and its state in `state`.
 pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("ncserverd"));
     command.args(arguments).env_clear().env("STATE_DIRECTORY", state.path());
@@ -33,12 +33,12 @@ pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
 }
 
 impl Server {
-    /// Starts it with these arguments and waits until it says where its metrics are.
+    /// Starts it with these arguments, and waits for the address of its metrics.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])
     }
 
-    /// The same with these variables in its environment.
+    /// The same with these environment variables.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let state = TempDir::new().unwrap();
         let mut command = command(&state, &[&SERVE, arguments].concat());
@@ -46,7 +46,7 @@ impl Server {
         Self::start_as(command, state)
     }
 
-    /// The same as the child of a program that takes its name and its arguments behind these.
+    /// The same as a child of the program `parent`, which gets its name and arguments at the end.
     pub(crate) fn start_under(parent: &[&str], arguments: &[&str]) -> Self {
         let state = TempDir::new().unwrap();
         let mut command = Command::new(parent[0]);
@@ -59,7 +59,7 @@ impl Server {
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (said, log) = channel();
-        // The log is read to its end, so that the server never waits for a reader.
+        // The log is read to its end, so that the server never blocks on it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
         let mut server =
             Self { process, metrics: SocketAddr::from(([127, 0, 0, 1], 0)), log, heard: RefCell::default(), _state: state };
@@ -69,7 +69,7 @@ impl Server {
         server
     }
 
-    /// The next line of the log with this text in it.
+    /// The next line of the log that contains this text.
     pub(crate) fn wait_for(&self, text: &str) -> String {
         let mut seen = String::new();
         let end = Instant::now() + PATIENCE;
@@ -83,7 +83,7 @@ impl Server {
         panic!("the log has no line with `{text}`:\n{seen}");
     }
 
-    /// `ncs://` and the address that peers connect to, and the fingerprint.
+    /// The server's `ncs://` URL and its fingerprint, for peers.
     pub(crate) fn peers_connect_with(&self) -> (String, String) {
         let line = self.wait_for("peers connect with: ");
         let word = |after: &str| {
@@ -109,7 +109,7 @@ impl Server {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Waits until the page answers with this status.
+    /// Waits until the page has this status.
     pub(crate) fn wait_for_status(&self, path: &str, status: u16) -> String {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! A program of the package that runs beside a test: what its log says, and what it counts.
+//! A program of the package that runs beside a test: its log and its metrics.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Far above what anything takes, on a machine that does much else.
+/// Far longer than anything takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that runs until this is dropped.
@@ -16,17 +16,18 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it, without an input and with its log to be asked for.
+    /// Starts it without input, and with its log available.
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
         let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
         let (said, log) = channel();
-        // The log is read to its end, so that the program never waits for a reader.
+        // The log is read to its end, so that the program never blocks on it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
         Self { process, log }
     }
 
-    /// What follows each of these in the next line of the log that has the first, up to a blank or a quotation mark.
+    /// For the next line of the log with the first text: what follows each text, up to a blank or a
+    /// quotation mark.
     pub(crate) fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
         let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
         while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -41,7 +42,7 @@ impl Program {
         panic!("the log has no line with `{}`:\n{seen}", texts[0]);
     }
 
-    /// What it has said and nobody has asked for.
+    /// Its output that has not been read yet.
     pub(crate) fn said(&self) -> String {
         self.log.try_iter().collect::<Vec<_>>().join("\n")
     }
@@ -51,7 +52,7 @@ impl Program {
         self.process.id()
     }
 
-    /// How it has ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().expect("it is a child of this process")
     }
@@ -70,7 +71,8 @@ impl Drop for Program {
     }
 }
 
-/// The sum of a series over its labels, as the listener at this address exposes it; `None` if there is no such series.
+/// The sum of a series over its labels, from the metrics listener at this address; `None` if there
+/// is no such series.
 pub(crate) fn metric(at: SocketAddr, name: &str) -> Option<f64> {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

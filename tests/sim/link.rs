@@ -1,22 +1,22 @@
-//! One direction of a path: what it does to datagrams, and when bytes of streams arrive.
+//! One direction of a path: the fate of datagrams, and the arrival of stream bytes.
 
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// What a path is like.
+/// The properties of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conditions {
     pub(crate) delay: Duration,
-    /// Further delay, drawn for each datagram: more than the gap between two of them reorders.
+    /// Additional random delay of each datagram: more than the gap between two of them reorders.
     pub(crate) jitter: Duration,
-    /// Share of the packets lost.
+    /// Share of packets that are lost.
     pub(crate) loss: f64,
-    /// Share of the packets doubled.
+    /// Share of packets that are duplicated.
     pub(crate) double: f64,
     pub(crate) bytes_per_second: u64,
-    /// What the sender's congestion control lets wait at the bottleneck.
+    /// The queue at the bottleneck that the sender's congestion control permits.
     pub(crate) queue: Duration,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     conditions: Conditions,
     rng: StdRng,
     free_at: Instant,
-    /// Streams are in order: nothing of them arrives before what was sent earlier.
+    /// Streams are in order: none of their bytes arrive before earlier ones.
     ordered_at: Instant,
 }
 
@@ -44,12 +44,12 @@ impl Link {
         self.conditions.bytes_per_second = bytes_per_second;
     }
 
-    /// When the sender's congestion control would let the next block go.
+    /// When the sender's congestion control permits the next block.
     pub(crate) fn has_room_at(&self) -> Instant {
         self.free_at - self.conditions.queue
     }
 
-    /// When a datagram that is sent now arrives: never, once, or twice.
+    /// The arrival times of a datagram that is sent now: none, one or two.
     pub(crate) fn datagram(&mut self, now: Instant, bytes: usize) -> Vec<Instant> {
         let leaves = self.transmit(now, bytes);
         let copies = if self.rng.random_bool(self.conditions.double) { 2 } else { 1 };
@@ -57,7 +57,7 @@ impl Link {
         (0..copies).map(|_| leaves + self.conditions.delay + self.conditions.jitter.mul_f64(self.rng.random())).collect()
     }
 
-    /// When bytes of a stream that are sent now arrive; a lost packet comes again a round trip later.
+    /// When stream bytes that are sent now arrive; a lost packet is resent after a round trip.
     pub(crate) fn ordered(&mut self, now: Instant, bytes: usize) -> Instant {
         let mut arrives = self.transmit(now, bytes) + self.conditions.delay;
         while self.rng.random_bool(self.conditions.loss) {

@@ -1,5 +1,5 @@
-//! A viewer, relays, servers and liars in virtual time: `peer::proto` at every consumer, the relay's rows at every relay, and senders that are no more
-//! than what they send. Nothing here knows a socket or a real clock.
+//! A viewer, relays, servers and polluters in virtual time: every consumer runs `peer::proto`,
+//! every relay the relay's rows, and senders just send. Nothing here uses a socket or a real clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -34,18 +34,20 @@ const N_MAX: u16 = 12;
 static KEY: LazyLock<SigningKey> =
     LazyLock::new(|| SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
 
-/// What a node is.
+/// The role of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Role {
-    /// Has all segments and tells the truth. `answers`: it gives checksums.
+    /// Has all segments and sends right blocks. `answers`: it gives checksums.
     Server { answers: bool },
-    /// Has all segments, and sends wrong blocks: the first of each request, and this share of the others.
+    /// Has all segments, and sends wrong blocks: the first of each request, and this share of the
+    /// others.
     Liar { share: f64 },
-    /// Has the same bytes in another shape. It sends blocks of that, unless it heeds that a request says which is meant.
+    /// Has the same bytes in another shape. Sends its blocks, unless it heeds the coding in a
+    /// request.
     Other { heeds: bool },
-    /// Passes on what it gets from these.
+    /// Passes on blocks from these nodes.
     Relay { sources: Vec<usize> },
-    /// The one that looks.
+    /// Fetches from these nodes.
     Viewer { sources: Vec<usize> },
 }
 
@@ -60,7 +62,7 @@ pub(crate) struct Swarm {
     queue: BinaryHeap<Reverse<(Instant, u64)>>,
     parcels: HashMap<u64, Parcel>,
     next: u64,
-    /// BLAMEs that nodes were told: whom, and about whom.
+    /// BLAMEs received by nodes: by which, and about which.
     pub(crate) blames: Vec<(usize, usize)>,
 }
 
@@ -79,17 +81,17 @@ pub(crate) struct Node {
     encoders: HashMap<(usize, u32), Encoder>,
 }
 
-/// The side of a node that asks.
+/// The receiving side of a node.
 struct Consumer {
     proto: Proto,
     sources: Vec<usize>,
     fetches: HashMap<FetchId, Coming>,
-    /// Segments that are verified, and that are being fetched.
+    /// Verified segments, and those being fetched.
     whole: Vec<usize>,
     wanted: Vec<usize>,
     answers: HashMap<u64, usize>,
     rows: HashMap<(usize, u32), Rows>,
-    /// Sources that it has found to lie, and at which of its segments.
+    /// Sources that it found to be polluters, each with the segment at which it did.
     polluters: Vec<(SourceId, usize)>,
 }
 
@@ -105,7 +107,7 @@ struct Sending {
     generation: Generation,
     credit: u32,
     seq: u16,
-    /// Where blocks go that do not travel in datagrams.
+    /// The stream for blocks that do not travel in datagrams.
     stream: Option<u64>,
     seed: u32,
     sources: Vec<u16>,
@@ -139,12 +141,12 @@ enum Down {
 }
 
 impl Swarm {
-    /// A swarm with these nodes, and so many segments, signed or not.
+    /// A swarm of these nodes with this many segments, signed or not.
     pub(crate) fn new(seed: u64, roles: Vec<Role>, segments: usize, is_signed: bool, loss: f64) -> Self {
         Self::coded_with(Codec::Rlnc, seed, roles, segments, is_signed, loss)
     }
 
-    /// The same with this code; blocks over the prime field are on streams, which lose nothing.
+    /// The same with this code; blocks over the prime field travel on streams, which lose nothing.
     pub(crate) fn coded_with(codec: Codec, seed: u64, roles: Vec<Role>, segments: usize, is_signed: bool, loss: f64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let now = Instant::now();
@@ -156,7 +158,7 @@ impl Swarm {
             loss,
             is_signed,
             segments,
-            // Those of hashes have the numbers of their questions.
+            // Streams of hashes have the numbers of their requests.
             next_stream: (1 << 40) + 3,
             nodes,
             queue: BinaryHeap::new(),
@@ -170,7 +172,7 @@ impl Swarm {
         swarm
     }
 
-    /// Has the viewer fetch all segments, one after the other. Fails if it takes longer than this in all.
+    /// Lets the viewer fetch all segments in turn. Fails if that takes longer than this.
     pub(crate) fn watch(&mut self, viewer: usize, limit: Duration) {
         let end = self.now + limit;
         for segment in 0..self.segments.len() {
@@ -183,7 +185,7 @@ impl Swarm {
                 self.step();
             }
         }
-        // Who is accused at the end has time to say what it has named.
+        // Time for nodes accused last to report the sources that they found.
         let end = self.now + 10 * DELAY;
         for _ in 0..STEPS_MAX {
             if self.next_at().is_none_or(|at| at > end) {
@@ -193,7 +195,7 @@ impl Swarm {
         }
     }
 
-    /// The nodes that a consumer has found to lie, and at which of the segments.
+    /// The nodes that a consumer found to be polluters, each with its segment.
     pub(crate) fn polluters(&self, node: usize) -> Vec<(usize, usize)> {
         let consumer = self.consumer(node);
         consumer.polluters.iter().map(|(source, segment)| (consumer.sources[source.0 as usize], *segment)).collect()
@@ -237,7 +239,7 @@ impl Swarm {
         timers.chain(parcel).min()
     }
 
-    /// The next thing happens.
+    /// Processes the next event.
     fn step(&mut self) {
         let at = self.next_at().expect("something is still to happen");
         self.now = self.now.max(at);
@@ -260,7 +262,7 @@ impl Swarm {
         }
     }
 
-    /// A consumer says and does what it wants to.
+    /// Lets a consumer send and do everything that is due.
     fn settle(&mut self, node: usize) {
         let now = self.now;
         let Some(mut consumer) = self.nodes[node].consumer.take() else { return };
@@ -277,7 +279,7 @@ impl Swarm {
         }
         (0..consumer.sources.len()).for_each(|index| while consumer.proto.poll_stop(id(index)).is_some() {});
         self.nodes[node].consumer = Some(consumer);
-        // A relay has more to pass on.
+        // A relay may now have more to pass on.
         for key in self.nodes[node].open.keys().copied().collect::<Vec<_>>() {
             self.send(node, key);
         }
@@ -343,7 +345,7 @@ impl Swarm {
         self.segments.iter().position(|segment| segment.id == id).expect("a segment of the library")
     }
 
-    /// A consumer hears something.
+    /// Delivers something to a consumer.
     fn tell(&mut self, node: usize, source: SourceId, what: Down) {
         let now = self.now;
         let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
@@ -359,7 +361,7 @@ impl Swarm {
         self.settle(node);
     }
 
-    /// A node is asked something by a consumer, to which it is `source`.
+    /// Delivers a message from a consumer to a node, which is `source` to it.
     fn ask(&mut self, from: usize, source: SourceId, node: usize, message: Message) {
         match message {
             Message::Hello(_) => self.answer(from, source, Message::Hello(Hello::defaults())),
@@ -445,7 +447,7 @@ impl Swarm {
         Sending { source, segment, generation, credit, seq: 0, stream: None, seed, sources, made, sent: 0 }
     }
 
-    /// A node spends what credit it can.
+    /// Lets a node send as many blocks as its credit allows.
     fn send(&mut self, node: usize, key: (usize, u16)) {
         let Some(mut sending) = self.nodes[node].open.remove(&key) else { return };
         let mut at = self.now + DELAY;
@@ -488,7 +490,7 @@ impl Swarm {
         self.nodes[node].open.insert(key, sending);
     }
 
-    /// What a node sends next for a request.
+    /// The next blocks of a node for a request.
     fn next_blocks(&mut self, node: usize, sending: &mut Sending) -> Vec<Block> {
         let Segment { bytes, id, .. } = &self.segments[sending.segment];
         let (generation, rng) = (sending.generation, &mut self.rng);
@@ -537,7 +539,7 @@ impl Swarm {
             && (sending.sent == 0 || rng.random_bool(share))
         {
             let mut wrong = next.payload.to_vec();
-            // Of a word over the prime field the lowest bits: what it makes is a word, too.
+            // Over the prime field the lowest bits of a word, so that the result is still a word.
             let is_proving = generation.codec.is_proving();
             let at = if is_proving { 31 + 32 * rng.random_range(0..2) } else { rng.random_range(0..wrong.len()) };
             let at = at.min(wrong.len() - 1);
@@ -546,7 +548,7 @@ impl Swarm {
             if is_proving {
                 return vec![next];
             }
-            // Now and then it makes its coefficients up, too.
+            // Now and then the coefficients are invented, too.
             if rng.random_bool(0.3) && !matches!(next.vector, Vector::Source(_)) {
                 next.vector = Vector::Explicit((0..generation.n).map(|_| rng.random()).collect::<Vec<u8>>().into());
             }
@@ -563,7 +565,7 @@ impl Swarm {
 
 impl Segment {
     fn new(index: usize, is_signed: bool, codec: Codec, rng: &mut StdRng) -> Self {
-        // Two generations, the last block not full.
+        // Two generations with a short last block.
         let mut bytes = vec![0; 20 * BLOCK_BYTES as usize - 13];
         rng.fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
@@ -644,7 +646,7 @@ impl Consumer {
     }
 }
 
-/// The hashes of a segment's blocks, of the kind that its code has.
+/// The hashes of a segment's blocks, of its code's kind.
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
     let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();

@@ -1,7 +1,9 @@
-//! A peer's side of the protocol and those of one or several servers, each joined to it by a path of its own, in virtual time.
+//! A peer's side of the protocol and those of one or several servers, each on its own path, in
+//! virtual time.
 //!
-//! The server's side is `session::proto` with a stand-in for the ring that encodes whatever is wanted at once; the peer's is
-//! `peer::proto`. Nothing here knows a socket or a real clock, so a seed repeats a run exactly.
+//! The server's side is `session::proto` with a replacement for the ring that encodes immediately;
+//! the peer's is `peer::proto`. Nothing here uses a socket or a real clock, so a seed repeats a run
+//! exactly.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -34,10 +36,11 @@ use rand::{RngExt, SeedableRng};
 
 use super::link::{Conditions, Link};
 
-/// More steps than any scenario needs: one that makes no progress fails instead of running for ever.
+/// More steps than any scenario needs, so that one without progress fails instead of running
+/// forever.
 const STEPS_MAX: usize = 2_000_000;
 
-/// How a scenario is set up.
+/// The settings of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) down: Conditions,
@@ -47,11 +50,11 @@ pub(crate) struct Setup {
     pub(crate) first_pass: FirstPass,
     pub(crate) row_weight: Option<NonZeroU16>,
     pub(crate) codec: Codec,
-    /// Time that the peer needs for a stream's bytes, and the window that it gives.
+    /// The peer's rate of reading a stream, and its window.
     pub(crate) reader: Option<(u64, usize)>,
-    /// Whether the peer leaves the decoding to others.
+    /// Whether the peer leaves decoding to others.
     pub(crate) gathers: bool,
-    /// Bytes of credit that the peer has in flight at least.
+    /// The minimum credit in flight of the peer, in bytes.
     pub(crate) window_min: u64,
 }
 
@@ -84,28 +87,29 @@ pub(crate) struct World {
     next_packet: u64,
     library: HashMap<String, Published>,
     encoders: HashMap<GenerationKey, Encoder>,
-    /// As a server does, every generation counts its seeds up from a random one, whoever asks.
+    /// As at a server, each generation's seeds count up from a random one, for all requests
+    /// together.
     seeds: HashMap<GenerationKey, u32>,
     pub(crate) answers: HashMap<u64, Result<Answer, Failure>>,
     pub(crate) failures: HashMap<FetchId, Failure>,
     generations: HashMap<FetchId, Vec<(u64, Vec<u8>)>>,
-    /// Generations that somebody else is to decode.
+    /// Generations left to others for decoding.
     pub(crate) left_to_others: u64,
     pub(crate) announced: Vec<String>,
     pub(crate) sent: Sent,
-    /// Blocks with numbers that were sent before, by anybody.
+    /// Numbered blocks that any server had sent before.
     pub(crate) doubled_sources: u64,
     sent_sources: HashSet<(GenerationKey, u16)>,
-    /// Draws what nobody may foresee.
+    /// Random coefficients for testing blocks, which senders must not know.
     random: StdRng,
-    /// Called for each datagram about to be sent; true drops it on the way.
+    /// Called before each datagram is sent; true loses it.
     pub(crate) doom: Doom,
 }
 
-/// Given what was sent before, and the request of which this block says that it is the last.
+/// Arguments: what was sent before, and the request if this block is its last.
 type Doom = Box<dyn FnMut(&Sent, Option<u16>) -> bool>;
 
-/// Where a server is, and the path to it.
+/// A server and the path to it.
 pub(crate) struct Site {
     server: Option<Server>,
     conditions: (Conditions, Conditions),
@@ -113,11 +117,11 @@ pub(crate) struct Site {
     down: Link,
     up: Link,
     to_peer: Reader,
-    /// Bytes of streams that the peer has not read yet.
+    /// Stream bytes that the peer has not read yet.
     unread: usize,
-    /// Whether nothing of what it sends arrives, and nobody says so.
+    /// Whether all its packets are lost, without any sign.
     pub(crate) is_mute: bool,
-    /// Whether it knows no path, and how many questions for one it has refused.
+    /// Whether it knows no path, and how many GETs it has therefore refused.
     pub(crate) is_ignorant: bool,
     pub(crate) refused: u64,
     pub(crate) sent: Sent,
@@ -159,7 +163,7 @@ impl World {
         Self::with_sites(setup, &[(setup.down, setup.up)])
     }
 
-    /// With a server at the end of each of these paths, towards the peer and back.
+    /// With a server at the end of each of these paths, given as towards the peer and back.
     pub(crate) fn with_sites(setup: Setup, paths: &[(Conditions, Conditions)]) -> Self {
         let now = Instant::now();
         let config = peer::Config {
@@ -229,7 +233,7 @@ impl World {
         world
     }
 
-    /// A new connection to a server with the same library.
+    /// Makes a new connection to a server that has the same library.
     pub(crate) fn connect(&mut self, site: usize) {
         let proto = session::Proto::new(SessionId(1), ncserverd::session::Config::default(), self.now);
         self.sites[site].server = Some(Server {
@@ -244,7 +248,7 @@ impl World {
         self.peer.handle_connected(self.now, source(site), None);
     }
 
-    /// The connection breaks; what was under way is gone.
+    /// Breaks the connection; packets on their way are lost.
     pub(crate) fn disconnect(&mut self, site: usize) {
         self.sites[site].server = None;
         self.sites[site].unread = 0;
@@ -253,7 +257,7 @@ impl World {
         self.peer.handle_disconnected(self.now, source(site), true);
     }
 
-    /// From now on a server's path carries so many bytes a second.
+    /// Sets the rate of a server's path.
     pub(crate) fn slow_down(&mut self, site: usize, bytes_per_second: u64) {
         self.sites[site].down.set_rate(bytes_per_second);
     }
@@ -262,7 +266,7 @@ impl World {
         &mut self.sites[0].server.as_mut().expect("connected").proto
     }
 
-    /// Publishes bytes that no other path has, to be sent coded.
+    /// Publishes bytes that no other path has, for coded delivery.
     pub(crate) fn publish(&mut self, path: &str, length: usize, block_bytes: u32, n_max: u16) -> Bytes {
         let key = self.library.len() as u64;
         let mut bytes = vec![0; length];
@@ -277,7 +281,7 @@ impl World {
         bytes
     }
 
-    /// Publishes bytes to be sent whole.
+    /// Publishes bytes for whole delivery.
     pub(crate) fn publish_whole(&mut self, path: &str, bytes: &Bytes) {
         self.add(path, bytes.clone(), Body::Whole(bytes.clone()));
     }
@@ -303,7 +307,7 @@ impl World {
         self.library.insert(path.to_owned(), Published { bytes, resolved });
     }
 
-    /// Runs until the condition holds. Fails if it does not within this much virtual time.
+    /// Runs until the condition holds, and fails if it does not within this virtual time.
     pub(crate) fn run(&mut self, limit: Duration, mut until: impl FnMut(&Self) -> bool) -> Duration {
         let begin = self.now;
         for _ in 0..STEPS_MAX {
@@ -319,7 +323,7 @@ impl World {
         panic!("no progress after {STEPS_MAX} steps at {:?}", self.now - self.started);
     }
 
-    /// Runs for this long, or until nothing is left to happen.
+    /// Runs for this time, or until there are no more events.
     pub(crate) fn idle(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..STEPS_MAX {
@@ -336,7 +340,7 @@ impl World {
         panic!("no end after {STEPS_MAX} steps");
     }
 
-    /// Asks for a path and fetches what it names.
+    /// Asks for a path, and fetches the segment of the answer.
     pub(crate) fn fetch(&mut self, path: &str, deadline: Option<Duration>) -> FetchId {
         let request = self.peer.get(self.now, path, 0, None);
         self.run(Duration::from_secs(5), |world| world.answers.contains_key(&request));
@@ -345,12 +349,12 @@ impl World {
         let deadline = deadline.map(|deadline| self.now + deadline);
         let proof = peer::Proof::of(&answer.meta);
         let order = Order { segment: answer.meta.id, shape, proof, deadline, urgency: Urgency::Now };
-        // By the path the key of the stream is known.
+        // The path determines the key of the stream.
         let place = peer::Place { path: answer.meta.path, offset: 0, length: None };
         self.peer.fetch(self.now, order, proof.is_some().then_some(place))
     }
 
-    /// Where the generations of a fetch begin that are complete, in the order in which they became so.
+    /// The offsets of a fetch's complete generations, in the order of their completion.
     pub(crate) fn completed(&self, fetch: FetchId) -> Vec<u64> {
         self.generations.get(&fetch).into_iter().flatten().map(|(offset, _)| *offset).collect()
     }
@@ -365,7 +369,7 @@ impl World {
         Some(generations.into_iter().flat_map(|(_, bytes)| bytes).copied().collect())
     }
 
-    /// Fetches a path and checks every byte; returns how long it took.
+    /// Fetches a path, checks every byte, and returns the time taken.
     pub(crate) fn fetch_and_check(&mut self, path: &str, bytes: &Bytes, limit: Duration) -> Duration {
         let fetch = self.fetch(path, None);
         let time = self.run(limit, |world| world.decoded(fetch, bytes.len()).is_some());
@@ -378,14 +382,14 @@ impl World {
         let sites = self.sites.iter().flat_map(|site| {
             let resolving = site.server.iter().flat_map(|server| server.resolving.iter().map(|(at, ..)| *at)).min();
             let server = site.server.as_ref().and_then(|server| server.proto.poll_timeout());
-            // Whatever waits for room on the path goes on when there is some.
+            // Blocks that wait for room on the path continue when there is some.
             let room = Some(site.down.has_room_at()).filter(|at| *at > self.now);
             [server, resolving, room]
         });
         sites.chain([packet, self.peer.poll_timeout()]).flatten().min()
     }
 
-    /// Takes everything that has arrived by now.
+    /// Delivers everything that has arrived by now.
     fn arrive(&mut self) {
         while let Some(Reverse((at, number))) = self.packets.peek().copied() {
             if at > self.now {
@@ -394,7 +398,7 @@ impl World {
             self.packets.pop();
             let (site, packet, sent) = self.contents.remove(&number).unwrap();
             if matches!(packet, Packet::Datagram(_) | Packet::ControlDown(_)) {
-                // As QUIC smooths it. What waits at the bottleneck is part of it.
+                // Smoothed like QUIC's, including the queue at the bottleneck.
                 let Site { rtt, conditions: (_, up), .. } = &mut self.sites[site];
                 *rtt = *rtt * 7 / 8 + (self.now.saturating_duration_since(sent) + up.delay) / 8;
             }
@@ -433,7 +437,7 @@ impl World {
         }
     }
 
-    /// Lets all sides say and do everything that they want to now.
+    /// Lets all sides send and do everything that is due.
     fn settle(&mut self) {
         for (index, site) in self.sites.iter().enumerate() {
             self.peer.set_rtt(source(index), site.rtt);
@@ -536,9 +540,9 @@ impl World {
                 StreamHead::Object { request }.encode(&mut head);
                 self.send_whole(site, server, head, &bytes);
             }
-            // Nobody serves here but servers.
+            // Only servers serve here.
             session::Event::Offer { .. } | session::Event::Have(_) | session::Event::Introduce { .. } => {}
-            // No peer here asks for them, or blames another.
+            // No peer here requests these, or blames another.
             session::Event::Hashes { ticket, held } => {
                 let published = self.library.values().find(|published| published.resolved.id == held.lease.id).unwrap();
                 let hashes = hashes_of(&published.bytes, &held.lease.shape);
@@ -554,7 +558,7 @@ impl World {
                 server.proto.hashes_left();
             }
             session::Event::Lost { .. } | session::Event::Checks { .. } | session::Event::Blame { .. } => {}
-            // There is no ring here, and claims are in the order of the deadlines by themselves.
+            // There is no ring here, and claims are already in the order of their deadlines.
             session::Event::Rescheduled { .. } | session::Event::Watches { .. } => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
@@ -566,7 +570,7 @@ impl World {
         }
     }
 
-    /// Sends a stream of its own.
+    /// Sends an object on its own stream.
     fn send_whole(&mut self, site: usize, server: &mut Server, head: Vec<u8>, bytes: &Bytes) {
         let stream = server.open_stream();
         for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
@@ -576,7 +580,7 @@ impl World {
         self.post(site, at, Packet::StreamEnd(stream));
     }
 
-    /// Sends what requests may claim, one block each in turn, as long as the path has room.
+    /// Sends what requests may claim, in turn one block each, while the path has room.
     fn send_blocks(&mut self, site: usize, server: &mut Server) {
         loop {
             let mut sent = false;
@@ -607,7 +611,7 @@ impl World {
                 self.send_block(site, server, claim.alias, claim.route, block.into());
                 sent = true;
             }
-            // What has left makes room in the window of credit.
+            // Sent blocks make room in the window of credit.
             server.register();
             if !sent {
                 return;
@@ -648,7 +652,7 @@ impl World {
         let mut at = self.sites[site].down.ordered(self.now, bytes.len());
         self.sites[site].unread += bytes.len();
         if let Some((bytes_per_second, _)) = self.setup.reader {
-            // The reader takes what has arrived at its own pace.
+            // The reader takes what has arrived at its own rate.
             at += Duration::from_secs_f64(self.sites[site].unread as f64 / bytes_per_second as f64);
         }
         self.post(site, at, Packet::Stream(stream, bytes));
@@ -722,7 +726,7 @@ impl World {
         }
     }
 
-    /// Lets something arrive, unless the server that sent it is mute.
+    /// Delivers something later, unless the server that sent it is mute.
     fn post(&mut self, site: usize, at: Instant, packet: Packet) {
         if self.sites[site].is_mute {
             return;
@@ -733,13 +737,13 @@ impl World {
     }
 }
 
-/// How the peer calls the server at a site.
+/// The peer's id for the server at a site.
 fn source(site: usize) -> SourceId {
     SourceId(u32::try_from(site).unwrap())
 }
 
 impl Server {
-    /// Keeps which source blocks are wanted; coded ones are made when they are claimed.
+    /// Records the wanted source blocks; coded ones are made when claimed.
     fn register(&mut self) {
         while let Some((want, _)) = self.proto.poll_want(u32::MAX) {
             if let session::Want::Source(generation, range) = want {
@@ -756,7 +760,7 @@ impl Server {
     }
 }
 
-/// The key of all streams here that have one.
+/// The key of all signed streams here.
 static KEY: LazyLock<SigningKey> =
     LazyLock::new(|| SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
 
@@ -767,7 +771,7 @@ fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
     BlockHashes::made(Cores::all().hash(group, shape.words(), &blocks).unwrap().into(), shape)
 }
 
-/// What the key says of a segment.
+/// The key's signature of a segment.
 fn signed(resolved: &Resolved, shape: Shape, bytes: &[u8]) -> Signature {
     let mut meta = Meta {
         request: 0,

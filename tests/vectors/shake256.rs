@@ -1,4 +1,4 @@
-//! SHAKE-256 (FIPS 202): the vectors' data and digests come from it.
+//! SHAKE-256 (FIPS 202), from which the vectors' data and digests are made.
 
 use shake::Shake256;
 use shake::digest::{ExtendableOutput, Update, XofReader};

@@ -1,9 +1,11 @@
-//! A segment as it comes, generation by generation: which bytes are proven, and which can be handed on. No I/O.
+//! A segment that arrives generation by generation: which bytes are proved, and which can be handed
+//! on. No I/O.
 //!
-//! Generations come in any order. A group of the segment's tree is proven when all generations that it touches are there, most of it where the
-//! generation was decoded ([`examine`]) and the rest in [`Assembly::take`]. What is proven from the beginning on without a gap is released, once.
-//! A group that is wrong takes the generations that it touches with it, as far as they are not proven otherwise: they have to come again.
-//! Without a tree all is proven together at the end.
+//! Generations arrive in any order. A group of the segment's tree is proved when all generations
+//! that it overlaps are there: most groups where the generation was decoded ([`examine`]), the
+//! others in [`Assembly::take`]. The contiguous proved beginning is released, once. If a group is
+//! wrong, all generations that it overlaps must arrive again, unless other groups prove them.
+//! Without a tree, everything is proved together at the end.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,7 +13,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ncs_proto::object::{Generation, SegmentId, Shape, Tree};
 
-/// The bytes of a generation, and the groups within it that are wrong.
+/// The bytes of a generation, and the wrong groups within it.
 #[derive(Debug)]
 pub struct Examined {
     index: u32,
@@ -19,7 +21,7 @@ pub struct Examined {
     wrong: Vec<usize>,
 }
 
-/// Proves the groups that lie within a generation. Hashes all of it: not for a task that others wait for.
+/// Tests the groups within a generation. Hashes all of it: not for an async task.
 pub fn examine(generation: &Generation, bytes: Option<Bytes>, tree: Option<&Tree>) -> Examined {
     let mut wrong = Vec::new();
     let bytes = bytes.filter(|bytes| bytes.len() as u64 == generation.length);
@@ -36,7 +38,7 @@ pub fn examine(generation: &Generation, bytes: Option<Bytes>, tree: Option<&Tree
     Examined { index: generation.index, bytes, wrong }
 }
 
-/// Pieces in a row. Copies them unless there is only one.
+/// Joins consecutive pieces. Copies them unless there is only one.
 pub fn join(pieces: &[Bytes]) -> Bytes {
     match pieces {
         [only] => only.clone(),
@@ -44,7 +46,7 @@ pub fn join(pieces: &[Bytes]) -> Bytes {
     }
 }
 
-/// A segment on its way.
+/// An incomplete segment.
 #[derive(Debug)]
 pub struct Assembly {
     id: SegmentId,
@@ -52,26 +54,26 @@ pub struct Assembly {
     tree: Option<Tree>,
     generations: Vec<Option<Bytes>>,
     left: usize,
-    /// The groups that are proven.
+    /// Whether each group is proved.
     proven: Vec<bool>,
-    /// All that is proven from the beginning on, in pieces.
+    /// The contiguous proved beginning, in pieces.
     pieces: Vec<Bytes>,
     released: u64,
 }
 
-/// What a generation has brought.
+/// The effects of a generation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// These are not right, or some of them: they have to come again.
+    /// Generations that are wrong, at least in part: they must arrive again.
     pub refuted: BTreeSet<u32>,
-    /// All bytes of these are proven.
+    /// Generations that are proved completely.
     pub settled: Vec<u32>,
-    /// The pieces that follow what was released before, and where the first begins.
+    /// The newly released pieces, and the offset of the first.
     pub released: (u64, Vec<Bytes>),
 }
 
 impl Assembly {
-    /// Nothing of a segment yet. A tree of another segment counts as none.
+    /// An empty segment. A tree of another length is ignored.
     pub fn new(id: SegmentId, shape: Shape, tree: Option<Tree>) -> Self {
         let tree = tree.filter(|tree| tree.length() == shape.length());
         let left = shape.generations() as usize;
@@ -87,18 +89,18 @@ impl Assembly {
         }
     }
 
-    /// What proves the segment's groups.
+    /// The tree of the segment's groups.
     pub fn tree(&self) -> Option<&Tree> {
         self.tree.as_ref()
     }
 
-    /// Whether all bytes are proven: [`parts`](Self::parts) has them.
+    /// Whether all bytes are proved: [`parts`](Self::parts) returns them.
     pub fn is_proven(&self) -> bool {
         self.released == self.shape.length()
     }
 
-    /// All bytes, once they are there, in pieces to be [joined](join): those that are proven, and without a tree those that are to be compared
-    /// with the id.
+    /// All bytes once they are there, in pieces to be [joined](join): proved ones, or, without a
+    /// tree, those to be compared with the id.
     pub fn parts(&self) -> Option<Vec<Bytes>> {
         if self.is_proven() {
             return Some(self.pieces.clone());
@@ -109,7 +111,8 @@ impl Assembly {
         self.generations.iter().cloned().collect()
     }
 
-    /// Whether all generations have come and there is no tree to prove them by: [`parts`](Self::parts) are to be compared with the id.
+    /// Whether all generations have arrived without a tree: [`parts`](Self::parts) must be compared
+    /// with the id.
     pub fn awaits_proof(&self) -> bool {
         self.left == 0 && self.tree.is_none() && !self.is_proven()
     }
@@ -119,20 +122,21 @@ impl Assembly {
         self.id
     }
 
-    /// All generations have come and are wrong, or some of them. All are forgotten.
+    /// Forgets all generations, because at least one is wrong.
     pub fn forget(&mut self) {
         self.generations.iter_mut().for_each(|generation| *generation = None);
         self.left = self.generations.len();
     }
 
-    /// A generation has come. One that was there already, or could not be decoded where nothing else tells, changes nothing but that it is there.
+    /// Takes a generation. One that is there already changes nothing. Without a tree, one that
+    /// could not be decoded counts as arrived.
     pub fn take(&mut self, examined: Examined) -> Taken {
         let Examined { index, bytes, wrong } = examined;
         let Some(generation) = self.shape.generation(index) else { return Taken::default() };
         let Some(tree) = self.tree.clone() else {
             let slot = &mut self.generations[index as usize];
             if slot.is_none() {
-                // What could not be decoded is empty, and so wrong when all is compared.
+                // An empty generation makes the final comparison fail.
                 *slot = Some(bytes.unwrap_or_default());
                 self.left -= 1;
             }
@@ -154,7 +158,7 @@ impl Assembly {
             let is_within = range.start >= generation.offset && range.end <= generation.offset + generation.length;
             let is_right = match is_within {
                 true => !wrong.contains(&group),
-                // It waits for a neighbour.
+                // It needs a neighbouring generation.
                 false => match self.bytes(&range) {
                     Some(bytes) => tree.proves(group, &bytes),
                     None => continue,
@@ -183,13 +187,13 @@ impl Assembly {
         taken
     }
 
-    /// Whether all bytes of a generation are proven.
+    /// Whether all bytes of a generation are proved.
     fn is_settled(&self, tree: &Tree, generation: &Generation) -> bool {
         let end = generation.offset + generation.length;
         groups(tree, &(generation.offset..end)).all(|group| self.proven[group])
     }
 
-    /// What is proven behind what was released before, up to the first gap.
+    /// The proved bytes after those released before, up to the first gap.
     fn release(&mut self, tree: &Tree) -> (u64, Vec<Bytes>) {
         let begin = self.released;
         let first = groups(tree, &(begin..self.shape.length())).start;
@@ -198,7 +202,7 @@ impl Assembly {
         let pieces = self.slices(&(begin..end)).unwrap_or_default();
         self.released = end;
         self.pieces.extend(pieces.iter().cloned());
-        // What has gone out whole is not looked at again.
+        // Completely released generations are not needed any more.
         for index in self.of_range(&(begin..end)) {
             let generation = self.shape.generation(index).expect("the segment has it");
             if generation.offset + generation.length <= end {
@@ -208,7 +212,7 @@ impl Assembly {
         (begin, pieces)
     }
 
-    /// Forgets a generation that is wrong, and what rests on it and has not been released.
+    /// Forgets a wrong generation, and its unreleased groups.
     fn discard(&mut self, tree: &Tree, index: u32) {
         let Some(generation) = self.shape.generation(index) else { return };
         if self.generations[index as usize].take().is_some() {
@@ -221,7 +225,7 @@ impl Assembly {
         }
     }
 
-    /// The bytes of a range, if they are all there.
+    /// The bytes of a range, if all are there.
     fn bytes(&self, range: &Range<u64>) -> Option<Bytes> {
         self.slices(range).map(|slices| join(&slices))
     }
@@ -238,7 +242,7 @@ impl Assembly {
         self.of_range(range).map(slice).collect()
     }
 
-    /// The generations that a range touches.
+    /// The generations that a range overlaps.
     fn of_range(&self, range: &Range<u64>) -> Range<u32> {
         if range.is_empty() {
             return 0..0;
@@ -247,7 +251,7 @@ impl Assembly {
     }
 }
 
-/// The groups that a range touches.
+/// The groups that a range overlaps.
 fn groups(tree: &Tree, range: &Range<u64>) -> Range<usize> {
     if range.is_empty() {
         return 0..0;
@@ -264,7 +268,8 @@ mod tests {
     use super::*;
     use ncs_proto::object::Codec;
 
-    /// Five generations of 1,280 and 1,216 bytes over seven groups of 1,024, whose borders have nothing in common.
+    /// Five generations of 1,280 and 1,216 bytes over seven groups of 1,024, without common
+    /// boundaries.
     const LENGTH: u64 = 6300;
 
     fn segment() -> (Bytes, SegmentId, Shape, Tree) {
@@ -296,7 +301,7 @@ mod tests {
             self.assembly.parts().map(|parts| join(&parts))
         }
 
-        /// A generation comes, with a byte changed if one is named.
+        /// Takes a generation, with one byte changed if `wrong` names one.
         fn take(&mut self, index: u32, wrong: Option<usize>) -> Taken {
             let (generation, bytes) = part(&self.bytes, self.shape, index);
             let mut bytes = bytes.to_vec();

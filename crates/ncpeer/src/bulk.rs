@@ -1,8 +1,9 @@
-//! Generations that are decoded on a device, many at a time.
+//! Decodes generations on a device, many at a time.
 //!
-//! What is ready is collected for a few milliseconds, or until it is enough for a call, or until nothing more is on its way. Two calls
-//! are under way at most; what becomes ready meanwhile waits and makes the next one larger. What a device cannot do comes back, to
-//! be solved by the peer itself, and a device that has failed is not asked again.
+//! Complete generations are gathered for a few milliseconds, until they fill a call, or until no
+//! more are expected. At most two calls are in progress; generations that become ready meanwhile
+//! make the next call larger. Generations that the device cannot decode are returned, to be solved
+//! on the CPU. A device that has failed is not used again.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
@@ -16,22 +17,22 @@ use ncs_proto::object::Generation;
 
 use super::proto::FetchId;
 
-/// The device, what waits for it, and what it does.
+/// The device, the waiting generations, and the calls.
 pub(super) struct Bulk {
     device: Option<Device>,
     ready: Vec<(FetchId, System)>,
-    /// When the first of them became ready.
+    /// When the first waiting generation became ready.
     since: Instant,
     calls: FuturesUnordered<BoxFuture<'static, Call>>,
 }
 
-/// A call that has ended.
+/// A finished call.
 struct Call {
     systems: Vec<(FetchId, System)>,
     result: Result<Vec<Decoded>, Error>,
 }
 
-/// A generation that the device has looked at.
+/// A generation processed by the device.
 struct Decoded {
     bytes: Option<Vec<u8>>,
     maker: Maker,
@@ -40,11 +41,11 @@ struct Decoded {
 /// Back end and kernel.
 pub(super) type Maker = (&'static str, &'static str);
 
-/// What has become of a generation.
+/// The result for a generation.
 pub(super) enum Outcome {
-    /// Its source.
+    /// Its source bytes.
     Decoded { fetch: FetchId, generation: Generation, bytes: Vec<u8>, maker: Maker },
-    /// To be solved here.
+    /// Must be solved on the CPU.
     Back { fetch: FetchId, system: System },
 }
 
@@ -53,7 +54,7 @@ impl Bulk {
         Self { device, ready: Vec::new(), since: Instant::now(), calls: FuturesUnordered::new() }
     }
 
-    /// Hands a generation in. It is given back if there is no device.
+    /// Adds a generation. Returns it if there is no device.
     pub(super) fn add(&mut self, now: Instant, fetch: FetchId, system: System) -> Option<System> {
         if self.device.is_none() {
             return Some(system);
@@ -65,12 +66,13 @@ impl Bulk {
         None
     }
 
-    /// When [`Bulk::start`] has something to do.
+    /// When [`Bulk::start`] has to be called.
     pub(super) fn due(&self) -> Option<Instant> {
         (!self.ready.is_empty() && self.calls.len() < CALLS_MAX).then(|| self.since + GATHER)
     }
 
-    /// Begins the calls that are due; `is_last` if nothing more is on its way. Calling it early is harmless.
+    /// Starts the calls that are due; `is_last` if no more generations are expected. An early call
+    /// is harmless.
     pub(super) fn start(&mut self, now: Instant, is_last: bool) {
         while let Some(due) = self.due() {
             let Some(device) = &self.device else { return };
@@ -82,7 +84,7 @@ impl Bulk {
         }
     }
 
-    /// What the next call that ends has brought; without any, never.
+    /// The results of the next finished call; waits forever without one.
     pub(super) async fn next(&mut self) -> Vec<Outcome> {
         match self.calls.next().await {
             Some(call) => self.end(call),
@@ -114,7 +116,7 @@ impl Bulk {
     }
 }
 
-/// Has the device decode. The systems come back as they went, but for those it has solved, which have lost their bytes.
+/// Has the device decode. Unsolved systems return unchanged; solved ones have lost their bytes.
 async fn call(device: Device, mut systems: Vec<(FetchId, System)>) -> Call {
     let jobs = systems.iter_mut().map(|(_, System { generation, coefficients, payloads, .. })| {
         let out = vec![0; payloads.len()];
@@ -143,9 +145,9 @@ async fn call(device: Device, mut systems: Vec<(FetchId, System)>) -> Call {
     Call { systems, result }
 }
 
-/// Generations of a call.
+/// Generations per call.
 const GENERATIONS_MAX: usize = 32;
-/// Calls at a time: one goes to the device while the other comes back.
+/// Calls at a time: one on its way to the device, one on its way back.
 const CALLS_MAX: usize = 2;
 /// How long the first generation waits for others.
 const GATHER: Duration = Duration::from_millis(3);

@@ -1,7 +1,7 @@
 //! The command line of `ncpeer`.
 //!
-//! Standard output carries what was asked for and nothing else, so that a pipe can take it;
-//! progress, logs and errors go to standard error.
+//! Standard output carries only the requested data, so that it can be piped; progress, logs and
+//! errors go to standard error.
 
 use std::future::Future;
 use std::io;
@@ -171,8 +171,8 @@ enum Decoding {
 }
 
 impl Decoding {
-    /// Opens the device, if there is to be one. The kernel is the usual one: any of them makes more
-    /// than comes over a card's link.
+    /// Opens the device, if one is chosen. Uses the default kernel: any of them is faster than the
+    /// card's link.
     fn open(self) -> Result<Option<(Device, device::Thread)>, Failure> {
         if self == Self::Cpu {
             return Ok(None);
@@ -241,15 +241,15 @@ struct Connection {
     congestion: Congestion,
 }
 
-/// Bytes a second, if any have to come.
+/// The minimum rate in bytes per second, if there is one.
 #[derive(Debug, Clone, Copy)]
 struct MinRate(Option<ByteSize>);
 
-/// A server besides the first.
+/// A server in addition to the first.
 #[derive(Debug, Clone)]
 struct Source {
     server: Server,
-    /// Whether it gets the token, too.
+    /// Whether it gets the token.
     gets_token: bool,
 }
 
@@ -262,7 +262,7 @@ impl FromStr for Source {
     }
 }
 
-/// The program: reads the command line, does what it says, and tells what went wrong.
+/// The program: parses the command line, runs the command, and reports errors.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -273,7 +273,7 @@ pub fn main() -> ExitCode {
         }
     };
     let done = runtime.block_on(run(cli));
-    // A reader that has stopped reading our output must not keep us from ending.
+    // A stalled reader of our output must not keep us from ending.
     runtime.shutdown_background();
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -286,10 +286,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Does what the command line says. What it returns is to be told to the user.
+/// Runs the command. An error is to be shown to the user.
 async fn run(cli: Cli) -> Result<(), Failure> {
     let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
-    // What the verifier logs is in the error that follows it.
+    // The verifier's log lines repeat the error.
     let filter = format!("{filter},rustls_platform_verifier=off");
     let logs = telemetry::Config { log_filter: filter, log_format: telemetry::LogFormat::Pretty, ..Default::default() };
     telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
@@ -366,7 +366,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             };
             let admission =
                 admission::Config { keys: keys.map(Into::into), clients_ca, insecure, ..admission::Config::default() };
-            // In terms of the options here.
+            // The same error in terms of the options here.
             if let Err(admission::Error::Open(address)) = admission.check_listen(&listen) {
                 return Err(Failure::Open(address));
             }
@@ -401,7 +401,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
 }
 
 impl Connection {
-    /// What a client is told, with what decodes if that is not the client itself.
+    /// The client's configuration, with the device that decodes, if any.
     fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
@@ -425,7 +425,7 @@ impl Connection {
         Ok(config)
     }
 
-    /// A gateway that serves other viewers besides, until it is interrupted.
+    /// Runs a gateway that also serves other viewers, until interrupted.
     async fn share(
         &self,
         server: Server,
@@ -462,7 +462,7 @@ impl Connection {
         Client::connect(config).await.map_err(|error| untrusted(error, trust))
     }
 
-    /// A client that waits for its server; with why, if it has to.
+    /// A client that waits for its server, with the reason if it has to.
     async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<crate::Error>), Failure> {
         let config = self.config(server, None)?;
         let trust = config.trust;
@@ -470,7 +470,7 @@ impl Connection {
     }
 }
 
-/// Says how to trust a server that no authority of the system vouches for.
+/// Explains how to trust a server whose certificate no authority of the system has signed.
 fn untrusted(error: crate::Error, trust: Trust) -> Failure {
     match error {
         crate::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
@@ -480,15 +480,15 @@ fn untrusted(error: crate::Error, trust: Trust) -> Failure {
     }
 }
 
-/// Says that a server is waited for, if it is.
+/// Reports that the server is being waited for, if it is.
 fn say_waiting(server: &Server, fault: Option<&crate::Error>) {
     if let Some(fault) = fault {
         console::note(format_args!("{fault}: waiting for {server}; players' requests wait until it answers"));
     }
 }
 
-/// Shows at `/readyz` whether a server is connected, and says so on standard error the first time
-/// where it was waited for.
+/// Reports to `/readyz` whether a server is connected, and, if it was waited for, once to standard
+/// error.
 async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readiness: Readiness, mut says: bool) {
     let mut connected = None;
     loop {
@@ -514,7 +514,7 @@ impl Connection {
         TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref()).map_err(Failure::Credential)
     }
 
-    /// A stream with two keys would have none.
+    /// A stream must have a single key.
     fn keys(&self) -> Result<Keys, Failure> {
         let mut keys = Keys::default();
         for (stream, key) in &self.key {
@@ -535,14 +535,14 @@ impl Connection {
     }
 }
 
-/// Says what was asked for ahead of need, if anything was.
+/// Reports on blocks requested in advance, if there were any.
 fn say_repair(stats: &Stats) {
     if let Some(repair) = fetch::repair(stats) {
         console::note(format_args!("repair: {repair}"));
     }
 }
 
-/// Does this with a client, unless interrupted, and closes its connections.
+/// Works with a client, unless interrupted, and closes its connections.
 async fn with_client<T>(
     connecting: impl Future<Output = Result<Client, Failure>>,
     work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
@@ -553,7 +553,7 @@ async fn with_client<T>(
     done
 }
 
-/// Runs until done or until the user has enough of it. Dropping the work undoes what is half done.
+/// Runs until done or interrupted. Dropping the work cleans up.
 async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::select! {
         done = work => done,
@@ -561,7 +561,7 @@ async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -
     }
 }
 
-/// Waits for SIGINT or SIGTERM and answers its number.
+/// Waits for SIGINT or SIGTERM, and returns its number.
 async fn interrupted() -> Result<u8, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Signals)?;
@@ -571,7 +571,7 @@ async fn interrupted() -> Result<u8, Failure> {
     }
 }
 
-/// The same, unless a part dies first without which nothing is served.
+/// The same, unless a vital part dies first.
 async fn until_interrupted(supervisor: &Supervisor) -> Result<u8, Failure> {
     supervisor.until_done(interrupted()).await?
 }
@@ -616,46 +616,46 @@ fn parse_path(text: &str) -> Result<String, String> {
 /// Why `ncpeer` ends early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Connecting or fetching.
+    /// Connecting or fetching failed.
     #[error("{0}")]
     Peer(#[from] crate::Error),
-    /// No authority of the system vouches for the server.
+    /// No authority of the system has signed the server's certificate.
     #[error("no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint")]
     Untrusted(String),
-    /// Token or certificate.
+    /// The token or certificate is unusable.
     #[error("{0}")]
     Credential(String),
-    /// Fetching to a file.
+    /// Fetching to a file failed.
     #[error("{0}")]
     Fetch(#[from] fetch::Error),
-    /// The device that is to decode.
+    /// The decoding device cannot be used.
     #[error("--backend cuda: {0}")]
     Device(String),
-    /// The gateway.
+    /// The gateway failed.
     #[error("{0}")]
     Gateway(#[from] gateway::Error),
-    /// The relay.
+    /// The relay failed.
     #[error("{0}")]
     Relay(#[from] relay::Error),
-    /// A relay that would serve everybody.
+    /// The relay would serve everybody.
     #[error("the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or --insecure if that is intended")]
     Open(SocketAddr),
-    /// The relay's certificate.
+    /// The relay's certificate is unusable.
     #[error("certificate: {0}")]
     Certificate(#[from] tls::Error),
-    /// The listener for metrics.
+    /// The listener for metrics failed.
     #[error("metrics: {0}")]
     Metrics(#[from] telemetry::Error),
-    /// Standard output is gone.
+    /// Standard output failed.
     #[error("cannot write: {0}")]
     Output(#[source] io::Error),
     /// Logging cannot start.
     #[error("cannot set up logs or metrics: {0}")]
     Logs(String),
-    /// The system does not let this process hear signals.
+    /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] io::Error),
-    /// A part has died without which nothing is served.
+    /// A vital part has died.
     #[error(transparent)]
     Died(#[from] Death),
     /// A signal, by number.
@@ -664,7 +664,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether it is only that nobody reads the output any more.
+    /// Whether only the reader of the output is gone.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         match self {
             Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) => console::is_closed_pipe(error),
@@ -714,10 +714,10 @@ fn exit_of(error: &crate::Error) -> u8 {
     }
 }
 
-/// How long players may take to finish what they read when the gateway ends.
+/// How long players may finish reading when the gateway ends.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Connections to a viewer that shares which have shown no ticket yet: in all, and of one address
-/// beside those that are served.
+/// Connections to a sharing viewer that have not shown a ticket yet: in all, and per address in
+/// addition to those being served.
 const TICKETLESS_MAX: u32 = 128;
 const TICKETLESS_OF_ADDRESS_MAX: u32 = 4;
 
@@ -762,7 +762,7 @@ mod tests {
         assert!(keys(&["--key", "client.key"]).unwrap_err().contains("64 hexadecimal digits"));
     }
 
-    /// Other sources may be anybody's: a token is theirs only where the command line says so.
+    /// Other sources may belong to anybody: they get the token only if the command line says so.
     #[test]
     fn sources_get_the_token_that_are_marked() {
         let config = |words: &[&str]| {

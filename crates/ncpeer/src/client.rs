@@ -1,4 +1,4 @@
-//! What programs hold: a client, and the objects that it opens.
+//! The public handles: a client, and the objects that it opens.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -26,36 +26,40 @@ use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
 
-/// Commands that wait for the driver; whoever has one more waits.
+/// Capacity of the driver's queue; further commands wait.
 const COMMANDS_MAX: usize = 64;
-/// Bytes of metadata that are remembered.
+/// Memory for metadata, in bytes.
 const METAS_MAX: u64 = 32 << 20;
-/// Parts of one path whose metadata is remembered.
+/// Parts of one path with remembered metadata.
 const PARTS_MAX: usize = 64;
-/// Parts of an object that are fetched before the reader asks for them. While the last blocks of one are asked for again and another is
-/// asked for in full already, a third fills the path.
+/// Parts of an object fetched ahead of the reader. While lost blocks of one part are repeated, and
+/// all of the next is requested, a third keeps the path busy.
 const PARTS_AHEAD: usize = 3;
-/// Bytes of parts beyond which no more of them are fetched ahead: a reader that stops reading holds them all.
+/// Bytes of parts above which no more are fetched ahead: if the reader stops, all of them are held.
 const BYTES_AHEAD: u64 = 32 << 20;
-/// How often one segment may be part of an object whose length is not known, and of how many it is known.
+/// How often one segment may occur in an object of unknown length, and for how many segments this
+/// is counted.
 const REPEATS_MAX: usize = 64;
 const REPEATS_OF: usize = 4096;
-/// How often a path is asked for again when the server names a time for it.
+/// Retries of a path if the server gives a time for it.
 const RETRIES: usize = 3;
-/// The longest such time that is waited for.
+/// The maximum of such a time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
-/// How long after the first question. A server that takes longer has waited for its origin already, and whoever asks is to hear why.
+/// Retries end this long after the first request. A slower server has waited for its origin
+/// already, and the caller should hear the reason.
 const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// How often a path is asked for again whose segment has gone each time before it was asked for: from a server short of memory.
+/// Repeated requests for a path whose segment is gone each time before it can be fetched: the
+/// server lacks memory.
 const ASKED_ANEW_MAX: u32 = 8;
-/// How long to wait for an object that changed while it was fetched, and before asking anew for one that has gone twice.
+/// The pause before retrying an object that changed during the fetch, or one that was gone twice.
 const RETRY_CHANGED: Duration = Duration::from_millis(200);
-/// How long the end of a client may take: its last packets leave within a few milliseconds, and are repeated where a server goes on sending.
+/// The maximum time to close a client: its last packets leave within a few milliseconds, and are
+/// repeated if a server goes on sending.
 const CLOSE_WITHIN: Duration = Duration::from_millis(300);
-/// Objects up to this size are hashed where they are, larger ones in the blocking pool.
+/// Objects up to this size are hashed in place, larger ones on the blocking pool.
 const HASH_HERE_MAX: usize = 64 * 1024;
 
-/// A handle to a peer. Clones are handles to the same one; it ends with the last.
+/// A handle to a client. Clones share it; it ends with the last.
 #[derive(Clone)]
 pub struct Client {
     common: Arc<Common>,
@@ -66,22 +70,22 @@ struct Common {
     stats: watch::Receiver<Stats>,
     deadline: Option<Duration>,
     has_credential: bool,
-    /// Bytes a second that an object has to come at, over this time.
+    /// The minimum rate of an object in bytes per second, over `window`.
     rate_min: u64,
     window: Duration,
     shelf: Mutex<Shelf>,
     metas: Coalesced<(String, u64), Known>,
     segments: Coalesced<Cut, Bytes>,
-    /// What has come of segments under way.
+    /// The proved beginnings of segments in progress.
     flows: Mutex<HashMap<Cut, Weak<Flow>>>,
     prefetches: Arc<Semaphore>,
-    /// How many wait for each segment; others are fetched for nobody in particular.
+    /// The number of readers waiting for each segment; fetches of other segments are less urgent.
     readers: Mutex<HashMap<SegmentId, usize>>,
     keys: Arc<KnownKeys>,
     listener: Option<Arc<dyn Listener>>,
 }
 
-/// Somebody who waits for a segment, as long as this lives.
+/// Counts as a reader that waits for a segment, until dropped.
 struct Reader {
     common: Arc<Common>,
     segment: SegmentId,
@@ -101,7 +105,7 @@ impl Drop for Reader {
         *count -= 1;
         if *count == 0 {
             readers.remove(&self.segment);
-            // Where there is no room for this, the segment comes before others that nobody waits for.
+            // If the queue is full, the segment only stays more urgent than necessary.
             let _ = self.common.commands.try_send(Command::Urgency(self.segment, Urgency::Ahead));
         }
     }
@@ -113,7 +117,7 @@ impl Common {
     }
 }
 
-/// Tells the listener of the end of a fetch, whatever the end is.
+/// Tells the listener of the end of a fetch, whatever the outcome.
 struct Ending {
     listener: Arc<dyn Listener>,
     cut: Cut,
@@ -126,41 +130,41 @@ impl Drop for Ending {
     }
 }
 
-/// What is remembered.
+/// Remembered metadata and bytes.
 struct Shelf {
     paths: Cache<String, Vec<Known>>,
     bytes: Cache<SegmentId, Bytes>,
 }
 
-/// Metadata, with the bytes where they are no segment.
+/// Metadata, with the bytes of objects that are not segments.
 #[derive(Clone)]
 struct Known {
     meta: Arc<message::Meta>,
     whole: Option<Bytes>,
-    /// Who said so, where it was asked for.
+    /// The source of the answer, if it was requested.
     source: Option<SourceId>,
-    /// When it has to be asked for again.
+    /// When it expires.
     until: Instant,
 }
 
-/// What an object is.
+/// The properties of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Media type, empty if unknown.
     pub content_type: String,
     /// Bytes of the whole object, if known.
     pub object_length: Option<u64>,
-    /// Where the part starts that covers the offset asked for.
+    /// Offset of the part that covers the requested one.
     pub offset: u64,
     /// Bytes of that part.
     pub length: u64,
     /// Changes when the object changes at its origin.
     pub version: u64,
-    /// How long this holds without asking again.
+    /// How long this is valid.
     pub max_age: Duration,
     /// Whether the object is sent whole, as playlists are, and may change.
     pub mutable: bool,
-    /// How the part is cut and coded, unless it is sent whole.
+    /// The shape and code of the part, unless the object is sent whole.
     pub shape: Option<Shape>,
     /// The key that has signed this.
     pub key: Option<StreamKey>,
@@ -173,11 +177,11 @@ pub struct Object {
     pub content_type: String,
     /// Bytes of the whole object, if known.
     pub length: Option<u64>,
-    /// The bytes that will come; its end is `u64::MAX` where neither the reader nor the server knows one.
+    /// The bytes to expect; the end is `u64::MAX` if neither reader nor server gives one.
     pub range: Range<u64>,
     /// Changes when the object changes at its origin.
     pub version: u64,
-    /// How long this holds without asking again.
+    /// How long this is valid.
     pub max_age: Duration,
     /// Whether the object is sent whole, as playlists are, and may change.
     pub mutable: bool,
@@ -187,7 +191,7 @@ pub struct Object {
 #[derive(Debug)]
 enum Parts {
     Whole(Option<Bytes>),
-    /// Until their end is known to be the object's, the task that sends them is kept.
+    /// The sending task's handle is kept until the task is known to have sent everything.
     Coming(mpsc::Receiver<Result<Bytes, Error>>, Option<JoinHandle<()>>),
 }
 
@@ -198,15 +202,15 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to the first server that answers. From then on the connection is kept, and made again when it is lost.
+    /// Connects to the first server that answers, and reconnects when a connection is lost.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let (client, connected) = Self::start(config, false);
         connected.await.unwrap_or(Err(Error::Closed))?;
         Ok(client)
     }
 
-    /// The same, but where no server answers yet, the client goes on trying, and what is asked of it waits meanwhile; then why there is
-    /// no connection is returned beside it. A certificate that one side refuses is an error still.
+    /// The same, but if no server answers yet, the client keeps trying, and requests wait; the
+    /// reason is returned with it. A rejected certificate, on either side, is still an error.
     pub async fn connect_when_there(config: Config) -> Result<(Self, Option<Error>), Error> {
         let (client, connected) = Self::start(config, true);
         match connected.await.unwrap_or(Err(Error::Closed)) {
@@ -241,12 +245,13 @@ impl Client {
         (Self { common: Arc::new(common) }, connected)
     }
 
-    /// What the object at `path` is, from `offset` on; `length` is how much is wanted of it, if known.
+    /// The properties of the object at `path`, from `offset` on; `length` tells how much of it is
+    /// wanted, if known.
     pub async fn stat(&self, path: &str, offset: u64, length: Option<u64>) -> Result<Meta, Error> {
         Ok((&*self.meta(path, offset, length).await?.meta).into())
     }
 
-    /// Opens an object, or the range of it that lies within.
+    /// Opens an object, or a range of it.
     pub async fn open(&self, path: &str, range: Option<Range<u64>>) -> Result<Object, Error> {
         let asked = range.unwrap_or(0..u64::MAX);
         let length = (asked.end < u64::MAX).then(|| asked.end.saturating_sub(asked.start)).filter(|length| *length > 0);
@@ -265,7 +270,8 @@ impl Client {
         Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
     }
 
-    /// What the server says of a path, its bytes if they are no segment, and for how long that holds: for who answers others with it.
+    /// The server's answer for a path, the bytes of an object that is not a segment, and how long
+    /// this is valid: for answering others.
     pub async fn look_up(
         &self,
         path: &str,
@@ -276,12 +282,12 @@ impl Client {
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
-    /// Whether [`Client::look_up`] asks nobody.
+    /// Whether [`Client::look_up`] can answer without a request.
     pub fn knows(&self, path: &str, offset: u64) -> bool {
         !matches!(self.remembered(path, offset), Ok(None))
     }
 
-    /// The verified bytes of a segment that [`Client::look_up`] has named.
+    /// The verified bytes of a segment that [`Client::look_up`] has returned.
     pub async fn fetch_segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         let reader = Reader::of(&self.common, meta.id);
         let fetched = self.wanted(meta).await;
@@ -289,66 +295,69 @@ impl Client {
         fetched
     }
 
-    /// What servers say of new segments of a stream, each once.
+    /// Announcements of new segments of a stream, each once.
     pub async fn news(&self, stream: &str) -> Result<mpsc::Receiver<message::Meta>, Error> {
         let (news, incoming) = mpsc::channel(COMMANDS_MAX);
         self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
         Ok(incoming)
     }
 
-    /// Fetches the part of an object where `range` begins, without one its beginning, into the cache. Returns at once; does nothing
-    /// where too many are under way.
+    /// Fetches the part of an object at the start of `range`, or its beginning, into the cache.
+    /// Returns at once; does nothing if too many prefetches are in progress.
     pub fn prefetch(&self, path: &str, range: Option<Range<u64>>) {
         let Ok(place) = self.common.prefetches.clone().try_acquire_owned() else { return };
         let (client, path) = (self.clone(), path.to_owned());
         tokio::spawn(async move {
             let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
             if let Ok(Known { meta, whole: None, .. }) = client.meta(&path, offset, length).await {
-                // Nobody waits: a failure shows when somebody asks.
+                // A failure shows when the part is requested.
                 let _ = client.segment(&meta).await;
             }
             drop(place);
         });
     }
 
-    /// Whether servers are shown a token or a certificate: what comes may be for this user alone.
+    /// Whether servers get a token or a certificate: responses may be for this user only.
     pub fn has_credential(&self) -> bool {
         self.common.has_credential
     }
 
-    /// The keys of streams that this side has heard of.
+    /// The known keys of streams.
     pub fn keys(&self) -> Arc<KnownKeys> {
         Arc::clone(&self.common.keys)
     }
 
-    /// Tells all servers that this side serves others: on this UDP port, with the certificate of this SHA-256.
+    /// Tells all servers that this side serves others, on this UDP port, with the certificate of
+    /// this SHA-256.
     pub async fn offer(&self, port: u16, identity: [u8; 32]) -> Result<(), Error> {
         self.command(Command::Offer { port, identity }).await
     }
 
-    /// Tells them what has changed of what there is to serve. To be called a few times a second at most.
+    /// Tells the servers what has changed in this side's holdings. Call it at most a few times per
+    /// second.
     pub async fn have(&self, changed: Vec<Holding>) -> Result<(), Error> {
         self.command(Command::Have(changed)).await
     }
 
-    /// What has become of the work so far; changes several times a second while there is work.
+    /// Statistics, updated several times per second during transfers.
     pub fn stats(&self) -> watch::Receiver<Stats> {
         self.common.stats.clone()
     }
 
-    /// Closes all connections, whoever else has a handle, and waits a moment until it is said: a server that does not hear of it counts this
-    /// viewer for a quarter of a minute.
+    /// Closes all connections, even if others hold handles, and briefly waits for the close to
+    /// leave: a server that is not told counts this viewer for another 15 s.
     pub async fn close(self) {
         let mut stats = self.stats();
         let closed = async {
-            // Where this fails it has ended before.
+            // On failure it has already ended.
             let _ = self.command(Command::Close).await;
             while stats.changed().await.is_ok() {}
         };
         let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
     }
 
-    /// New segments of a stream as they appear: their paths, and what they are. Ends when the server ends the subscription.
+    /// New segments of a stream as they appear: their paths and properties. Ends when the server
+    /// ends the subscription.
     pub async fn subscribe(&self, stream: &str) -> Result<mpsc::Receiver<(String, Meta)>, Error> {
         if !is_stream_name(stream) {
             return Err(Error::Path(stream.to_owned()));
@@ -367,19 +376,19 @@ impl Client {
                     },
                 };
                 client.remember(&meta, None, None);
-                // Whoever has gone is noticed above.
+                // A closed receiver is noticed above.
                 let _ = sender.send((meta.path.clone(), (&*meta).into())).await;
             }
         });
         Ok(receiver)
     }
 
-    /// How long no server could send anything, until one could again.
+    /// The total time of outages.
     fn outages(&self) -> Duration {
         self.common.stats.borrow().outages
     }
 
-    /// Hands an object to its reader as its bytes are proven, a few parts of it fetched ahead.
+    /// Sends an object to its reader as its bytes are proved, and fetches a few parts ahead.
     async fn pump(self, first: Known, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
         let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
@@ -425,7 +434,7 @@ impl Client {
             }
             if next.is_none() && loading.is_empty() {
                 if let Some(error) = failed {
-                    // Whoever has gone does not hear of it.
+                    // The reader may be gone.
                     let _ = reader.send(Err(error)).await;
                 }
                 return;
@@ -433,7 +442,7 @@ impl Client {
         }
     }
 
-    /// Fetches a part, of which the reader wants what lies in the range.
+    /// Begins to fetch a part, of which the reader wants the range.
     fn load(&self, meta: Arc<message::Meta>, range: &Range<u64>) -> Loading {
         let end = meta.offset + meta.length;
         let (at, end) = (range.start.clamp(meta.offset, end), range.end.clamp(meta.offset, end));
@@ -445,7 +454,8 @@ impl Client {
         let (at, end, length) = (at - meta.offset, end - meta.offset, meta.length);
         let (kept, prefetches) = (Kept::default(), Arc::clone(&self.common.prefetches));
         let reader = Arc::new(Mutex::new(Some(Reader::of(&self.common, meta.id))));
-        // The task has them as well: who waited for a segment has gone when nobody is left who would have it come.
+        // The task holds these too: once the reader's own are dropped, the segment counts as unread
+        // when the task ends.
         let keeping = (kept.clone(), Arc::clone(&reader));
         let reader = Arc::downgrade(&reader);
         let fetched = Task::spawn(async move {
@@ -456,7 +466,7 @@ impl Client {
         Loading { flow, told, fetched, is_over: false, at, end, length, kept, prefetches, reader }
     }
 
-    /// What has come of a segment, for all who fetch or read it.
+    /// The proved beginning of a segment, shared by all fetches and readers of it.
     fn flow(&self, cut: &Cut) -> Arc<Flow> {
         let mut flows = self.common.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flow) = flows.get(cut).and_then(Weak::upgrade) {
@@ -468,7 +478,7 @@ impl Client {
         flow
     }
 
-    /// Asks for the part that follows, if the reader wants it: of the same object.
+    /// Requests the next part of the same object, if the reader wants it.
     fn ask_after(&self, part: &Known, range: &Range<u64>) -> Option<Task<Known>> {
         let offset = part.meta.offset + part.meta.length;
         if offset >= range.end || part.meta.object_length.is_some_and(|length| offset >= length) {
@@ -489,8 +499,8 @@ impl Client {
             if known.whole.is_some() || known.meta.offset != offset || !is_of_one_object(&part.meta, &known.meta) {
                 return Err(Error::Changed);
             }
-            // Servers may have come to the same version by other bytes, as where an origin's tag stays while they change: who has named this part
-            // is asked for the one before it.
+            // Servers may use one version for different bytes, for example if an origin's tag stays
+            // while they change. So the source of this part is asked for the one before it too.
             if known.source != part.source
                 && let Some(source) = known.source
             {
@@ -503,7 +513,7 @@ impl Client {
         }))
     }
 
-    /// Metadata of the part that covers `offset`: remembered, or asked for once however many want it.
+    /// Metadata of the part that covers `offset`: remembered, or requested once for all callers.
     async fn meta(&self, path: &str, offset: u64, length: Option<u64>) -> Result<Known, Error> {
         if !is_path(path) {
             return Err(Error::Path(plain(path, PATH_MAX)));
@@ -517,7 +527,7 @@ impl Client {
         asked.await
     }
 
-    /// Asks for a part, `of` one source alone or of all.
+    /// Requests a part from all sources, or only from `of`.
     async fn ask(&self, path: String, offset: u64, length: Option<u64>, of: Option<SourceId>) -> Result<Known, Error> {
         let (begun, mut refused, mut corrupt) = (Instant::now(), 0, false);
         loop {
@@ -553,16 +563,16 @@ impl Client {
     /// The verified bytes of a part that a [`Reader`] waits for.
     async fn wanted(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if self.shelf(|shelf| shelf.bytes.get(&meta.id).is_none()) {
-            // Perhaps it is on its way already, for nobody in particular.
+            // A less urgent fetch may be in progress.
             self.command(Command::Urgency(meta.id, Urgency::Now)).await?;
         }
         self.segment(meta).await
     }
 
-    /// The verified bytes of a part: from the cache, or fetched once however many want them.
+    /// The verified bytes of a part: from the cache, or fetched once for all callers.
     async fn segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if let Some(bytes) = self.shelf(|shelf| shelf.bytes.get(&meta.id).cloned()) {
-            // An id names bytes of one length: what says otherwise is a lie.
+            // An id has only one length; another one is false.
             return if bytes.len() as u64 == meta.length { Ok(bytes) } else { Err(Error::Corrupt) };
         }
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
@@ -583,7 +593,7 @@ impl Client {
 
     async fn fetch_unheard(&self, meta: &message::Meta) -> Result<Bytes, Error> {
         let (mut fetched, mut asked) = (self.fetch_once(meta).await, 0);
-        // The server has forgotten the segment since it named it; asking for the path brings it back.
+        // The server has evicted the segment since its answer; requesting the path brings it back.
         while asked < ASKED_ANEW_MAX
             && let Err(Error::Refused(Refusal { code: RefusalCode::Unknown | RefusalCode::Changed, .. })) = fetched
         {
@@ -618,7 +628,8 @@ impl Client {
         self.common.commands.send(command).await.map_err(|_| Error::Closed)
     }
 
-    /// What is known of this part of an object; an error where the object is known to end before it.
+    /// Remembered metadata for this part of an object; an error if the object is known to end
+    /// before it.
     fn remembered(&self, path: &str, offset: u64) -> Result<Option<Known>, Error> {
         let now = Instant::now();
         self.shelf(|shelf| {
@@ -637,7 +648,7 @@ impl Client {
         })
     }
 
-    /// Until when it may be used.
+    /// Remembers metadata, and returns its expiry.
     fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>, source: Option<SourceId>) -> Instant {
         let until = Instant::now() + Duration::from_millis(meta.max_age_ms.min(24 * 3600 * 1000));
         self.shelf(|shelf| {
@@ -649,7 +660,7 @@ impl Client {
             if parts.len() >= PARTS_MAX {
                 parts.remove(0);
             }
-            // The bytes of an object that is sent whole have their place above.
+            // The bytes of an object sent whole are stored above.
             parts.push(Known { meta: meta.clone(), whole: None, source, until });
             let weight = parts.iter().map(|part| weight(&part.meta)).sum();
             shelf.paths.insert(meta.path.clone(), parts, weight);
@@ -663,8 +674,8 @@ impl Client {
 }
 
 impl Object {
-    /// The next bytes, in order, as soon as they are proven; `None` after the last. After an error there is nothing more: what was handed on
-    /// is right, and not all.
+    /// The next bytes in order, as soon as they are proved; `None` after the last. After an error
+    /// nothing follows: the bytes so far are right but incomplete.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         match &mut self.bytes {
             Parts::Whole(bytes) => bytes.take().map(Ok),
@@ -672,7 +683,7 @@ impl Object {
                 if let Some(part) = parts.recv().await {
                     return Some(part);
                 }
-                // A task that died has not sent all.
+                // A task that died has not sent everything.
                 let ended = pump.as_mut()?.await;
                 *pump = None;
                 ended.err().map(|_| Err(Error::Closed))
@@ -680,7 +691,7 @@ impl Object {
         }
     }
 
-    /// Everything that is left.
+    /// Reads all remaining bytes.
     pub async fn read_to_end(mut self) -> Result<Vec<u8>, Error> {
         let mut all = Vec::new();
         while let Some(bytes) = self.next().await {
@@ -709,26 +720,27 @@ impl From<&message::Meta> for Meta {
     }
 }
 
-/// When to ask again for a path that was refused. Whoever asks for what is not there hears so at once and knows best whether to
-/// ask again.
+/// When to retry a refused path. A missing object is reported at once; the caller decides about a
+/// retry.
 fn retry_after(refusal: &Refusal) -> Option<Duration> {
     if refusal.code == RefusalCode::Unknown {
         return None;
     }
-    // It changed while it was fetched; by now it may have settled.
+    // It changed during the fetch; by now it may be stable.
     let settled = (refusal.code == RefusalCode::Changed).then_some(RETRY_CHANGED);
     refusal.retry_after.or(settled)
 }
 
-/// Whether a path is asked for again so long after the first question.
+/// Whether a retry is allowed this long after the first request.
 fn may_wait(elapsed: Duration, after: Duration) -> bool {
     after <= RETRY_AFTER_MAX && elapsed + after <= RETRY_WITHIN
 }
 
-/// Parts that come whole, each of them fast, and are too small or too far between to come to an end.
+/// Detects objects that arrive in quick but tiny parts, so that they would never end.
 #[derive(Debug, Default)]
 struct Trickle {
-    /// How long the reader has waited for parts since the window began, without outages, and what has come.
+    /// How long the reader has waited for parts in this window, without outages, and the bytes
+    /// received.
     waited: Duration,
     bytes: u64,
 }
@@ -744,8 +756,8 @@ impl Trickle {
     }
 }
 
-/// How often each of the last segments is part of an object whose length is not known. What this side has already costs its sender
-/// nothing, so that such an object need not end.
+/// Counts how often recent segments occur in an object of unknown length. Cached segments cost
+/// their sender nothing, so such an object could be endless.
 #[derive(Debug, Default)]
 struct Repeats(HashMap<SegmentId, usize>);
 
@@ -763,26 +775,27 @@ impl Repeats {
     }
 }
 
-/// Whether one more part is fetched beside those of these lengths.
+/// Whether one more part may be fetched beside those of these lengths.
 fn may_load(lengths: impl ExactSizeIterator<Item = u64>) -> bool {
     lengths.len() < PARTS_AHEAD && lengths.sum::<u64>() < BYTES_AHEAD
 }
 
-/// Bytes of memory that a META takes, about.
+/// The approximate memory of a META.
 fn weight(meta: &message::Meta) -> u64 {
     let inline = if let Delivery::Inline(bytes) = &meta.delivery { bytes.len() } else { 0 };
     let tree = meta.tree.as_ref().map_or(0, |tree| tree.groups() * Tree::VALUE_LEN);
-    // Its path is also the name that it is remembered by.
+    // The path is also the key under which it is remembered.
     (size_of::<Known>() + size_of::<message::Meta>() + 2 * meta.path.len() + meta.content_type.len() + inline + tree) as u64
 }
 
-/// Whether two parts may be put together: of one version, and of one length as far as that is known.
+/// Whether two parts belong together: they have the same version, and the same object length as far
+/// as known.
 fn is_of_one_object(one: &message::Meta, other: &message::Meta) -> bool {
     let lengths = one.object_length.zip(other.object_length);
     one.version == other.version && lengths.is_none_or(|(one, other)| one == other)
 }
 
-/// The range in the object; one that begins behind its end is an error.
+/// The range within the object; an error if it begins beyond the end.
 fn clip(meta: &message::Meta, asked: &Range<u64>) -> Result<Range<u64>, Error> {
     let length = match (meta.object_length, &meta.delivery) {
         (Some(length), _) => length,
@@ -795,14 +808,14 @@ fn clip(meta: &message::Meta, asked: &Range<u64>) -> Result<Range<u64>, Error> {
     Ok(asked.start..asked.end.min(length))
 }
 
-/// What of a part's bytes lies in the range.
+/// The bytes of a part within the range.
 fn slice(bytes: &Bytes, part: &message::Meta, range: &Range<u64>) -> Bytes {
     let place = |at: u64| usize::try_from(at.clamp(part.offset, part.offset + part.length) - part.offset).unwrap_or(bytes.len());
     let (start, end) = (place(range.start).min(bytes.len()), place(range.end).min(bytes.len()));
     bytes.slice(start.min(end)..end)
 }
 
-/// Whether bytes have the hash that names them.
+/// Whether bytes match their id.
 async fn has_id(bytes: Bytes, id: SegmentId) -> bool {
     if bytes.len() <= HASH_HERE_MAX {
         return SegmentId::of(&bytes) == id;
@@ -810,7 +823,7 @@ async fn has_id(bytes: Bytes, id: SegmentId) -> bool {
     tokio::task::spawn_blocking(move || SegmentId::of(&bytes) == id).await.unwrap_or(false)
 }
 
-/// Work that several wait for and that ends when the last of them no longer does.
+/// Work shared by several waiters, which ends when the last of them is dropped.
 struct Coalesced<K, V>(Mutex<HashMap<K, WeakShared<Work<V>>>>);
 
 type Work<V> = BoxFuture<'static, Result<V, Error>>;
@@ -822,7 +835,7 @@ impl<K, V> Default for Coalesced<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Coalesced<K, V> {
-    /// Joins the work under way for `key`, or begins it.
+    /// Joins the work in progress for `key`, or begins it.
     fn join(&self, key: K, begin: impl FnOnce() -> Work<V>) -> Shared<Work<V>> {
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(work) = under_way.get(&key).and_then(WeakShared::upgrade).filter(|work| work.peek().is_none()) {
@@ -837,7 +850,7 @@ impl<K: Eq + Hash, V: Clone> Coalesced<K, V> {
     }
 }
 
-/// A task that ends with its handle, unless it is detached: then it goes on.
+/// A task that is aborted when its handle is dropped, unless it was detached.
 #[derive(Debug)]
 struct Task<T> {
     handle: JoinHandle<Result<T, Error>>,
@@ -871,25 +884,25 @@ struct Loading {
     flow: Arc<Flow>,
     told: watch::Receiver<u64>,
     fetched: Task<Bytes>,
-    /// Whether that has ended.
+    /// Whether the fetch has ended.
     is_over: bool,
-    /// What the reader wants next, and where that ends, in the part.
+    /// The reader's position in the part, and the end of what it wants.
     at: u64,
     end: u64,
-    /// Bytes of the part.
+    /// The size of the part.
     length: u64,
-    /// The place that a fetch has which goes on without a reader, until it ends.
+    /// The permit of a fetch that goes on without a reader, until it ends.
     kept: Kept,
     prefetches: Arc<Semaphore>,
-    /// Until all is read that is wanted, or the fetch has ended.
+    /// Dropped when the reader has read all it wants, or the fetch has ended.
     reader: Weak<Mutex<Option<Reader>>>,
 }
 
 type Kept = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 impl Loading {
-    /// The next proven bytes; `None` behind the last. May be dropped before it is ready, and asked again. Who has read all of a segment finds it
-    /// kept and counted.
+    /// The next proved bytes; `None` after the last. Cancel-safe. When a reader has read a whole
+    /// segment, that is cached and counted.
     async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         while self.at < self.end {
             self.told.mark_unchanged();
@@ -903,7 +916,7 @@ impl Loading {
             let Self { told, fetched, .. } = self;
             tokio::select! {
                 biased;
-                // The sender is in the flow, which is here.
+                // The sender is in the flow, which this holds.
                 _ = told.changed() => {}
                 whole = fetched => {
                     self.is_over = true;
@@ -915,14 +928,14 @@ impl Loading {
             }
         }
         if self.end == self.length && !self.is_over {
-            // All of it is proven.
+            // All of it is proved.
             let _ = (&mut self.fetched).await;
             self.is_over = true;
         }
         None
     }
 
-    /// What of these bytes is wanted; they are handed on.
+    /// The wanted bytes of these; advances the position.
     fn cut(&mut self, bytes: Bytes) -> Bytes {
         let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(bytes.len());
         self.at += wanted as u64;
@@ -930,7 +943,8 @@ impl Loading {
             if let Some(reader) = self.reader.upgrade() {
                 *reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
-            // The rest comes all the same, where there is a place for what nobody waits for: it may be wanted next.
+            // The rest is still fetched if a prefetch permit is free, because it may be wanted
+            // next.
             if let Ok(place) = self.prefetches.clone().try_acquire_owned() {
                 *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
                 self.fetched.is_detached = true;
@@ -940,7 +954,7 @@ impl Loading {
     }
 }
 
-/// What comes next of the part that is first; without any, never.
+/// The next bytes of the first part; waits forever without a part.
 async fn front(parts: &mut VecDeque<Loading>) -> Option<Result<Bytes, Error>> {
     match parts.front_mut() {
         Some(part) => part.next().await,
@@ -948,7 +962,7 @@ async fn front(parts: &mut VecDeque<Loading>) -> Option<Result<Bytes, Error>> {
     }
 }
 
-/// The result of a task; without one, never.
+/// The result of a task; waits forever without one.
 async fn own<T>(task: &mut Option<Task<T>>) -> Result<T, Error> {
     match task.as_mut() {
         Some(task) => task.await,
@@ -1024,7 +1038,7 @@ mod tests {
         assert_eq!(part.next().await, Some(Ok(bytes.slice(40..90))));
         assert_eq!(part.next().await, None);
 
-        // What does not flow comes in the end, and a fetch that fails cuts it off.
+        // Bytes outside the flow arrive at the end, and a failed fetch cuts the part off.
         let mut part = Loading { at: 50, ..part };
         part.flow = Arc::new(Flow::new());
         part.told = part.flow.watch();
@@ -1035,7 +1049,7 @@ mod tests {
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
 
-        // One that is shorter than it was said to be ends in an error, too.
+        // A part shorter than announced ends in an error too.
         part.flow = Arc::new(Flow::new());
         part.told = part.flow.watch();
         let short = bytes.slice(..60);
@@ -1110,7 +1124,7 @@ mod tests {
         assert_eq!(object(tokio::spawn(async {}), parts).next().await, None);
     }
 
-    /// One byte each second, in parts of their own.
+    /// One byte per second, each in a part of its own.
     #[test]
     fn parts_that_trickle_are_given_up_and_a_reader_that_waits_is_not() {
         let mut trickle = Trickle::default();
@@ -1122,7 +1136,7 @@ mod tests {
             assert_eq!(come(Duration::from_secs(1), b"a"), Ok(1));
         }
         assert_eq!(come(Duration::from_secs(1), b"a"), Err(Error::Slow));
-        // A part as large as a window's bytes takes as long as it likes to be read.
+        // A part as large as a window's minimum may take any time to be read.
         assert_eq!(come(Duration::from_secs(29), &[0; 300]), Ok(300));
         assert_eq!(come(Duration::from_secs(1), &[]), Ok(0));
     }

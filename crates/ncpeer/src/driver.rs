@@ -1,7 +1,8 @@
-//! One task a client, between [`Proto`], QUIC and the blocking pool.
+//! One task per client, between [`Proto`], QUIC and the blocking pool.
 //!
-//! The loop waits for any of: something of one of the connections ([`link`]), a command of the program, a finished multiplication, an
-//! answer of the device, a deadline. Whatever it was, it then takes everything else that is there, and carries out what [`Proto`] says.
+//! The loop waits for any of: an event of a connection ([`link`]), a command of the program, a
+//! finished multiplication, a result of the device, a deadline. After each it handles everything
+//! else that is ready, and carries out the decisions of [`Proto`].
 
 mod attempts;
 mod link;
@@ -36,36 +37,37 @@ use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use link::{End, Fault, Happening, Link, Next, Read, Shown, Wires};
 
-/// Datagrams taken in one turn before anything else has its turn.
+/// The maximum number of datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 512;
-/// How long a server may take to answer for the first time before whoever waits for it hears that it does not.
+/// How long to wait for a first answer of any server before the caller is told that none answers.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
-/// How often the statistics are published at most.
+/// The minimum interval of published statistics.
 const STATS_EVERY: Duration = Duration::from_millis(50);
 
-/// What the program wants.
+/// A command of the program.
 pub(super) enum Command {
-    /// What is this path? `of` this source alone, or of whoever answers first.
+    /// Request a path, from this source alone or from all.
     Get { path: String, offset: u64, length: Option<u64>, of: Option<SourceId>, reply: oneshot::Sender<Result<Answer, Error>> },
-    /// The bytes of this segment, please: all of them in the end, and its proven beginning as it grows.
+    /// Fetch a segment: its proved beginning as it grows, and all bytes in the end.
     Fetch { order: Order, place: Place, tree: Option<Tree>, flow: Arc<Flow>, reply: oneshot::Sender<Result<Bytes, Error>> },
-    /// Somebody waits for this segment now, or nobody does any more.
+    /// Change the urgency of a segment.
     Urgency(SegmentId, Urgency),
-    /// Tell of new segments.
+    /// Subscribe to new segments.
     Subscribe { stream: String, news: mpsc::Sender<Meta> },
     /// Tell servers that this side serves others, on this port and with this certificate.
     Offer { port: u16, identity: [u8; 32] },
-    /// Tell them what has changed of what there is to serve.
+    /// Tell servers what has changed in this side's holdings.
     Have(Vec<Holding>),
-    /// End, whoever else has a handle.
+    /// End, even if others hold handles.
     Close,
 }
 
-/// What becomes of the first attempts to connect: a connection, or why there is none yet.
+/// The result of the first attempts to connect.
 pub(super) type Ready = Result<(), Error>;
 
-/// Keeps connections to all servers until all handles of the client are gone. `ready` is told when the first stands, or that none could be
-/// made: then this ends, unless it `waits` for a server to come.
+/// Keeps connections to all servers until all handles of the client are dropped. `ready` is told
+/// when the first connection is established, or that none could be made; in that case this ends,
+/// unless it `waits` for a server.
 pub(super) async fn run(
     config: Config,
     commands: mpsc::Receiver<Command>,
@@ -98,10 +100,10 @@ pub(super) async fn run(
     link::close(links).await;
 }
 
-/// A link that is being connected.
+/// Creates a link that connects.
 fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Result<Link, String> {
     let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
-    // Whoever a server has named is shown a ticket, and does not learn who this is.
+    // A named peer gets only a ticket, and does not learn this side's identity.
     let certificate = config.certificate.as_ref().filter(|_| matches!(shown, Shown::Token(_)));
     let tls = tls::client_config(&trust, certificate).map_err(|error| error.to_string())?;
     let mut quic = quinn::ClientConfig::new(Arc::new(tls));
@@ -111,13 +113,13 @@ fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Resul
 
 struct Driver {
     config: Config,
-    /// What others may know of the keys of streams.
+    /// Known keys of streams, for others to read.
     keys: Arc<KnownKeys>,
     proto: Proto,
     neighbours: Neighbours,
-    /// Neighbours whose links are to be closed and forgotten.
+    /// Neighbours whose links have to be closed and forgotten.
     dismissed: Vec<SourceId>,
-    /// Whether the user has been told of peers that are not drawn on because of where they are.
+    /// Whether the user was warned about ignored peers at private addresses.
     has_left_private: bool,
     commands: mpsc::Receiver<Command>,
     gets: HashMap<u64, oneshot::Sender<Result<Answer, Error>>>,
@@ -130,36 +132,36 @@ struct Driver {
     publish: watch::Sender<Stats>,
     published: Instant,
     stats: Stats,
-    /// UDP bytes of neighbours that are none any more.
+    /// UDP bytes of former neighbours.
     wire_bytes_before: u64,
-    /// Why servers have no connection at present, as was logged.
+    /// The logged reasons why servers are not connected.
     faults: HashMap<SourceId, String>,
-    /// Servers that have had a connection.
+    /// Servers that have been connected.
     known: BTreeSet<SourceId>,
 }
 
-/// Who waits for the first connection.
+/// A caller that waits for the first connection.
 struct Waiting {
     reply: oneshot::Sender<Ready>,
-    /// Those that have not failed yet.
+    /// Servers that have not failed yet.
     left: BTreeSet<SourceId>,
-    /// Whether all others have refused, or been refused for their certificates.
+    /// Whether all others refused, or were refused because of their certificates.
     is_refused: bool,
-    /// When to say that no server answers and to go on trying; without it failure is the end.
+    /// When to report that no server answers, and keep trying; without it failure is final.
     until: Option<Instant>,
 }
 
-/// A segment that comes generation by generation.
+/// A segment that arrives generation by generation.
 struct Rebuild {
     order: Order,
     assembly: Assembly,
-    /// Generations that have come and are being decoded.
+    /// Generations being decoded.
     decoding: usize,
     flow: Arc<Flow>,
     reply: oneshot::Sender<Result<Bytes, Error>>,
 }
 
-/// What the blocking pool has done.
+/// A finished job of the blocking pool.
 enum Done {
     Gathered {
         fetch: FetchId,
@@ -171,7 +173,7 @@ enum Done {
         examined: Examined,
     },
     Tested(Tested),
-    /// All bytes in a row, if they have the hash that names them.
+    /// All bytes joined, if they match the segment's id.
     Joined {
         fetch: FetchId,
         bytes: Option<Bytes>,
@@ -185,7 +187,7 @@ impl Driver {
             n_max: Shape::N_LIMIT,
             block_bytes_max: Shape::BLOCK_BYTES_MAX,
             segment_bytes_max: Shape::LENGTH_MAX,
-            // This side serves nothing.
+            // A client serves nothing.
             requests_max: 0,
             credit_max: 0,
             agent: concat!("ncpeer/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -235,7 +237,7 @@ impl Driver {
         }
     }
 
-    /// Serves the program until it has gone.
+    /// Serves the program until all handles are dropped.
     async fn drive(&mut self, links: &mut Vec<Link>) {
         let mut first = 0;
         loop {
@@ -259,7 +261,7 @@ impl Driver {
         }
     }
 
-    /// Carries out what the protocol has decided.
+    /// Carries out the protocol's decisions.
     fn turn(&mut self, links: &mut Vec<Link>) {
         while let Ok(command) = self.commands.try_recv() {
             self.command(command);
@@ -389,7 +391,7 @@ impl Driver {
         match end {
             Some(end) => self.proto.handle_stream_end(source, id, end)?,
             None if self.refused(source, id) => {
-                // The sender may have ended it already; then there is nothing to stop.
+                // If the sender has ended it already, there is nothing to stop.
                 let _ = stream.stop(VarInt::from_u32(CloseCode::Done.quic()));
                 self.proto.handle_stream_end(source, id, StreamEnd::Reset(u64::from(CloseCode::Done.quic())))?;
             }
@@ -398,7 +400,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether the protocol wants nothing more of a stream. Only what just brought bytes can be refused.
+    /// Whether the protocol has refused a stream. Only one that just delivered bytes can be
+    /// refused.
     fn refused(&mut self, source: SourceId, stream: u64) -> bool {
         let mut refused = false;
         while let Some(stopped) = self.proto.poll_stop(source) {
@@ -423,7 +426,7 @@ impl Driver {
                 self.fetches.insert(fetch, Rebuild { order, assembly, decoding: 0, flow, reply });
             }
             Command::Urgency(segment, urgency) => {
-                // What nobody wants at all any more ends soon.
+                // Cancelled fetches end soon; skip them.
                 let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| !rebuild.reply.is_closed());
                 let meant = wanted.filter(|(_, rebuild)| rebuild.order.segment == segment);
                 meant.for_each(|(fetch, rebuild)| {
@@ -444,7 +447,7 @@ impl Driver {
         }
     }
 
-    /// Ends what nobody waits for any more.
+    /// Ends requests whose callers are gone.
     fn drop_abandoned(&mut self) {
         self.gets.retain(|request, reply| {
             let wanted = !reply.is_closed();
@@ -469,7 +472,7 @@ impl Driver {
         });
     }
 
-    /// Passes on what has come.
+    /// Passes on the protocol's events.
     fn take_events(&mut self, links: &mut Vec<Link>) {
         while let Some(event) = self.proto.poll_event() {
             match event {
@@ -492,7 +495,7 @@ impl Driver {
                     }
                 }
                 Event::Announced { request, meta } => {
-                    // A program that does not listen misses news and nothing else.
+                    // A program that does not read misses only news.
                     if let Some(news) = self.subscriptions.get(&request) {
                         let _ = news.try_send(meta);
                     }
@@ -554,7 +557,7 @@ impl Driver {
         }
     }
 
-    /// Why a wish was not granted. Where nothing came, that is what has gone wrong last.
+    /// The error for a failure. After a stall it contains the last fault.
     fn error(&self, links: &[Link], failure: Failure) -> Error {
         if failure != Failure::Stalled {
             return failure.into();
@@ -566,13 +569,13 @@ impl Driver {
         Error::Stalled(cause)
     }
 
-    /// There is nobody to ask any more: whoever waits hears why.
+    /// No source is left: tell all callers why.
     fn give_up(&mut self, links: &[Link]) {
         for (request, reply) in std::mem::take(&mut self.gets) {
             self.proto.cancel_get(request);
             let _ = reply.send(Err(self.error(links, Failure::Stalled)));
         }
-        // Of some all has come, and is being decoded.
+        // Some are complete, and being decoded.
         let open: Vec<FetchId> = self.fetches.keys().copied().filter(|fetch| self.proto.is_under_way(*fetch)).collect();
         for fetch in open {
             self.proto.cancel_fetch(fetch);
@@ -582,7 +585,7 @@ impl Driver {
         }
     }
 
-    /// Logs a connection that takes requests.
+    /// Logs a connection that accepts requests.
     fn say_connected(&mut self, links: &[Link], source: SourceId) {
         self.faults.remove(&source);
         let Some(link) = links.iter().find(|link| link.id == source) else { return };
@@ -596,7 +599,7 @@ impl Driver {
         }
     }
 
-    /// A server has named a peer that holds something of a segment.
+    /// Handles a peer that a server has named for a segment.
     fn named(&mut self, links: &mut Vec<Link>, segment: SegmentId, peer: Introduction) {
         let now = Instant::now();
         let (source, left) = match self.neighbours.named(now, &peer) {
@@ -645,7 +648,7 @@ impl Driver {
         }
     }
 
-    /// Forgets neighbours that are none any more, and notes what the others have brought.
+    /// Forgets former neighbours, and records what the others have sent.
     fn dismiss(&mut self, links: &mut Vec<Link>) {
         let now = Instant::now();
         for source in std::mem::take(&mut self.dismissed) {
@@ -680,7 +683,7 @@ impl Driver {
         }
     }
 
-    /// What proves parts of a segment under way.
+    /// The tree that proves parts of a segment in progress.
     fn tree(&self, fetch: FetchId) -> Option<Tree> {
         self.fetches.get(&fetch)?.assembly.tree().cloned()
     }
@@ -693,7 +696,7 @@ impl Driver {
         });
     }
 
-    /// A generation has its bytes, if they could be had, and it is known which of them are proven.
+    /// Takes a generation with the result of its tests, and its bytes if it could be decoded.
     fn examined(&mut self, fetch: FetchId, examined: Examined) {
         let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
         rebuild.decoding -= 1;
@@ -720,13 +723,13 @@ impl Driver {
                 self.fail(fetch);
             }
         }
-        // Nothing more would come of it, and no timer runs.
+        // Nothing more would arrive, and no timer runs.
         if !has_come && !is_decoding && !self.proto.is_under_way(fetch) {
             self.fail(fetch);
         }
     }
 
-    /// What the device has made of some generations.
+    /// Handles the device's results.
     fn decoded(&mut self, outcomes: Vec<bulk::Outcome>) {
         for outcome in outcomes {
             match outcome {
@@ -742,7 +745,7 @@ impl Driver {
         }
     }
 
-    /// All bytes of a segment are there in a row, and right if there are any.
+    /// Ends a segment with all of its bytes; without bytes, they were wrong.
     fn joined(&mut self, fetch: FetchId, bytes: Option<Bytes>) {
         let comes_again = self.proto.confirm(Instant::now(), fetch, bytes.is_some());
         let Some(bytes) = bytes else {
@@ -760,12 +763,12 @@ impl Driver {
         let counts = self.proto.counts();
         self.stats.generations = counts.generations;
         self.stats.generations_progressive = counts.generations_progressive;
-        // Whoever has the bytes finds them counted.
+        // The caller should find the segment counted.
         self.publish.send_replace(self.stats.clone());
         let _ = rebuild.reply.send(Ok(bytes));
     }
 
-    /// Some bytes of a segment are not those that it has.
+    /// Notes that decoded bytes do not match the hash.
     fn note_corrupt(&mut self, fetch: FetchId) {
         self.stats.segments_corrupt += 1;
         if let Some(rebuild) = self.fetches.get(&fetch) {
@@ -773,7 +776,7 @@ impl Driver {
         }
     }
 
-    /// What was wrong has come again, and is wrong once more.
+    /// Fails a segment that was wrong a second time.
     fn fail(&mut self, fetch: FetchId) {
         if let Some(rebuild) = self.fetches.remove(&fetch) {
             tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes still do not match the segment's hash");
@@ -781,9 +784,9 @@ impl Driver {
         }
     }
 
-    /// Ends a connection, and keeps what the next one needs.
+    /// Ends a connection, and prepares the next.
     fn end(&mut self, link: &mut Link, end: End) {
-        // Who is slow may have been cut off.
+        // A slow server may merely have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));
         let is_outage = is_silent || matches!(end, End::Left);
@@ -827,7 +830,8 @@ impl Driver {
         self.failed(link.id, fault, false);
     }
 
-    /// A link has no connection; whoever waits for one hears of it when none is left. Where all servers refuse, none is waited for.
+    /// Notes that a source has no connection. The first caller is told when no source is left; if
+    /// all servers have refused, the client ends.
     fn failed(&mut self, source: SourceId, fault: String, is_refusal: bool) {
         let is_last = |waiting: &mut Waiting| {
             if waiting.left.remove(&source) {
@@ -837,7 +841,7 @@ impl Driver {
         };
         if let Some(waiting) = self.ready.take_if(is_last) {
             if waiting.until.is_none() || waiting.is_refused {
-                // Nobody will hold a handle.
+                // No caller will get a handle.
                 self.commands.close();
             }
             let _ = waiting.reply.send(Err(Error::Connection(fault)));
@@ -874,7 +878,7 @@ impl Driver {
         self.publish.send_replace(self.stats.clone());
     }
 
-    /// Brings the statistics up to date.
+    /// Updates the statistics.
     fn renew(&mut self, links: &[Link]) {
         let counts = self.proto.counts();
         let (loss, rate) = self.proto.path();
@@ -925,7 +929,7 @@ impl Driver {
     }
 }
 
-/// Work for the blocking pool, as much at a time as there are cores.
+/// Jobs for the blocking pool, at most one per core at a time.
 struct Jobs {
     running: FuturesUnordered<JoinHandle<Done>>,
     waiting: VecDeque<Box<dyn FnOnce() -> Done + Send>>,
@@ -955,7 +959,7 @@ impl Jobs {
         }
     }
 
-    /// The next job that is done; without any, never.
+    /// The next finished job; waits forever without one.
     async fn next(&mut self) -> Done {
         loop {
             match self.running.next().await {
@@ -969,7 +973,8 @@ impl Jobs {
     }
 }
 
-/// Who does arithmetic over the prime field. It is found when there is some to do, which most streams have not; opening a card takes its time.
+/// The arithmetic over the prime field. Opened only when needed, because most streams do not need
+/// it and opening a card takes time.
 fn prime(device: Option<Device>) -> Arc<dyn Arithmetic> {
     device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.prime())
 }
@@ -978,7 +983,7 @@ fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>, tree: Op
     let generation = *decoder.generation();
     let bytes = match generation.codec.is_proving() {
         true => decoder.into_bytes(&*prime(device)),
-        // Of others it is not asked.
+        // Other codes do not use it.
         false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
     };
     Done::Examined { fetch, examined: examine(&generation, bytes.ok().map(Bytes::from), tree) }
@@ -1017,7 +1022,7 @@ mod tests {
         Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System)
     }
 
-    /// A viewer of other streams opens no card for arithmetic that nobody has for it.
+    /// A viewer of other streams does not open a card for unused arithmetic.
     #[test]
     fn who_does_arithmetic_over_the_prime_field_is_found_when_there_is_some() {
         let config = device::Config { backend: BackendChoice::Cpu, ..device::Config::default() };
@@ -1036,9 +1041,10 @@ mod tests {
         assert!(is_found(), "{device:?}");
     }
 
-    /// Fetches a segment of generations of 1,280 bytes over groups of 1,024, whose borders have nothing in common, of a server that answers one
-    /// request after the other and knows nothing of checksums. It sends each generation wrong as often as is said here. Whether the bytes are
-    /// right, if any come; `None` if nothing more would come and nobody is told.
+    /// Fetches a segment of generations of 1,280 bytes over groups of 1,024, without common
+    /// boundaries, from a server without checksums that answers one request after the other. It
+    /// sends each generation wrong as often as given. Returns whether the bytes are right, if any
+    /// arrive; `None` if the fetch hangs.
     async fn fetch_of_a_liar(mut wrong: [u32; 5]) -> Option<Result<bool, Error>> {
         let bytes: Vec<u8> = (0..6300u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
         let (segment, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
@@ -1104,7 +1110,7 @@ mod tests {
         }
     }
 
-    /// Whichever of them is the last to fail.
+    /// Whichever of them fails last.
     #[tokio::test]
     async fn a_server_that_may_come_is_waited_for_beside_one_that_is_refused() {
         for (refused, is_end) in [([true, false], false), ([false, true], false), ([true, true], true)] {
@@ -1123,7 +1129,7 @@ mod tests {
         }
     }
 
-    /// A wrong generation takes its neighbours along where they meet.
+    /// A wrong generation also refutes its neighbours where they share a group.
     #[tokio::test]
     async fn a_segment_with_wrong_generations_is_mended_or_fails_and_never_hangs() {
         for wrong in [[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 1, 1, 1]] {
@@ -1137,7 +1143,7 @@ mod tests {
         assert_eq!(fetch_of_a_liar([u32::MAX; 5]).await, Some(Err(Error::Corrupt)));
     }
 
-    /// Whatever the reason is.
+    /// Whatever the reason.
     #[tokio::test]
     async fn a_segment_of_which_nothing_more_comes_fails() {
         let mut driver = new_driver(&peer_config());

@@ -1,10 +1,11 @@
-//! Fetches one object to a file or to standard output, and shows how it goes.
+//! Fetches one object to a file or standard output, and shows the progress.
 //!
-//! A file appears under its name only when it is complete and verified; until then it is a hidden file beside it, removed
-//! if the fetch ends early. Standard output, devices and pipes get all bytes as soon as they are proven.
+//! A file appears under its name only when it is complete and verified. Until then it is a hidden
+//! file in the same directory, which is removed if the fetch ends early. Standard output, devices
+//! and pipes get bytes as soon as they are proved.
 //!
-//! What a server says of an object's length is its word alone: no more is written than that, than the user allows, and, where nothing else is said,
-//! than a part of what is free on the file system.
+//! A server's claim of an object's length is not trusted: no more is written than claimed, than the
+//! user allows, and, by default, than a part of the file system's free space.
 
 use std::fmt;
 use std::io;
@@ -19,17 +20,17 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{Client, Object, Stats};
 
-/// Where an object goes.
+/// The destination of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// To this file, once it is complete; to a device or pipe as it comes.
+    /// A file, once complete; a device or pipe as bytes arrive.
     File(PathBuf),
-    /// To standard output as it comes.
+    /// Standard output, as bytes arrive.
     Stdout,
 }
 
 impl Target {
-    /// What `-o` says, and the last part of the object's path where it says nothing.
+    /// From `-o`, or by default the last part of the object's path.
     pub fn new(output: Option<PathBuf>, path: &str) -> Result<Self, Error> {
         match output {
             Some(output) if output.as_os_str() == "-" => Ok(Self::Stdout),
@@ -42,28 +43,28 @@ impl Target {
     }
 }
 
-/// Why an object did not arrive where it should.
+/// Why an object was not fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server or the way to it.
+    /// The server or the path to it failed.
     #[error("{0}")]
     Peer(#[from] super::Error),
-    /// The file or the pipe.
+    /// Writing failed.
     #[error("cannot write {0}: {1}")]
     Write(String, #[source] io::Error),
     /// The path ends with a slash.
     #[error("the path ends with `/` and gives no file name: name the output file with -o")]
     Nameless,
-    /// The object is larger than it may be.
+    /// The object exceeds the limit.
     #[error("the object has {0}, more than the limit of {1}{2}")]
     Large(Size, ByteSize, &'static str),
-    /// The object ended before its length.
+    /// The object ended early.
     #[error("the object ended early, after {0} of {1} bytes")]
     Short(u64, u64),
 }
 
-/// Fetches `path` to `target`, at most so many bytes.
+/// Fetches `path` to `target`, at most `bytes_max` bytes.
 pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Option<ByteSize>) -> Result<(), Error> {
     let object = client.open(path, None).await?;
     match target {
@@ -76,7 +77,7 @@ pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Optio
         Target::File(file) => {
             let failed = |error| Error::Write(file.display().to_string(), error);
             if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-                // A rename would put a file in the place of the device.
+                // A rename would replace the device by a file.
                 let mut writer = File::options().write(true).open(&file).await.map_err(failed)?;
                 let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
                 return copy(client, path, object, &mut writer, most, failed).await;
@@ -90,7 +91,7 @@ pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Optio
     }
 }
 
-/// Standard output as a file, without the buffer that would wait for line ends.
+/// Standard output as a file, without line buffering.
 fn stdout() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     Ok(File::from_std(output.into()))
@@ -123,23 +124,24 @@ async fn copy(
     }
 }
 
-/// How much may be written.
+/// The limit on bytes to write.
 #[derive(Debug)]
 struct Most {
     bytes: u64,
-    /// Why not more.
+    /// The reason for the limit.
     reason: &'static str,
-    /// The file, where it takes a part of what is free, and after how many bytes that is looked at again: others write there, too.
+    /// The file, if the limit is a part of the free space, and the position at which the free space
+    /// is checked again: others use it too.
     file: Option<File>,
     look_at: u64,
 }
 
-/// What an object is known to have.
+/// The known size of an object.
 #[derive(Debug, Clone, Copy)]
 pub enum Size {
-    /// As the server says.
+    /// As the server claims.
     Said(u64),
-    /// So far.
+    /// Received so far.
     Come(u64),
 }
 
@@ -153,13 +155,13 @@ impl fmt::Display for Size {
 }
 
 impl Most {
-    /// What the user says, and otherwise a part of what is free, where it goes to a file.
+    /// The user's limit, or by default a part of the free space for regular files.
     async fn of(said: Option<ByteSize>, file: &File) -> io::Result<Self> {
         if let Some(said) = said {
             return Ok(Self { bytes: said.as_u64(), reason: " (--max-bytes)", file: None, look_at: 0 });
         }
         if !file.metadata().await?.is_file() {
-            // Whoever reads it decides.
+            // The reader decides.
             return Ok(Self { bytes: u64::MAX, reason: "", file: None, look_at: 0 });
         }
         let (file, reason) = (Some(file.try_clone().await?), " (nine tenths of the free space): raise it with --max-bytes");
@@ -168,7 +170,7 @@ impl Most {
         Ok(most)
     }
 
-    /// So many bytes are written: looks now and then at what is free.
+    /// Checks the free space from time to time, at `written` bytes.
     fn look(&mut self, written: u64) -> io::Result<()> {
         if let Some(file) = self.file.as_ref().filter(|_| self.look_at <= written) {
             let system = rustix::fs::fstatvfs(file)?;
@@ -178,7 +180,8 @@ impl Most {
         Ok(())
     }
 
-    /// Behind what is written, a part of what is free now; no more than before, because what is written was free then.
+    /// Allows a part of the space that is free now, in addition to what is written, but never
+    /// raises the limit.
     fn allow(&mut self, written: u64, free: u64) {
         self.bytes = self.bytes.min(written.saturating_add(free / 10 * FREE_TENTHS));
     }
@@ -188,12 +191,12 @@ impl Most {
     }
 }
 
-/// How much of what is free on a file system an object may take, in tenths, where the user does not say.
+/// The part of the free space that an object may use by default, in tenths.
 const FREE_TENTHS: u64 = 9;
-/// Bytes between two looks at what is free.
+/// Bytes between checks of the free space.
 const LOOK_EVERY: u64 = 4 << 20;
 
-/// A file that is not complete yet. Dropping it removes it.
+/// An incomplete file. Dropping it removes it.
 #[derive(Debug)]
 struct Part {
     part: PathBuf,
@@ -201,7 +204,7 @@ struct Part {
 }
 
 impl Part {
-    /// What a link points to is replaced in the end, not the link.
+    /// The target of a link is replaced in the end, not the link.
     async fn create(file: &Path) -> io::Result<(Self, File)> {
         let file = &file.canonicalize().unwrap_or_else(|_| file.into());
         let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
@@ -217,12 +220,12 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // After a rename there is nothing left to remove.
+        // After a rename there is nothing to remove.
         let _ = std::fs::remove_file(&self.part);
     }
 }
 
-/// The progress bar, and the task that keeps what the decoder says beside it.
+/// The progress bar, and the task that updates its statistics.
 struct Progress {
     bar: ProgressBar,
     task: tokio::task::JoinHandle<()>,
@@ -259,8 +262,8 @@ fn message(stats: &Stats) -> String {
     }
 }
 
-/// Where generations were decoded, and how many of them block by block. Those that came as source blocks alone needed no decoding and
-/// count as done here.
+/// Where generations were decoded, and how many block by block. Generations of source blocks alone
+/// needed no decoding, and count as decoded by the CPU.
 pub fn summary(stats: &Stats) -> String {
     let Stats { generations, generations_on_device, generations_progressive, .. } = stats;
     let here = generations.saturating_sub(*generations_on_device);
@@ -275,7 +278,7 @@ pub fn summary(stats: &Stats) -> String {
     format!("generations decoded: {by_device}{here} by the CPU{progressive}")
 }
 
-/// What was asked for ahead of need and what came of it, where anything was.
+/// The cost and benefit of blocks requested in advance, if there were any.
 pub fn repair(stats: &Stats) -> Option<String> {
     let Stats { blocks_received, blocks_ahead, blocks_ahead_used, generations_spared, .. } = stats;
     (*blocks_ahead > 0).then(|| {
@@ -286,7 +289,7 @@ pub fn repair(stats: &Stats) -> Option<String> {
     })
 }
 
-/// What was wrong and whose it was, if anything was.
+/// Wrong blocks and their sources, if there were any.
 pub fn pollution(stats: &Stats) -> Option<String> {
     let Stats { blocks_wrong, polluters, segments_mended, sources, .. } = stats;
     if *blocks_wrong == 0 && *polluters == 0 {

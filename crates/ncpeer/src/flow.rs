@@ -1,7 +1,7 @@
-//! The proven beginning of a segment, shared by who fetches it and who reads it.
+//! The proved beginning of a segment, shared by its fetch and its readers.
 //!
-//! Whoever fetches puts pieces behind each other; any number of readers follow at their own pace. What is there stays until the last of them has gone,
-//! so a fetch that is made again goes on where the one before it was.
+//! The fetch appends pieces; any number of readers follow at their own pace. Pieces stay until the
+//! last reader is gone, so a repeated fetch continues where the last one ended.
 
 use std::sync::PoisonError;
 use std::sync::RwLock;
@@ -9,7 +9,7 @@ use std::sync::RwLock;
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// Bytes of a segment from its first on.
+/// Bytes of a segment from its beginning.
 #[derive(Debug)]
 pub(super) struct Flow {
     pieces: RwLock<Pieces>,
@@ -18,7 +18,7 @@ pub(super) struct Flow {
 
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Each with its place, in order and without a gap.
+    /// Pieces with their offsets, in order and without gaps.
     list: Vec<(u64, Bytes)>,
     end: u64,
 }
@@ -28,7 +28,7 @@ impl Flow {
         Self { pieces: RwLock::default(), end: watch::Sender::new(0) }
     }
 
-    /// These proven bytes lie at `at`. What is there already is not kept twice.
+    /// Adds proved bytes at `at`. Bytes that are already there are not kept twice.
     pub(super) fn put(&self, at: u64, piece: &Bytes) {
         let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
         let (known, end) = (pieces.end.saturating_sub(at), at + piece.len() as u64);
@@ -42,14 +42,15 @@ impl Flow {
         self.end.send_replace(end);
     }
 
-    /// All bytes of the segment are proven and in a row, for others to keep: they take the place of the pieces, which are not kept besides.
+    /// Replaces the pieces by the whole segment, which others keep too, so that memory is not used
+    /// twice.
     pub(super) fn complete(&self, whole: Bytes) {
         let end = whole.len() as u64;
         *self.pieces.write().unwrap_or_else(PoisonError::into_inner) = Pieces { list: vec![(0, whole)], end };
         self.end.send_replace(end);
     }
 
-    /// What there is from `at` to the end of its piece.
+    /// The bytes from `at` to the end of its piece.
     pub(super) fn from(&self, at: u64) -> Option<Bytes> {
         let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
         let index = pieces.list.partition_point(|(place, _)| *place <= at).checked_sub(1)?;
@@ -58,7 +59,7 @@ impl Flow {
         Some(piece.slice(skipped..))
     }
 
-    /// Tells that there is more.
+    /// Notifies of growth.
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
         self.end.subscribe()
     }
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(flow.from(0), None);
         flow.put(0, &Bytes::from_static(b"abc"));
         flow.put(5, &Bytes::from_static(b"a gap"));
-        // A fetch that begins anew has other pieces.
+        // A repeated fetch has other pieces.
         flow.put(0, &Bytes::from_static(b"ab"));
         flow.put(2, &Bytes::from_static(b"cdef"));
         assert_eq!(told.has_changed().ok().map(|_| *told.borrow()), Some(6));

@@ -1,18 +1,20 @@
 //! A local web server on which any player opens the streams' own paths.
 //!
-//! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself;
-//! what lies between, coded blocks and their losses, it does not notice. Playlists and manifests
-//! are collected before they are handed on, and playlists turned to the gateway; everything else
-//! flows through as its bytes are proven, with the head sent before the first of them. What the
-//! player will ask for next is fetched before it asks, and handed on at the path's pace (`pacing`):
-//! a player chooses its rendition by how fast bytes come.
+//! The player sees the origin's objects under `/stream/path`, as if it asked the origin itself, and
+//! notices neither coded blocks nor losses. Playlists and manifests are collected before they are
+//! served, and absolute URIs in playlists are rewritten to the gateway. Everything else is sent as
+//! its bytes are proved, with the head before the first of them. Objects that the player will
+//! request next are prefetched, and sent at the path's pace (`pacing`), because a player chooses
+//! its rendition by the rate of arrival.
 //!
-//! One task accepts and one more runs for each connection, of which there are at most `connections_max` ([`listener`]). A
-//! request beyond `requests_max` is answered 503, unless a player has read nothing of its answer for `stall_timeout`: that one is
-//! cut. A player that goes away takes its request with it: dropping the body drops the object, which ends the transfer.
+//! One task accepts, and one runs for each connection, at most `connections_max` ([`listener`]). A
+//! request beyond `requests_max` is answered 503, unless a player has read nothing of its answer
+//! for `stall_timeout`: that one is cut off. When a player leaves, its request ends: dropping the
+//! body drops the object, which ends the transfer.
 //!
-//! Only requests for loopback names and configured ones are answered, and where the gateway shows the server a credential, only
-//! its own pages and configured ones (`access`). Other users of the machine can connect as its user can.
+//! Only requests for loopback names and configured ones are answered. If the gateway sends a
+//! credential to the server, only its own pages and configured ones are served (`access`). Other
+//! users of the machine can connect like its own user.
 
 mod access;
 mod ahead;
@@ -55,32 +57,34 @@ use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
 use super::{Client, Object, Stats};
 
-/// How a gateway behaves.
+/// The configuration of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where players find it.
+    /// The address for players.
     pub listen: SocketAddr,
-    /// Names that it answers to besides loopback's and the address that a connection came to.
+    /// Accepted host names, in addition to loopback's and the local address of the connection.
     pub hosts: Vec<String>,
-    /// Origins whose pages may read, `*` for all. Without any all may, unless the gateway shows the server a credential.
+    /// Origins whose pages may read, `*` for all. By default all may, unless the gateway sends a
+    /// credential to the server.
     pub origins: Vec<String>,
-    /// Most connections from players. When there are as many, one that waits for a request makes room, or further ones wait.
+    /// The maximum number of connections from players. At the maximum, one that waits for a request
+    /// makes room, or new ones wait.
     pub connections_max: usize,
-    /// How long the head of a request may take, and a connection may be idle.
+    /// The maximum time for the head of a request, and of an idle connection.
     #[serde(with = "ncs_net::units::duration")]
     pub head_timeout: Duration,
-    /// How long a player may read nothing of its answer, as while it is paused, when others want its connection or its request's
-    /// place. It can go on by a range.
+    /// How long a player may read nothing of its answer, for example while paused, before its
+    /// connection or request makes room for others. It can resume by a range request.
     #[serde(with = "ncs_net::units::duration")]
     pub stall_timeout: Duration,
-    /// Most requests at a time; further ones are answered 503.
+    /// The maximum number of concurrent requests; more are answered 503.
     pub requests_max: usize,
-    /// Segments fetched ahead of the player.
+    /// Segments to prefetch for the player.
     pub ahead_segments: usize,
-    /// The longest playlist.
+    /// The maximum size of a playlist.
     pub playlist_bytes_max: ByteSize,
-    /// How long the first bytes of an answer may take before it is a 504.
+    /// The maximum time to the first bytes of an answer, before a 504.
     #[serde(with = "ncs_net::units::duration")]
     pub answer_timeout: Duration,
 }
@@ -102,14 +106,14 @@ impl Default for Config {
     }
 }
 
-/// A gateway that could not start.
+/// Why a gateway could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address is taken, or is not one of this machine's.
+    /// The address is in use, or is not one of this machine's.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, #[source] io::Error),
-    /// A host or an origin that no request could match.
+    /// A host or origin that no request could match.
     #[error("{0}")]
     Name(String),
 }
@@ -123,7 +127,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Listens and serves what `client` fetches.
+    /// Listens, and serves the objects of `client`.
     pub async fn start(config: Config, client: Client) -> Result<Self, Error> {
         let access = Access::new(&config.hosts, &config.origins, client.has_credential()).map_err(Error::Name)?;
         let refused = |error| Error::Listen(config.listen, error);
@@ -133,7 +137,7 @@ impl Gateway {
             connections_max: config.connections_max,
             head_timeout: config.head_timeout,
             stall_timeout: config.stall_timeout,
-            // A player reads one answer for as long as it plays.
+            // A player may read one answer for as long as it plays.
             life: None,
         });
         let shared = Arc::new_cyclic(|this| Shared {
@@ -160,7 +164,7 @@ impl Gateway {
         Ok(Self { address, stop: Some(stop), task: tokio::spawn(serving) })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -170,7 +174,7 @@ impl Gateway {
         format!("http://{}{path}", self.address)
     }
 
-    /// Accepts nothing new and waits at most `patience` for answers under way.
+    /// Accepts no new connections, and waits at most `patience` for answers in progress.
     pub async fn stop(mut self, patience: Duration) {
         drop(self.stop.take());
         if timeout(patience, &mut self.task).await.is_err() {
@@ -187,9 +191,9 @@ impl Drop for Gateway {
 
 #[derive(Debug)]
 struct Shared {
-    /// For tasks that must not keep the gateway running.
+    /// For tasks that must not keep the gateway alive.
     this: Weak<Self>,
-    /// Streams whose new segments the server announces to us.
+    /// Streams whose announcements the gateway receives.
     followed: Mutex<HashSet<String>>,
     config: Config,
     access: Access,
@@ -197,7 +201,7 @@ struct Shared {
     /// The players' connections.
     crowd: Arc<Crowd>,
     places: Arc<Semaphore>,
-    /// Answers that have begun, without playlists, and those of them that wait for the path.
+    /// The number of answers begun, except playlists, and the number that wait for the path.
     begun: AtomicU64,
     waiting: AtomicUsize,
     ahead: Mutex<Ahead>,
@@ -241,7 +245,7 @@ impl Shared {
         timeout(self.config.answer_timeout, self.serve_in_time(path, headers, head, place)).await.map_err(late)?
     }
 
-    /// A request's place. Where none is free, a player that reads nothing gives up its own.
+    /// A permit for a request. If none is free, a player that reads nothing loses its own.
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let places = || Arc::clone(&self.places);
         match places().try_acquire_owned() {
@@ -273,8 +277,9 @@ impl Shared {
         if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
             return Ok(finish(Response::builder().status(StatusCode::NOT_MODIFIED).header(header::ETAG, tag), Body::empty()));
         }
-        // A player measures the path by how the bytes of a media file come, from the head on. Of others the first bytes tell whether they are a
-        // playlist, and where these fail it can still be said why; an answer that has begun can only be cut off.
+        // A player measures the path by the arrival of media bytes, beginning with the head. For
+        // other files the first bytes tell whether they are a playlist, and a failure at this point
+        // can still be reported; an answer in progress can only be cut off.
         let first = if is_media(path, &object.content_type) { None } else { object.next().await.transpose()? };
         if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
             return self.serve_playlist(path, headers, object, first).await;
@@ -301,7 +306,7 @@ impl Shared {
         Ok(finish(response, Flowing { object, there, pacing, stats, next, left, under_way, _place: place }.body()))
     }
 
-    /// The bytes asked for, `None` for the whole object.
+    /// The requested bytes, `None` for the whole object.
     async fn range(&self, path: &str, headers: &HeaderMap) -> Result<Option<Range<u64>>, Failure> {
         let Some(range) = text(headers, header::RANGE).and_then(ByteRange::parse) else { return Ok(None) };
         let (from, length) = match range {
@@ -315,7 +320,7 @@ impl Shared {
         if text(headers, header::IF_RANGE).is_some_and(|known| known != tag(meta.version)) {
             return Ok(None);
         }
-        // Without a length there are no ranges: RFC 9110 lets a server ignore the header.
+        // Without a length there are no ranges: RFC 9110 allows ignoring the header.
         let Some(length) = meta.object_length else { return Ok(None) };
         range.resolve(length).map(Some).ok_or_else(|| Failure::unsatisfiable(length))
     }
@@ -353,7 +358,7 @@ impl Shared {
         Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
     }
 
-    /// All bytes of an object; fails if they are more than a playlist may have.
+    /// All bytes of an object; fails if it exceeds the limit of playlists.
     async fn collect(&self, object: &mut Object, first: Option<Bytes>) -> Result<Bytes, Failure> {
         let limit = usize::try_from(self.config.playlist_bytes_max.as_u64()).unwrap_or(usize::MAX);
         let mut bytes = BytesMut::from(first.unwrap_or_default());
@@ -366,10 +371,10 @@ impl Shared {
         Ok(bytes.freeze())
     }
 
-    /// Turns the absolute URIs of a playlist to this gateway.
+    /// Rewrites the absolute URIs of a playlist to this gateway.
     async fn turn_here(&self, path: &str, text: &str) -> String {
         let stream = path.split(['/', '?']).nth(1).unwrap_or_default();
-        // The newest first: in a live playlist the oldest may just have gone.
+        // Newest first: in a live playlist, the oldest may just have been removed.
         for absolute in playlist::uris(text).filter_map(Absolute::parse).collect::<Vec<_>>().into_iter().rev() {
             if self.origins().map(stream, absolute, Instant::now()) == Mapping::Ask {
                 let Ok(found) = self.find(stream, absolute).await else { break };
@@ -383,7 +388,7 @@ impl Shared {
         })
     }
 
-    /// The path of the stream that an absolute URI leads to, if it has one.
+    /// The path of the stream for an absolute URI, if there is one.
     async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Result<Option<String>, crate::Error> {
         for candidate in origins::candidates(stream, absolute) {
             match self.client.stat(&candidate, 0, None).await {
@@ -396,8 +401,8 @@ impl Shared {
         Ok(None)
     }
 
-    /// Fetches what a player that asks for this will ask for next, or asks about it. Returns what
-    /// to fetch once no answer is under way.
+    /// Prefetches the objects that the player will request next, or asks about them. Returns what
+    /// to fetch once no answer is in progress.
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<Wanted> {
         let is_whole = range.is_none();
         let asked = Wanted { path: path.to_owned(), range };
@@ -420,9 +425,9 @@ impl Shared {
         Some(Wanted { path: next, range: None })
     }
 
-    /// Asks for the METAs of what the manifest at `path` begins with, so that its first blocks are
-    /// a round trip away when the player asks; and fetches what it will ask for in any case, if
-    /// anything is to be fetched ahead.
+    /// Requests the METAs of the first files of the manifest at `path`, so that their first blocks
+    /// are one round trip away when the player asks; prefetches the files that it needs in any
+    /// case, if prefetching is on.
     fn ask_for_beginnings(&self, path: &str, bytes: &[u8]) {
         let Some(manifest) = Manifest::parse(path, bytes) else { return };
         let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
@@ -430,7 +435,7 @@ impl Shared {
         let mut asks = Vec::new();
         for Beginning { initialization, media, is_only } in manifest.beginnings {
             let initialization = initialization.map(|path| (path, Wish::Soon));
-            // Where a live one is joined only the player's clock says.
+            // For a live one, the player's clock decides where it begins.
             let media = (!manifest.is_live).then_some((media, if is_only { Wish::Now } else { Wish::Meta }));
             for (path, wish) in initialization.into_iter().chain(media) {
                 let wish = if fetches { wish } else { Wish::Meta };
@@ -442,10 +447,10 @@ impl Shared {
         tokio::spawn(futures_util::future::join_all(asks));
     }
 
-    /// An answer has ended. If none begins for a moment and none waits for the path, what players
-    /// will ask for next is fetched.
+    /// Called at the end of an answer. If no other begins soon, and none waits for the path, the
+    /// objects that players will request next are prefetched.
     fn rest(&self) {
-        // Bodies are dropped when the runtime ends, too.
+        // Bodies are also dropped when the runtime ends.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (gateway, begun) = (self.this.clone(), self.begun.load(Ordering::Relaxed));
         runtime.spawn(async move {
@@ -458,8 +463,8 @@ impl Shared {
         });
     }
 
-    /// Has the server tell of new segments of a live stream that is played, so that they are on their way before the player reads its
-    /// playlist again. Ends when nobody plays the stream any more.
+    /// Subscribes to a live stream that is being played, so that new segments are fetched before
+    /// the player reloads its playlist. Ends when the stream is no longer played.
     fn follow(&self, path: &str) {
         let Some(stream) = path.split('/').nth(1).filter(|stream| !stream.is_empty()) else { return };
         let mut followed = self.followed();
@@ -469,7 +474,7 @@ impl Shared {
         drop(followed);
         let (gateway, client, stream) = (self.this.clone(), self.client.clone(), stream.to_owned());
         tokio::spawn(async move {
-            // A server that announces nothing is asked again when the playlist is read again.
+            // If the subscription ends, the next read of the playlist renews it.
             if let Ok(mut news) = client.subscribe(&stream).await {
                 while let Some((path, meta)) = news.recv().await {
                     let Some(gateway) = gateway.upgrade() else { return };
@@ -484,7 +489,8 @@ impl Shared {
         });
     }
 
-    /// Fetches an announced segment if a player will ask for it. False if nobody plays the stream.
+    /// Fetches an announced segment if a player will request it. False if the stream is not being
+    /// played.
     fn announced(&self, stream: &str, path: String, meta: &crate::Meta) -> bool {
         let now = Instant::now();
         let whole = meta.offset == 0 && meta.object_length.is_none_or(|length| length == meta.length);
@@ -520,14 +526,14 @@ fn served<'a>(path: &'a str, object: &'a Object) -> Served<'a> {
     Served { path, content_type: &object.content_type, mutable: object.mutable, max_age: object.max_age }
 }
 
-/// An answer under way. Holds the request's place until the last byte is gone or the player is.
+/// An answer in progress. Holds its permit until the last byte is sent or the player leaves.
 struct Flowing {
     object: Object,
-    /// What has come and is not handed on yet.
+    /// Received bytes that have not been sent.
     there: Bytes,
     pacing: Pacing,
     stats: watch::Receiver<Stats>,
-    /// What the player will ask for when it has the bytes that are left.
+    /// The object that the player will request after the remaining bytes.
     next: Option<Wanted>,
     left: u64,
     under_way: UnderWay,
@@ -535,7 +541,7 @@ struct Flowing {
 }
 
 impl Flowing {
-    /// The object from here on, as it comes; what is there already at the path's pace.
+    /// The rest of the object as it arrives; bytes already there at the path's pace.
     fn body(self) -> Body {
         Body::from_stream(stream::unfold(self, async |mut flowing| Some((flowing.next().await?, flowing))))
     }
@@ -564,7 +570,7 @@ impl Flowing {
             tokio::time::sleep_until(at.into()).await;
         }
         self.left = self.left.saturating_sub(piece.len() as u64);
-        // A body of known length is not asked for its end.
+        // A body of known length is not polled for its end.
         if self.left == 0 {
             self.note_next();
         }
@@ -578,14 +584,14 @@ impl Flowing {
     }
 }
 
-/// How much is wanted of a file that no player has asked for yet.
+/// How much to fetch of a file before it is requested.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     /// Only its META.
     Meta,
-    /// Its first part too, behind what players wait for.
+    /// Its first part too, with low urgency.
     Soon,
-    /// All of it, like what players wait for, if it is not larger than [`NOW_MAX`].
+    /// All of it with high urgency, if it is not larger than [`NOW_MAX`].
     Now,
 }
 
@@ -594,7 +600,7 @@ async fn ask(gateway: Weak<Shared>, client: Client, path: String, wish: Wish) {
     match wish {
         Wish::Meta => {}
         Wish::Soon => client.prefetch(&path, None),
-        // Read as by a player, so that it goes before all that is fetched ahead.
+        // Read as a player would, so that it goes before all prefetches.
         Wish::Now if meta.object_length.is_some_and(|length| length <= NOW_MAX) => {
             let Ok(mut object) = client.open(&path, None).await else { return };
             while gateway.strong_count() > 0 && matches!(object.next().await, Some(Ok(_))) {}
@@ -622,7 +628,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// An answer that waits for the path, and not for a player that reads nothing.
+/// An answer that waits for the path, not for a slow player.
 struct Waiting(Weak<Shared>);
 
 impl Waiting {
@@ -647,7 +653,8 @@ fn is_playlist_type(content_type: &str) -> bool {
     ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
 }
 
-/// Whether an object is sound, pictures or text of a stream, and so no playlist, by its type or by its name.
+/// Whether an object is audio, video, an image or text of a stream, and so not a playlist, by its
+/// type or name.
 fn is_media(path: &str, content_type: &str) -> bool {
     let is = |kind: &str| {
         let kind = kind.trim_start().to_ascii_lowercase();
@@ -656,12 +663,12 @@ fn is_media(path: &str, content_type: &str) -> bool {
     !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
 }
 
-/// A player that wants more asks at once when it has all of an answer; one that has enough waits
-/// for seconds.
+/// A player that wants more requests it at once after an answer; one with a full buffer waits for
+/// seconds.
 const REST: Duration = Duration::from_millis(200);
-/// The largest first segment that is fetched with its manifest.
+/// The maximum size of a first segment that is fetched with its manifest.
 const NOW_MAX: u64 = 8 << 20;
-/// The end of a connection frees its request's place at once.
+/// The end of a connection frees its permit at once.
 const PLACE_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,23 +1,24 @@
-//! The pieces of HTTP that have one right answer whoever serves: byte ranges (RFC 9110 section 14) and media types by name.
+//! Parts of HTTP that every server handles alike: byte ranges (RFC 9110, section 14) and media
+//! types by name.
 
 use std::ops::Range;
 
 pub use ncs_proto::media::media_type;
 
-/// One byte range as a client writes it, before the length of the object is known.
+/// One byte range of a client, before the length of the object is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteRange {
-    /// From a byte to another one, that included, or to the end.
+    /// From one byte to another, inclusive, or to the end.
     From(u64, Option<u64>),
-    /// The last so many bytes.
+    /// The last bytes, this many.
     Suffix(u64),
 }
 
 impl ByteRange {
-    /// Reads a `Range` header.
+    /// Parses a `Range` header.
     ///
-    /// `None` means that the header is to be ignored: another unit, a malformed range, or several ranges, which a server may
-    /// answer with the whole object.
+    /// `None` means that the header has to be ignored: another unit, a malformed range, or several
+    /// ranges, which a server may answer with the whole object.
     pub fn parse(header: &str) -> Option<Self> {
         let (unit, range) = header.split_once('=')?;
         if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -35,7 +36,7 @@ impl ByteRange {
         (first <= last).then_some(Self::From(first, Some(last)))
     }
 
-    /// The bytes meant in an object of `length` bytes, `None` if it has none of them.
+    /// The range in an object of `length` bytes, `None` if it is outside.
     pub fn resolve(self, length: u64) -> Option<Range<u64>> {
         let range = match self {
             Self::From(first, None) => first..length,
@@ -46,7 +47,7 @@ impl ByteRange {
     }
 }
 
-/// Digits alone: `u64::from_str` would take a sign as well. A number that is larger than any object is as good as the largest.
+/// Only digits: `u64::from_str` would accept a sign too. Overlong numbers become the maximum.
 fn number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

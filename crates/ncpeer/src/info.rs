@@ -1,4 +1,4 @@
-//! What `ncpeer info` says of servers, of an object there, and of what fetching that takes.
+//! The text of `ncpeer info`: about servers, an object, and the cost of fetching it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use ncs_proto::object::{Codec, Shape};
 
 use super::{Client, Error, Stats, fetch};
 
-/// Waits a moment for those that have not answered, and describes all; then the object at `path`.
+/// Waits briefly for servers that have not answered, and describes all; then the object at `path`.
 pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
-    // Where there are several, the first that answered has been waited for; the others have a moment.
+    // With several servers, the first has answered already; the others get a moment.
     let mut stats = client.stats();
     let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
     let _ = tokio::time::timeout(ANSWER_MAX, all_answer).await;
@@ -54,7 +54,7 @@ pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Err
     Ok(text.0)
 }
 
-/// The code of a stream, as its first part is coded.
+/// The code of a stream, by its first part.
 fn code(shape: &Shape) -> String {
     let parity = match shape.codec() {
         Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks"),
@@ -65,7 +65,7 @@ fn code(shape: &Shape) -> String {
     format!("{name}{parity}, generations of up to {n_max} blocks of {k} bytes")
 }
 
-/// Fetches the object, or about so much of it, keeps nothing, and describes what that took.
+/// Fetches the object, or about `bytes_max` of it, keeps nothing, and describes the cost.
 pub async fn measure(client: &Client, path: &str, bytes_max: ByteSize) -> Result<String, Error> {
     let begun = Instant::now();
     let mut object = client.open(path, None).await?;
@@ -108,7 +108,7 @@ fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
     text.0
 }
 
-/// A name and a value each.
+/// Lines of a name and a value.
 #[derive(Default)]
 struct Lines(String);
 
@@ -118,7 +118,7 @@ impl Lines {
     }
 }
 
-/// How long servers besides the first that answers are waited for.
+/// The maximum wait for servers other than the first that answers.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The keys of streams, as the servers of this side have named them.
+//! The keys of streams, as named by this side's servers.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use ncs_proto::integrity::signing::{StreamKey, StreamKeys};
 use ncs_proto::wire::message::stream_of;
 
-/// Streams whose keys are kept; of more, none is.
+/// The maximum number of streams; keys of more are not kept.
 const STREAMS_MAX: usize = 1024;
 
-/// Which key each stream has, for who is shown tickets.
+/// The key of each stream, to verify tickets.
 #[derive(Debug, Default)]
 pub struct KnownKeys(Mutex<HashMap<String, StreamKey>>);
 
 impl KnownKeys {
-    /// Learns the key that is pinned for the stream of this path.
+    /// Records the key that is pinned for the stream of this path.
     pub(super) fn learn(&self, path: &str, key: StreamKey) {
         let stream = stream_of(path);
         let mut keys = self.0.lock().unwrap_or_else(PoisonError::into_inner);

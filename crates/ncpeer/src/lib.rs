@@ -1,18 +1,18 @@
-//! The other end: fetch, decode, verify and hand over.
+//! The client: fetches, decodes, verifies and hands over objects.
 //!
-//! A [`Client`] is a handle to one task (`driver`), which keeps a connection to each of its servers, carries bytes between QUIC and
-//! [`proto`], and gives full decoders to the blocking pool, or to a device where it is given one: no payload is multiplied on an
-//! async worker. Whoever holds a client
-//! may open objects; what several ask for at once is fetched once, and what was verified stays in a cache of bounded size. No byte
-//! is handed out before the segment that it lies in has the hash that names it.
+//! A [`Client`] is a handle to one task (`driver`), which keeps a connection to each of its servers
+//! and carries bytes between QUIC and [`proto`]. Complete decoders go to the blocking pool, or to a
+//! device if one is given: no async worker multiplies payloads. Any holder of a client may open
+//! objects. Concurrent requests share one fetch, and verified data stays in a cache of bounded
+//! size. No byte is handed out before its segment, or its group of the hash tree, is verified.
 //!
-//! When full: a reader that does not read stops its own object after one part; the cache drops what was used longest ago;
-//! prefetches beyond the bound are dropped; everything else waits.
+//! When full: a reader that does not read stops its own object after one part; the cache drops the
+//! least recently used; prefetches beyond the limit are dropped; everything else waits.
 //!
 //! Features: `gateway` serves players over HTTP, `relay` serves other peers, `cli` is the program
-//! `ncpeer`, `cuda` has GPUs decode. An application that embeds a client needs none of them.
+//! `ncpeer`, and `cuda` decodes on GPUs. An application that embeds a client needs none of them.
 
-// They panic where nobody reads: `console` has the words for both outputs.
+// They panic when the reader is gone: use `console` for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod assembly;
@@ -65,19 +65,19 @@ use ncs_proto::wire::DEFAULT_PORT;
 use ncs_proto::wire::message::{self, Hello};
 use proto::{Cut, Failure, Progress, SourceCounts, SourceId};
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Server {
-    /// Name or address, an IPv6 one without brackets.
+    /// Name or address; IPv6 without brackets.
     pub host: String,
     /// UDP port.
     pub port: u16,
-    /// The certificate that it has to show, where it is not the client's [`Trust`] that decides.
+    /// The certificate that it has to show; without this the client's [`Trust`] decides.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Server {
-    /// Where it is, whatever certificate it has to show.
+    /// Its address as a URL, without the fingerprint.
     pub fn address(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("ncs://[{host}]:{port}") } else { format!("ncs://{host}:{port}") }
@@ -94,7 +94,7 @@ impl fmt::Display for Server {
 impl FromStr for Server {
     type Err = ParseServerError;
 
-    /// Reads `ncs://host:port#fingerprint`; all but the host may be left out.
+    /// Parses `ncs://host:port#fingerprint`; all but the host may be omitted.
     fn from_str(text: &str) -> Result<Self, ParseServerError> {
         let fault = || ParseServerError(text.to_owned());
         let place = text.strip_prefix("ncs://").unwrap_or(text);
@@ -127,83 +127,91 @@ impl FromStr for Server {
     }
 }
 
-/// A text that names no server.
+/// The text is not a server address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as ncs://media.example:4443")]
 pub struct ParseServerError(String);
 
-/// What a client connects to and how much it takes.
+/// The servers of a client, and its limits.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Servers and relays of the same content, all of which are used at the same time.
+    /// Servers and relays of the same content, all used at the same time.
     pub servers: Vec<Server>,
-    /// Which certificates servers may show that name none themselves.
+    /// The certificates accepted from servers without a fingerprint.
     pub trust: Trust,
-    /// The certificate to show where a server asks for one.
+    /// The certificate for servers that ask for one.
     pub certificate: Option<ClientPair>,
-    /// The token to bring: to the first server, and to those named in `entrusted`. Whoever gets it could use it.
+    /// The token for the first server, and for those in `entrusted`. Every server that gets it
+    /// could use it.
     pub token: Option<TokenSource>,
-    /// Servers besides the first that get the token, too.
+    /// Other servers that get the token.
     pub entrusted: Vec<Server>,
-    /// Keys that streams are known to be signed with. Of others the first server names it.
+    /// Known keys of streams. For other streams the first server names the key.
     pub keys: proto::Keys,
-    /// Whether blocks may come in datagrams.
+    /// Whether blocks may arrive in datagrams.
     pub datagrams: bool,
-    /// What decides how fast it sends; a client sends little.
+    /// The congestion controller of this side, which sends little.
     pub congestion: Congestion,
-    /// How long a connection attempt may take, name look-up included; HELLO may take as long again.
+    /// The maximum time of a connection attempt, including name resolution; HELLO may take as long
+    /// again.
     pub connect_timeout: Duration,
-    /// The longest pause between attempts to connect again; at a server that wants a token which there is not, while something is asked of it.
+    /// The maximum pause between attempts to reconnect. Exception: a server that requires a missing
+    /// token is tried rarely until it is needed.
     pub reconnect_max: Duration,
-    /// How long the answer to a path may take; the server may have to ask its origin.
+    /// The maximum time for the answer to a path; the server may have to ask its origin.
     pub answer_timeout: Duration,
-    /// How long a segment may make no progress before it is given up.
+    /// The maximum time without progress of a segment.
     pub stall_timeout: Duration,
-    /// Bytes a second that are to come over that time of what is fetched first, or it is given up; `None` puts up with everything.
+    /// The minimum rate in bytes per second, over that time, of the segments fetched first; `None`
+    /// for no minimum.
     pub rate_min: Option<ByteSize>,
-    /// Within which time a segment is of use; `None` waits as long as it progresses.
+    /// The time within which a segment is useful; `None` waits as long as it progresses.
     pub deadline: Option<Duration>,
-    /// Verified segments kept in memory.
+    /// The cache of verified segments.
     pub cache: ByteSize,
-    /// Bytes of credit in flight, at least and at most: between them it follows the path.
+    /// Minimum and maximum credit in flight, in bytes; in between it follows the path.
     pub window: (ByteSize, ByteSize),
-    /// Blocks kept until their segments are verified, at most, to tell who sent a wrong one: where others than the first server send them.
+    /// Memory for blocks kept until their segments are verified, to identify the sender of a wrong
+    /// one; used if sources other than the first server send blocks.
     pub rows: ByteSize,
-    /// Generations asked for at the same time, at most.
+    /// The maximum number of generations requested at once.
     pub requests_max: u16,
-    /// Prefetches at the same time; more are dropped.
+    /// The maximum number of prefetches at once; more are dropped.
     pub prefetches_max: usize,
-    /// Peers that servers name, drawn on at the same time at most; none without any.
+    /// The maximum number of peers, named by servers, that are used at once; 0 for none.
     pub neighbours_max: usize,
-    /// Whether a server may name peers at addresses of private networks and of this machine.
+    /// Whether servers may name peers at private addresses and on this machine.
     pub private_neighbours: bool,
-    /// What decodes, several generations at a time; without one each is decoded here as soon as it is complete.
+    /// The device that decodes, several generations at a time; without one, the CPU decodes each as
+    /// soon as it is complete.
     pub device: Option<Device>,
-    /// Who is told of every block that brings something.
+    /// The receiver of every innovative block.
     pub listener: Option<Arc<dyn Listener>>,
 }
 
-/// Who passes blocks on as they come.
+/// Receives blocks as they arrive, to pass them on.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// A block has come that brought something; `is_checked` if it is known to be right. Called by the task that carries all blocks: it must
-    /// not wait.
+    /// An innovative block has arrived; `is_checked` if it is known to be right. Called by the task
+    /// that receives all blocks: it must not wait.
     fn brought(&self, cut: &Cut, generation: u32, source: SourceId, block: Block, is_checked: bool);
 
-    /// All blocks of a generation that had come have been tested, and `rows` are those that are right. It must not wait.
+    /// All received blocks of a generation were tested; `rows` are the right ones. It must not
+    /// wait.
     fn checked(&self, cut: &Cut, generation: u32, rows: Vec<Block>);
 
-    /// The hashes of a segment's blocks have come, by which blocks over the prime field are tested: those that it was named with. It must not wait.
+    /// The signed hashes of a segment's blocks have arrived, for tests over the prime field. It
+    /// must not wait.
     fn hashed(&self, _cut: &Cut, _hashes: BlockHashes) {}
 
-    /// A segment is going to be fetched.
+    /// The fetch of a segment begins.
     fn begun(&self, _meta: &Arc<message::Meta>) {}
 
-    /// A segment that was fetched is there, verified, or could not be had.
+    /// The fetch of a segment has ended, with its verified bytes or without.
     fn ended(&self, _cut: &Cut, _bytes: Option<&Bytes>) {}
 }
 
 impl Config {
-    /// One server with everything else as it usually is.
+    /// One server, and defaults for the rest.
     pub fn new(server: Server, trust: Trust) -> Self {
         Self {
             servers: vec![server],
@@ -233,137 +241,139 @@ impl Config {
     }
 }
 
-/// What has become of the work so far.
+/// Statistics of a client.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
-    /// Whether any connection stands.
+    /// Whether any server is connected.
     pub connected: bool,
-    /// Where the server is that the first of them leads to, or led to last.
+    /// The address of the first connected server, or the last known one.
     pub address: Option<SocketAddr>,
-    /// What that server said of itself.
+    /// The HELLO of that server.
     pub server: Option<Hello>,
     /// Connections that were lost and made again.
     pub reconnects: u64,
-    /// Blocks that were asked for and came.
+    /// Requested blocks that arrived.
     pub blocks_received: u64,
-    /// Those that brought something.
+    /// Of these, innovative ones.
     pub blocks_innovative: u64,
-    /// Those that brought nothing.
+    /// Redundant ones.
     pub blocks_useless: u64,
-    /// Those that came after their generation was complete.
+    /// Blocks that arrived after their generation was complete.
     pub blocks_late: u64,
-    /// Those that are source blocks.
+    /// Source blocks.
     pub blocks_systematic: u64,
-    /// Blocks asked of another server because the one that had them to send was silent, or far slower than it had been.
+    /// Blocks requested again from another server, because theirs was silent or had become far
+    /// slower.
     pub blocks_reassigned: u64,
-    /// Datagrams lost on the way.
+    /// Datagrams lost.
     pub datagrams_lost: u64,
-    /// Lost datagrams that other blocks made up for.
+    /// Lost datagrams replaced by other blocks.
     pub blocks_repaired: u64,
-    /// Blocks asked for ahead of need, because a deadline left no time to ask again for what the path would lose.
+    /// Blocks requested in advance, because a deadline left no time to repeat lost ones.
     pub blocks_ahead: u64,
-    /// Those of them, at least, that stood in for others that were lost.
+    /// Of these, the minimum number that replaced lost ones.
     pub blocks_ahead_used: u64,
     /// Generations that these completed without another round trip.
     pub generations_spared: u64,
-    /// Generations that came in full.
+    /// Generations received completely.
     pub generations: u64,
-    /// Those of them that were decoded block by block, because their deadline was near.
+    /// Of these, decoded block by block because of a near deadline.
     pub generations_progressive: u64,
-    /// Those of them that a device has decoded.
+    /// Of these, decoded by a device.
     pub generations_on_device: u64,
-    /// Back end and kernel that decoded the last of these.
+    /// Back end and kernel of the last one decoded by a device.
     pub device: Option<(&'static str, &'static str)>,
     /// Segments and whole objects with the right hash.
     pub segments_verified: u64,
-    /// Segments and whole objects with a wrong one.
+    /// Segments and whole objects with a wrong hash.
     pub segments_corrupt: u64,
-    /// Segments with a wrong one that were mended: the wrong blocks were found, dropped and made up for.
+    /// Segments with a wrong hash that were repaired: the wrong blocks were found, dropped and
+    /// replaced.
     pub segments_mended: u64,
-    /// Blocks over the prime field that were tested by homomorphic hashes.
+    /// Blocks over the prime field tested by homomorphic hashes.
     pub blocks_tested: u64,
-    /// Batches in which they were.
+    /// Batches of these tests.
     pub tests: u64,
-    /// Blocks that were proved wrong, and dropped.
+    /// Blocks proved wrong, and dropped.
     pub blocks_wrong: u64,
-    /// Servers that sent such as their own, or forged answers, and are not used any more.
+    /// Sources no longer used, because they sent wrong blocks as their own, or forged answers.
     pub polluters: u64,
-    /// Bytes of blocks kept at present until their segments are verified.
+    /// Bytes of blocks kept until their segments are verified.
     pub rows_bytes: u64,
     /// Verified bytes.
     pub bytes: u64,
-    /// Bytes of payload in blocks that were asked for.
+    /// Payload bytes of requested blocks.
     pub payload_bytes: u64,
-    /// Those of them that came from peers that a server has named.
+    /// Of these, from peers that a server has named.
     pub neighbour_bytes: u64,
-    /// Bytes of UDP that came, headers and encryption included.
+    /// UDP bytes received, including headers and encryption.
     pub wire_bytes: u64,
-    /// The round trip to that server.
+    /// The round trip to the first connected server.
     pub rtt: Duration,
-    /// Share of the datagrams that are lost at present.
+    /// The present loss rate of datagrams.
     pub loss: f64,
-    /// Bytes of blocks a second at present.
+    /// The present rate of blocks, in bytes per second.
     pub rate: f64,
-    /// How long no server could send anything, in all: outages that are over.
+    /// The total time of past outages, in which no server could send.
     pub outages: Duration,
-    /// Generations under way.
+    /// Generations in progress.
     pub progress: Vec<Progress>,
     /// Every server, in the order of the configuration.
     pub sources: Vec<SourceStats>,
 }
 
-/// What has become of the work with one server.
+/// Statistics of one server.
 #[derive(Debug, Clone)]
 pub struct SourceStats {
-    /// Which it is.
+    /// Its address.
     pub server: Server,
-    /// What it said of itself, while it is connected and takes requests.
+    /// Its HELLO, while it is connected and accepts requests.
     pub hello: Option<Hello>,
-    /// SHA-256 of the certificate that it has shown.
+    /// SHA-256 of its certificate.
     pub identity: Option<Fingerprint>,
-    /// Where it is, while a connection stands.
+    /// Its resolved address, while connected.
     pub address: Option<SocketAddr>,
     /// The round trip.
     pub rtt: Duration,
-    /// Its blocks, and the path.
+    /// Counts of its blocks, and the state of the path.
     pub counts: SourceCounts,
 }
 
-/// Why an object cannot be had.
+/// Why an object is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The server said so.
+    /// The server refused it.
     #[error("refused: {}", if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() })]
     Refused(Refusal),
-    /// It was not complete in time.
+    /// The deadline has passed.
     #[error("the deadline passed before the segment was complete")]
     Deadline,
-    /// Nothing came for too long; with what had gone wrong last, if anything had.
+    /// Nothing arrived for too long; contains the last fault, if there was one.
     #[error("{}", .0.as_deref().unwrap_or("timed out: no data arrived"))]
     Stalled(Option<String>),
-    /// So little came for so long that it was given up.
+    /// The rate was too low for too long.
     #[error("too slow: the transfer stayed below the minimum rate")]
     Slow,
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]
     Connection(String),
-    /// The bytes do not have the hash that names them, twice.
+    /// The hash was wrong twice.
     #[error("the decoded bytes do not match the segment's hash")]
     Corrupt,
     /// The object changed at the origin between two of its parts.
     #[error("the object changed at the origin during the transfer")]
     Changed,
-    /// Parts of the object are there, and those from this byte on are not.
+    /// The object is incomplete: nothing is available from this byte on.
     #[error("the object is incomplete: the server has nothing from byte {0} on")]
     Missing(u64),
-    /// Not a path that can be asked for.
+    /// The path is invalid.
     #[error("`{0}` is not a valid path")]
     Path(String),
-    /// The range does not lie in the object.
+    /// The range is outside the object.
     #[error("the range is outside the object, which has {0} bytes")]
     Range(u64),
-    /// The configuration does not work.
+    /// The configuration is unusable.
     #[error("{0}")]
     Setup(String),
     /// The client's task has ended.

@@ -1,5 +1,5 @@
-//! What a gateway reads from DASH manifests (ISO/IEC 23009-1) as they pass: whether they are live,
-//! and what a player asks for first.
+//! Reads DASH manifests (ISO/IEC 23009-1) for the gateway: whether they are live, and what a player
+//! requests first.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,30 +9,29 @@ use roxmltree::{Document, Node, ParsingOptions};
 
 use super::playlist::resolve;
 
-/// A manifest as far as looking ahead needs it.
+/// The parts of a manifest needed for prefetching.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Manifest {
     /// Whether segments are added to it.
     pub(super) is_live: bool,
-    /// What its representations begin with, in their order, [`REPRESENTATIONS_MAX`] at most. Those
-    /// outside its stream are left out.
+    /// The beginnings of its representations in order, at most [`REPRESENTATIONS_MAX`], without
+    /// those outside its stream.
     pub(super) beginnings: Vec<Beginning>,
 }
 
-/// The files with which a representation begins, by their paths.
+/// The first files of a representation, by their paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Beginning {
     /// Its initialization segment, if it has one.
     pub(super) initialization: Option<String>,
     /// The first media segment.
     pub(super) media: String,
-    /// Whether it is the only audio or the only video representation, so that a player has no
-    /// choice.
+    /// Whether it is the only audio or video representation, so that a player has no choice.
     pub(super) is_only: bool,
 }
 
 impl Manifest {
-    /// Whether an object that begins so is a DASH manifest: then whether it is a live one (section
+    /// Whether an object with this beginning is a DASH manifest, and if so, a live one (section
     /// 5.3.1.2).
     pub(super) fn sniff(beginning: &[u8]) -> Option<bool> {
         let text = String::from_utf8_lossy(beginning);
@@ -41,8 +40,8 @@ impl Manifest {
         Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
     }
 
-    /// Reads the manifest at `path`; `None` for what is none, and for what would cost too much.
-    /// Only the first period is looked at.
+    /// Parses the manifest at `path`; `None` for anything else, and for one that would cost too
+    /// much. Only the first period is read.
     pub(super) fn parse(path: &str, bytes: &[u8]) -> Option<Self> {
         if !is_cheap(bytes) {
             return None;
@@ -71,8 +70,8 @@ impl Manifest {
     }
 }
 
-/// The beginning of a representation; `levels` are the elements that say something of it, the
-/// nearest first (section 5.3.9.1).
+/// The beginning of a representation; `levels` are the elements that apply to it, the nearest first
+/// (section 5.3.9.1).
 fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Beginning> {
     let mut base = path.to_owned();
     for level in levels.iter().rev() {
@@ -105,13 +104,13 @@ fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Be
     Some(Beginning { initialization: initialization.and_then(|url| at(&base, url)), media: at(&base, media?)?, is_only })
 }
 
-/// Sound, pictures or text, if a level says so.
+/// Audio, video or text, if a level says so.
 fn kind<'a>(levels: &[Node<'a, '_>; 4]) -> Option<&'a str> {
     let attribute = |name| levels.iter().find_map(|level| level.attribute(name));
     attribute("contentType").or_else(|| attribute("mimeType")?.split('/').next())
 }
 
-/// What identifiers in a template stand for (section 5.3.9.4.4).
+/// Values of the identifiers in a template (section 5.3.9.4.4).
 struct Values<'a> {
     id: &'a str,
     bandwidth: u64,
@@ -120,14 +119,14 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The template with its identifiers replaced; `None` if it has one that is unknown or not
-    /// closed, or becomes too long.
+    /// The template with its identifiers replaced; `None` for an unknown or unclosed one, or if the
+    /// result is too long.
     fn fill(&self, template: &str) -> Option<String> {
         if template.len().max(self.id.len()) > URL_MAX {
             return None;
         }
         let mut filled = String::new();
-        // Literal and identifier take turns; one behind the last `$` is a literal again.
+        // Literals and identifiers alternate; after the last `$` follows a literal.
         let mut parts = template.split('$');
         filled.push_str(parts.next()?);
         while let Some(identifier) = parts.next() {
@@ -165,37 +164,36 @@ fn children<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> impl Iter
     node.children().filter(move |child| child.is_element() && child.tag_name().name() == name)
 }
 
-/// The number in an attribute, if it is there; `None` if it is not a number.
+/// The number in an attribute, if present; `None` if it is not a number.
 fn number(attribute: Option<&str>) -> Option<Option<u64>> {
     attribute.map(|text| text.trim().parse()).transpose().ok()
 }
 
-/// The path that a URL of a manifest leads to; `None` where it leads out of the stream, or is too
-/// long.
+/// The path of a URL in a manifest; `None` if it is outside the stream, or too long.
 fn at(base: &str, url: &str) -> Option<String> {
     let path = if url.len() > URL_MAX { None } else { resolve(base, url) };
     path.filter(|path| stream_of(path) == stream_of(base))
 }
 
-/// Whether the parser's time is in proportion to the length: it compares each attribute of an
-/// element with those before it, and each namespace with all that are known.
+/// Whether the parser's time is proportional to the length: it compares each attribute of an
+/// element with the earlier ones, and each namespace with all known ones.
 fn is_cheap(bytes: &[u8]) -> bool {
-    // In XML `<` begins a tag and nothing else.
+    // In XML `<` only begins a tag.
     let mut tags = bytes.split(|byte| *byte == b'<');
     let attributes = |tag: &[u8]| tag.iter().filter(|byte| **byte == b'=').count();
     let namespaces = bytes.windows(5).filter(|window| window == b"xmlns").take(NAMESPACES_MAX + 1).count();
     bytes.len() <= BYTES_MAX && namespaces <= NAMESPACES_MAX && tags.all(|tag| attributes(tag) <= ATTRIBUTES_MAX)
 }
 
-/// Representations looked at: films have some ten of them, and each costs a question.
+/// Representations to read: films have some ten, and each costs a request.
 const REPRESENTATIONS_MAX: usize = 16;
-/// Manifests with more are not read: bytes, nodes, attributes of an element, namespaces.
+/// Limits of manifests: bytes, nodes, attributes per element, namespaces.
 const BYTES_MAX: usize = 1 << 20;
 const NODES_MAX: u32 = 100_000;
 const ATTRIBUTES_MAX: usize = 64;
 const NAMESPACES_MAX: usize = 32;
 const URL_MAX: usize = 2048;
-/// Digits of a number at most: those of the largest.
+/// The maximum width of a number: that of the largest.
 const WIDTH_MAX: usize = 20;
 
 #[cfg(test)]

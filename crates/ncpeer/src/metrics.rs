@@ -13,7 +13,7 @@ pub struct Metrics(Vec<(IntCounter, Source)>);
 type Source = fn(&Stats) -> u64;
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics of the client.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let labelled = |name: &str, help: &str, label: &str| register::counters(registry, name, help, &[label]);
         let blocks =

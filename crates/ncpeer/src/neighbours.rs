@@ -1,10 +1,10 @@
-//! Peers that servers name: which of them are drawn on, and for how long.
+//! Peers named by servers: which of them are used, and for how long.
 //!
-//! A few at a time. One that does not answer, breaks the rules or has brought nothing for a while makes room for another; one that has
-//! broken the rules is not taken again.
+//! A few are used at a time. One that does not answer, violates the protocol or has sent nothing
+//! useful for a while makes room for another; a violator is not used again.
 //!
-//! A server may name any address: nobody is to be reached by its word who is not on the public internet, unless the user says so, and nobody
-//! gets more than a few packets who does not answer.
+//! A server may name any address. So only addresses on the public internet are used, unless the
+//! user allows others, and a host that does not answer gets only a few packets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,36 +14,36 @@ use ncs_proto::wire::message::Introduction;
 
 use crate::proto::SourceId;
 
-/// Attempts to connect that may fail one after the other.
+/// Consecutive failed attempts to connect before a peer is dropped.
 const FAILURES_MAX: u32 = 2;
-/// Who has brought nothing for so long makes room, where somebody else is named.
+/// A peer that has sent nothing for this long makes room when another is named.
 const IDLE_MAX: Duration = Duration::from_secs(20);
-/// Identities that are not taken again; of more, all are forgiven.
+/// The maximum number of banned identities; beyond it, all are forgotten.
 const BANNED_MAX: usize = 4096;
-/// Attempts in a row at one host, under whatever names and ports, that nobody has answered.
+/// Consecutive unanswered attempts at one host, under any identities and ports.
 const UNANSWERED_MAX: u32 = 2;
-/// How long such a host is left in peace.
+/// The pause for such a host.
 const REST: Duration = Duration::from_secs(600);
-/// Hosts that are remembered; while there are as many, no other is tried.
+/// Hosts remembered; while there are as many, no other is tried.
 const HOSTS_MAX: usize = 1024;
-/// Attempts at once, and how long it takes until one more may be made.
+/// The maximum burst of attempts, and the interval after which one more is allowed.
 const ATTEMPTS_MAX: u32 = 16;
 const ATTEMPT_EVERY: Duration = Duration::from_secs(1);
 
-/// The peers that are drawn on.
+/// The peers in use.
 #[derive(Debug)]
 pub struct Neighbours {
     most: usize,
-    /// What this side shows itself, if it serves.
+    /// This side's own identity, if it serves.
     own: Option<[u8; 32]>,
     by_identity: BTreeMap<[u8; 32], Neighbour>,
     banned: HashSet<[u8; 32]>,
     next: u32,
-    /// Whether private addresses and those of this machine will do.
+    /// Whether private addresses, and those of this machine, are allowed.
     takes_private: bool,
     /// Hosts that have not answered.
     silent: HashMap<IpAddr, Silent>,
-    /// Attempts that may be made as of then.
+    /// Attempts left as of the given time.
     attempts: (u32, Option<Instant>),
 }
 
@@ -61,27 +61,28 @@ struct Neighbour {
     /// Whether it has ever answered.
     answers: bool,
     failures: u32,
-    /// Bytes that it had brought when that was last more than before, and when that was.
+    /// Bytes it has sent, and when that number last grew.
     brought: (u64, Instant),
 }
 
-/// What to do about a peer that was named.
+/// How to handle a named peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Connect to it, under this name.
+    /// Connect to it, under this id.
     Take(SourceId),
-    /// It is one already.
+    /// It is already in use.
     Known(SourceId),
-    /// Connect to it under the first name, in the place of the second.
+    /// Connect to it under the first id, in place of the second.
     Exchange(SourceId, SourceId),
-    /// Nothing: a server's word does not lead to this address.
+    /// Ignore it: the address is not allowed.
     Forbidden,
-    /// Nothing.
+    /// Ignore it.
     Leave,
 }
 
 impl Neighbours {
-    /// None, and at most so many; `first` is the first name that is free. `takes_private` allows addresses of private networks and of this machine.
+    /// No peers, and at most `most`; `first` is the first free id. `takes_private` allows private
+    /// addresses and those of this machine.
     pub fn new(most: usize, first: u32, takes_private: bool) -> Self {
         Self {
             most,
@@ -95,12 +96,12 @@ impl Neighbours {
         }
     }
 
-    /// What this side shows others.
+    /// Sets this side's own identity.
     pub fn set_own(&mut self, identity: [u8; 32]) {
         self.own = Some(identity);
     }
 
-    /// A server has named one.
+    /// Handles a peer that a server has named.
     pub fn named(&mut self, now: Instant, peer: &Introduction) -> Advice {
         if let Some(known) = self.by_identity.get(&peer.identity) {
             return Advice::Known(known.source);
@@ -140,7 +141,7 @@ impl Neighbours {
         left.map_or(Advice::Take(source), |left| Advice::Exchange(source, left))
     }
 
-    /// Whether one more attempt may be made now, at this host.
+    /// Whether one more attempt is allowed now, at this host.
     fn may_try(&mut self, now: Instant, host: IpAddr) -> bool {
         let (left, since) = &mut self.attempts;
         let begun = *since.get_or_insert(now);
@@ -159,7 +160,7 @@ impl Neighbours {
         }
     }
 
-    /// One has answered.
+    /// Notes that a peer has answered.
     pub fn answered(&mut self, source: SourceId) {
         if let Some(neighbour) = self.by_identity.values_mut().find(|neighbour| neighbour.source == source) {
             neighbour.answers = true;
@@ -167,7 +168,7 @@ impl Neighbours {
         }
     }
 
-    /// What one has brought so far.
+    /// Notes the bytes that a peer has sent so far.
     pub fn brought(&mut self, now: Instant, source: SourceId, bytes: u64) {
         if let Some(neighbour) = self.by_identity.values_mut().find(|neighbour| neighbour.source == source)
             && neighbour.brought.0 != bytes
@@ -177,7 +178,7 @@ impl Neighbours {
         }
     }
 
-    /// A connection to one has ended or could not be made. True if it is none any more.
+    /// Notes that a connection has ended or could not be made. True if the peer is dropped.
     pub fn failed(&mut self, source: SourceId, broke_the_rules: bool) -> bool {
         let Some((identity, neighbour)) = self.by_identity.iter_mut().find(|(_, neighbour)| neighbour.source == source) else {
             return false;
@@ -194,7 +195,7 @@ impl Neighbours {
         true
     }
 
-    /// Whoever shows this is not taken again.
+    /// Bans an identity.
     pub fn ban(&mut self, identity: [u8; 32]) {
         if self.banned.len() >= BANNED_MAX {
             self.banned.clear();
@@ -202,25 +203,25 @@ impl Neighbours {
         self.banned.insert(identity);
     }
 
-    /// It could not be taken after all.
+    /// Removes a peer that could not be used.
     pub fn remove(&mut self, source: SourceId) {
         self.by_identity.retain(|_, neighbour| neighbour.source != source);
     }
 
-    /// Whether this is, or was, the name of one.
+    /// Whether this is the id of a peer in use.
     pub fn is_one(&self, source: SourceId) -> bool {
         self.by_identity.values().any(|neighbour| neighbour.source == source)
     }
 }
 
-/// Who is to be reached at an address.
+/// The kind of host at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// A host of the public internet.
+    /// A host on the public internet.
     Public,
-    /// One of a private network or a link, or this machine.
+    /// One on a private network or a link, or this machine.
     Private,
-    /// Several, nobody, or whoever something in between makes of it.
+    /// Several hosts, none, or one that depends on translation in between.
     Nobody,
 }
 
@@ -237,7 +238,7 @@ fn reach_v4(ip: Ipv4Addr) -> Reach {
     match ip.octets() {
         // This network; protocols; documentation; 6to4 relays; multicast, reserved and broadcast.
         [0, ..] | [192, 0, 0 | 2, _] | [198, 51, 100, _] | [203, 0, 113, _] | [192, 88, 99, _] | [224..=255, ..] => Reach::Nobody,
-        // Benchmarks; shared by the customers of a carrier.
+        // Benchmarks; shared addresses of a carrier's customers.
         [198, 18 | 19, ..] | [100, 64..=127, ..] => Reach::Private,
         _ if ip.is_loopback() || ip.is_private() || ip.is_link_local() => Reach::Private,
         _ => Reach::Public,
@@ -251,7 +252,7 @@ fn reach_v6(ip: Ipv6Addr) -> Reach {
     };
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Private,
-        // An IPv4 address in another dress: mapped, by NAT64, by 6to4.
+        // Embedded IPv4 addresses: mapped, NAT64, 6to4.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => last(high, low),
         // Teredo, ORCHID and other protocols; documentation.
         [0x2001, 0..0x200, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..0x1000, ..] => Reach::Nobody,
@@ -262,7 +263,7 @@ fn reach_v6(ip: Ipv6Addr) -> Reach {
     }
 }
 
-/// What counts as one host: of IPv6 a network, in which anybody has as many addresses as he likes.
+/// The unit that counts as one host: in IPv6 a /64 network, in which a client can use any address.
 fn host(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,

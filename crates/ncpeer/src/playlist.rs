@@ -1,8 +1,8 @@
-//! What a gateway reads from HLS playlists as they pass: their URIs, to turn them to itself, and the segments to come.
+//! Reads HLS playlists for the gateway: their URIs, to rewrite them, and their next segments.
 //!
-//! Rewriting is textual. Parsing a playlist and writing it again would lose the tags that the parser does not know, and players
-//! live by such tags; here every byte outside a URI stays as it was, unknown tags, comments and line ends included. Looking
-//! ahead uses the parser, since there a tag that it does not know costs nothing.
+//! Rewriting is textual. A parser would lose unknown tags, which players depend on; this way every
+//! byte outside a URI stays as it was, including unknown tags, comments and line ends. Prefetching
+//! uses the parser, because there unknown tags do not matter.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use m3u8_rs::Playlist;
 use url::Url;
 
-/// Whether these bytes are an HLS playlist, whatever their name and type say (RFC 8216 section 4).
+/// Whether these bytes are an HLS playlist, whatever their name and type (RFC 8216, section 4).
 pub fn is_playlist(bytes: &[u8]) -> bool {
     bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes).starts_with(b"#EXTM3U")
 }
 
-/// Every URI of the playlist as written: the lines that are one, and the attribute `URI` of the tags that have it.
+/// All URIs of the playlist as written: lines, and `URI` attributes of tags.
 pub fn uris(text: &str) -> impl Iterator<Item = &str> {
     spans(text).into_iter().filter_map(|span| text.get(span))
 }
 
-/// The playlist with each URI replaced by what `map` says, `None` leaving it as it is.
+/// The playlist with each URI replaced by the result of `map`; `None` keeps it.
 pub fn rewrite(text: &str, mut map: impl FnMut(&str) -> Option<String>) -> String {
     let mut rewritten = String::with_capacity(text.len());
     let mut done = 0;
@@ -35,30 +35,30 @@ pub fn rewrite(text: &str, mut map: impl FnMut(&str) -> Option<String>) -> Strin
     rewritten
 }
 
-/// A file that a player of a media playlist will ask for.
+/// A file that a player of a media playlist will request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upcoming {
     /// Its URI as written.
     pub uri: String,
-    /// The bytes of it that are meant, if not all.
+    /// The byte range, if it is not the whole file.
     pub range: Option<Range<u64>>,
 }
 
-/// A media playlist as far as looking ahead needs it.
+/// The parts of a media playlist needed for prefetching.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Media {
     /// Initialisation sections (`EXT-X-MAP`), each once.
     pub maps: Vec<Upcoming>,
-    /// Media segments in the order of playing.
+    /// Media segments in playing order.
     pub segments: Vec<Upcoming>,
-    /// How long each of them lasts.
+    /// The durations of the segments.
     pub durations: Vec<Duration>,
-    /// Whether nothing will be added: a player starts at the front, not at the live edge.
+    /// Whether the playlist is complete: a player then starts at the front, not at the live edge.
     pub ended: bool,
 }
 
 impl Media {
-    /// Reads a media playlist; `None` for a master playlist and for what the parser does not understand.
+    /// Parses a media playlist; `None` for a master playlist and for invalid ones.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         let Ok(Playlist::MediaPlaylist(playlist)) = m3u8_rs::parse_playlist_res(bytes) else { return None };
@@ -72,7 +72,8 @@ impl Media {
                     media.maps.push(map);
                 }
             }
-            // Without an offset a byte range starts where the one before it in the same file ended.
+            // A byte range without an offset starts at the end of the one before it in the same
+            // file.
             let range = segment.byte_range.and_then(|range| {
                 let follows = previous.as_ref().filter(|(uri, _)| *uri == segment.uri).map(|(_, end)| *end);
                 span(range.offset.or(follows)?, range.length)
@@ -85,7 +86,7 @@ impl Media {
     }
 }
 
-/// The path, with its query, that a URI of the playlist at the path `base` leads to; `None` where it leads elsewhere.
+/// The path and query of a URI in the playlist at the path `base`; `None` if it leads elsewhere.
 pub fn resolve(base: &str, uri: &str) -> Option<String> {
     let here = Url::parse("http://here/").ok()?;
     let url = here.join(base).ok()?.join(uri).ok()?;
@@ -98,7 +99,7 @@ fn span(start: u64, length: u64) -> Option<Range<u64>> {
     start.checked_add(length).map(|end| start..end)
 }
 
-/// Where the URIs of a playlist stand in it, in order.
+/// The positions of the URIs in a playlist, in order.
 fn spans(text: &str) -> Vec<Range<usize>> {
     let mut spans = Vec::new();
     let mut at = 0;
@@ -119,8 +120,8 @@ fn spans(text: &str) -> Vec<Range<usize>> {
     spans
 }
 
-/// Where the value of the attribute `URI` stands in an attribute list, without its quotes. Values of other attributes may hold
-/// commas, equal signs and the letters `URI=` themselves.
+/// The position of the value of the attribute `URI` in an attribute list, without quotes. Values of
+/// other attributes may contain commas, equal signs and the letters `URI=`.
 fn uri_attribute(list: &str) -> Option<Range<usize>> {
     let mut rest = list;
     loop {

@@ -1,21 +1,25 @@
-//! A peer that serves: what it fetches it passes on, recoded, before it has all of it.
+//! A peer that serves: it passes on what it fetches, recoded, before a segment is complete.
 //!
-//! To its own peers a relay is a server. Sessions, ring and wire are the server's ([`ncs_serve::session`], [`ncs_serve::ring`]); in the place of
-//! publishing points, store and encoder stand [`Holdings`], which knows what the relay has of which segment, and [`Recoder`], which makes
-//! blocks of it. A path is asked of the relay's own sources, session by session in turns, and answered as they answered.
-//! The segment that it leads to is fetched at once:
-//! who asks will want its blocks soon, and if each relay of a chain waited for that, the first paths would idle from the last block of one segment
-//! until the wish for the next had come all the way. Until a segment is complete and verified its blocks are combinations of the rows that have come,
-//! sent with explicit vectors, and no session gets more of them than there are rows; then they are those of a server: source blocks, and
-//! coded ones with seeds. Rows are tested by checksums of the first source. Until they are, no two sources' rows are mixed, and what is made
-//! of them is marked as unverified.
+//! To its own peers a relay is a server. Sessions, ring and wire are the server's
+//! ([`ncs_serve::session`], [`ncs_serve::ring`]). In place of publishing points, store and encoder
+//! it has [`Holdings`], the rows and segments that it holds, and [`Recoder`], which makes blocks of
+//! them. It asks its own sources about a path, taking turns between sessions, and passes their
+//! answer on. It fetches the segment of the answer at once, because the asking peer will soon
+//! request blocks: if each relay of a chain waited for that request, the first links would idle
+//! from the last block of one segment until the request for the next had travelled the whole chain.
+//! Until a segment is complete and verified, the relay sends combinations of the rows received so
+//! far, with explicit vectors, and gives no session more blocks than it has rows. After that it
+//! sends what a server sends: source blocks, and coded ones with seeds. Rows are tested by
+//! checksums of the first source. Until then, rows of two sources are never mixed, and blocks made
+//! of them are marked as unverified.
 //!
-//! A viewer that serves others is a relay whose program reads as well: it serves what it reads, to those whom its servers send with a
-//! ticket, and answers no other question.
+//! A viewer that serves others is a relay whose own program reads too. It serves the segments that
+//! it reads, to peers that its servers send with a ticket, and answers no other question.
 //!
-//! When full: segments that nobody has asked for longest go first; if what is asked for does not fit beside what is in use, its blocks
-//! wait until it does, or until their deadline. A segment that is fetched though nobody has asked for its blocks is counted with the
-//! session, the address and the token of whoever asked for its path, and gives way to those that are asked for.
+//! When memory is full, the least recently used segments go first. If a requested segment does not
+//! fit beside those in use, its blocks wait until it does, or until their deadline. A fetch of a
+//! segment whose blocks nobody has requested yet is charged to the session, address and token that
+//! asked for its path, and gives way to requested segments.
 
 mod fetcher;
 mod holdings;
@@ -56,37 +60,39 @@ use recoder::Recoder;
 pub use metrics::Metrics;
 pub use rows::{Heap, News, Plan, Rows, plan};
 
-/// Announcements that a slow session may fall behind.
+/// The number of announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;
-/// How often servers are told what is held.
+/// The interval of reports to servers about the segments held.
 pub const TELL_EVERY: Duration = Duration::from_millis(250);
-/// When to ask again for hashes that are on their way.
+/// When to ask again for hashes that have not arrived.
 const HASHES_AFTER: Duration = Duration::from_millis(150);
-/// Questions to sources. A server lets a session have 32 unanswered as a rule, and those of fetches need some of them.
+/// Questions to sources. A server usually allows a session 32 unanswered ones, and fetches need
+/// some of them.
 const QUESTIONS: turns::Limits = turns::Limits { places: 32, queued: session::ASKS_QUEUED, queued_by_session: 32 };
-/// When to ask again for what could not be had now.
+/// When to ask again after a temporary failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What a relay takes, besides what its sources are.
+/// The configuration of a relay, apart from its sources.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Sockets.
     pub endpoint: endpoint::Config,
-    /// Who is served.
+    /// The peers that are admitted.
     pub admission: admission::Config,
-    /// What its peers may do.
+    /// Limits of its peers.
     pub session: session::Config,
-    /// Memory for blocks on their way.
+    /// Memory for blocks in flight.
     pub ring: ring::Config,
     /// Memory for segments, complete or not.
     pub bytes: ByteSize,
-    /// Whether its servers are told what it holds, to send others here.
+    /// Whether it reports to its servers what it holds, so that they send peers to it.
     pub offers: bool,
-    /// Whether it serves what it fetches for its own program and nothing else. Otherwise it fetches what its peers ask for.
+    /// Whether it serves only what it fetches for its own program. Otherwise it fetches what its
+    /// peers ask for.
     pub own_only: bool,
-    /// Whether it starts though no source answers yet, and waits for one.
+    /// Whether it starts before any source answers, and waits for one.
     pub waits: bool,
-    /// Most peers that are served at a time where tickets admit them.
+    /// The maximum number of peers served at a time, where tickets admit them.
     pub served_max: Option<u32>,
 }
 
@@ -108,7 +114,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The usual, at these addresses.
+    /// The default configuration at these addresses.
     pub fn listening(listen: Vec<SocketAddr>) -> Self {
         Self { endpoint: endpoint::Config { listen, ..endpoint::Config::default() }, ..Self::default() }
     }
@@ -121,16 +127,16 @@ pub enum Error {
     /// No source answers.
     #[error(transparent)]
     Peer(#[from] crate::Error),
-    /// Keys and authorities, or that there are none.
+    /// Keys or authorities are invalid, or missing.
     #[error("admission: {0}")]
     Admission(#[from] admission::Error),
-    /// A socket.
+    /// A socket cannot be opened.
     #[error("endpoint: {0}")]
     Endpoint(#[from] endpoint::Error),
     /// A series cannot be registered.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The thread that recodes.
+    /// The recoder's thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
 }
@@ -138,7 +144,7 @@ pub enum Error {
 /// A running relay.
 #[derive(Debug)]
 pub struct Relay {
-    /// First, so that it is dropped before the parts end.
+    /// The first field, so that it is dropped before the parts end.
     closing: supervise::Closing,
     front: Front,
     client: Client,
@@ -149,7 +155,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Connects to its sources and starts every part; returns when peers can connect. Must be called within a tokio runtime.
+    /// Connects to its sources and starts every part; returns when peers can connect. Must be
+    /// called within a tokio runtime.
     pub async fn start(
         config: Config,
         sources: crate::Config,
@@ -157,7 +164,7 @@ impl Relay {
         registry: &Registry,
         readiness: &Readiness,
     ) -> Result<Self, Error> {
-        // Whom servers send here shows a ticket; nobody else has to be let in.
+        // Peers sent by servers show a ticket; nobody else has to be admitted.
         let by_ticket = config.offers && (config.own_only || config.admission.is_closed());
         if !by_ticket {
             config.admission.check_listen(&config.endpoint.listen)?;
@@ -165,7 +172,8 @@ impl Relay {
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let metrics = Metrics::new(registry)?;
         let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), config.offers, metrics.clone()));
-        // What is verified is kept here and not there, unless its own program reads it, too.
+        // Verified segments are cached here and not in the client, unless its own program reads
+        // them too.
         let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
         let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
         let sources = crate::Config { cache, device: None, listener: Some(listener), ..sources };
@@ -189,7 +197,7 @@ impl Relay {
         };
         let mut tasks = vec![
             aside.spawn(supervisor.vital(Part::Recoder, recoder.run())),
-            // It ends with the task that draws on the sources.
+            // It ends with the client's task.
             tokio::spawn(supervisor.vital(Part::Client, follow)),
             tokio::spawn(supervisor.clone().revived(Part::Room, heed)),
         ];
@@ -201,7 +209,7 @@ impl Relay {
         let answerer = Answerer { client: asked, holdings, fetcher, gate, news: HashMap::new(), supervisor: contain };
         tasks.push(tokio::spawn(supervisor.vital(Part::Answers, answerer.run(questions))));
         let (endpoint, session) = (&config.endpoint, config.session);
-        // A relay signs no tickets, so it names nobody.
+        // A relay signs no tickets, so it names no peers.
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let parts = Parts {
             endpoint,
@@ -214,7 +222,7 @@ impl Relay {
             aside: &aside,
             supervisor: &supervisor,
         };
-        // The last, so that it is dropped before the parts end if the start fails.
+        // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open::<Error>(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
@@ -226,27 +234,27 @@ impl Relay {
         Ok(Self { front, client, fault, supervisor, tasks, _aside: aside, closing })
     }
 
-    /// The UDP addresses that peers reach it at.
+    /// The UDP addresses of the relay.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
     }
 
-    /// Why no source answered when it was started, if none did.
+    /// Why no source answered at the start, if none did.
     pub fn fault(&self) -> Option<&crate::Error> {
         self.fault.as_ref()
     }
 
-    /// What it fetches with.
+    /// The client with which it fetches.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What watches over its parts.
+    /// The guard of its parts.
     pub fn supervisor(&self) -> &Supervisor {
         &self.supervisor
     }
 
-    /// Takes no newcomers, lets open requests finish for at most `bound`, then stops.
+    /// Accepts no new peers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
         self.front.drain(bound).await;
@@ -255,7 +263,7 @@ impl Relay {
     }
 }
 
-/// Tells servers what is held, as it changes.
+/// Reports changes of the segments held to the servers.
 async fn tell(client: Client, holdings: Arc<Holdings>) {
     let mut tick = tokio::time::interval(TELL_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -268,24 +276,24 @@ async fn tell(client: Client, holdings: Arc<Holdings>) {
     }
 }
 
-/// Answers what sessions ask, by what the sources say.
+/// Answers the questions of sessions by those of its sources.
 struct Answerer {
     client: Client,
     holdings: Arc<Holdings>,
-    /// Without it nothing is fetched for others, and no question answered.
+    /// Without a fetcher, nothing is fetched for others, and no question is answered.
     fetcher: Option<Fetcher>,
-    /// Whose question sources are asked next.
+    /// The turns of questions to sources.
     gate: Arc<Gate>,
     news: HashMap<String, broadcast::Sender<Arc<Resolved>>>,
     supervisor: Supervisor,
 }
 
 impl Answerer {
-    /// A question about an object may take as long as a source, so each has a task; there are no more of them than sessions allow
-    /// their peers.
+    /// A question about an object may take as long as a source, so each has a task. Sessions limit
+    /// their number.
     async fn run(mut self, mut questions: mpsc::Receiver<Ask>) {
         while let Some(ask) = questions.recv().await {
-            // A session that is gone does not wait for its answer.
+            // A failed send means that the session is gone.
             match ask {
                 Ask::Resolve { get, by, ledgers, mut reply } => {
                     let Some(fetcher) = self.fetcher.clone() else {
@@ -298,7 +306,7 @@ impl Answerer {
                             true => Ok(None),
                             false => tokio::select! {
                                 place = turn(&gate, by) => place.map(Some),
-                                // The session has ended, and wishes for nothing more.
+                                // The session has ended.
                                 () = reply.closed() => return,
                             },
                         };
@@ -316,7 +324,8 @@ impl Answerer {
                 Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
                 Ask::Find { id, coding, told, ledgers, reply } => {
                     let found = self.holdings.find(&id, coding, told);
-                    // Who can use it only when it is whole gets no lease before, and nothing else makes it come.
+                    // A peer that can use it only when complete gets no lease before, and nothing
+                    // else would start the fetch.
                     if let (Some(fetcher), Some(held)) = (&self.fetcher, &found)
                         && held.is_recoded
                     {
@@ -325,7 +334,7 @@ impl Answerer {
                     drop(reply.send(found));
                 }
                 Ask::Hashes { held, ledgers, reply } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
-                // What it knows to check its own rows by is secret to it.
+                // The checks of its own rows are the relay's secret.
                 Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("relays do not serve checksums")))),
                 Ask::Blame(blame) => tracing::debug!("{blame}"),
                 Ask::Subscribe { stream, reply } => {
@@ -336,7 +345,7 @@ impl Answerer {
         }
     }
 
-    /// The hashes of a segment's blocks. Those that blocks are tested by come with the segment.
+    /// The hashes of a segment's blocks. Those used to test blocks arrive with the segment.
     fn hashes(&self, segment: SegmentKey, asker: &Ledgers) -> Result<bytes::Bytes, Refusal> {
         if let Some(hashes) = self.holdings.hashes(segment) {
             return Ok(hashes);
@@ -351,7 +360,7 @@ impl Answerer {
         }
     }
 
-    /// One subscription of this relay serves all of its peers.
+    /// Subscribes to a stream once for all of the relay's peers.
     async fn subscribe(&mut self, stream: &str) -> Result<broadcast::Receiver<Arc<Resolved>>, Refusal> {
         self.news.retain(|_, news| news.receiver_count() > 0);
         if let Some(news) = self.news.get(stream) {
@@ -367,7 +376,7 @@ impl Answerer {
                     Delivery::Inline(bytes) => Some(bytes.clone()),
                     _ => None,
                 };
-                // Nobody listens any more: the subscription ends with its receiver.
+                // No receiver is left: the subscription ends with its own.
                 let left = Duration::from_millis(meta.max_age_ms);
                 if sender.send(Arc::new(resolved(&holdings, &Arc::new(meta), whole, left))).is_err() {
                     return;
@@ -378,14 +387,14 @@ impl Answerer {
     }
 }
 
-/// Waits until sources may be asked one more question, which is until the place is dropped.
+/// Waits for a turn to ask sources one question. The turn lasts until the place is dropped.
 async fn turn(gate: &Arc<Gate>, by: AskedBy) -> Result<Place, Refusal> {
     let (mut place, _wish) = gate.enter(Wanted::Asked(by)).map_err(crowded)?;
     place.turn().await.map_err(crowded)?;
     Ok(place)
 }
 
-/// What a source has said, and the stream's key has signed, as a server would say it; `left` of its age is left.
+/// Turns a source's signed answer into a server's; `left` is the rest of its age.
 fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, left: Duration) -> Resolved {
     let body = match (&meta.delivery, whole) {
         (Delivery::Coded(shape), _) => Body::Coded(holdings.name(meta, *shape)),
@@ -414,7 +423,7 @@ fn crowded(refused: Refused) -> Refusal {
     Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() }
 }
 
-/// What this relay's peers hear of what its sources answered it.
+/// Maps an error of the sources to a refusal for this relay's peers.
 fn refusal(error: crate::Error) -> Refusal {
     let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
     match error {

@@ -1,31 +1,31 @@
-//! The token that a peer brings to its servers, and where a newer one comes from.
+//! The token of a peer for its servers, and the source of newer ones.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ncs_proto::wire::message::{Token, is_token};
 
-/// How often a file is looked at.
+/// The interval of looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where a token comes from.
+/// The source of a token.
 #[derive(Debug, Clone)]
 pub enum TokenSource {
-    /// It stays the same.
+    /// A constant token.
     Fixed(Token),
-    /// The content of a file, without white space around it. Whoever renews it writes the file
-    /// anew.
+    /// The content of a file, without surrounding white space. Replace the file's content to renew
+    /// the token.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// A token that stays the same.
+    /// A constant token.
     pub fn fixed(text: &str) -> Result<Self, String> {
         if is_token(text) { Ok(Self::Fixed(Token(text.to_owned()))) } else { Err(NO_TOKEN.to_owned()) }
     }
 
-    /// What a command line names: `--token`, or else `--token-file`. A file that has no token now
-    /// is an error now.
+    /// From the command line: `--token`, or else `--token-file`. A file without a valid token is an
+    /// error.
     pub fn of_options(token: Option<&str>, file: Option<&Path>) -> Result<Option<Self>, String> {
         let source = match (token, file) {
             (Some(token), _) => Self::fixed(token).map_err(|error| format!("--token: {error}"))?,
@@ -36,7 +36,7 @@ impl TokenSource {
         Ok(Some(source))
     }
 
-    /// The token as it is now.
+    /// Reads the present token.
     pub fn read(&self) -> Result<Token, String> {
         match self {
             Self::Fixed(token) => Ok(token.clone()),
@@ -52,7 +52,7 @@ impl TokenSource {
 
 const NO_TOKEN: &str = "not a token: expected 1 to 4096 visible ASCII characters";
 
-/// The token in use, and a look at its file now and then.
+/// The token in use, re-read from its file from time to time.
 #[derive(Debug)]
 pub(super) struct Current {
     source: Option<TokenSource>,
@@ -65,15 +65,14 @@ impl Current {
         Self { source, sent: None, look_at: Instant::now() }
     }
 
-    /// The token for a connection that begins.
+    /// The token for a new connection.
     pub(super) fn first(&mut self, now: Instant) -> Option<Token> {
         self.sent = None;
         self.look_at = now;
         self.newer(now)
     }
 
-    /// A token that has not been sent on this connection yet, if it is time to look and there is
-    /// one.
+    /// A token that was not yet sent on this connection, if it is time to look and there is one.
     pub(super) fn newer(&mut self, now: Instant) -> Option<Token> {
         let source = self.source.as_ref().filter(|_| self.look_at <= now)?;
         self.look_at = now + LOOK_EVERY;
@@ -90,8 +89,7 @@ impl Current {
         }
     }
 
-    /// The server does not take what was sent, or wants a token where there is none: a newer one is
-    /// looked for at once.
+    /// The server rejects the token, or requires one: look for a newer one at once.
     pub(super) fn refused(&mut self, now: Instant, has_certificate: bool) {
         self.look_at = now;
         match (&self.source, has_certificate) {
@@ -103,7 +101,7 @@ impl Current {
         }
     }
 
-    /// When to look again; a token that stays the same needs no second look.
+    /// When to look again; a constant token needs no second look.
     pub(super) fn due(&self) -> Option<Instant> {
         matches!(self.source, Some(TokenSource::File(_))).then_some(self.look_at)
     }

@@ -1,12 +1,15 @@
 //! The HTTP listener for operators.
 //!
-//! It runs on a thread and a runtime of its own: when every worker is busy, `/metrics` still answers, and that is when it is needed.
-//! It holds at most 64 connections and ends each after a while; further ones wait in the kernel's queue.
+//! It has a thread and a runtime of its own, so that `/metrics` answers even when every worker is
+//! busy, which is when it is needed. It holds at most 64 connections, and ends each after a while;
+//! more wait in the kernel's queue.
 //!
 //! - `/metrics`: the registry in Prometheus' text format.
-//! - `/healthz`: 200 as long as the process lives; 503 when a part has died without which it serves nothing, and it ends.
-//! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A part that serves otherwise than it
-//!   is meant to makes the status `degraded`, which counts as ready unless configured otherwise.
+//! - `/healthz`: 200 as long as the process lives; 503 when a vital part has died and the process
+//!   is ending.
+//! - `/readyz`: 200 when every part can serve, else 503; both with status and reasons as JSON. A
+//!   part that serves in another way than intended makes the status `degraded`, which counts as
+//!   ready by default.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -39,7 +42,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Where it listens: the configured address, with the port that the system chose if that was 0.
+    /// The address it listens on: the configured one, with the port that the system chose if that
+    /// was 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -54,7 +58,7 @@ impl Drop for Listener {
     }
 }
 
-/// Listens and starts the thread that answers. Also starts the log line about the encoder.
+/// Listens, and starts the thread that answers and logs the encoder's rate.
 pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervisor: &Supervisor) -> Result<Listener, Error> {
     let listen = |source| Error::Listen { address: config.listen, source };
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
@@ -140,7 +144,7 @@ async fn readyz(State(shown): State<Shown>) -> Response {
     (code, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
-/// Connections at a time.
+/// Concurrent connections.
 pub const CONNECTIONS_MAX: usize = 64;
 const LIMITS: Limits = Limits {
     connections_max: CONNECTIONS_MAX,

@@ -29,20 +29,21 @@ pub use congestion::{Congestion, close};
 
 use crate::tls::{self, ServerIdentity};
 
-/// The round trip that QUIC assumes until it has measured one, on both sides. It times out after three of them, so that every flight
-/// of a handshake that is lost costs that, and twice that if lost again: 333 ms, which RFC 9002 (section 6.2.2) recommends, makes a
-/// handshake over a path that loses a fifth of its packets take many seconds. A path that is slower than 300 ms gets a few packets
-/// twice. Chromium assumes as much.
+/// The round trip that both sides assume until they have measured one. QUIC times out after three
+/// of them, so every lost flight of a handshake costs that, and twice that if lost again. With 333
+/// ms, which RFC 9002 (section 6.2.2) recommends, a handshake takes many seconds on a path with 20
+/// % loss. On a path slower than 300 ms a few packets are sent twice. Chromium uses the same value.
 pub const INITIAL_RTT: Duration = Duration::from_millis(100);
 
 /// As long as quinn's own.
 const CONNECTION_ID_BYTES: usize = 8;
 
-/// Between stateless resets at least. After a restart every peer of before needs one, so quinn's 20 ms would make ten thousand of them
-/// wait for minutes. A reset is smaller than the packet that it answers, and nothing is kept for it.
+/// The minimum interval of stateless resets. After a restart every earlier peer needs one, so
+/// quinn's 20 ms would make ten thousand of them wait for minutes. A reset is smaller than the
+/// packet that it answers, and needs no state.
 const RESET_INTERVAL_MIN: Duration = Duration::from_micros(200);
 
-/// How long connections may take to hear that they are closed.
+/// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// Where peers connect, and how many may.
@@ -52,22 +53,22 @@ pub struct Config {
     /// UDP addresses to listen on.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub listen: Vec<SocketAddr>,
-    /// Most connections at a time, handshakes included.
+    /// The maximum number of connections, including handshakes.
     pub connections_max: u32,
-    /// Half-open handshakes from which on a new one must prove its address first.
+    /// The number of open handshakes above which a new client must validate its address first.
     pub retry_above: u32,
-    /// How long blocks that are asked for may take until they can leave before newcomers are sent away.
+    /// The maximum time until requested blocks can be sent. Above it, new clients are refused.
     #[serde(with = "crate::units::duration")]
     pub wait_max: Duration,
-    /// Receive buffer asked of the kernel for each socket.
+    /// The receive buffer requested for each socket.
     #[serde(with = "crate::units::size")]
     pub receive_buffer: ByteSize,
-    /// Send buffer asked of the kernel for each socket.
+    /// The send buffer requested for each socket.
     #[serde(with = "crate::units::size")]
     pub send_buffer: ByteSize,
     /// Generic segmentation offload.
     pub gso: bool,
-    /// What decides how fast a connection sends.
+    /// The congestion controller.
     pub congestion: Congestion,
 }
 
@@ -107,7 +108,7 @@ pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) 
     open_with(config, idle_timeout, identity, || receiver::start(config.gso))
 }
 
-/// The same, but the runtime of the caller receives, too: for who counts what all of it takes.
+/// The same, but the caller's runtime also receives: for measurements that count all of the work.
 pub fn open_here(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
     open_with(config, idle_timeout, identity, || Ok(receiver::here(config.gso)))
 }
@@ -122,7 +123,8 @@ fn open_with(
     config.listen.iter().map(|address| bind(config, *address, server.clone(), identity, &runtime)).collect()
 }
 
-/// Takes no newcomers, has sessions finish what is open for at most `bound` (they hear of it by `drain`), then closes what is left.
+/// Accepts no new connections, lets sessions finish open requests for at most `bound` (announced
+/// through `drain`), then closes the rest.
 pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration>>, bound: Duration) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
@@ -140,7 +142,8 @@ pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration
         endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
     }
     for endpoint in endpoints {
-        // What is left after this has not acknowledged the close; it learns by its idle timeout.
+        // Connections that remain have not acknowledged the close; their peers end by the idle
+        // timeout.
         let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
     }
 }
@@ -162,16 +165,18 @@ fn bind(
     Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
 }
 
-/// Names for connections, of 64 random bits.
+/// Generates connection ids of 64 random bits.
 ///
-/// A newcomer that has been sent a Retry goes on under the name in it. If a connection bears that name already, quinn gives it what the newcomer
-/// sends from then on, and nobody ever answers. quinn's own names have 24 random bits, and a connection to one of our peers has five of
-/// them: of those who were sent a Retry beside 2,000 connections, one in 1,700 was lost, and beside 35,000 it would be one in a hundred.
+/// After a Retry, a client continues under the connection id that it contains. If another
+/// connection has that id already, quinn gives it the client's packets, and nobody ever answers
+/// them. quinn's own ids have 24 random bits, and a connection to one of our peers has five of
+/// them: beside 2,000 connections, one in 1,700 clients with a Retry was lost, and beside 35,000 it
+/// would be one in a hundred.
 fn connection_ids() -> Box<dyn ConnectionIdGenerator> {
     Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES))
 }
 
-/// A UDP socket with these buffers, as far as the kernel grants them.
+/// Opens a UDP socket with these buffers, as far as the kernel grants them.
 pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {
@@ -191,8 +196,9 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
     Ok(socket.into())
 }
 
-/// Bytes of its receive and its send buffer that the kernel has granted a socket. Linux counts its own bookkeeping as half of a
-/// buffer and says the whole (`man 7 socket`); what was asked for is compared with the other half.
+/// The sizes of the receive and send buffers that the kernel has granted. Linux reports twice the
+/// usable size, to include its own bookkeeping (`man 7 socket`); the requested size is compared
+/// with half of it.
 pub fn granted_buffers(socket: SockRef<'_>) -> io::Result<(usize, usize)> {
     const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
     Ok((socket.recv_buffer_size()? / SAYS_TIMES, socket.send_buffer_size()? / SAYS_TIMES))
@@ -205,11 +211,11 @@ fn server_config(config: &Config, idle_timeout: Duration, identity: &ServerIdent
     Ok(server)
 }
 
-/// The most bytes of streams that QUIC holds for a connection until they are acknowledged.
+/// The maximum bytes of streams that QUIC holds for a connection until acknowledged.
 pub const SEND_WINDOW: u64 = 1 << 20;
 
-/// What a connection may hold. A peer sends little, so little is buffered for it; what is sent to it is bounded by the send window,
-/// beside the session's own bound on slots.
+/// The limits on a connection's memory. A peer sends little, so receive buffers are small. Data
+/// sent to it is bounded by the send window, and by the session's limit on slots.
 fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport.max_idle_timeout(idle_timeout.try_into().ok());
@@ -237,7 +243,7 @@ mod tests {
         let mut ids = connection_ids();
         assert_eq!(ids.cid_len(), CONNECTION_ID_BYTES);
         let mut met = HashSet::new();
-        // Of 24 bits, 128 would have been there before.
+        // With 24 bits, 128 of them would repeat.
         assert!((0..1 << 16).all(|_| met.insert(ids.generate_cid())));
     }
 }

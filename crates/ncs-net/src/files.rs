@@ -1,4 +1,4 @@
-//! Regular files and nothing else: a pipe, a device or a socket in the place of one is an error, and is not waited for.
+//! Opens only regular files: a pipe, a device or a socket is an error, and never blocks.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -7,15 +7,17 @@ use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-/// Opens a regular file to read. Does not wait for a writer of a pipe; follows links.
+/// Opens a regular file for reading. Does not wait for a writer of a pipe; follows links.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    // Looking first keeps devices from being opened, which may do something; the second look is at what was opened.
+    // The first check keeps devices from being opened, which may have side effects; the second one
+    // checks what was opened.
     check(std::fs::metadata(path)?.is_file())?;
     opened(rustix::fs::open(path, READ, Mode::empty())?)
 }
 
-/// The same below a directory, where no component of the path may be a link. Each is opened from the one before, so that whoever
-/// exchanges one for a link meanwhile leads nobody out of the directory.
+/// The same below a directory, where no component of the path may be a link. Each component is
+/// opened relative to the one before, so that replacing one by a link meanwhile cannot lead out of
+/// the directory.
 pub fn open_below(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
     let (Some(parents), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
     let mut parent = rustix::fs::open(directory, SEARCH, Mode::empty())?;
@@ -44,7 +46,7 @@ fn no_file() -> io::Error {
 }
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
-/// Linux opens a directory to pass through without the permission to read it.
+/// Linux opens a directory for traversal without the permission to read it.
 #[cfg(target_os = "linux")]
 const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
@@ -93,7 +95,7 @@ mod tests {
         for path in ["link", "none", "a", "a/none", "file/file", "", "..", "../file", "/etc/passwd"] {
             assert!(!found(path), "{path}");
         }
-        // As if exchanged after a look at the path.
+        // As if replaced between a check of the path and its use.
         for (folder, file) in [("a/b", "a/b/file"), ("a", "a/file")] {
             std::fs::remove_dir_all(root.join(folder)).unwrap();
             std::os::unix::fs::symlink(outside.path(), root.join(folder)).unwrap();

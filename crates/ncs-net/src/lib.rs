@@ -3,7 +3,7 @@
 //!
 //! Nothing here knows what is sent. A server, a relay and a client share it.
 
-// They panic where nobody reads: `console` has the words for both outputs.
+// They panic when the reader is gone: use `console` for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 #[cfg(feature = "http")]

@@ -1,14 +1,15 @@
-//! An HTTP listener whose places cannot be held by clients that ask for nothing.
+//! An HTTP listener whose places cannot be held by clients without requests.
 //!
-//! One task accepts, and one more runs for each connection. A request's head must come within `head_timeout`; that also ends a
-//! connection on which no other request follows. There are `connections_max` places. When all are taken, a new connection gets
-//! the place of the one that has waited longest for the head of a request: a request that is half sent does not keep out one
-//! that is whole. A connection whose request is being answered keeps its place while its client reads. One whose client has
-//! taken nothing for `stall_timeout` is ended when another needs its place, or when whoever answers asks for that
-//! ([`Crowd::end_stalled`]); until there is such a one, new connections wait in the system's queue.
+//! One task accepts, and one runs for each connection. A request's head must arrive within
+//! `head_timeout`, which also ends idle connections. There are `connections_max` places. When all
+//! are taken, a new connection gets the place of the one that has waited longest for the head of a
+//! request, so half-sent requests do not keep out complete ones. A connection whose request is
+//! being answered keeps its place while its client reads. If its client has read nothing for
+//! `stall_timeout`, it is ended when another needs its place, or on request
+//! ([`Crowd::end_stalled`]). If no place can be freed, new connections wait in the kernel's queue.
 //!
-//! An answer to HTTP/1.0 whose length is not known ends with its connection. Where it is cut, the connection is reset, whatever cut it:
-//! otherwise it would look complete.
+//! An answer to HTTP/1.0 without a known length ends with its connection. If it is cut short, the
+//! connection is reset, because otherwise the answer would look complete.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -33,22 +34,24 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// What clients may take.
+/// The limits of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Concurrent connections.
     pub connections_max: usize,
-    /// How long the head of a request may take, and a connection may be idle.
+    /// The maximum time for the head of a request, and of an idle connection.
     pub head_timeout: Duration,
-    /// How long a client may take nothing of its answer while others want its place.
+    /// How long a client may read nothing of its answer while others need its place.
     pub stall_timeout: Duration,
-    /// How long a connection may live. Scrapers come back by themselves; a player reads one answer for as long as it plays.
+    /// The maximum life of a connection. Scrapers reconnect by themselves; a player may read one
+    /// answer for as long as it plays.
     pub life: Option<Duration>,
 }
 
-/// Answers requests until `stop` completes, and then those that are under way. Dropping it cuts all connections.
+/// Answers requests until `stop` completes, and then finishes those in progress. Dropping it cuts
+/// all connections.
 ///
-/// `answer` is given the request and the address of this machine that it came to.
+/// `answer` gets the request and its local address.
 pub async fn serve<F, A>(mut listener: TcpListener, crowd: Arc<Crowd>, answer: F, stop: impl Future<Output = ()>)
 where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + 'static,
@@ -131,7 +134,7 @@ pub struct Crowd {
     limits: Limits,
     places: Arc<Semaphore>,
     seats: Mutex<Vec<Arc<Seat>>>,
-    /// A place has become free, or one that is held without a request.
+    /// Notified when a place has become free, or a connection waits without a request.
     changed: Notify,
 }
 
@@ -142,8 +145,9 @@ impl Crowd {
         Arc::new(Self { limits, places, seats: Mutex::default(), changed: Notify::new() })
     }
 
-    /// Ends the connection whose client has taken nothing of its answer for the longest time, if that is `stall_timeout` or
-    /// more. Returns whether there is one; its answer is dropped soon after.
+    /// Ends the connection whose client has read nothing of its answer for the longest time, if
+    /// that is at least `stall_timeout`. Returns whether there is one; its answer is dropped soon
+    /// after.
     pub fn end_stalled(&self, now: Instant) -> bool {
         let stall_timeout = self.limits.stall_timeout;
         self.end_longest(|wait| match wait {
@@ -164,13 +168,13 @@ impl Crowd {
         let seats = self.seats();
         let longest = seats.iter().filter_map(|seat| Some((since(*seat.wait())?, seat))).min_by_key(|(since, _)| *since);
         let Some((_, seat)) = longest else { return false };
-        // The next one to end is another.
+        // So that the next call chooses another one.
         *seat.wait() = Wait::Answer;
         seat.leave.notify_one();
         true
     }
 
-    /// Waits for a place, and has a connection leave that can be ended where none is free.
+    /// Waits for a place. If none is free, ends a connection that may be ended.
     async fn enter(self: &Arc<Self>) -> Visit {
         let mut one_leaves = false;
         loop {
@@ -189,10 +193,10 @@ impl Crowd {
     }
 }
 
-/// A connection as the others see it.
+/// A connection as seen by others.
 #[derive(Debug)]
 struct Seat {
-    /// Others need the place, or what the answer holds.
+    /// Notified when others need its place, or the memory of its answer.
     leave: Notify,
     wait: Mutex<Wait>,
 }
@@ -206,15 +210,15 @@ impl Seat {
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy)]
 enum Wait {
-    /// The head of a request, since then.
+    /// The head of a request, since this time.
     Head(Instant),
     /// The answer, or its next part.
     Answer,
-    /// Its client, who has yet to take the part that was ready then.
+    /// Its client, which has not taken the part that was ready at this time.
     Reader(Instant),
 }
 
-/// A connection that holds a place.
+/// A connection with a place.
 #[derive(Debug)]
 struct Visit {
     crowd: Arc<Crowd>,
@@ -230,7 +234,7 @@ impl Drop for Visit {
     }
 }
 
-/// A request that is being answered, until the last byte of the answer was taken over for sending.
+/// A request in progress, until the last byte of its answer was taken for sending.
 #[derive(Debug)]
 struct Working(Arc<Visit>);
 
@@ -248,7 +252,7 @@ impl Drop for Working {
     }
 }
 
-/// A connection whose end is the end of an answer: it is reset when it is closed, until the answer is complete.
+/// A connection whose end marks the end of its answer: closing it before that resets it.
 struct EndsWithConnection(Arc<Socket>);
 
 impl EndsWithConnection {
@@ -268,7 +272,7 @@ impl EndsWithConnection {
     }
 }
 
-/// The body of an answer that is under way.
+/// The body of an answer in progress.
 struct Held {
     body: Body,
     ends: Option<EndsWithConnection>,
@@ -281,7 +285,7 @@ impl HttpBody for Held {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        // The next part is asked for when there is room for it.
+        // The next part is requested when there is room for it.
         *self.working.0.seat.wait() = if polled.is_ready() { Wait::Reader(Instant::now()) } else { Wait::Answer };
         if let (Poll::Ready(None), Some(ends)) = (&polled, &self.ends) {
             ends.complete();
@@ -298,7 +302,7 @@ impl HttpBody for Held {
     }
 }
 
-/// How often it is looked whether a client has stalled, while a connection waits for a place.
+/// The interval of checks for stalled clients, while a connection waits for a place.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -331,7 +335,8 @@ mod tests {
         assert!(crowd.end_without_request() && !crowd.end_without_request());
     }
 
-    /// What a client of this version gets of an answer without a length, of which it has read the beginning before it ends or is cut.
+    /// The answer without a length that a client of this HTTP version reads, if it ends or is cut
+    /// short after the beginning.
     async fn read(version: &str, is_whole: bool) -> Result<String, ErrorKind> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -370,7 +375,7 @@ mod tests {
     async fn an_answer_that_ends_with_its_connection_does_not_look_complete_where_it_is_cut() {
         assert!(read("1.0", true).await.is_ok_and(|said| said.ends_with("\r\n\r\nbegin, end")));
         assert_eq!(read("1.0", false).await, Err(ErrorKind::ConnectionReset));
-        // The last chunk tells.
+        // In HTTP/1.1 the last chunk marks the end.
         assert!(read("1.1", true).await.is_ok_and(|said| said.ends_with("0\r\n\r\n")));
         assert!(read("1.1", false).await.is_ok_and(|said| said.ends_with("begin, \r\n")));
     }

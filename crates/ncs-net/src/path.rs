@@ -1,34 +1,34 @@
-//! One direction of a path: a bottleneck with a drop-tail queue, then a delay, then what chance does.
+//! One direction of a path: a bottleneck with a drop-tail queue, then a delay, then random effects.
 //!
-//! Decides alone, without sockets or clocks: time is an argument and the dice are seeded. The simulator of the congestion
-//! controllers and the box of ncbench's `paths` both go by it.
+//! Decides without sockets or clocks: time is an argument, and randomness is seeded. Used by the
+//! simulator of the congestion controllers, and by `ncbench paths`.
 
 use std::time::{Duration, Instant};
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-/// What a direction does to packets.
+/// The properties of a direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shape {
-    /// What the bottleneck sends; infinity for none.
+    /// The rate of the bottleneck; infinity for none.
     pub bits_per_second: f64,
-    /// How long its queue may get. A packet that finds it longer is dropped.
+    /// The maximum queue. A packet that finds a longer one is dropped.
     pub buffer: Duration,
-    /// How long every packet travels behind it.
+    /// The propagation delay after the bottleneck.
     pub delay: Duration,
-    /// Probability that a packet is lost there, 0 to 1.
+    /// Probability of loss after the bottleneck, 0 to 1.
     pub loss: f64,
-    /// Probability that one that is not lost travels longer, 0 to 1, and how much longer.
+    /// Probability that a packet that is not lost is delayed by `reorder_by`, 0 to 1.
     pub reorder: f64,
     /// See `reorder`.
     pub reorder_by: Duration,
-    /// Probability that one that is not lost arrives twice, 0 to 1.
+    /// Probability that a packet that is not lost arrives twice, 0 to 1.
     pub duplicate: f64,
 }
 
 impl Default for Shape {
-    /// A path that does nothing.
+    /// A path without any effect.
     fn default() -> Self {
         Self {
             bits_per_second: f64::INFINITY,
@@ -42,12 +42,12 @@ impl Default for Shape {
     }
 }
 
-/// A number that cannot be.
+/// A number is out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a probability must be from 0 to 1, and a rate must be above 0")]
 pub struct InvalidShape;
 
-/// What became of the packets, and how long the queue was.
+/// Counts of packets, and samples of the queue.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Counts {
     /// Offered to the bottleneck.
@@ -56,14 +56,14 @@ pub struct Counts {
     pub overflowed: u64,
     /// Sent by the bottleneck.
     pub bytes: u64,
-    /// Lost by chance.
+    /// Lost at random.
     pub lost: u64,
-    /// The queue in milliseconds, once a millisecond.
+    /// The queue in milliseconds, sampled every millisecond.
     queue: Vec<f32>,
 }
 
 impl Counts {
-    /// The queue's length by time, in milliseconds: its mean, and what it stays below for 95 % of the time.
+    /// The queue over time in milliseconds: its mean and 95th percentile.
     pub fn queue(&self) -> (f64, f64) {
         let mut sorted = self.queue.clone();
         sorted.sort_by(f32::total_cmp);
@@ -73,19 +73,19 @@ impl Counts {
     }
 }
 
-/// A direction at work.
+/// The state of a direction.
 #[derive(Debug)]
 pub struct Lane {
     shape: Shape,
     dice: Xoshiro256PlusPlus,
-    /// When the bottleneck has sent all that it holds.
+    /// When the bottleneck will have sent its queue.
     free: Instant,
     sampled: Instant,
     counts: Counts,
 }
 
 impl Lane {
-    /// An idle one.
+    /// An idle direction.
     pub fn new(shape: Shape, seed: u64, now: Instant) -> Result<Self, InvalidShape> {
         let possible = |probability: f64| (0.0..=1.0).contains(&probability);
         if !possible(shape.loss)
@@ -99,12 +99,12 @@ impl Lane {
         Ok(Self { shape, dice, free: now, sampled: now, counts: Counts::default() })
     }
 
-    /// Gives the path another rate and delay; what is in the queue stays there.
+    /// Changes rate and delay; queued packets keep theirs.
     pub fn change(&mut self, bits_per_second: f64, delay: Duration) {
         (self.shape.bits_per_second, self.shape.delay) = (bits_per_second, delay);
     }
 
-    /// Takes a packet of so many bytes and says when it arrives: not at all, once or twice.
+    /// Takes a packet of this size, and returns its arrivals: none, one or two.
     pub fn take(&mut self, now: Instant, bytes: usize) -> impl Iterator<Item = Instant> + use<> {
         self.observe(now);
         self.counts.offered += 1;
@@ -115,7 +115,8 @@ impl Lane {
         }
         self.counts.bytes += bytes as u64;
         self.free = now + waits + Duration::from_secs_f64(bytes as f64 * 8.0 / self.shape.bits_per_second);
-        // Every packet rolls every die, so that what happens to one changes nothing for the others.
+        // Every packet draws every random number, so that one packet's fate does not affect the
+        // others.
         let [lost, late, twice] =
             [self.shape.loss, self.shape.reorder, self.shape.duplicate].map(|probability| self.dice.random_bool(probability));
         self.counts.lost += u64::from(lost);
@@ -124,7 +125,7 @@ impl Lane {
         [(!lost).then_some(first), (twice && !lost).then_some(arrives)].into_iter().flatten()
     }
 
-    /// What happened since the last time this was asked.
+    /// Counts since the last call.
     pub fn counts(&mut self, now: Instant) -> Counts {
         self.observe(now);
         std::mem::take(&mut self.counts)

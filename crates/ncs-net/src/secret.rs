@@ -1,11 +1,12 @@
-//! Secrets of the configuration: used where they are needed, shown nowhere.
+//! Secrets of the configuration, which are never shown.
 //!
-//! [`Secret`] shows [`HIDDEN`] through `Debug`, `Display` and `Serialize`, whatever prints it. [`SecretUrl`] is a URL as it was
-//! written; it shows of itself what the parser of URLs says is neither user, password, value of a query nor fragment. [`Setting`] is a secret text that stands in the configuration, in a file or
-//! in an environment variable. [`redacted`] does for texts of other programs (an error, a URL that was made of parts) what the
-//! types do for ours.
+//! [`Secret`] shows [`HIDDEN`] through `Debug`, `Display` and `Serialize`. [`SecretUrl`] is a URL
+//! as written; it shows only parts that the URL parser does not consider user, password, query
+//! value or fragment. [`Setting`] is a secret text in the configuration, in a file or in an
+//! environment variable. [`redacted`] does the same for texts from elsewhere, such as errors and
+//! composed URLs.
 //!
-//! A configuration that was printed has [`HIDDEN`] in the place of its secrets, and is refused where it is loaded.
+//! A printed configuration contains [`HIDDEN`] in place of its secrets, and is refused when loaded.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,10 @@ use url::{Position, Url};
 use crate::files;
 use crate::units;
 
-/// What is shown in the place of a secret.
+/// Shown in place of a secret.
 pub const HIDDEN: &str = "[hidden]";
 
-/// A value that is shown to nobody.
+/// A value that is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
@@ -31,7 +32,7 @@ impl<T> Secret<T> {
         Self(value)
     }
 
-    /// The value, for the one place that uses it.
+    /// The value, for its one use.
     pub const fn expose(&self) -> &T {
         &self.0
     }
@@ -55,15 +56,15 @@ impl<T> Serialize for Secret<T> {
     }
 }
 
-/// A URL, or a path in the place of one, as it was written; shown without user, password, values of the query and fragment.
+/// A URL or a path as written; shown without user, password, query values and fragment.
 ///
-/// Of what looks like a URL and is none, or has an `@` behind its host, nothing but the scheme is shown: an unencoded `/`, `?`
-/// or `#` in a password ends the host early, and what follows is the rest of the password.
+/// If it is not a valid URL, or has an `@` after its host, only the scheme is shown: an unencoded
+/// `/`, `?` or `#` in a password ends the host early, and the rest of the password follows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// As it was written, for whoever connects.
+    /// The URL as written, for connecting.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -85,7 +86,7 @@ impl SecretUrl {
     }
 }
 
-/// Whether a URL is of a kind that the server asks.
+/// Whether a URL has the scheme http or https.
 pub fn is_http(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https")
 }
@@ -164,7 +165,7 @@ enum Place {
 }
 
 impl Setting {
-    /// Reads what stands elsewhere. `variable` looks up an environment variable.
+    /// Reads the text from its file or environment variable. `variable` looks up the latter.
     pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), String> {
         self.value = match &mut self.place {
             Place::Here => return Ok(()),
@@ -192,7 +193,7 @@ impl Setting {
         &self.value
     }
 
-    /// The file that it stands in, if it stands in one.
+    /// The file of the text, if it is in one.
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
             Place::File(path) => Some(path),
@@ -232,7 +233,7 @@ impl<'de> Deserialize<'de> for Setting {
     }
 }
 
-/// Says nothing of what it does not take: that may be the secret.
+/// Its errors do not quote the value, which may be the secret.
 struct SettingVisitor;
 
 impl<'de> Visitor<'de> for SettingVisitor {
@@ -280,7 +281,7 @@ impl<'de> Visitor<'de> for SettingVisitor {
     }
 }
 
-/// A text that was not printed in the place of a secret.
+/// A text without [`HIDDEN`].
 struct Text(String);
 
 impl<'de> Deserialize<'de> for Text {
@@ -306,8 +307,8 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 }
 
-/// A text with its URLs shown without user, password and tokens: in every URL what stands before the `@` is hidden, and every
-/// value of the query that may be a token.
+/// A text with the secrets in its URLs hidden: everything before the `@`, and every query value
+/// that may be a token.
 pub fn redacted(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -316,7 +317,8 @@ pub fn redacted(text: &str) -> String {
         shown.push_str(before);
         let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
         let (url, behind) = after.split_at(end);
-        // A password may hold what ends an authority: whoever writes it unencoded still means the last `@`.
+        // A password may contain characters that end an authority; an unencoded one ends at the
+        // last `@`.
         let authority = url.find(['?', '#']).unwrap_or(url.len());
         let first_slash = url.find('/').unwrap_or(authority).min(authority);
         let user_end = url[..first_slash].rfind('@').or_else(|| {
@@ -338,7 +340,7 @@ pub fn redacted(text: &str) -> String {
     shown
 }
 
-/// The path and query of an object, without what may be a token in the query.
+/// The path and query of an object, without values that may be tokens.
 pub fn redacted_path(path: &str) -> String {
     let mut shown = String::with_capacity(path.len());
     push_without_tokens(path, &mut shown);
@@ -377,10 +379,11 @@ fn may_be_token(name: &str, value: &str) -> bool {
     value.len() > SHORT || TOKEN_NAMES.iter().any(|part| name.contains(part))
 }
 
-/// Values of a query up to this length are shown, such as numbers of segments, unless their name is that of a token.
+/// Query values up to this length are shown, such as segment numbers, unless their name suggests a
+/// token.
 const SHORT: usize = 12;
 
-/// What names of tokens have in them.
+/// Parts of the names of tokens.
 const TOKEN_NAMES: [&str; 12] =
     ["token", "key", "sig", "pass", "pwd", "auth", "secret", "cred", "jwt", "hmac", "policy", "session"];
 
@@ -450,7 +453,7 @@ mod tests {
             ("http:/me:pw@o.test/", "http://[hidden]@o.test/"),
             (" HT\ttp:\\\\me:pw@o.test/", "http://[hidden]@o.test/"),
             ("https://o.test/jwks?pin=pw&a=&me#pw", "https://o.test/jwks?pin=[hidden]&a=[hidden]&[hidden]#[hidden]"),
-            // What ends the host may be in the middle of a password.
+            // Characters that end the host may be inside of a password.
             ("https://me:p/w@o.test/x", "https://[hidden]"),
             ("https://me:p?w@o.test/x", "https://[hidden]"),
             ("https://me:p#w@o.test/x", "https://[hidden]"),

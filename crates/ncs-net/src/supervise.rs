@@ -1,14 +1,17 @@
-//! Notices parts of the process that die although they should run on.
+//! Notices parts of the process that end although they should go on.
 //!
-//! A part is a task or a thread. What its death means follows from what it is for:
+//! A part is a task or a thread. The consequence of its death depends on its purpose:
 //!
-//! - *vital*: without it nothing is served. Its end, or its panic, is the end of the process: `/healthz` and `/readyz` answer 503,
-//!   an error line names it, and the exit code is [`DIED`], so that a service manager starts the process again.
-//! - *revived*: it is started again after a pause, which doubles from death to death. `/readyz` answers 503 with its name meanwhile.
-//! - *contained*: it works for one session or one question, which ends with it. It is logged and counted.
+//! - *vital*: nothing is served without it. If it ends or panics, the process ends: `/healthz` and
+//!   `/readyz` answer 503, an error line names it, and the exit code is [`DIED`], so that a service
+//!   manager restarts the process.
+//! - *revived*: it is restarted after a pause, which doubles with each death. Until then `/readyz`
+//!   answers 503 with its name.
+//! - *contained*: it serves one session or one question, which ends with it. Its death is logged
+//!   and counted.
 //!
-//! A part costs nothing while it runs: what notices its death is a guard that is dropped with it. Nothing is noticed any more once
-//! [`Closing`] is dropped, because parts then end in their order.
+//! A running part costs nothing: a guard that is dropped with it notices its death. Once
+//! [`Closing`] is dropped, deaths are ignored, because parts then end in order.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -22,54 +25,54 @@ use tokio::sync::watch;
 
 use crate::telemetry::{Readiness, register};
 
-/// What the process exits with when a vital part has died.
+/// The exit code after the death of a vital part.
 pub const DIED: u8 = 10;
 
-/// The parts of a server and of a relay.
+/// The parts of a server or relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Takes connections from a socket.
+    /// Accepts connections on a socket.
     Accept,
-    /// Answers what sessions ask at once.
+    /// Answers questions of sessions that need no time.
     Answers,
-    /// Draws on a relay's sources.
+    /// Fetches from a relay's sources.
     Client,
-    /// The back end that codes, where no other can take its place.
+    /// The back end that codes, if no other can replace it.
     Device,
-    /// Says at `/readyz` how the device is.
+    /// Reports the device's state to `/readyz`.
     DeviceHealth,
-    /// Listens to the changes of a directory.
+    /// Follows the changes of a directory.
     Directory,
     /// Fills the ring of a server.
     Encoder,
     /// Fetches an object, or part of one.
     Fetch,
-    /// Keeps gauges up to date.
+    /// Updates gauges.
     Gauges,
-    /// Measures whether there is time for newcomers.
+    /// Measures whether there is time for new clients.
     Headroom,
     /// Keeps the keys of admission fresh.
     Keys,
-    /// Looks at the live playlists of a stream.
+    /// Follows the live playlists of a stream.
     LiveEdge,
     /// Answers a question that takes time.
     Question,
     /// Fills the ring of a relay.
     Recoder,
-    /// Says at `/readyz` whether there is room for segments.
+    /// Reports to `/readyz` whether there is room for segments.
     Room,
     /// One peer's conversation.
     Session,
-    /// Ends what has expired in the store.
+    /// Evicts expired segments from the store.
     Sweep,
     /// Answers `/metrics`, `/healthz` and `/readyz`.
     Telemetry,
-    /// Tells a relay's servers what it holds.
+    /// Reports to a relay's servers what it holds.
     Teller,
 }
 
 impl Part {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 19] = [
         Self::Accept,
         Self::Answers,
@@ -92,7 +95,7 @@ impl Part {
         Self::Teller,
     ];
 
-    /// As logs, metrics and `/readyz` name it.
+    /// The name in logs, metrics and `/readyz`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accept => "accept",
@@ -118,17 +121,17 @@ impl Part {
     }
 }
 
-/// How a vital part died.
+/// The death of a vital part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the process ends because an essential part died: {}: {reason}", part.name())]
 pub struct Death {
-    /// Which part.
+    /// The part.
     pub part: Part,
-    /// Why, as far as is known.
+    /// The reason, as far as known.
     pub reason: String,
 }
 
-/// Watches over parts. Clones share it.
+/// Supervises parts. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     shared: Arc<Shared>,
@@ -143,7 +146,7 @@ struct Shared {
     deaths: IntCounterVec,
 }
 
-/// From its drop on parts may end.
+/// Dropping it allows parts to end.
 #[derive(Debug)]
 pub struct Closing(Supervisor);
 
@@ -154,7 +157,7 @@ impl Drop for Closing {
 }
 
 impl Supervisor {
-    /// Registers its series; what has died is said in `readiness`.
+    /// Registers its metrics; deaths are reported to `readiness`.
     pub fn new(registry: &Registry, readiness: Readiness) -> Result<Self, prometheus::Error> {
         let help = "Parts of the process that panicked or ended unexpectedly.";
         let deaths = register::counters(registry, "ncserverd_supervise_deaths_total", help, &["part"])?;
@@ -165,12 +168,12 @@ impl Supervisor {
         Ok(Self { shared: Arc::new(Shared { readiness, death, is_closing, deaths }) })
     }
 
-    /// To be held by whoever ends the parts, and dropped before it does.
+    /// Held by the owner of the parts, and dropped before it ends them.
     pub fn closing(&self) -> Closing {
         Closing(self.clone())
     }
 
-    /// A task without which the process serves nothing. It may be aborted, and must not end by itself.
+    /// Guards a vital task. It may be aborted, but must not end by itself.
     pub fn vital<F>(&self, part: Part, task: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Future<Output = ()> + Send,
@@ -183,7 +186,7 @@ impl Supervisor {
         }
     }
 
-    /// A task that works for one session or one question, which ends with it.
+    /// Guards a task that serves one session or question, which ends with it.
     pub fn contained<F>(&self, part: Part, task: F) -> impl Future<Output = F::Output> + Send + use<F>
     where
         F: Future<Output: Send> + Send,
@@ -195,7 +198,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs a task that is made again when it has died.
+    /// Runs a task, and restarts it when it dies.
     pub async fn revived<F: Future<Output = ()> + Send>(self, part: Part, mut make: impl FnMut() -> F + Send) {
         let mut pause = PAUSE_FIRST;
         loop {
@@ -217,7 +220,7 @@ impl Supervisor {
         }
     }
 
-    /// A vital part has died for this reason: the process is to end. The first death counts.
+    /// Reports the death of a vital part, after which the process ends. The first death counts.
     pub fn died(&self, part: Part, reason: impl Into<String>) {
         if self.is_closing() {
             return;
@@ -241,12 +244,12 @@ impl Supervisor {
         let death = deaths.wait_for(Option::is_some).await.ok().and_then(|death| death.clone());
         match death {
             Some(death) => death,
-            // Its sender is in `self`.
+            // `self` holds the sender.
             None => std::future::pending().await,
         }
     }
 
-    /// Does this, unless a vital part dies first.
+    /// Completes `work`, unless a vital part dies first.
     pub async fn until_done<T>(&self, work: impl Future<Output = T>) -> Result<T, Death> {
         tokio::select! {
             biased;
@@ -269,7 +272,7 @@ impl Supervisor {
     }
 }
 
-/// Is dropped with a task's state: while its thread unwinds if the task panicked.
+/// Dropped with a task's state; if the task panicked, while its thread unwinds.
 struct Guard {
     supervisor: Supervisor,
     part: Part,
@@ -286,10 +289,10 @@ impl Drop for Guard {
     }
 }
 
-/// The pause after the first death, and the longest.
+/// The pause after the first death, and the maximum.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// A part that has run for so long begins with the first pause again.
+/// A part that has run for this long begins with the first pause again.
 const STEADY_AFTER: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -367,7 +370,7 @@ mod tests {
         let mut panics = true;
         let wellness = Arc::clone(&is_well);
         let part = tokio::spawn(supervisor.clone().revived(Part::Keys, move || {
-            // It panics and ends in turn.
+            // It panics and ends alternately.
             panics = !panics;
             let (panics, is_well) = (panics, wellness.load(Ordering::Relaxed));
             async move {

@@ -1,4 +1,4 @@
-//! Logs, metrics, and whether this process is ready. `admin` shows the latter two over HTTP.
+//! Logs, metrics, and the readiness of this process. `admin` serves the latter two over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason, Status};
 
-/// What is shown, where and how.
+/// The configuration of logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -25,16 +25,16 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Which events are logged, as `tracing` directives.
     pub log_filter: String,
-    /// How they look.
+    /// The format of log lines.
     pub log_format: LogFormat,
-    /// How often a line says how much was encoded.
+    /// The interval of log lines about the encoder's rate.
     #[serde(with = "crate::units::duration")]
     pub rate_interval: Duration,
     /// Whether `/readyz` answers 200 while a part is degraded.
     pub ready_when_degraded: bool,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -58,7 +58,7 @@ impl Default for Config {
     }
 }
 
-/// The registry of this process, with the series that no module owns: the process itself and which build it is.
+/// The registry of this process, with metrics of the process itself and of the build.
 pub fn registry() -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     registry.register(Box::new(ProcessCollector::for_self()))?;
@@ -73,18 +73,18 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The filter is no `tracing` directive.
+    /// The filter is not a `tracing` directive.
     #[error("\"{filter}\" is not a log filter: {reason}")]
     Filter {
-        /// As configured.
+        /// The configured filter.
         filter: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// Logs go somewhere already.
+    /// Logging was set up before.
     #[error("logging is already set up")]
     Twice,
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address} for metrics: {source}")]
     Listen {
         /// The configured address.
@@ -92,10 +92,10 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A series cannot be registered.
+    /// A metric cannot be registered.
     #[error("cannot register a metric: {0}")]
     Register(#[from] prometheus::Error),
-    /// The system gives no thread or no timer for the listener.
+    /// The listener's thread cannot be started.
     #[error("cannot start the metrics thread: {0}")]
     Thread(#[source] std::io::Error),
 }

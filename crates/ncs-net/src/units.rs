@@ -1,6 +1,7 @@
-//! What sections of the configuration have in common: durations, sizes, lists and paths as an operator writes them.
+//! Shared by all sections of the configuration: durations, sizes, lists and paths as operators
+//! write them.
 //!
-//! A leaf: it knows no section, and every section may use it.
+//! A leaf: it knows no section.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ pub mod size;
 
 pub use list::one_or_many;
 
-/// `path` as it is, or relative to the directory the process was started in.
+/// Makes `path` absolute, relative to the directory in which the process was started.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -19,7 +19,7 @@ use quinn::{Connection, Endpoint, Incoming};
 use super::headroom::Headroom;
 use crate::admission::{AddressPlace, Admission, Crowded};
 
-/// Connections and handshakes, of all endpoints.
+/// Metrics of connections and handshakes, of all endpoints.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     connections: IntGauge,
@@ -53,7 +53,8 @@ impl Metrics {
     }
 }
 
-/// Takes connections from an endpoint until it is closed, and runs `serve` on each, with its place among those of its address.
+/// Accepts connections of an endpoint until it is closed, and runs `serve` on each, with its place
+/// among those of its address.
 pub async fn accept<S, F>(
     endpoint: Endpoint,
     config: Config,
@@ -90,7 +91,7 @@ pub async fn accept<S, F>(
     }
 }
 
-/// Counts a handshake until it is dropped, with a task that panicked as well.
+/// Counts a handshake until dropped, even by a panic of its task.
 struct HalfOpen(Arc<AtomicUsize>);
 
 impl HalfOpen {
@@ -140,7 +141,7 @@ fn admit(
         _ if is_crowded => refuse(incoming, metrics),
         Ok(_) | Err(Crowded::Prove) => {
             metrics.retried.inc();
-            // What cannot be asked again has proved its address, and is not asked.
+            // A client that cannot get a Retry has validated its address, and does not come here.
             let _ = incoming.retry();
             None
         }

@@ -1,15 +1,17 @@
-//! Who may ask for what: tokens, client certificates, and how much one holder or one address may have.
+//! Rights of peers: tokens, client certificates, and limits per holder and per address.
 //!
-//! The decisions are plain values that know no socket and no clock: [`token`] verifies, [`keys`] holds what it verifies with,
-//! [`scope`] says which paths are meant, `account` counts connections and bytes, [`ledger`] what is kept in memory. [`Admission`] holds what the configuration says of
-//! them at present; a [`Visitor`] is one connection before it. What the session may do with the answer is an [`Access`].
+//! The decisions are plain values without sockets and clocks: [`token`] verifies tokens, [`keys`]
+//! holds the keys for that, [`scope`] says which paths a right covers, `account` counts connections
+//! and bytes, [`ledger`] the memory in use. [`Admission`] holds the present configuration. A
+//! [`Visitor`] is one connection and its credentials; an [`Access`] is what its session may do.
 //!
-//! Keys and authorities are read again every [`Config::refresh`] and on a reload. A set that cannot be read or used leaves the one in use
-//! as it is, is logged and counted. When they change, every session has what it brought judged anew: a key that is gone takes its tokens along.
-//! Until a URL has answered for the first time there are no keys, and nobody is admitted by a token.
+//! Keys and authorities are read again every [`Config::refresh`], and on a reload. If a set cannot
+//! be read or used, the present one stays in use, and the failure is logged and counted. After a
+//! change, the credentials of every session are judged again: a removed key invalidates its tokens.
+//! Before the first answer of a URL there are no keys, and no token is accepted.
 //!
-//! When full: a connection beyond those of its address is refused before its handshake, one beyond those of its token is closed. Whoever
-//! has spent its bytes waits.
+//! When full: a connection beyond its address's limit is refused before its handshake, and one
+//! beyond its token's limit is closed. A peer that has used up its bytes waits.
 
 mod clients;
 pub mod keys;
@@ -45,37 +47,38 @@ use source::{Named, Source};
 use token::{Expectation, Holder};
 use visits::{Visit, Visits};
 
-/// Who is admitted, and how much each may have.
+/// Who is admitted, and the limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// File or URL of a JSON Web Key Set; tokens are verified with its keys.
+    /// File or URL of a JSON Web Key Set, whose keys verify tokens.
     pub keys: Option<SecretUrl>,
-    /// File of certificates, in PEM, that client certificates are signed with; who shows one may have everything.
+    /// PEM file of the authorities of client certificates; a client with a valid certificate may
+    /// access everything.
     pub clients_ca: Option<PathBuf>,
-    /// Whether those are refused who bring neither, where one of the two is configured.
+    /// Whether peers with neither are refused, if one of the two is configured.
     pub required: bool,
-    /// Takes other addresses than loopback to listen on though everybody is admitted.
+    /// Allows listening on other addresses than loopback although everybody is admitted.
     pub insecure: bool,
-    /// Whom tokens must be meant for (`aud`); if not set, tokens that are meant for somebody are refused.
+    /// The required audience of tokens (`aud`); without it, tokens with an audience are refused.
     pub audience: Option<String>,
-    /// By how much clocks may differ.
+    /// The tolerated difference of clocks.
     #[serde(with = "ncs_net::units::duration")]
     pub leeway: Duration,
-    /// How long a connection stands that has no token, or none that counts any more.
+    /// How long a connection without a valid token may stay.
     #[serde(with = "ncs_net::units::duration")]
     pub grace: Duration,
-    /// How often keys and authorities are read again.
+    /// The interval at which keys and authorities are read again.
     #[serde(with = "ncs_net::units::duration")]
     pub refresh: Duration,
-    /// Connections of one token or client certificate, unless the token says otherwise.
+    /// Connections per token or client certificate, unless the token has its own limit.
     pub token_connections_max: Option<u32>,
-    /// Bytes a second of them all, unless the token says otherwise.
+    /// Bytes per second of these together, unless the token has its own limit.
     #[serde(with = "ncs_net::units::size::optional")]
     pub token_bytes_per_second: Option<ByteSize>,
-    /// Connections of one IPv4 address or 64 bits of IPv6, open handshakes included.
+    /// Connections per IPv4 address or 64 bits of IPv6, including open handshakes.
     pub address_connections_max: Option<u32>,
-    /// Bytes a second of them all.
+    /// Bytes per second of these together.
     #[serde(with = "ncs_net::units::size::optional")]
     pub address_bytes_per_second: Option<ByteSize>,
 }
@@ -100,7 +103,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Makes paths final: they stay what they are when the working directory changes.
+    /// Makes paths absolute, so that they survive changes of the working directory.
     pub fn resolve(&mut self) {
         if let Some(path) = &mut self.clients_ca {
             *path = ncs_net::units::absolute(path);
@@ -113,7 +116,7 @@ impl Config {
         }
     }
 
-    /// The file that the keys stand in, if it is one.
+    /// The file of the keys, if they are in one.
     pub fn keys_file(&self) -> Option<PathBuf> {
         match Named::parse(self.keys.as_ref()?.expose()) {
             Ok(Named::File(path)) => Some(path),
@@ -121,12 +124,13 @@ impl Config {
         }
     }
 
-    /// Whether whoever brings nothing is refused.
+    /// Whether peers without credentials are refused.
     pub fn is_closed(&self) -> bool {
         self.required && (self.keys.is_some() || self.clients_ca.is_some())
     }
 
-    /// Refuses to serve everybody on an address that others reach, unless that is what somebody has said to want.
+    /// Fails if everybody would be served on an address that others can reach, unless that is
+    /// configured explicitly.
     pub fn check_listen(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
         let reachable = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
         match reachable {
@@ -135,7 +139,8 @@ impl Config {
         }
     }
 
-    /// Whether `keys` names a place, and one that nobody on the way can change: a complaint if not.
+    /// Checks that `keys` names a file or URL, and that an attacker on the path cannot replace the
+    /// keys.
     pub fn check_keys(&self) -> Result<(), KeysComplaint> {
         match self.keys.as_ref().map(|keys| Named::parse(keys.expose())) {
             Some(Err(reason)) => Err(KeysComplaint::NoPlace(reason)),
@@ -145,22 +150,22 @@ impl Config {
     }
 }
 
-/// What may be wrong with `keys` before anything is read.
+/// Faults of `keys` that are found without reading them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeysComplaint {
-    /// It cannot be used.
+    /// It is unusable.
     #[error("{0}")]
     NoPlace(String),
-    /// It can.
+    /// It is usable, but unprotected.
     #[error("plain HTTP lets an attacker on the path replace the keys: use https or a file")]
     Unprotected,
 }
 
-/// Why nobody can be admitted as configured.
+/// Why admission cannot work as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Everybody would be served, on an address that is not loopback.
+    /// Everybody would be served, on an address other than loopback.
     #[error(
         "the server would serve everybody who reaches {0}: set `admission.keys` (tokens) or `admission.clients_ca` (client \
          certificates) and leave `admission.required` on, or set `admission.insecure = true` if that is intended"
@@ -174,24 +179,24 @@ pub enum Error {
     Authorities(String, String),
 }
 
-/// The present instant on both clocks: the one that sessions count by, and the one that tokens are dated by.
+/// The present time on two clocks: that of sessions, and that of tokens' dates.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// For what is waited for.
+    /// For deadlines.
     pub instant: Instant,
-    /// Since 1970, for what is dated.
+    /// Since 1970, for dates.
     pub date: Duration,
 }
 
 impl Now {
-    /// This moment.
+    /// Reads both clocks.
     pub fn read() -> Self {
         let date = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self { instant: Instant::now(), date }
     }
 }
 
-/// What the configuration says at present of who is admitted. Clones are the same.
+/// The present rules of admission. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Admission {
     inner: Arc<Inner>,
@@ -200,16 +205,16 @@ pub struct Admission {
 #[derive(Debug)]
 struct Inner {
     rules: ArcSwap<Rules>,
-    /// Held while the rules are exchanged, so that a reload and a refresh do not undo each other.
+    /// Locked while rules are replaced, so that a reload and a refresh do not undo each other.
     exchange: Mutex<()>,
-    /// Told when sessions are to be judged anew.
+    /// Notified when sessions have to be judged again.
     reviews: watch::Sender<()>,
-    /// Wakes whoever keeps keys fresh.
+    /// Wakes the task that keeps keys fresh.
     stir: Notify,
     holders: Book<Holder>,
     addresses: Book<IpAddr>,
     visits: Visits,
-    /// Whose tickets count, where any do.
+    /// Verifies tickets, if they are accepted.
     tickets: Option<Tickets>,
     metrics: Metrics,
 }
@@ -219,44 +224,45 @@ struct Rules {
     config: Config,
     source: Option<Source>,
     keys: Arc<KeySet>,
-    /// What the keys were read from.
+    /// The text of the keys.
     keys_text: Secret<Vec<u8>>,
     authorities: Option<Arc<Authorities>>,
 }
 
-/// Rules that have been read and checked, and are not in use yet.
+/// Rules that were read and checked, but are not in use.
 #[derive(Debug)]
 pub struct Replacement(Rules);
 
-/// A connection's place among those of its address, and the address itself: the one that its handshake has proved. Where its packets
-/// come from later is anybody's word until QUIC has validated it.
+/// A connection's place among those of its address, with the address that its handshake has proved.
+/// Packets may later come from another address, which counts for nothing until QUIC has validated
+/// it.
 #[derive(Debug)]
 pub struct AddressPlace {
     place: Arc<Place<IpAddr>>,
     ip: IpAddr,
 }
 
-/// Why a newcomer has no place among those of its address.
+/// Why a new client has no place among those of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crowded {
-    /// It must prove first that the address is its own: others may have borrowed it to fill its places.
+    /// It must validate its address first: others may have spoofed it to use up its places.
     Prove,
-    /// There is none.
+    /// All places are taken.
     Full,
 }
 
-/// There are as many connections of this token or certificate, or with tickets in all, as there may be.
+/// This token or certificate, or all tickets together, have the maximum number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited;
 
 impl Admission {
-    /// Reads keys and authorities that are files; a URL is asked by [`Admission::keep_fresh`].
+    /// Reads keys and authorities from files; [`Admission::keep_fresh`] fetches those of a URL.
     pub fn open(config: &Config, metrics: Metrics) -> Result<Self, Error> {
         Self::open_with(config, None, metrics)
     }
 
-    /// The same for a peer that serves those who show a ticket for it, where there are `tickets`. Who brings neither that nor anything
-    /// else that counts is refused then.
+    /// The same for a peer that serves clients with a ticket. With `tickets`, clients without any
+    /// valid credential are refused.
     pub fn open_with(config: &Config, tickets: Option<Tickets>, metrics: Metrics) -> Result<Self, Error> {
         let rules = Rules::read(config, None)?;
         metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
@@ -274,19 +280,21 @@ impl Admission {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Reads what another configuration names, for [`Admission::replace`]. What cannot be used is refused whole.
+    /// Reads another configuration, for [`Admission::replace`]. An unusable one is refused as a
+    /// whole.
     pub fn read(&self, config: &Config) -> Result<Replacement, Error> {
         Rules::read(config, Some(&self.inner.rules.load())).map(Replacement)
     }
 
-    /// Goes by other rules from now on, for sessions that stand, too.
+    /// Replaces the rules, for existing sessions too.
     pub fn replace(&self, replacement: Replacement) {
         let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         self.exchange(replacement.0);
         self.inner.stir.notify_one();
     }
 
-    /// Reads keys and authorities again once, and says of it at `/readyz` what matters there.
+    /// Reads keys and authorities once more, and reports failures to `/readyz` if they matter
+    /// there.
     pub async fn refresh(&self, readiness: &Readiness) {
         let outcome = self.read_again().await;
         if let Err(error) = &outcome {
@@ -310,7 +318,8 @@ impl Admission {
                 () = self.inner.stir.notified() => {}
             }
             self.refresh(&readiness).await;
-            // The dates of certificates are looked at by whoever verifies them, so it is done now and then.
+            // Dates of certificates are only checked during verification, so it is repeated from
+            // time to time.
             if self.inner.rules.load().authorities.is_some() && reviewed.elapsed() >= REVIEW_EVERY {
                 reviewed = Instant::now();
                 self.inner.reviews.send_replace(());
@@ -318,16 +327,16 @@ impl Admission {
         }
     }
 
-    /// What TLS is to ask of clients.
+    /// The verifier of client certificates for TLS.
     pub fn door(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::new(Door::new(Arc::clone(&self.inner)))
     }
 
-    /// A place for a newcomer from this address, which it has `proven` to be its own or not.
+    /// A place for a new client at this address, validated (`proven`) or not.
     pub fn address(&self, now: Instant, address: IpAddr, proven: bool) -> Result<AddressPlace, Crowded> {
         let rules = self.inner.rules.load();
         let (key, most) = (neighbourhood(address), rules.config.address_connections_max);
-        // Half of the places are for those who are what they say they are.
+        // Half of the places are reserved for clients with a validated address.
         if !proven && most.is_some_and(|most| self.inner.addresses.places(&key) >= most / 2) {
             return Err(Crowded::Prove);
         }
@@ -339,7 +348,7 @@ impl Admission {
         Ok(AddressPlace { place: Arc::new(place), ip: address.to_canonical() })
     }
 
-    /// A connection that stands, with the certificates its client has shown, its own first.
+    /// A connected client, with its certificate chain, its own first.
     pub fn visitor(&self, address: AddressPlace, certificates: Vec<CertificateDer<'static>>) -> Visitor {
         let credential = if certificates.is_empty() { Credential::None } else { Credential::Certificates(certificates) };
         Visitor {
@@ -377,7 +386,7 @@ impl Admission {
             authorities: authorities.map(Arc::new),
         };
         let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reload that came in between has read everything itself.
+        // A reload in between has read everything itself.
         if Arc::ptr_eq(&before, &self.inner.rules.load()) {
             self.exchange(after);
         }
@@ -397,7 +406,7 @@ impl Admission {
 }
 
 impl Rules {
-    /// Whether keys and authorities are those of other rules.
+    /// Whether keys and authorities equal those of other rules.
     fn has_the_means_of(&self, other: &Self) -> bool {
         fn authorities(rules: &Rules) -> Option<&[u8]> {
             rules.authorities.as_ref().map(|authorities| authorities.text.as_slice())
@@ -405,7 +414,7 @@ impl Rules {
         self.keys_text == other.keys_text && authorities(self) == authorities(other)
     }
 
-    /// Reads what is a file; of a URL the keys of before stay until it is asked again.
+    /// Reads files; for a URL, the earlier keys stay until it is fetched again.
     fn read(config: &Config, before: Option<&Self>) -> Result<Self, Error> {
         let named = config
             .keys
@@ -458,7 +467,7 @@ impl Config {
     }
 }
 
-/// One connection before admission: what it has brought, and the places it takes.
+/// One connection to admission: its credentials, and the places it holds.
 #[derive(Debug)]
 pub struct Visitor {
     admission: Admission,
@@ -467,9 +476,10 @@ pub struct Visitor {
     holder: Option<Arc<Place<Holder>>>,
     /// The place of the connection of the same visit that this one has replaced.
     inherited: Option<Arc<Place<Holder>>>,
-    /// The visit that it is of, once it has said which, and what the next connection of it finds.
+    /// The visit, once the peer has given its id, and the state that its next connection takes
+    /// over.
     visit: (Option<VisitId>, Arc<Visit>),
-    /// Whether bytes are counted, for the address and for the holder: where they are not, nobody waits for a lock.
+    /// Whether bytes are counted for the address and for the holder; otherwise no lock is taken.
     pays: (bool, bool),
     reviews: watch::Receiver<()>,
 }
@@ -482,7 +492,7 @@ enum Credential {
     Certificates(Vec<CertificateDer<'static>>),
 }
 
-/// What a credential is worth: paths, an end, and the account that it counts for.
+/// The value of a credential: paths, an end, and the account that it counts for.
 struct Worth {
     scope: Scope,
     until: Option<Duration>,
@@ -492,7 +502,7 @@ struct Worth {
 }
 
 impl Visitor {
-    /// What it may have as it comes.
+    /// The initial rights.
     pub fn enter(&mut self, now: Now) -> Result<Access, Limited> {
         let access = self.review(now)?;
         if let (Access::Granted { .. }, Credential::Certificates(_)) = (&access, &self.credential) {
@@ -501,7 +511,7 @@ impl Visitor {
         Ok(access)
     }
 
-    /// It is of this visit: it takes over the places of the connection before, which ends.
+    /// Joins a visit: takes over the places of its earlier connection, which ends.
     pub fn resume(&mut self, id: VisitId) {
         self.visit.0 = Some(id);
         if let Some(before) = self.admission.inner.visits.take_over(id, &self.visit.1) {
@@ -509,7 +519,7 @@ impl Visitor {
             if let Some(place) = address.filter(|place| place.is_of(self.address.place.key())) {
                 self.address.place = place;
             }
-            // With a certificate it has a place of its own already.
+            // With a certificate it already has a place.
             match (&self.holder, holder) {
                 (Some(own), Some(place)) if place.is_of(own.key()) => self.holder = Some(place),
                 (_, place) => self.inherited = place,
@@ -518,16 +528,17 @@ impl Visitor {
         self.visit.1.note(&self.address.place, self.holder.as_ref());
     }
 
-    /// Completes when another connection of its visit has taken its place.
+    /// Completes when another connection of its visit has replaced it.
     pub fn replaced(&self) -> impl Future<Output = ()> + Send + use<> {
         let visit = Arc::clone(&self.visit.1);
         async move { visit.replaced.notified().await }
     }
 
-    /// Takes a token, and says whether it counts and what the visitor may have. One that is refused leaves what an earlier one has brought.
+    /// Judges a token; returns whether it is valid, and the visitor's rights. An invalid one leaves
+    /// the rights of an earlier token.
     pub fn present(&mut self, now: Now, token: String) -> Result<(bool, Access), Limited> {
         let rules = self.admission.inner.rules.load_full();
-        // A certificate is enough, and where nobody reads tokens none is refused.
+        // A certificate is enough, and without keys no token is refused.
         if rules.source.is_none()
             || self.worth(&rules, now).is_some_and(|_| matches!(self.credential, Credential::Certificates(_)))
         {
@@ -543,7 +554,7 @@ impl Visitor {
         Ok((verdict.is_ok(), self.review(now)?))
     }
 
-    /// The same with a ticket.
+    /// The same for a ticket.
     pub fn present_ticket(&mut self, now: Now, ticket: message::Ticket) -> Result<(bool, Access), Limited> {
         let tickets = self.admission.inner.tickets.as_ref();
         let counts = tickets.is_some_and(|tickets| tickets.verify(&ticket, now.date).is_some());
@@ -554,7 +565,7 @@ impl Visitor {
         Ok((counts, self.review(now)?))
     }
 
-    /// What it may have now, by the rules of now.
+    /// The rights by the present rules.
     pub fn review(&mut self, now: Now) -> Result<Access, Limited> {
         let rules = self.admission.inner.rules.load_full();
         let config = &rules.config;
@@ -566,7 +577,7 @@ impl Visitor {
         };
         if !self.holder.as_ref().is_some_and(|place| place.is_of(&worth.holder)) {
             let most = worth.connections.or(config.token_connections_max);
-            // The old place is given back first: whoever changes tokens at the limit keeps one of the two.
+            // The old place is returned first, so that a peer at the limit can change its token.
             self.holder = None;
             self.holder = match self.inherited.take().filter(|place| place.is_of(&worth.holder)) {
                 Some(place) => Some(place),
@@ -582,7 +593,7 @@ impl Visitor {
             place.set_rate(rate);
             self.pays.1 = rate.is_some();
         }
-        // An end that no clock can tell is none.
+        // An end beyond the clock's range counts as none.
         let until = worth.until.and_then(|until| now.instant.checked_add(until.saturating_sub(now.date)));
         Ok(Access::Granted { scope: worth.scope, until, grace: self.is_closed(config).then_some(config.grace) })
     }
@@ -591,7 +602,7 @@ impl Visitor {
         config.is_closed() || self.admission.inner.tickets.is_some()
     }
 
-    /// Who it is counted together with: the holder of its token, or its address.
+    /// The account that it is counted under: the holder of its token, or its address.
     pub fn account(&self) -> u128 {
         match &self.holder {
             Some(place) => place.key().as_u128(),
@@ -602,27 +613,27 @@ impl Visitor {
         }
     }
 
-    /// Where its connection began.
+    /// The address at the start of its connection.
     pub fn ip(&self) -> IpAddr {
         self.address.ip
     }
 
-    /// Whom its token or certificate stands for, if it counts.
+    /// The holder of its token or certificate, if valid.
     pub fn holder(&self) -> Option<Holder> {
         self.holder.as_ref().map(|place| *place.key())
     }
 
-    /// What its address keeps in memory, and the holder of its token or certificate, if that counts.
+    /// The memory ledgers of its address and, with a valid credential, of its holder.
     pub fn ledgers(&self) -> (Arc<Ledger>, Option<Arc<Ledger>>) {
         (self.address.place.ledger(), self.holder.as_ref().map(|place| place.ledger()))
     }
 
-    /// Changes when it is to be reviewed.
+    /// Changes when a review is due.
     pub fn reviews(&self) -> watch::Receiver<()> {
         self.reviews.clone()
     }
 
-    /// Bytes that may be sent to it now, or when that will be more than none.
+    /// Bytes that may be sent to it now, or when more than none may be.
     pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
         let address = if self.pays.0 { self.address.place.allowance(now) } else { Ok(u64::MAX) };
         let holder = self.paying_holder().map_or(Ok(u64::MAX), |place| place.allowance(now));
@@ -633,7 +644,7 @@ impl Visitor {
         }
     }
 
-    /// Counts bytes that are sent to it.
+    /// Counts bytes sent to it.
     pub fn spend(&self, now: Instant, bytes: usize) {
         if self.pays.0 {
             self.address.place.spend(now, bytes as u64);
@@ -647,7 +658,7 @@ impl Visitor {
         self.holder.as_deref().filter(|_| self.pays.1)
     }
 
-    /// What its credential is worth by these rules, if anything.
+    /// The value of its credential by these rules, if any.
     fn worth(&self, rules: &Rules, now: Now) -> Option<Worth> {
         match &self.credential {
             Credential::None => None,
@@ -678,7 +689,7 @@ impl Drop for Visitor {
     }
 }
 
-/// How often certificates of open sessions are looked at again.
+/// The interval of checks of open sessions' certificates.
 const REVIEW_EVERY: Duration = Duration::from_secs(300);
 /// Far above any bundle of authorities.
 const AUTHORITIES_BYTES_MAX: usize = 1 << 20;

@@ -1,8 +1,8 @@
 //! A thread for the few tasks that all sessions wait for.
 //!
-//! Among thousands of sessions that are ready a task gets a turn every few milliseconds. One that gathers batches, or answers questions, for all of
-//! them would make each wait for it as long, and the GPU idle meanwhile; on a thread of its own the system lets it run as soon as it has
-//! something to do.
+//! Among thousands of runnable sessions, a task runs only every few milliseconds. If one that
+//! gathers batches or answers questions for all sessions had to wait that long, they all would, and
+//! the GPU would idle. On a separate thread, the kernel lets it run as soon as it has work.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use std::io;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// The thread. It ends, and what runs on it, when this is dropped.
+/// The thread. Dropping this ends it and its tasks.
 #[derive(Debug)]
 pub struct Aside(Option<Runtime>);
 
@@ -30,7 +30,7 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // It is dropped within another runtime, which must not wait.
+            // It is dropped within another runtime, which must not block.
             runtime.shutdown_background();
         }
     }

@@ -1,15 +1,23 @@
-//! Who else serves: peers that offer it, what they hold, and whom they are named to.
+//! The peers that serve others: what they hold, and to whom they are named.
 //!
-//! A peer that agrees to serve says where (OFFER) and what it holds (HAVE); both end with its connection. Whoever asks for a segment of a
-//! stream that allows it is told of some that hold it (PEERS), each with a ticket that the stream's key has signed. Where too few are known
-//! to, as of a live segment that has just appeared, peers are named that follow the stream: they have asked for segments of it lately, so
-//! that they hold this one or will. Of all these the ones that were named least often are named, so that all have their turn. A peer is named
-//! on the address that its own connection comes from and nowhere else, so nobody can point others at a third party.
+//! A peer that serves others gives its port (OFFER) and what it holds (HAVE); both end with its
+//! connection. A client that asks for a segment of a stream with `peers` is told of some peers that
+//! hold it (PEERS), each with a ticket signed by the stream's key. If too few are known to hold it,
+//! for example a new live segment, peers that follow the stream are named too: they have asked for
+//! segments of it lately, so they hold this one or soon will. Among all these, the peers named
+//! least often are chosen, so that all take turns. A peer is named only by the address of its own
+//! connection, so it cannot point others at a third party.
 //!
-//! What is bounded, and what happens at the bound: peers that offer (more are not taken); segments that each is known to hold (what it
-//! told first is forgotten), peers known to hold one, and both in all (more are not noted); streams that each follows (more are not noted);
-//! peers looked at for an answer, and named in it; reports by which one network, or the holder of one token, blames others (more are not
-//! heard for ten minutes). A peer that several others have blamed is not named for a while.
+//! Bounds, and what happens at each:
+//!
+//! - offering peers: more are ignored;
+//! - segments that a peer is known to hold: the oldest are forgotten;
+//! - known holders of one segment, and entries in all: more are not recorded;
+//! - streams that a peer follows: more are not recorded;
+//! - peers examined for an answer, and named in it;
+//! - reports of wrong blocks by one network or one token holder: more are ignored for ten minutes.
+//!
+//! A peer accused by several others is not named for a while.
 
 mod metrics;
 
@@ -33,12 +41,12 @@ use crate::ring::SessionId;
 
 pub use metrics::Metrics;
 
-/// Peers that may offer at the same time.
+/// The maximum number of offering peers.
 const OFFERS_MAX: usize = 16_384;
-/// Segments that one peer is known to hold, and all of them together: a few hundred bytes each.
+/// Known segments of one peer, and of all together: a few hundred bytes each.
 const HOLDINGS_MAX: usize = 1024;
 const HOLDINGS_TOTAL_MAX: usize = 1 << 18;
-/// Peers that are known to hold one segment, and those of them that are looked at for one answer.
+/// Known holders of one segment, and those examined for one answer.
 const HOLDERS_MAX: usize = 512;
 const LOOKED_AT_MAX: usize = 64;
 /// Peers named in one answer.
@@ -46,41 +54,42 @@ const NAMED_MAX: usize = 8;
 /// Streams that a peer is known to follow, and for how long after it has asked for a segment.
 const FOLLOWED_MAX: usize = 8;
 const FOLLOWS_FOR: Duration = Duration::from_secs(30);
-/// How long a ticket counts from when it is made, and for how long the same is given out.
+/// The validity of a new ticket, and how long the same one is given out.
 const TICKET_LASTS: Duration = Duration::from_secs(300);
 const TICKET_GIVEN: Duration = Duration::from_secs(120);
-/// So many others must have blamed a peer, within this time, for it not to be named: others by their networks, and by their tokens.
+/// A peer is not named if this many others have accused it within `BLAME_LASTS`; others count by
+/// network and by token holder.
 const REPORTERS_MIN: usize = 3;
 const BLAME_LASTS: Duration = Duration::from_secs(600);
-/// Reports of one network, or of the holder of one token, that count within that time: so few keep few peers from being named.
+/// Reports of one network or token holder within that time: too few to suppress many peers.
 const REPORTS_MAX: usize = 4;
-/// Peers whose blame is kept, and networks and holders whose reports are counted.
+/// Accused peers that are remembered, and networks and holders whose reports are counted.
 const BLAMED_MAX: usize = 4096;
 const REPORTERS_MAX: usize = 16_384;
 
-/// Whether the viewers of a stream are told of each other.
+/// Which viewers of a stream are told of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// No.
+    /// None.
     #[default]
     Off,
-    /// Of those in the same network: the same /24 of IPv4, or /64 of IPv6.
+    /// Those in the same network: the same /24 of IPv4, or /64 of IPv6.
     Lan,
     /// Of all.
     All,
 }
 
-/// What the directory knows of a stream.
+/// The directory's settings of a stream.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Who is told of whom.
+    /// Which viewers are told of each other.
     pub policy: Policy,
     /// Signs tickets.
     pub key: Arc<SigningKey>,
 }
 
-/// Who serves what. Clones are the same.
+/// All offers and their segments. Clones share them.
 #[derive(Clone)]
 pub struct Directory {
     inner: Arc<Inner>,
@@ -96,22 +105,24 @@ struct State {
     streams: HashMap<String, Stream>,
     offers: BTreeMap<SessionId, Offer>,
     holders: HashMap<Name, Vec<SessionId>>,
-    /// Who follows a stream.
+    /// The followers of streams.
     followers: HashMap<Circle, Followers>,
     blamed: HashMap<[u8; 32], Vec<Report>>,
-    /// When each has blamed somebody.
+    /// The times of reports, by reporter.
     reporters: HashMap<Reporter, Vec<Instant>>,
-    /// Of all offers together.
+    /// The number of entries of all offers.
     holdings: usize,
 }
 
-/// Those who may be told of each other: a stream, and the network where the stream's policy asks for it.
+/// Peers that may be told of each other: a stream, and the network if the stream's policy requires
+/// it.
 type Circle = (String, Option<IpAddr>);
 
-/// A segment as a peer has said that it holds it: of the same bytes in two codings, blocks of one are of no use for the other.
+/// A segment in a peer's list. If the same bytes have two codings, blocks of one are useless for
+/// the other.
 type Name = (SegmentId, Meant);
 
-/// Sessions in no order, and the place of each.
+/// An unordered set of sessions, with the position of each.
 #[derive(Default)]
 struct Followers {
     sessions: Vec<SessionId>,
@@ -121,62 +132,62 @@ struct Followers {
 struct Offer {
     address: SocketAddr,
     identity: [u8; 32],
-    /// When it last asked for a segment of each stream that it follows.
+    /// When it last asked for a segment, per stream that it follows.
     follows: HashMap<Circle, Instant>,
     /// How often it was named.
     named: u64,
     held: HashMap<Name, HoldingState>,
-    /// In the order in which they were told of.
+    /// In the order in which they were reported.
     order: VecDeque<Name>,
     tickets: HashMap<String, (Ticket, Instant)>,
 }
 
-/// One that says that a peer has sent it wrong blocks.
+/// A report that a peer has sent wrong blocks.
 struct Report {
     network: IpAddr,
-    /// Whose token it has shown, if any.
+    /// The holder of the reporter's token, if it has one.
     holder: Option<Holder>,
     at: Instant,
 }
 
-/// Whose reports are counted together.
+/// The units by which reports are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Reporter {
     Network(IpAddr),
     Holder(Holder),
 }
 
-/// Who wants to know.
+/// The client that is told of peers.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker {
-    /// Its session: it is not told of itself.
+    /// Its session, which is not named to itself.
     pub session: SessionId,
-    /// Where it is.
+    /// Its address.
     pub address: IpAddr,
 }
 
 impl Directory {
-    /// A directory that names nobody, until it is told of streams.
+    /// A directory that names no peers until it has streams.
     pub fn new(metrics: Metrics) -> Self {
         Self::with_random(metrics, StdRng::from_rng(&mut rand::rng()))
     }
 
-    /// The same; who is named is drawn from `random`, so that it can be repeated.
+    /// The same, with choices drawn from `random`, so that they can be reproduced.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
         let (streams, offers, holders, followers, blamed, reporters) = Default::default();
         let state = State { random, streams, offers, holders, followers, blamed, reporters, holdings: 0 };
         Self { inner: Arc::new(Inner { state: Mutex::new(state), metrics }) }
     }
 
-    /// The streams whose viewers are told of each other, from now on.
+    /// Sets the streams whose viewers are told of each other.
     pub fn set_streams(&self, streams: HashMap<String, Stream>) {
         let mut state = self.state();
         state.streams = streams;
-        // Tickets of keys that are gone count no more.
+        // Tickets of removed keys are invalid.
         state.offers.values_mut().for_each(|offer| offer.tickets.clear());
     }
 
-    /// A peer serves at this address. What it offered before is taken back.
+    /// A peer offers to serve at this address. Replaces an earlier offer.
     pub fn offer(&self, session: SessionId, address: SocketAddr, identity: [u8; 32]) {
         let mut state = self.state();
         state.withdraw(session);
@@ -187,14 +198,14 @@ impl Directory {
         self.show(&state);
     }
 
-    /// A peer serves no more.
+    /// A peer withdraws its offer.
     pub fn withdraw(&self, session: SessionId) {
         let mut state = self.state();
         state.withdraw(session);
         self.show(&state);
     }
 
-    /// What has changed of what a peer holds. Without an offer it counts for nothing.
+    /// A peer reports changes in what it holds. Ignored without an offer.
     pub fn have(&self, session: SessionId, holdings: &[Holding]) {
         let mut state = self.state();
         for Holding { segment, meant, state: held } in holdings {
@@ -202,7 +213,8 @@ impl Directory {
         }
     }
 
-    /// Peers that hold something of a segment of this stream, with this coding as far as they have said, those with all of it first, or else will, for somebody who asks for it.
+    /// Peers that hold some of a segment, with this coding as far as they have said: complete ones
+    /// first, then partial ones, then followers of the stream.
     pub fn introduce(&self, now: Now, asker: Asker, stream: &str, (segment, coding): (SegmentId, Coding)) -> Vec<Introduction> {
         let mut state = self.state();
         let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
@@ -213,7 +225,8 @@ impl Directory {
         };
         let circle = (stream.to_owned(), network);
         let mut chosen = state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
-        // Older peers do not say the coding; one that says it of some entries only is named once.
+        // Older peers do not report the coding. One that reports it only for some entries is named
+        // once.
         let unsaid = state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed));
         let said: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
         chosen.extend(unsaid.into_iter().filter(|(session, _)| !said.contains(session)));
@@ -226,7 +239,7 @@ impl Directory {
         chosen.shuffle(&mut state.random);
         let named_before = |session: &SessionId| state.offers.get(session).map_or(0, |offer| offer.named);
         chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
-        // Nobody is to be asked by all because it was the first to have some.
+        // No peer should be asked by all others because it was the first with a part.
         let complete = chosen.iter().filter(|(_, held)| *held == Some(HoldingState::Complete)).count();
         if complete < NAMED_MAX {
             chosen[complete..].sort_by_key(|(session, _)| named_before(session));
@@ -241,11 +254,12 @@ impl Directory {
         named
     }
 
-    /// Somebody at this address, with a token of this holder if it has shown one, says that the peer with this identity has sent wrong blocks.
+    /// Records a report that the peer with this identity has sent wrong blocks, by a reporter with
+    /// this address and, if it has shown a token, holder.
     pub fn blame(&self, now: Instant, reporter: IpAddr, holder: Option<Holder>, identity: [u8; 32]) {
         let mut state = self.state();
         let report = Report { network: site(reporter), holder, at: now };
-        // Before anything that takes time: who has said enough is not listened to.
+        // Checked first, so that excess reports cost no time.
         if state.counts(now, &report) {
             state.note_blame(now, report, identity);
         }
@@ -274,7 +288,7 @@ impl State {
         offer.follows.keys().for_each(|circle| self.leave(session, circle));
     }
 
-    /// A peer that offers to serve has asked for a segment of a stream.
+    /// Notes that an offering peer has asked for a segment of a stream.
     fn note_following(&mut self, now: Instant, session: SessionId, circle: Circle) {
         let Some(offer) = self.offers.get_mut(&session) else { return };
         if offer.follows.len() < FOLLOWED_MAX || offer.follows.contains_key(&circle) {
@@ -292,7 +306,7 @@ impl State {
         }
     }
 
-    /// Some of those who follow a stream, drawn at random; those who do so no more are forgotten.
+    /// Some followers of a stream, drawn at random; former followers are forgotten.
     fn following(&mut self, now: Instant, asker: Asker, circle: &Circle) -> Vec<SessionId> {
         let count = self.followers.get(circle).map_or(0, |followers| followers.sessions.len());
         let places = rand::seq::index::sample(&mut self.random, count, count.min(LOOKED_AT_MAX));
@@ -310,7 +324,7 @@ impl State {
         current.into_iter().filter(|session| self.may_name(now, asker, *session)).collect()
     }
 
-    /// Whether an asker may be told of a peer: it is another one, and nobody to be wary of.
+    /// Whether to name a peer to a client: it is another peer, and not accused.
     fn may_name(&self, now: Instant, asker: Asker, session: SessionId) -> bool {
         let own = self.offers.get(&asker.session).map(|offer| offer.identity);
         let Some(Offer { identity, .. }) = self.offers.get(&session) else { return false };
@@ -366,7 +380,7 @@ impl State {
         segment: &Name,
     ) -> Vec<(SessionId, Option<HoldingState>)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
-        // From somewhere among them, so that all have their turn.
+        // Starts at a random position, so that all take turns.
         let first = if holders.is_empty() { 0 } else { self.random.random_range(0..holders.len()) };
         let holders = holders.iter().cycle().skip(first).take(holders.len().min(LOOKED_AT_MAX));
         let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
@@ -379,7 +393,8 @@ impl State {
         trusted.filter_map(|(session, offer)| Some((session, Some(*offer.held.get(segment)?)))).collect()
     }
 
-    /// Whether a report counts: neither its network nor its holder has made too many lately. If so it is counted.
+    /// Whether a report counts: neither its network nor its holder has made too many lately. If so,
+    /// it is recorded.
     fn counts(&mut self, now: Instant, report: &Report) -> bool {
         let by: Vec<Reporter> = report.by().collect();
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < BLAME_LASTS;
@@ -402,7 +417,7 @@ impl State {
         true
     }
 
-    /// Keeps what is said of a peer of which there is something to withhold.
+    /// Keeps a report about an offering peer.
     fn note_blame(&mut self, now: Instant, report: Report, identity: [u8; 32]) {
         self.blamed.retain(|_, reports| {
             reports.retain(|report| report.is_recent(now));
@@ -411,7 +426,7 @@ impl State {
         let is_offered = self.offers.values().any(|offer| offer.identity == identity);
         if is_offered && (self.blamed.len() < BLAMED_MAX || self.blamed.contains_key(&identity)) {
             let reports = self.blamed.entry(identity).or_default();
-            // The same again says nothing new. Those that are enough stay enough.
+            // A repeated report replaces the earlier one.
             reports.retain(|before| (before.network, before.holder) != (report.network, report.holder));
             reports.push(report);
         }
@@ -421,7 +436,7 @@ impl State {
         let Some(reports) = self.blamed.get(identity) else { return false };
         let recent = || reports.iter().filter(|report| report.is_recent(now));
         let networks: HashSet<IpAddr> = recent().map(|report| report.network).collect();
-        // Who has shown no token counts by its network alone.
+        // A reporter without a token counts only by its network.
         let holders: HashSet<Reporter> = recent().filter_map(|report| report.by().last()).collect();
         networks.len().min(holders.len()) >= REPORTERS_MIN
     }
@@ -432,7 +447,7 @@ impl Report {
         now.saturating_duration_since(self.at) < BLAME_LASTS
     }
 
-    /// Whose it is: its network's, and then its holder's.
+    /// The reporter: its network, then its holder.
     fn by(&self) -> impl Iterator<Item = Reporter> + use<> {
         [Some(Reporter::Network(self.network)), self.holder.map(Reporter::Holder)].into_iter().flatten()
     }
@@ -471,7 +486,7 @@ impl Offer {
     }
 }
 
-/// Those with all of a segment come before those with some, and these before those that will have it.
+/// The order of naming: complete holders, partial holders, followers.
 fn rank(held: Option<HoldingState>) -> u8 {
     match held {
         Some(HoldingState::Complete) => 0,
@@ -480,7 +495,7 @@ fn rank(held: Option<HoldingState>) -> u8 {
     }
 }
 
-/// The network that an address lies in, as far as its number tells: 24 bits of IPv4, 64 of IPv6.
+/// The network of an address: 24 bits of IPv4, 64 of IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match neighbourhood(address) {
         IpAddr::V4(ip) => {
@@ -491,7 +506,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The site that an address belongs to, as far as its number tells: 24 bits of IPv4; 48 of IPv6, which one subscriber may have all of.
+/// The site of an address: 24 bits of IPv4; 48 of IPv6, all of which one subscriber may own.
 fn site(address: IpAddr) -> IpAddr {
     match network(address) {
         IpAddr::V6(six) => IpAddr::from((six.to_bits() >> 80 << 80).to_be_bytes()),

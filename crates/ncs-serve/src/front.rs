@@ -1,4 +1,5 @@
-//! What peers meet: sockets, admission and sessions. A server and a relay have the same; what stands behind the sessions differs.
+//! The side towards peers: sockets, admission and sessions. Servers and relays share it; only what
+//! is behind the sessions differs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
 
-/// How often gauges that nobody counts as they change are brought up to date.
+/// The interval of updates of gauges that are not counted as they change.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether there is room.
+/// The interval of checks for room.
 pub const ROOM_LOOK: Duration = Duration::from_secs(1);
 
-/// Open sockets, and the sessions of those who come.
+/// Open sockets and their sessions.
 #[derive(Debug)]
 pub struct Front {
     addresses: Vec<SocketAddr>,
@@ -40,7 +41,7 @@ pub struct Front {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What it is made of.
+/// The parts it needs.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// Where it listens, and how many may connect.
@@ -49,22 +50,23 @@ pub struct Parts<'a> {
     pub session: session::Config,
     /// The certificate that it shows.
     pub identity: ServerIdentity,
-    /// Who may ask for what.
+    /// Rights of peers.
     pub admission: Admission,
-    /// Who else serves.
+    /// The peers that serve others.
     pub directory: Directory,
-    /// Where blocks come from.
+    /// The source of blocks.
     pub ring: Ring,
-    /// Where questions go.
+    /// The queue for questions.
     pub asks: mpsc::Sender<Ask>,
-    /// What looks after all sessions runs there.
+    /// Runs tasks that serve all sessions.
     pub aside: &'a Aside,
-    /// What watches over its tasks.
+    /// The guard of its tasks.
     pub supervisor: &'a Supervisor,
 }
 
 impl Front {
-    /// Opens the sockets: whoever answers and encodes has to be at work already. Must be called within a tokio runtime.
+    /// Opens the sockets. The tasks that answer and encode must be running already. Must be called
+    /// within a tokio runtime.
     pub async fn open<E>(parts: Parts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
@@ -99,7 +101,7 @@ impl Front {
         tasks.push(tokio::spawn(supervisor.clone().revived(Part::Keys, keep)));
         let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
-        // Every one is needed: a reload is checked against the addresses that are bound.
+        // All are needed: a reload is checked against the bound addresses.
         let bound = endpoints
             .iter()
             .zip(&config.listen)
@@ -120,17 +122,17 @@ impl Front {
         Ok(Self { addresses, endpoints, drain, audience, tasks })
     }
 
-    /// The UDP addresses that peers reach it at.
+    /// The UDP addresses for peers.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Counts viewers and what they are sent by these streams from now on.
+    /// Counts viewers and traffic by these streams from now on.
     pub fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
         self.audience.set_streams(names);
     }
 
-    /// Takes no newcomers, lets open requests finish for at most `bound`, then closes.
+    /// Accepts no new clients, lets open requests finish for at most `bound`, then closes.
     pub async fn drain(self, bound: Duration) {
         endpoint::drain(&self.endpoints, &self.drain, bound).await;
         self.tasks.iter().for_each(JoinHandle::abort);

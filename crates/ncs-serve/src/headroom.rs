@@ -1,13 +1,17 @@
-//! Whether the server has time for newcomers: by how long blocks that are asked for take until they can leave.
+//! Detects whether the server has time for new clients, by the time until requested blocks can be
+//! sent.
 //!
-//! A server that sends as fast as it can is busy and has room for more, who share with the others. It has none left when more is asked for than it
-//! makes and sends, whatever keeps it from more: then the rest waits ever longer, and whoever joins makes all others late. Viewers that have been
-//! served are kept, newcomers are sent away until there is room.
+//! A server that sends at full speed is busy, but has room for more clients, which share with the
+//! others. There is no room when clients request more than the server makes and sends, whatever
+//! limits it: then the rest waits ever longer, and every new client delays all others. Existing
+//! viewers are kept, and new clients refused until there is room.
 //!
-//! The wait has two parts: what is to be made, at the rate at which blocks are made, and the time until whoever is to send them has its turn. That is
-//! measured by a task that does nothing, which is made ready again and again from outside of the threads that it is to run on, as blocks and
-//! acknowledgements make sessions ready. A queue that comes and goes does no harm, and a live stream makes one with each of its segments, so what
-//! counts is a queue that stays: the shortest wait of a second (as in RFC 8289, CoDel, section 3.2).
+//! The wait has two parts: the time to make the requested blocks, at the present rate, and the
+//! scheduling latency of the sessions that send them. The latency is measured by a task that does
+//! nothing. It is made runnable again and again from outside of the sessions' threads, as blocks
+//! and acknowledgements make sessions runnable. A short queue is harmless, and each new segment of
+//! a live stream causes one. So what counts is a standing queue: the shortest wait of a second (as
+//! in RFC 8289, CoDel, section 3.2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,18 +24,18 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use crate::ring::Ring;
 use crate::turn::Turn;
 
-/// How often it is looked.
+/// The interval between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// The time over which what is seen is averaged, and for which the wait has to be too long.
+/// The time over which values are averaged, and for which the wait has to be too long.
 const MEMORY: Duration = Duration::from_secs(1);
-/// There is room again when the wait is this part of what is too long.
+/// There is room again when the wait falls to this part of the maximum.
 const RELIEF: f64 = 0.25;
-/// When that there is no room is said at `/readyz`: load balancers are slow to come back.
+/// The time without room after which `/readyz` reports it: load balancers are slow to come back.
 const SAID_AFTER: Duration = Duration::from_secs(5);
-/// A wait counts as so long at most, and so much is enough to say.
+/// The maximum reported wait.
 const WAIT_MOST: f64 = 10.0;
 
-/// Whether there is room for newcomers. Clones share it.
+/// Whether there is room for new clients. Clones share the answer.
 #[derive(Debug, Clone)]
 pub struct Headroom {
     is_short: Arc<AtomicBool>,
@@ -39,37 +43,37 @@ pub struct Headroom {
     wait: Gauge,
 }
 
-/// What is known of the load, each a mean over [`MEMORY`].
+/// The state of the load, each value a mean over [`MEMORY`].
 #[derive(Debug, Clone, Copy, Default)]
 struct Load {
-    /// The share of their time that the threads are busy.
+    /// The busy share of the threads' time.
     busy: f64,
-    /// Blocks made in a second.
+    /// Blocks made per second.
     rate: f64,
-    /// Seconds until what is asked for can leave.
+    /// Seconds until requested blocks can be sent.
     wait: f64,
-    /// For how many seconds it has been too long without a break.
+    /// Seconds for which the wait has been too long without a break.
     too_long: f64,
     is_short: bool,
-    /// For how many seconds there has been no room.
+    /// Seconds without room.
     short_for: f64,
 }
 
-/// What was seen at one look, and since the one before.
+/// The values at one look, and since the last.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     passed: Duration,
-    /// The share of their time that the threads were busy.
+    /// The busy share of the threads' time.
     busy: f64,
-    /// Until what is ready has its turn.
+    /// The scheduling latency.
     turn: Duration,
-    /// Blocks that were made, and those to be made.
+    /// Blocks made, and blocks to be made.
     made: u64,
     to_make: u64,
 }
 
 impl Headroom {
-    /// There is, until [`Headroom::watch`] finds otherwise.
+    /// There is room until [`Headroom::watch`] finds otherwise.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str| register::float_gauge(registry, name, help);
         Ok(Self {
@@ -85,13 +89,13 @@ impl Headroom {
         })
     }
 
-    /// Whether newcomers are to be sent away.
+    /// Whether to refuse new clients.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Looks at the ring, and at the runtime of its sessions from outside until that is gone, and says at `/readyz` when there is no room: while
-    /// what is asked for waits longer than `wait_max`.
+    /// Watches the ring and, from outside, the runtime of its sessions until that ends. There is no
+    /// room while requested blocks wait longer than `wait_max`; `/readyz` reports it.
     pub async fn watch(self, ring: Ring, sessions: Handle, wait_max: Duration, readiness: Readiness) {
         let metrics = sessions.metrics();
         let mut tick = tokio::time::interval(LOOK_EVERY);
@@ -132,10 +136,10 @@ impl Headroom {
     }
 }
 
-/// How long turns take, as far as is known.
+/// Measures the scheduling latency.
 struct Probe {
     turn: Turn,
-    /// What the one before waited.
+    /// The result of the last probe.
     before: Duration,
 }
 
@@ -144,7 +148,8 @@ impl Probe {
         Self { turn: Turn::of(sessions, Instant::now()), before: Duration::ZERO }
     }
 
-    /// A turn that has not come yet takes at least as long as it has been waited for. `None` when the runtime is gone.
+    /// The latency; a probe that still waits counts with its age. `None` when the runtime has
+    /// ended.
     async fn turn(&mut self, sessions: &Handle) -> Option<Duration> {
         if self.turn.is_over() {
             let before = self.turn.wait().await?;
@@ -172,7 +177,7 @@ impl Load {
         self.short_for = if self.is_short { self.short_for + passed } else { 0.0 };
     }
 
-    /// Whether it is for `/readyz` that there is no room.
+    /// Whether `/readyz` reports a lack of room.
     fn is_said(&self) -> bool {
         self.short_for > SAID_AFTER.as_secs_f64()
     }
@@ -186,7 +191,7 @@ mod tests {
 
     const MAX: Duration = Duration::from_millis(100);
 
-    /// After so many looks at the same.
+    /// The result after this many equal looks.
     fn run(load: &mut Load, looks: u32, made_per_second: u64, to_make: u64) -> bool {
         let look = Look { passed: LOOK_EVERY, busy: 1.0, turn: Duration::from_millis(1), made: made_per_second / 50, to_make };
         (0..looks).for_each(|_| load.note(look, MAX));

@@ -1,7 +1,8 @@
-//! When to launch a batch, and how large: decided without I/O.
+//! Decides, without I/O, when to launch a batch and how large it may be.
 //!
-//! A launch costs the same whether it makes one block or thousands, so the first want waits for company, but not long; and while a
-//! batch runs, the next one gathers by itself. Two batches are under way at most: one on the device, one prepared behind it.
+//! A launch costs the same for one block as for thousands. So the first requested block waits
+//! briefly for others, and while a batch runs, the next one gathers by itself. At most two batches
+//! are in progress: one on the device, and one prepared behind it.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ pub struct Planner {
     batch_wait: Duration,
     in_flight: u32,
     gathering_since: Option<Instant>,
-    /// Set when a batch could not be made: nothing is tried again before.
+    /// Set after a failed batch: the earliest time of the next launch.
     not_before: Option<Instant>,
 }
 
@@ -27,25 +28,26 @@ pub enum Step {
     Idle,
 }
 
-/// Batches under way at once.
+/// Batches in progress at once.
 const IN_FLIGHT_MAX: u32 = 2;
 
-/// How long nothing is tried after a batch failed.
+/// The pause after a failed batch.
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 impl Planner {
-    /// A planner for batches of at most `batch_blocks_max` blocks, where the first block waits at most `batch_wait`.
+    /// A planner for batches of at most `batch_blocks_max` blocks, where the first block waits at
+    /// most `batch_wait`.
     pub fn new(batch_blocks_max: u32, batch_wait: Duration) -> Self {
         Self { batch_blocks_max: batch_blocks_max.max(1), batch_wait, in_flight: 0, gathering_since: None, not_before: None }
     }
 
-    /// New settings, from the next decision on.
+    /// Changes the settings, from the next decision on.
     pub fn set(&mut self, batch_blocks_max: u32, batch_wait: Duration) {
         self.batch_blocks_max = batch_blocks_max.max(1);
         self.batch_wait = batch_wait;
     }
 
-    /// What to do, with `needed` blocks to be made. Asking too often is harmless.
+    /// What to do when `needed` blocks are to be made. Asking too often is harmless.
     pub fn step(&mut self, now: Instant, needed: u64) -> Step {
         if needed == 0 {
             self.gathering_since = None;
@@ -66,24 +68,24 @@ impl Planner {
         }
     }
 
-    /// A batch was launched.
+    /// Notes that a batch was launched.
     pub fn launched(&mut self) {
         self.in_flight += 1;
         self.gathering_since = None;
     }
 
-    /// A batch ended.
+    /// Notes that a batch ended.
     pub fn done(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// A batch could not be made; give what is broken a moment.
+    /// Notes that a batch failed: the next launch waits for a moment.
     pub fn failed(&mut self, now: Instant) {
         self.not_before = Some(now + AFTER_FAILURE);
     }
 }
 
-/// Waits for the moment that a step names, if it names one.
+/// Waits until the time that a step names; forever if it names none.
 pub async fn planned(step: Step) {
     match step {
         Step::WaitUntil(at) => tokio::time::sleep_until(at.into()).await,

@@ -1,21 +1,21 @@
 //! Coded blocks on their way from the encoder to the sessions, in a bounded pool of slots.
 //!
-//! The ring is where demand and supply meet. A session says how many blocks of a generation its
-//! connection has room for; the encoder takes the sum over all sessions as orders, has the device
-//! fill slots, and publishes them; a session claims them, writes the block's header into the slot's
-//! headroom, and hands the QUIC stack a `Bytes` over the slot. When the last of these is dropped,
-//! with the packet's acknowledgement, the slot is free again. No payload is copied, but where
-//! `max_reuse` lets one block serve several sessions and the block leaves in a datagram, which must
-//! be one piece.
+//! Demand and supply meet in the ring. A session registers how many blocks of a generation its
+//! connection has room for. The encoder takes the sum over all sessions as orders, has the device
+//! fill slots, and publishes them. A session claims them, writes the block's header into the slot's
+//! headroom, and hands QUIC a `Bytes` over the slot. When the last clone of these bytes is dropped,
+//! after the packet's acknowledgement, the slot is free again. No payload is copied, with one
+//! exception: if `max_reuse` lets one block serve several sessions, a datagram, which must be one
+//! piece, gets a copy.
 //!
-//! When the pool is spent the encoder waits; blocks that nobody has asked for are dropped first,
-//! oldest first. A session holds at most its [`Quota`] of unacknowledged slots, and less the less
-//! is left ([`Ring::share`]), so that no number of peers that do not read empties the ring for the
-//! others. Streams with blocks of several sizes have a part of it each ([`Ring::promise`]).
+//! When the pool is used up, the encoder waits. Blocks without demand are dropped first, oldest
+//! first. A session holds at most its [`Quota`] of unacknowledged slots, and fewer the fuller the
+//! ring is ([`Ring::share`]): peers that do not read, however many, cannot empty the ring for the
+//! others. Each block size that streams use has a guaranteed part of the ring ([`Ring::promise`]).
 //!
-//! One lock guards the books ([`Board`]), another the slots ([`slots::Pool`]); both are held for
-//! table look-ups alone, once a batch on the encoder's side and, the books, once a wake-up on the
-//! session's. Nobody is woken under either: whoever is wants them at once.
+//! One lock guards the books ([`Board`]), another the slots ([`slots::Pool`]). Both are held only
+//! for table look-ups: once per batch by the encoder, and, the books alone, once per wake-up by a
+//! session. Wakers are called after both are released, because a woken task takes them at once.
 
 mod metrics;
 mod slots;
@@ -43,16 +43,16 @@ use ncs_proto::object::{GenerationKey, SegmentKey};
 use slots::Pool;
 use sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-/// The part of what is left of the ring that a session may ask for, and that it may hold: of 64
-/// MiB, 2 MiB each.
+/// The part of the ring's free room that a session may request, and again the part that it may
+/// hold: of 64 MiB, 2 MiB each.
 const SHARE_PART: usize = 32;
-/// What it may have where nothing is left: enough to have its turn.
+/// A session's minimum where no room is left: enough to get its turn.
 const SHARE_MIN: u32 = 8;
 
-/// Blocks that nobody asked for, of which so many make room at a time for what is wanted.
+/// The number of blocks without demand that are dropped at a time to make room.
 const DROPPED_AT_ONCE: usize = 64;
 
-/// How much the ring holds.
+/// The capacity of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -77,11 +77,11 @@ pub struct Ring {
 
 struct Shared {
     board: Mutex<Board<Ready>>,
-    /// Of the books as they were last left: ready blocks that nobody has asked for, and blocks to
-    /// be made.
+    /// Copies of two counts, from when the books were last unlocked: ready blocks without demand,
+    /// and blocks to be made.
     spare: AtomicUsize,
     to_make: AtomicUsize,
-    /// Blocks that were published, ever.
+    /// The number of blocks ever published.
     made: AtomicUsize,
     pool: Arc<Pool>,
     max_reuse: u32,
@@ -102,7 +102,7 @@ enum Payload {
 /// A block that a session has claimed.
 #[derive(Debug)]
 pub struct Claimed {
-    /// Which combination it is.
+    /// The coefficients of the block.
     pub vector: Vector,
     payload: Payload,
     charge: Charge,
@@ -118,7 +118,7 @@ impl Ring {
         Self::over(config, metrics, Pool::new)
     }
 
-    /// An empty ring in memory that a device writes to by itself.
+    /// An empty ring in memory that a device writes to directly.
     pub fn pinned(config: &Config, metrics: Metrics, pin: Pin) -> Self {
         Self::over(config, metrics, |bytes| Pool::pinned(bytes, pin))
     }
@@ -132,26 +132,25 @@ impl Ring {
         Self { shared: Arc::new(Shared { board, spare, to_make, made, pool: pool(bytes), max_reuse, metrics }) }
     }
 
-    /// A session wants this many more blocks of a line of coded ones, which are of no use to it
-    /// after the deadline. What is due first is made first.
+    /// Adds to a session's demand for coded blocks of a line. After the deadline they are of no use
+    /// to it. The earliest deadline is served first.
     pub fn want_coded(&self, session: SessionId, line: LineKey, blocks: u32, deadline: Instant) {
         self.board().want_coded(session, line, blocks, deadline);
     }
 
-    /// A session wants these source blocks of a generation.
+    /// Adds to a session's demand for source blocks of a generation.
     pub fn want_source(&self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
         self.board().want_source(session, generation, blocks, deadline);
     }
 
-    /// What a session still wants of these lines is due at another time from now on.
+    /// Moves the deadline of a session's remaining demand for these lines.
     pub fn reschedule(&self, session: SessionId, lines: impl IntoIterator<Item = LineKey>, deadline: Instant) {
         let mut board = self.board();
         lines.into_iter().for_each(|line| board.reschedule(session, line, deadline));
     }
 
-    /// Takes up to `max` ready blocks of a line for a session that wants them, and counts them
-    /// against its quota. If there are none,
-    /// `waker` is woken when there are.
+    /// Takes up to `max` ready blocks of a line for a session with demand, and counts them against
+    /// its quota. If none is ready, `waker` is called when one is.
     pub fn claim(&self, session: SessionId, line: LineKey, max: u32, quota: &Arc<Quota>, waker: &Waker) -> Vec<Claimed> {
         let ready = self.board().claim(session, line, max, waker);
         if ready.is_empty() {
@@ -160,65 +159,65 @@ impl Ring {
         ready.into_iter().map(|ready| ready.claimed_by(quota)).collect()
     }
 
-    /// A session is done with a line.
+    /// Ends a session's demand for a line.
     pub fn leave(&self, session: SessionId, line: LineKey) {
         self.board().leave(session, line);
     }
 
-    /// Keeps this many blocks of a line of coded ones ready although nobody asked; 0 ends that.
+    /// Keeps this many coded blocks of a line ready without demand; 0 ends that.
     pub fn keep_ready(&self, line: LineKey, blocks: u32) {
         self.board().keep_ready(line, blocks);
     }
 
-    /// How many blocks are to be made, as it was a moment ago.
+    /// The number of blocks to be made, as of the last change of the books.
     pub fn to_make(&self) -> u64 {
         self.shared.to_make.load(Ordering::Relaxed) as u64
     }
 
-    /// How many blocks have been made in all.
+    /// The number of blocks made in all.
     pub fn made(&self) -> u64 {
         self.shared.made.load(Ordering::Relaxed) as u64
     }
 
-    /// How many blocks are to be made. If none, `waker` is woken when there are.
+    /// The number of blocks to be made. If it is zero, `waker` is called when there are some.
     pub fn needed(&self, waker: &Waker) -> u64 {
         self.board().needed(waker)
     }
 
-    /// Takes orders of at most `max` blocks in all, oldest first.
+    /// Takes orders for at most `max` blocks in all, oldest first.
     pub fn take_orders(&self, max: u32) -> Vec<Order> {
         self.board().take_orders(max)
     }
 
-    /// An order was not made: its blocks are wanted as before.
+    /// Returns an order that was not made: its blocks are in demand as before.
     pub fn give_up(&self, order: &Order) {
         self.board().give_up(order);
     }
 
-    /// An order cannot be made before something else is there: its blocks, and all others of its
-    /// segment, are wanted as before but not ordered again until the segment is resumed.
+    /// Parks an order that cannot be made yet: demand for its blocks, and for all others of its
+    /// segment, stays, but is not ordered again until the segment is resumed.
     pub fn park(&self, order: &Order) {
         self.board().park(order);
     }
 
-    /// An order cannot be made before something else is there: its blocks are wanted as before but
-    /// not ordered again until the segment is resumed, or some of what was sent of it is lost.
+    /// Holds an order that cannot be made yet: demand for its blocks stays, but is not ordered
+    /// again until the segment is resumed, or some blocks sent of the line are lost.
     pub fn hold(&self, order: &Order) {
         self.board().hold(order);
     }
 
-    /// A session says that blocks of a line have not arrived.
+    /// Notes that blocks of a line did not reach a session's peer.
     pub fn note_lost(&self, line: LineKey, blocks: u32) {
         self.board().note_lost(line, blocks);
     }
 
-    /// Blocks of a line that have not arrived, since this was last asked.
+    /// The number of blocks of a line lost since the last call.
     pub fn take_lost(&self, line: LineKey) -> u32 {
         self.board().take_lost(line)
     }
 
-    /// Blocks of a parked segment can be made again; of all that are parked, if none is named. So
-    /// can those of its held lines.
+    /// Lets blocks of a parked segment, and of its held lines, be ordered again; without a segment,
+    /// all that are parked or held.
     pub fn resume(&self, segment: Option<SegmentKey>) {
         match segment {
             Some(segment) => self.board().resume(segment),
@@ -226,9 +225,8 @@ impl Ring {
         }
     }
 
-    /// Up to `count` empty slots with this much room for headers. Blocks that nobody asked for make
-    /// room; if that is not enough,
-    /// `waker` is woken when a slot comes home.
+    /// Up to `count` empty slots with this much headroom. Blocks without demand are dropped to make
+    /// room; if that is not enough, `waker` is called when a slot returns.
     pub fn reserve(&self, headroom: usize, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
         let mut slots = Pool::take(&self.shared.pool, headroom, size, count, Some(waker));
@@ -239,8 +237,8 @@ impl Ring {
         slots
     }
 
-    /// Whether a slot of this size can be taken, once blocks that nobody asked for have made room.
-    /// If not, `waker` is woken when any comes home.
+    /// Whether a slot of this size can be taken, if need be after blocks without demand were
+    /// dropped. If not, `waker` is called when any slot returns.
     pub fn has_room(&self, headroom: usize, block_bytes: u32, waker: &Waker) -> bool {
         let (pool, slot_bytes) = (&self.shared.pool, headroom + block_bytes as usize);
         if pool.has_room(slot_bytes, waker) {
@@ -250,24 +248,24 @@ impl Ring {
         pool.has_room(slot_bytes, waker)
     }
 
-    /// Drops up to `count` blocks that nobody asked for. Those of other sizes make no room for one
-    /// that has slots.
+    /// Drops up to `count` blocks without demand. If the pool has slots of this size, only blocks
+    /// of this size count.
     fn make_room(&self, slot_bytes: usize, count: usize) {
         let has_any = self.shared.pool.has_any(slot_bytes);
         let is_of_use = |ready: &Ready| !has_any || ready.slot().size() == slot_bytes;
-        // Dropped outside of the lock: slots take the pool's.
+        // Dropped after the lock is released: slots take the pool's.
         let dropped = self.board().drop_unwanted(count, is_of_use);
         self.shared.metrics.dropped.inc_by(dropped.len() as u64);
     }
 
-    /// From now on slots of each of these sizes, headroom included, have an equal part of half of
-    /// the ring for themselves, whoever holds the others. The rest is for whoever comes first. One
-    /// size alone may have everything.
+    /// From now on, half of the ring is divided equally among these slot sizes (headroom included):
+    /// each part is reserved for its size, whatever the others use. The other half is first come,
+    /// first served. A single size may use everything.
     pub fn promise(&self, slot_bytes: impl IntoIterator<Item = usize>) {
         self.shared.pool.promise(slot_bytes);
     }
 
-    /// Publishes what was made of an order.
+    /// Publishes the blocks made for an order.
     pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
         let share = line.lane.is_reused(self.shared.max_reuse);
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
@@ -276,34 +274,34 @@ impl Ring {
         });
         let ready: Vec<_> = ready.collect();
         self.shared.made.fetch_add(ready.len(), Ordering::Relaxed);
-        // Dropped outside of the lock: slots take the pool's.
+        // Dropped after the lock is released: slots take the pool's.
         let unwanted = self.board().publish(line, ready);
         self.shared.metrics.dropped.inc_by(unwanted.len() as u64);
     }
 
-    /// A segment is gone: so are its blocks, and nobody gets any more of it.
+    /// Drops all blocks of a removed segment, and serves no more of it.
     pub fn forget(&self, segment: SegmentKey) {
         let dropped = self.board().forget(segment);
         self.shared.metrics.dropped.inc_by(dropped.len() as u64);
     }
 
-    /// How many blocks of this size one session may have asked for, and how many it may hold
-    /// besides: a part of the room that nobody has spoken for. Those who came before keep what they
-    /// have, so a small one: 64 who give nothing back leave 1.6 % of the ring to the next.
-    /// `SHARE_MIN` is there for everybody.
+    /// The number of blocks of this size that one session may have requested, and the number that
+    /// it may hold in addition: a part of the unused room, at least `SHARE_MIN`. Earlier sessions
+    /// keep what they have, so the part is small: after 64 sessions that return nothing, 1.6 % of
+    /// the ring is left for the next.
     pub fn share(&self, block_bytes: u32) -> u32 {
-        // Asked by every session all the time, and without a lock: it is out of date as soon as it
-        // is known in any case.
+        // Every session calls this all the time, so it takes no lock; the result is out of date at
+        // once in any case.
         let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
         let slot_bytes = block_bytes as usize + HEADROOM;
         let room = self.shared.pool.room(slot_bytes, spare) / slot_bytes;
-        // What is to be made has its room, but not all of it: it may be far more than is made at a
-        // time, and small portions would make it worse.
+        // Blocks to be made need room too, but count for at most half of it: they may be far more
+        // than are made at a time, and small portions would make that worse.
         let room = room - wanted.min(room / 2);
         u32::try_from(room / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
     }
 
-    /// Bytes of the slots that are taken: being filled, ready, or on their way.
+    /// Bytes of the slots in use: being filled, ready, or not yet acknowledged.
     pub fn used_bytes(&self) -> usize {
         self.shared.pool.usage().0
     }
@@ -334,7 +332,7 @@ impl Ring {
     }
 }
 
-/// The books, locked. Whoever is to be woken is when they are open again.
+/// The books, locked. Tasks to be woken are woken after they are unlocked.
 struct Books<'a> {
     board: Option<MutexGuard<'a, Board<Ready>>>,
     shared: &'a Shared,
@@ -406,8 +404,8 @@ impl Claimed {
         }
     }
 
-    /// Header and the first `length` bytes of the payload in one piece, and how many bytes had to
-    /// be copied for that: none, but for a block that other sessions hold too.
+    /// The header and the first `length` bytes of the payload in one piece, and the number of bytes
+    /// copied for that: zero, except for a block shared with other sessions.
     pub fn into_datagram(self, header: &[u8], length: usize) -> (Bytes, usize) {
         match self.payload {
             Payload::Sole(mut slot) => {
@@ -425,7 +423,7 @@ impl Claimed {
         }
     }
 
-    /// Header and the first `length` bytes of the payload as pieces of a stream; no payload is
+    /// The header and the first `length` bytes of the payload as pieces for a stream; no payload is
     /// copied.
     pub fn into_chunks(self, header: &[u8], length: usize) -> (Bytes, Option<Bytes>) {
         match self.payload {
@@ -447,7 +445,7 @@ impl Drop for Charge {
     }
 }
 
-/// A slot that is being sent: owned by the `Bytes` over it.
+/// A slot that is being sent, owned by the `Bytes` over it.
 struct Filled {
     slot: Slot,
     start: usize,

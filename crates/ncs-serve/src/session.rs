@@ -1,14 +1,21 @@
 //! One conversation with one peer: its requests, credits and pacing.
 //!
-//! [`proto`] decides and knows no socket; [`driver`] is one task a connection, which carries messages and blocks between it, the
-//! [`Ring`](crate::ring::Ring) and QUIC. A session sees neither the store nor the device: what it wants to know it asks for
-//! ([`Ask`]), what it sends it claims from the ring.
+//! [`proto`] decides and knows no socket. [`driver`] is one task per connection; it carries
+//! messages and blocks between `proto`, the [`Ring`](crate::ring::Ring) and QUIC. A session sees
+//! neither the store nor the device: it asks questions ([`Ask`]), and claims blocks from the ring.
 //!
-//! What is bounded, and what happens at the bound: open requests, credit and unanswered GETs, among them GET_HASHES until their hashes
-//! have left (the connection is closed: the peer was told the limits); subscriptions (refused); control bytes and questions a second (the control
-//! stream is not read until they are earned); offers and what a peer holds (not heard); blocks registered at the ring (the rest of the
-//! credit waits); bytes that are kept in memory for it (refused); blocks not yet acknowledged (nothing is claimed until some are). A peer that does not read costs one window of encoded blocks, until its
-//! deadline.
+//! Bounds, and what happens at each:
+//!
+//! - open requests, credit and unanswered GETs, including GET_HASHES until their hashes have left:
+//!   the connection is closed, because the peer was told the limits;
+//! - subscriptions: refused;
+//! - control bytes and questions per second: the control stream is not read until the rate allows;
+//! - offers, and a peer's lists of what it holds: ignored;
+//! - blocks registered at the ring: the rest of the credit waits;
+//! - bytes kept in memory for the session: refused;
+//! - unacknowledged blocks: nothing is claimed until some are acknowledged.
+//!
+//! A peer that does not read costs one window of encoded blocks, until its deadline.
 
 mod audience;
 pub mod driver;
@@ -33,51 +40,54 @@ pub use proto::Ledgers;
 
 use crate::admission::token::Holder;
 
-/// What a peer may do in one session, and how much is prepared for it.
+/// Limits of one session, and how much is prepared for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Open requests, one for each generation under way; and as many questions that wait for an answer.
+    /// Open requests, one per generation; also the limit on unanswered questions.
     pub requests_max: u16,
-    /// Blocks of unspent credit of a request.
+    /// Unspent credit of a request, in blocks.
     pub credit_max: u32,
-    /// Streams whose new segments are announced to one peer.
+    /// Streams that one peer may subscribe to.
     pub subscriptions_max: u16,
-    /// Segments of which a session remembers by which path it has told its peer of them.
+    /// Segments for which a session remembers the path under which it announced them to its peer.
     pub known_segments_max: u16,
-    /// Blocks of one request that are encoded ahead of what has left.
+    /// Blocks of one request that are encoded ahead of those sent.
     pub window_blocks: u32,
-    /// Blocks that may be on their way to a peer without its acknowledgement.
+    /// Blocks in flight to a peer without its acknowledgement.
     pub unacknowledged_blocks_max: u32,
-    /// Bytes of control frames that are read of a peer in a second; more have to wait.
+    /// Control frame bytes read from a peer per second; more have to wait.
     #[serde(with = "ncs_net::units::size")]
     pub control_bytes_per_second: ByteSize,
-    /// Questions that are taken of a peer in a second, REQUESTs among them; a GET or SUBSCRIBE counts as four. More have to wait.
+    /// Questions accepted from a peer per second, including REQUESTs; a GET or SUBSCRIBE counts as
+    /// four. More have to wait.
     pub questions_per_second: u32,
-    /// The same of one IPv4 address or 64 bits of IPv6. Who asks for little is not held up.
+    /// The same per IPv4 address or 64 bits of IPv6. Sessions that ask little are not delayed.
     pub address_questions_per_second: u32,
-    /// The same of one token or client certificate.
+    /// The same per token or client certificate.
     pub token_questions_per_second: u32,
-    /// A peer that sends nothing for this long is gone.
+    /// A peer that sends nothing for this long is disconnected.
     #[serde(with = "ncs_net::units::duration")]
     pub idle_timeout: Duration,
-    /// A peer that acknowledges no block for this long, though some are on their way to it, is gone; a request that no credit comes for ends
-    /// after the same time, and so does the delivery of an object that the peer takes nothing of.
+    /// Ends three things that make no progress for this long: a session whose peer acknowledges no
+    /// block in flight, a request without new credit, and the delivery of an object that the peer
+    /// does not read.
     #[serde(with = "ncs_net::units::duration")]
     pub stall_timeout: Duration,
-    /// Bytes that one session keeps in memory: segments by its requests, and objects and hashes on their way to it. One of them may be larger.
+    /// Bytes that one session may keep in memory: segments of its requests, and objects and hashes
+    /// being delivered to it. A single one may be larger.
     #[serde(with = "ncs_net::units::size")]
     pub leased_bytes_max: ByteSize,
-    /// The same of one IPv4 address or 64 bits of IPv6.
+    /// The same per IPv4 address or 64 bits of IPv6.
     #[serde(with = "ncs_net::units::size")]
     pub address_leased_bytes_max: ByteSize,
-    /// The same of one token or client certificate.
+    /// The same per token or client certificate.
     #[serde(with = "ncs_net::units::size")]
     pub token_leased_bytes_max: ByteSize,
-    /// How long a new connection may take to say HELLO.
+    /// The time in which a new connection must say HELLO.
     #[serde(with = "ncs_net::units::duration")]
     pub hello_timeout: Duration,
-    /// Whether blocks travel in datagrams where they fit.
+    /// Whether blocks are sent in datagrams where they fit.
     pub datagrams: bool,
 }
 
@@ -123,7 +133,7 @@ impl Default for Config {
     }
 }
 
-/// What the protocol machine goes by; the rest is the driver's.
+/// The protocol machine's part of the configuration; the rest is the driver's.
 impl From<Config> for proto::Config {
     fn from(config: Config) -> Self {
         Self {
@@ -147,82 +157,85 @@ impl From<Config> for proto::Config {
     }
 }
 
-/// Memory of a streaming viewer's connection and session, at most: idle ones take half (docs/benchmarks.md, "Many viewers on one host").
+/// The maximum memory of a streaming viewer's connection and session; idle ones take half
+/// (docs/benchmarks.md, "Many viewers on one host").
 pub const MEMORY_BYTES: u64 = 128 << 10;
 
-/// Questions of sessions that wait to be taken up; each session has a bound of its own.
+/// Capacity of the queue for questions of all sessions; each session has a bound of its own.
 pub const ASKS_QUEUED: usize = 1024;
 
-/// What a session asks the rest of the server. The answer may take as long as an origin takes.
+/// A question of a session to the rest of the server. An answer may take as long as an origin
+/// takes.
 #[derive(Debug)]
 pub enum Ask {
-    /// What is this path?
+    /// Resolve a path.
     Resolve {
         /// The question.
         get: Get,
-        /// Whose it is.
+        /// The account and session that ask.
         by: AskedBy,
-        /// What counts the segments that are fetched for it.
+        /// The accounts that fetched segments are charged to.
         ledgers: Ledgers,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Result<Resolved, Refusal>>,
     },
-    /// Is this segment held?
+    /// Find a segment in the store.
     Find {
         /// Its id.
         id: SegmentId,
-        /// How the one that is meant is coded; any of this id without.
+        /// The coding of the segment; without it, any of this id matches.
         coding: Option<Coding>,
-        /// Which one the peer was told of, if it was, where there are several of this id and coding.
+        /// The segment that the peer was told of, if it was, where several have this id and coding.
         told: Option<SegmentKey>,
-        /// What counts the segments that are fetched for it.
+        /// The accounts that fetched segments are charged to.
         ledgers: Ledgers,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Option<Held>>,
     },
-    /// What are the hashes of this segment's blocks?
+    /// Get the hashes of a segment's blocks.
     Hashes {
         /// The segment.
         held: Held,
-        /// What counts the segments that are fetched for it.
+        /// The accounts that fetched segments are charged to.
         ledgers: Ledgers,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Result<Bytes, Refusal>>,
     },
-    /// What are checksums of this generation, which the segment has?
+    /// Get checksums of a generation of the segment.
     Checks {
         /// The segment.
         held: Held,
         /// The question.
         asked: GetChecks,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Result<Checks, Refusal>>,
     },
-    /// Somebody has sent wrong blocks, says a peer: there is no answer, and it is dropped where too much is being asked.
+    /// A peer reports that another sent wrong blocks. There is no answer; the report is dropped
+    /// when the queue is full.
     Blame(Blame),
-    /// Tell me of new segments.
+    /// Subscribe to new segments of a stream.
     Subscribe {
         /// The name of the stream.
         stream: String,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Result<broadcast::Receiver<Arc<Resolved>>, Refusal>>,
     },
 }
 
-/// A peer's word, which nobody can prove, that another has sent it wrong blocks.
+/// A peer's report, which cannot be proved, that another has sent it wrong blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blame {
-    /// Who says so.
+    /// Address of the reporting peer.
     pub reporter: SocketAddr,
-    /// Whose token it has shown, if it has.
+    /// The holder of its token, if it has shown one.
     pub holder: Option<Holder>,
-    /// The segment that the blocks were said to be of.
+    /// The segment of the reported blocks.
     pub segment: SegmentId,
-    /// Index of the generation in it.
+    /// The generation's index in the segment.
     pub generation: u32,
-    /// How many they were.
+    /// The number of wrong blocks.
     pub blocks: u32,
-    /// SHA-256 of the certificate that their sender showed.
+    /// SHA-256 of the certificate that the accused peer showed.
     pub identity: [u8; 32],
 }
 

@@ -1,11 +1,11 @@
-//! How long what is ready waits until a thread takes it: measured by a task that does nothing.
+//! The scheduling probe: measures how long a runnable task waits for a thread.
 
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// A task that waits for its turn, or has had it.
+/// A task that waits for a thread, or has run.
 #[derive(Debug)]
 pub struct Turn {
     ready: Instant,
@@ -13,22 +13,23 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Made ready now, from outside of the runtime's threads, as blocks and acknowledgements make sessions ready.
+    /// Makes the task runnable now, from outside of the runtime's threads, as blocks and
+    /// acknowledgements make sessions runnable.
     pub fn of(runtime: &Handle, now: Instant) -> Self {
         Self { ready: now, task: runtime.spawn(async move { now.elapsed() }) }
     }
 
-    /// For how long it has been ready: if its turn has not come, that takes at least as long.
+    /// The time since it became runnable: a lower bound of its wait until it runs.
     pub fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.ready)
     }
 
-    /// Whether its turn has come.
+    /// Whether it has run.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// What it has waited once its turn has come. `None` when the runtime is gone.
+    /// Its wait, once it has run. `None` when the runtime has ended.
     pub async fn wait(&mut self) -> Option<Duration> {
         (&mut self.task).await.ok()
     }

@@ -1,15 +1,18 @@
-//! Whose fetch is next. [`Turns`] is a plain value, to which fetches are numbers; [`Gate`] lets tasks wait for it.
+//! Decides which fetch is next. [`Turns`] is a plain value, in which fetches are numbers; [`Gate`]
+//! lets tasks wait for their turns.
 //!
-//! A stream has some places for fetches. Two kinds of wishes share them: what the server itself follows, which is playlists and the live
-//! edge, and what else peers ask for. Each kind leaves some places to the other, so that a crowd that asks for old segments holds up no
-//! playlist, and an origin with many playlists no viewer. Of what is followed, the playlists go first that the configuration names and what
-//! these list, in the order in which they were wished; the others are followed because somebody has asked, who may have made them up. Among
-//! those, and among what else peers ask for, those have turns who are counted together ([`AskedBy`]), and among those their sessions; and
-//! nobody takes all of the places, so that who comes next need not wait for the slowest answer of the origin's. A fetch that several wait for
-//! leaves with the first turn of any of them, and one that nobody waits for any more is given up before it begins.
+//! A stream has a number of places for fetches, which two kinds of wishes share: objects that the
+//! server itself follows (playlists and the live edge), and other objects that peers request. Each
+//! kind leaves some places to the other, so that many requests for old segments delay no playlist,
+//! and many playlists delay no viewer. Of the followed objects, configured playlists and their
+//! segments go first, in order of arrival. The others are followed because a peer asked, possibly
+//! for an invented name. Among these, and among other requests, accounts take turns ([`AskedBy`]),
+//! and within an account its sessions. No account takes all places, so that others need not wait
+//! for the origin's slowest answer. A fetch with several waiting requests starts with the first
+//! turn of any of them. One without any is cancelled before it begins.
 //!
-//! Bounds: the wishes of one session that wait; and all of a kind that wait, where the newest wish of whoever has most is refused for that of
-//! somebody who has fewer, or none.
+//! Bounds: the waiting wishes of a session, and all waiting wishes of a kind. At the second bound,
+//! the newest wish of the account with the most is refused in favour of an account with fewer.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ncs_proto::object::AskedBy;
 use tokio::sync::oneshot;
 
-/// The turns of a stream's fetches, and the tasks that wait for theirs.
+/// The turns of a stream's fetches, and the tasks that wait for them.
 #[derive(Debug)]
 pub struct Gate {
     inner: Mutex<Waiting>,
@@ -26,14 +29,14 @@ pub struct Gate {
 #[derive(Debug)]
 struct Waiting {
     turns: Turns,
-    /// Rung when a fetch begins, dropped when it is refused or given up.
+    /// Sent when a fetch begins, dropped when it is refused or cancelled.
     begins: HashMap<u64, oneshot::Sender<()>>,
-    /// Those that were, whose tasks have not heard of it.
+    /// Refused or cancelled fetches whose tasks have not noticed.
     over: HashSet<u64>,
     next: u64,
 }
 
-/// A fetch that waits or runs; its place is free again when this is dropped.
+/// A waiting or running fetch; dropping this frees its place.
 #[derive(Debug)]
 pub struct Place {
     gate: Arc<Gate>,
@@ -41,7 +44,7 @@ pub struct Place {
     begins: Option<oneshot::Receiver<()>>,
 }
 
-/// Somebody waits for a fetch, until this is dropped.
+/// A wish for a fetch, until this is dropped.
 #[derive(Debug)]
 pub struct Wish {
     gate: Arc<Gate>,
@@ -49,19 +52,20 @@ pub struct Wish {
     by: Wanted,
 }
 
-/// For whom a fetch is.
+/// The reason for a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The server itself follows what it is of.
+    /// The server itself follows the object.
     Own,
-    /// The server follows what it is of because somebody has asked: whoever did, or asks now.
+    /// The server follows the object because of a peer's request: the account of the first, or of
+    /// this request.
     Followed(AskedBy),
-    /// Somebody asks for it.
+    /// A peer requests the object.
     Asked(AskedBy),
 }
 
 impl Wanted {
-    /// Whom it counts for, if it is not for the server itself.
+    /// The account that it is charged to, if any.
     pub fn account(self) -> Option<u128> {
         match self {
             Self::Own => None,
@@ -70,7 +74,7 @@ impl Wanted {
     }
 }
 
-/// A fetch will never begin.
+/// The fetch will never begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IsOver;
 
@@ -97,7 +101,8 @@ impl Gate {
         Ok((place, Wish { gate: Arc::clone(self), fetch, by }))
     }
 
-    /// Somebody else waits for a fetch, too. Whoever may wish for nothing more waits for the turn of the others.
+    /// Adds a wish for a fetch. If the account may have no more wishes, it waits for the turn of
+    /// the others.
     pub fn join(self: &Arc<Self>, fetch: u64, by: Wanted) -> Result<Option<Wish>, IsOver> {
         let mut inner = self.lock();
         if inner.over.contains(&fetch) {
@@ -116,7 +121,7 @@ impl Gate {
 impl Waiting {
     fn start(&mut self) {
         while let Some(fetch) = self.turns.poll_start() {
-            // Whoever does not wait any more drops its place.
+            // A task that has stopped waiting drops its place.
             let _ = self.begins.remove(&fetch).map(|begins| begins.send(()));
         }
     }
@@ -129,12 +134,12 @@ impl Waiting {
 }
 
 impl Place {
-    /// What it is called.
+    /// The number of the fetch.
     pub fn fetch(&self) -> u64 {
         self.fetch
     }
 
-    /// Waits for its turn.
+    /// Waits for the turn.
     pub async fn turn(&mut self) -> Result<(), Refused> {
         match self.begins.take() {
             Some(begins) => begins.await.map_err(|_| Refused::Full),
@@ -162,13 +167,13 @@ impl Drop for Wish {
     }
 }
 
-/// Fetches of a stream that run and wait.
+/// Running and waiting fetches of a stream.
 #[derive(Debug)]
 pub(super) struct Turns {
     limits: Limits,
-    /// Whom each fetch that runs counts for.
+    /// The account of each running fetch.
     running: HashMap<u64, Runs>,
-    /// What waits, and for how many wishes.
+    /// Waiting fetches, with their number of wishes.
     waiting: HashMap<u64, Wishes>,
     own: VecDeque<u64>,
     followed: Lines,
@@ -176,7 +181,7 @@ pub(super) struct Turns {
     was_own: bool,
 }
 
-/// Whom a fetch that runs counts for.
+/// The account of a running fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runs {
     Own,
@@ -184,7 +189,7 @@ enum Runs {
     Asked(u128),
 }
 
-/// Wishes for a fetch, of each kind.
+/// Numbers of wishes for a fetch, by kind.
 #[derive(Debug, Default)]
 struct Wishes {
     own: usize,
@@ -192,32 +197,32 @@ struct Wishes {
     asked: usize,
 }
 
-/// How much there may be at once.
+/// The limits of a stream's fetches.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Fetches that run.
+    /// Running fetches.
     pub places: usize,
-    /// Fetches of a kind that wait.
+    /// Waiting fetches of one kind.
     pub queued: usize,
-    /// Fetches that one session waits for.
+    /// Waiting fetches of one session.
     pub queued_by_session: usize,
 }
 
-/// Wishes of one kind, of all who have some.
+/// Wishes of one kind, by account.
 #[derive(Debug, Default)]
 struct Lines {
     lines: HashMap<u128, Line>,
-    /// Those with wishes, the next first.
+    /// Accounts with wishes, the next first.
     order: VecDeque<u128>,
-    /// Fetches that anybody here waits for.
+    /// The number of fetches with a wish here.
     fetches: usize,
 }
 
-/// What waits for those who are counted together.
+/// The wishes of one account.
 #[derive(Debug, Default)]
 struct Line {
     sessions: BTreeMap<u64, VecDeque<u64>>,
-    /// The session that had the last turn.
+    /// The session with the last turn.
     last: Option<u64>,
     len: usize,
 }
@@ -225,9 +230,9 @@ struct Line {
 /// Why a wish is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// All that may wait do.
+    /// The queue is full.
     Full,
-    /// All that a session may wait for does.
+    /// The session has the maximum of wishes.
     Session,
 }
 
@@ -237,8 +242,8 @@ impl Turns {
         Self { limits, running: HashMap::new(), waiting: HashMap::new(), own: VecDeque::new(), followed, asked, was_own: false }
     }
 
-    /// Notes that somebody wants a fetch that does not run yet; it may wait already. Returns one that is refused to make room, if there
-    /// is one.
+    /// Notes a wish for a fetch that is not running; it may be waiting. Returns a fetch that is
+    /// refused to make room, if there is one.
     pub(super) fn wish(&mut self, fetch: u64, wanted: Wanted) -> Result<Option<u64>, Refused> {
         if self.running.contains_key(&fetch) {
             return Ok(None);
@@ -268,22 +273,23 @@ impl Turns {
         Ok(refused)
     }
 
-    /// The same of a fetch that others want, and whether it is noted. If it runs already, or has run, there is nothing to wish for.
+    /// The same for a waiting fetch; returns whether the wish was noted. One that is running, or
+    /// has run, needs no wish.
     pub(super) fn join(&mut self, fetch: u64, by: Wanted) -> bool {
         self.waiting.contains_key(&fetch) && self.wish(fetch, by).is_ok()
     }
 
-    /// Takes a wish back, if it is still there. True if nobody waits for the fetch any more.
+    /// Withdraws a wish, if it is still there. True if it was the last of the fetch.
     pub(super) fn withdraw(&mut self, fetch: u64, wanted: Wanted) -> bool {
         let is_there = match (self.lines(wanted), wanted) {
             (Some(lines), Wanted::Asked(by) | Wanted::Followed(by)) => lines.remove(by, fetch),
-            // What the server follows is not given up by those who wait for it.
+            // Fetches that the server follows are not cancelled.
             _ => false,
         };
         is_there && self.unwish(fetch, wanted) == Some(true)
     }
 
-    /// A fetch that begins now, if there is one and a place for it. Ask until there is none.
+    /// A fetch to begin now, if there is one and a place for it. Call until `None`.
     pub(super) fn poll_start(&mut self) -> Option<u64> {
         if self.running.len() >= self.limits.places {
             return None;
@@ -292,7 +298,7 @@ impl Turns {
         let asked = self.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count();
         let may_own = self.running.len() - asked + kept < self.limits.places;
         let may_ask = asked + kept < self.limits.places;
-        // With too few places to keep any, the kinds take turns.
+        // With too few places to reserve any, the kinds take turns.
         let is_own_first = kept > 0 || !self.was_own;
         for is_own in [is_own_first, !is_own_first] {
             let next = match is_own {
@@ -321,7 +327,7 @@ impl Turns {
         None
     }
 
-    /// Notes that a fetch has ended, or is not wanted any more.
+    /// Notes that a fetch has ended or was cancelled.
     pub(super) fn ended(&mut self, fetch: u64) {
         self.running.remove(&fetch);
         self.forget(fetch);
@@ -336,7 +342,7 @@ impl Turns {
         self.next_of(Runs::Followed)
     }
 
-    /// The next wish of those who have turns, and whom it counts for.
+    /// The next wish by turns, and its account.
     fn next_of(&mut self, runs: fn(u128) -> Runs) -> Option<(u64, Runs)> {
         let Self { limits, running, waiting, followed, asked, .. } = self;
         let lines = if matches!(runs(0), Runs::Asked(_)) { asked } else { followed };
@@ -344,7 +350,8 @@ impl Turns {
         lines.next(has_enough, |fetch| waiting.contains_key(&fetch)).map(|(fetch, account)| (fetch, runs(account)))
     }
 
-    /// Refuses a wish of whoever has most of this kind. Returns the fetch if nobody waits for it then.
+    /// Refuses a wish of the account with the most of this kind. Returns the fetch if that was its
+    /// last wish.
     fn displace(&mut self, wanted: Wanted, by: AskedBy) -> Result<Option<u64>, Refused> {
         loop {
             let fetch = self.lines(wanted).and_then(|lines| lines.displace(by)).ok_or(Refused::Full)?;
@@ -356,7 +363,8 @@ impl Turns {
         }
     }
 
-    /// One wish less of this kind for a fetch that waits, and whether none is left of any; `None` if there was none of this kind.
+    /// Removes one wish of this kind from a waiting fetch. Returns whether none is left of any
+    /// kind; `None` if there was none of this kind.
     fn unwish(&mut self, fetch: u64, wanted: Wanted) -> Option<bool> {
         let wishes = self.waiting.get_mut(&fetch)?;
         let of_kind = wishes.of(wanted);
@@ -371,7 +379,7 @@ impl Turns {
         Some(is_last)
     }
 
-    /// A fetch does not wait any more. What is left of it in lines is passed over.
+    /// Removes a fetch from those waiting. Its entries in lines are skipped later.
     fn forget(&mut self, fetch: u64) {
         if let Some(wishes) = self.waiting.remove(&fetch) {
             self.followed.fetches -= usize::from(wishes.followed > 0);
@@ -408,7 +416,7 @@ impl Limits {
         self.places / 4
     }
 
-    /// Places that those may take at most who are counted together.
+    /// The maximum number of places for one account.
     fn of_one(&self) -> usize {
         let asked = self.places - self.kept();
         asked - (asked / 4).max(usize::from(asked > 1))
@@ -423,12 +431,12 @@ impl Lines {
         self.lines.entry(by.account).or_default().push(by.session, fetch);
     }
 
-    /// Wishes of a session.
+    /// The number of a session's wishes.
     fn of_session(&self, by: AskedBy) -> usize {
         self.lines.get(&by.account).map_or(0, |line| line.of_session(by.session))
     }
 
-    /// The next wish for a fetch that waits, of somebody who has not enough.
+    /// The next wish for a waiting fetch, of an account that has not reached its maximum.
     fn next(&mut self, has_enough: impl Fn(u128) -> bool, waits: impl Fn(u64) -> bool) -> Option<(u64, u128)> {
         for _ in 0..self.order.len() {
             let account = self.order.pop_front()?;
@@ -453,8 +461,9 @@ impl Lines {
         None
     }
 
-    /// Takes the newest wish of those who have most, for somebody who has fewer by two, or none; or else that of the session of the same
-    /// account that has most, where this one has fewer. Of those who have as many, that of whoever has come last.
+    /// Takes the newest wish of the account with the most, for an account that has none, or at
+    /// least two fewer. Otherwise takes one from the session with the most within the same account,
+    /// by the same rule. Among equals, the one with the newest wish loses it.
     fn displace(&mut self, by: AskedBy) -> Option<u64> {
         let has = self.lines.get(&by.account).map_or(0, |line| line.len);
         let most = self.lines.iter().max_by_key(|(_, line)| (line.len, line.newest()));
@@ -490,7 +499,7 @@ impl Lines {
     }
 }
 
-/// Whether somebody with so many wishes gives one up for somebody who has so many.
+/// Whether an account with `most` wishes has to give one up for one with `has`.
 fn is_more(most: usize, has: usize) -> bool {
     most > has + usize::from(has > 0)
 }
@@ -534,7 +543,7 @@ impl Line {
         fetch
     }
 
-    /// The newest wish of the session that has most.
+    /// The newest wish of the session with the most.
     fn pop_newest(&mut self) -> Option<u64> {
         let (session, line) = self.sessions.iter_mut().max_by_key(|(_, line)| (line.len(), line.back().copied()))?;
         let (session, fetch) = (*session, line.pop_back());
@@ -563,7 +572,7 @@ mod tests {
         Wanted::Followed(AskedBy { account, session: 0 })
     }
 
-    /// How many of the fetches that run were asked for.
+    /// The number of running fetches that peers requested.
     fn asked(turns: &Turns) -> usize {
         turns.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count()
     }
@@ -572,12 +581,13 @@ mod tests {
         assert_eq!(turns.wish(fetch, by), Ok(None));
     }
 
-    /// Everything that begins now.
+    /// All fetches that begin now.
     fn start(turns: &mut Turns) -> Vec<u64> {
         std::iter::from_fn(|| turns.poll_start()).collect()
     }
 
-    /// Ends what runs and begins what follows, until a fetch has begun; how many rounds that takes.
+    /// Ends running fetches and begins the next ones, until `wanted` has begun; returns the number
+    /// of rounds.
     fn rounds_until(turns: &mut Turns, wanted: u64) -> usize {
         for round in 0..10_000 {
             if start(turns).contains(&wanted) || turns.running.contains_key(&wanted) {
@@ -691,7 +701,7 @@ mod tests {
         wish(&mut turns, 2001, followed(2));
         wish(&mut turns, 2002, by(3, 3));
         assert_eq!(start(&mut turns), [2000, 2001, 2002], "a full queue of one kind holds up no other");
-        // As many as may wait do: who has none makes one of them go.
+        // The queue is full: an account without wishes displaces one of another.
         (3000..3009).for_each(|number| wish(&mut turns, number, followed(1)));
         assert_eq!(turns.wish(3009, followed(1)), Err(Refused::Full));
         assert_eq!(turns.wish(3010, followed(4)), Ok(Some(3008)));
@@ -703,9 +713,10 @@ mod tests {
         let mut turns = turns(1, 100);
         (0..50).for_each(|number| wish(&mut turns, number, by(1, number)));
         (50..100).for_each(|number| wish(&mut turns, number, by(u128::from(number), number)));
-        // A session of an address that has some: the address has more of others than anybody else.
+        // A session of an address with wishes: without its own, the address still has more than any
+        // other.
         assert_eq!(turns.wish(100, by(1, 100)), Ok(Some(49)));
-        // An address that has none.
+        // An address without wishes.
         assert_eq!(turns.wish(101, by(101, 101)), Ok(Some(100)));
         for number in 102..150 {
             assert!(matches!(turns.wish(number, by(1000 + u128::from(number), number)), Ok(Some(_))));
@@ -789,7 +800,7 @@ mod tests {
                     prop_assert_eq!((lines.order.len(), lines.fetches), (lines.lines.len(), fetches));
                 }
             }
-            // Everything that waits begins in the end.
+            // Every waiting fetch begins in the end.
             for _ in 0..200 {
                 let running: Vec<u64> = turns.running.keys().copied().collect();
                 for fetch in running {

@@ -10,7 +10,7 @@ use rand::Rng;
 
 use crate::ring::{Blocks, Slot};
 
-/// Blocks of a generation that are to be made.
+/// Blocks of a generation to be made.
 #[derive(Debug)]
 pub struct Wanted {
     blocks: Blocks,
@@ -23,7 +23,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// `source` are the generation's bytes, without padding. `None` where its code is not over the prime field.
+    /// `source` holds the generation's bytes without padding. `None` if its code is not over the
+    /// prime field.
     pub fn new(blocks: Blocks, generation: Generation, source: Bytes) -> Option<Self> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = Shape::new(generation.n, words).filter(|_| generation.codec.is_proving())?;
@@ -38,7 +39,7 @@ impl Wanted {
         }
     }
 
-    /// Fills a slot for each block, with rows that are drawn for each, and says what each of them is.
+    /// Fills a slot for each block, with a new random row for each, and returns their vectors.
     pub fn make(&self, slots: &mut [Slot], arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Result<Vec<Vector>, Failed> {
         make(&mut [(self, slots)], arithmetic, random).map(|mut vectors| vectors.pop().unwrap_or_default())
     }
@@ -61,7 +62,7 @@ impl Wanted {
         self.shape.payload_bytes()
     }
 
-    /// Copies a source block into its slot; the last one without its padding, which does not travel.
+    /// Copies a source block into its slot; the last one without its padding, which is not sent.
     fn copy(&self, number: u16, slot: &mut Slot) {
         let start = usize::from(number) * self.shape.block_bytes();
         let block = &self.source[start..start + self.generation.block_length(number)];
@@ -74,7 +75,7 @@ impl Wanted {
     }
 }
 
-/// Rows of 32-bit coefficients, and as they travel.
+/// Random rows of 32-bit coefficients, and the same as vectors on the wire.
 pub fn draw(random: &mut impl Rng, count: usize, shape: Shape) -> (Vec<u32>, Vec<Vector>) {
     let each = shape.source_vector_bytes();
     let (mut rows, mut vectors) = (Vec::with_capacity(count * shape.n()), Vec::with_capacity(count));
@@ -88,7 +89,7 @@ pub fn draw(random: &mut impl Rng, count: usize, shape: Shape) -> (Vec<u32>, Vec
     (rows, vectors)
 }
 
-/// Coefficients of a block, not all of them 0: that would be a block of nothing, which no peer takes.
+/// Draws a block's coefficients, but never all zero: peers reject such blocks.
 fn draw_vector(random: &mut impl Rng, vector: &mut [u8]) {
     random.fill_bytes(vector);
     while vector.iter().all(|byte| *byte == 0) {
@@ -96,7 +97,8 @@ fn draw_vector(random: &mut impl Rng, vector: &mut [u8]) {
     }
 }
 
-/// Makes blocks of several generations, those of one size together; for each generation, what its blocks are.
+/// Makes blocks of several generations, those of one shape in one call. Returns the vectors of each
+/// generation.
 pub fn make(
     all: &mut [(&Wanted, &mut [Slot])],
     arithmetic: &dyn Arithmetic,
@@ -127,5 +129,5 @@ pub fn make(
     Ok(vectors)
 }
 
-/// So many vectors share memory, which is there until the last of them has been sent.
+/// The number of vectors that share an allocation, which is freed after the last of them was sent.
 const VECTORS_TOGETHER: usize = 16;

@@ -256,7 +256,7 @@ fn one_playlist_of_a_path_is_followed_whatever_the_queries() {
     let (plain, odd) = (path("live.m3u8"), |number: u64| path(&format!("live.m3u8?{number}")));
     assert_eq!(planner.update(&odd(0), live(10, 5).as_bytes(), now).unwrap().prefetch.len(), 2);
     for number in 1..180 {
-        // Other texts too, which would look as if the encoder had started over.
+        // Even other texts, which would look like a restarted encoder.
         let plan = planner.update(&odd(number), live(number, 3).as_bytes(), now).unwrap();
         assert_eq!((plan, planner.playlists.len()), (Plan::default(), 1));
     }
@@ -265,7 +265,7 @@ fn one_playlist_of_a_path_is_followed_whatever_the_queries() {
     assert_eq!(planner.update(&odd(1), live(0, 5).as_bytes(), now), Ok(Plan::default()));
     assert_eq!(planner.due(now + Duration::from_secs(2)), std::slice::from_ref(&plain));
 
-    // Whoever asks with another query keeps it followed; once nobody does, another may take its place.
+    // Requests with other queries keep it followed; without requests, another may take its place.
     let later = now + Duration::from_secs(25);
     planner.asked(&odd(7), later);
     assert_eq!(planner.due(later + Duration::from_secs(25)), std::slice::from_ref(&plain));
@@ -316,7 +316,7 @@ fn what_playlists_list_is_bounded_by_bytes_and_the_large_ones_go_first() {
     assert_eq!(planner.update(&path("all.m3u8"), live(0, 100_000).as_bytes(), now), Err(Error::TooLong));
     assert_eq!(planner.playlists.len(), followed, "what fits nowhere makes nobody go");
 
-    // A small one that is new takes the place of a large one; what nobody asks for makes room for everything.
+    // A new small one replaces a large one; those without requests make room for everything.
     let text = live(0, 500).replace("seg", "other/seg");
     planner.update(&path("small.m3u8"), text.as_bytes(), now).unwrap();
     assert!(planner.playlists.contains_key(&path("small.m3u8")));
@@ -326,7 +326,7 @@ fn what_playlists_list_is_bounded_by_bytes_and_the_large_ones_go_first() {
     assert!(planner.playlists.contains_key(&edge) && planner.playlists.contains_key(&archive(99)));
 }
 
-/// Spellings of one playlist, where the origin ignores what differs.
+/// Spellings of one playlist, at an origin that ignores the differences.
 #[test]
 fn playlists_that_one_account_has_made_up_push_out_none_of_others() {
     let (mut planner, now) = (planner(2), Instant::now());
@@ -334,7 +334,7 @@ fn playlists_that_one_account_has_made_up_push_out_none_of_others() {
     for (number, list) in honest.iter().enumerate() {
         planner.update_for(Some(number as u128), list, live(10, 5).as_bytes(), now).unwrap();
     }
-    // It asks faster than everybody else.
+    // It requests faster than all others.
     let mut now = now;
     for number in 0..1000 {
         now += Duration::from_millis(20);
@@ -346,7 +346,7 @@ fn playlists_that_one_account_has_made_up_push_out_none_of_others() {
     assert!(planner.edge(&whole("seg14.ts")).is_some_and(|edge| !edge.is_pinned));
     planner.pin([honest[0].clone()], now);
     assert!(planner.edge(&whole("seg14.ts")).is_some_and(|edge| edge.is_pinned));
-    // Several fill all places: who has most makes room.
+    // Several accounts fill all places: the one with the most makes room.
     for account in 101..105 {
         for number in 0..PLAYLISTS_OF_ONE_MAX {
             let list = path(&format!("{account}/live{number}.m3u8"));
@@ -371,7 +371,7 @@ fn a_playlist_grows_beyond_those_that_somebody_has_made_up() {
         planner.update_for(Some(1), &list, live(10, longer).as_bytes(), now).unwrap();
     }
     assert!(planner.followed(&list).is_some() && planner.bytes() <= planner.config.bytes_max);
-    // What is configured has room before everything else.
+    // Configured playlists have room before all others.
     planner.pin([path("all.m3u8")], now);
     planner.update(&path("all.m3u8"), live(0, 1500).as_bytes(), now).unwrap();
 }

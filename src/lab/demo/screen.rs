@@ -1,4 +1,5 @@
-//! What the demo shows while it runs: one line a peer of at most 80 columns, redrawn on a terminal, printed once in a while elsewhere.
+//! Progress of the demo: one line per peer of at most 80 columns, redrawn on a terminal, printed
+//! from time to time elsewhere.
 
 use std::io;
 use std::sync::Arc;
@@ -13,12 +14,12 @@ use super::{Error, table};
 use crate::console;
 use crate::peer::Stats;
 
-/// Where the demo speaks. Standard output carries lines and the table, standard error the moving ones.
+/// Output of the demo: lines and the table to standard output, moving lines to standard error.
 #[derive(Debug, Clone)]
 pub(super) struct Screen {
     quiet: bool,
     bars: MultiProgress,
-    /// Whether nobody reads standard output any more.
+    /// Whether the reader of standard output is gone.
     unread: Arc<AtomicBool>,
 }
 
@@ -38,7 +39,7 @@ impl Screen {
         Line { bar, printed: !self.quiet && !console::is_watched(), unread: Arc::clone(&self.unread) }
     }
 
-    /// Ends the moving lines and says the last word.
+    /// Ends the moving lines, and prints the final text.
     pub(super) fn end(&self, text: &str) -> Result<(), Error> {
         let _ = self.bars.clear();
         self.say(text)
@@ -54,7 +55,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Shows what the peer's statistics say until the guard is dropped.
+    /// Shows the peer's statistics until the guard is dropped.
     pub(super) fn watch(self, peer: u16, stats: watch::Receiver<Stats>) -> Watching {
         self.bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
         let place = Arc::new(Place { peer, segment: AtomicUsize::new(0), of: AtomicUsize::new(0) });
@@ -68,7 +69,7 @@ impl Line {
         while stats.wait_for(|stats| stats.blocks_received > 0).await.is_ok() {
             let text = {
                 let stats = stats.borrow_and_update();
-                // Between two generations the last one is complete.
+                // Between two generations, the last one is complete.
                 rank = stats.progress.first().map_or((rank.1, rank.1), |progress| (progress.rank, progress.n));
                 describe(&place, rank, &stats)
             };
@@ -82,7 +83,7 @@ impl Line {
     }
 }
 
-/// Where a peer is.
+/// The position of a peer.
 #[derive(Debug)]
 struct Place {
     peer: u16,
@@ -99,7 +100,7 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    /// The peer is at this segment, the first being 1. An error if nobody reads what is printed.
+    /// Sets the peer's position, counted from 1. Fails if the reader of the output is gone.
     pub(super) fn at(&self, segment: usize, of: usize) -> io::Result<()> {
         self.place.segment.store(segment, Ordering::Relaxed);
         self.place.of.store(of, Ordering::Relaxed);
@@ -113,7 +114,7 @@ impl Drop for Watching {
     }
 }
 
-/// `rank`: rank and size of the generation that is asked for with most urgency.
+/// `rank`: rank and size of the most urgent generation.
 fn describe(place: &Place, (rank, n): (u16, u16), stats: &Stats) -> String {
     let loss = table::loss(stats);
     format!(
@@ -128,7 +129,7 @@ fn describe(place: &Place, (rank, n): (u16, u16), stats: &Stats) -> String {
     )
 }
 
-/// A bar of so many cells of which this share is full.
+/// A bar of `cells` cells, filled by this share.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of few cells")]
 fn cells(share: f64, cells: usize) -> String {
     let full = (share.clamp(0.0, 1.0) * cells as f64).round() as usize;
@@ -137,7 +138,7 @@ fn cells(share: f64, cells: usize) -> String {
 
 const DRAW_EVERY: Duration = Duration::from_millis(50);
 const PRINT_EVERY: Duration = Duration::from_secs(1);
-/// The loss at which its bar is full.
+/// The loss at which the bar is full.
 const LOSS_SHOWN: f64 = 0.2;
 
 #[cfg(test)]

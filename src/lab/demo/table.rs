@@ -1,4 +1,4 @@
-//! The table at the end.
+//! The table at the end of the demo.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::Report;
 use crate::peer::Stats;
 
-/// What one peer got and what it took.
+/// The results of one peer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The peer's number, from 1.
     pub peer: u16,
-    /// Segments that are the origin's byte for byte.
+    /// Segments equal to the origin's.
     pub segments: usize,
     /// Segments of the clip.
     pub segments_expected: usize,
@@ -19,15 +19,15 @@ pub struct Row {
     pub bytes: u64,
     /// Blocks received.
     pub blocks: u64,
-    /// Those of them that brought something new.
+    /// Innovative blocks.
     pub innovative: u64,
-    /// Those that did not.
+    /// Redundant blocks.
     pub useless: u64,
-    /// Datagrams that never came and whose place another coded block took.
+    /// Lost datagrams replaced by other coded blocks.
     pub repaired: u64,
-    /// Datagrams that never came, of those sent to this peer with blocks, 0 to 1.
+    /// The loss rate of datagrams with blocks to this peer, 0 to 1.
     pub loss: f64,
-    /// From connecting to the last byte.
+    /// From the start of the connection to the last byte.
     pub time: Duration,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Share of the datagrams with blocks that never came.
+/// The loss rate of datagrams with blocks.
 pub(super) fn loss(stats: &Stats) -> f64 {
     share(stats.datagrams_lost, stats.datagrams_lost + stats.blocks_received + stats.blocks_late)
 }

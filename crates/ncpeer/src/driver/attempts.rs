@@ -1,56 +1,58 @@
-//! Attempts to connect to one server: when they begin, and those that are under way.
+//! Attempts to connect to one server: their schedule, and those in progress.
 //!
-//! A server that is silent may be back any moment, so another attempt begins beside those under way after an eighth of the time
-//! that it has been silent: recovery costs an eighth of the outage at most, and a long outage costs few packets. A server that
-//! answers and refuses is left alone for longer each time.
+//! A silent server may return at any moment. So another attempt begins, beside those in progress,
+//! after an eighth of the time that it has been silent: recovery is late by at most an eighth of
+//! the outage, and a long outage costs few packets. A server that answers and refuses gets longer
+//! and longer pauses.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, select_all};
 
-/// Attempts at a time. The oldest has all the time that an attempt may take, for paths that are slow; the others make way for newer ones,
-/// so that one is always young: QUIC repeats its first packet after times that double.
+/// Attempts at a time. The oldest may take the full time, for slow paths. The others make way for
+/// newer ones, so that one is always young: QUIC repeats its first packet at doubling intervals.
 const ATTEMPTS_MAX: usize = 4;
-/// Connections in a row on which the server may break the rules, and how long it is left alone then.
+/// Consecutive connections with violations before a server gets a pause, and the length of it.
 const BREACHES_MAX: u32 = 2;
 const REST: Duration = Duration::from_secs(60);
-/// Between attempts at least.
+/// The minimum pause between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Between attempts at a server that wants a token which there is not, while nobody asks for anything: at first, and at most.
+/// The pause between attempts at a server that requires a missing token, while there are no
+/// requests: first and maximum.
 const AWAY_MIN: Duration = Duration::from_secs(10);
 const AWAY_MAX: Duration = Duration::from_secs(60);
 
-/// Why an attempt came to nothing, as far as the next one is concerned.
+/// An error of an attempt.
 pub(super) trait Answered {
-    /// Whether the other side has answered, and refused.
+    /// Whether the server has answered, and refused.
     fn is_answered(&self) -> bool;
 }
 
-/// The attempts.
+/// The attempts at one server.
 pub(super) struct Attempts<T, E> {
     running: Vec<BoxFuture<'static, Result<T, E>>>,
     /// Since when the server has been silent.
     since: Instant,
     next_at: Instant,
-    /// How many have begun.
+    /// The number of attempts so far.
     begun: usize,
-    /// How often in a row the server has refused.
+    /// Consecutive refusals.
     refusals: u32,
-    /// How often in a row it has broken the rules, and whether it is left alone for that.
+    /// Consecutive violations, and whether the server is paused for them.
     breaches: u32,
     rests: bool,
-    /// How often in a row it has turned this side away, and when the next attempt begins if something is wanted.
+    /// Consecutive rejections of this side, and when the next attempt begins if there are requests.
     away: u32,
     wanted_at: Option<Instant>,
     rtt: Option<Duration>,
-    /// Between attempts before a round trip is known.
+    /// The pause while no round trip is known.
     pause_unknown: Duration,
     pause_max: Duration,
 }
 
 impl<T, E: Answered> Attempts<T, E> {
-    /// The first begins at once.
+    /// The first attempt begins at once.
     pub(super) fn new(now: Instant, pause_unknown: Duration, pause_max: Duration) -> Self {
         Self {
             running: Vec::new(),
@@ -68,12 +70,12 @@ impl<T, E: Answered> Attempts<T, E> {
         }
     }
 
-    /// The server has been silent since then; an attempt is due.
+    /// The server has been silent since `since`; an attempt is due.
     pub(super) fn silent(&mut self, now: Instant, since: Instant, rtt: Duration) {
         (self.since, self.next_at, self.rtt) = (since, now + PAUSE_MIN.mul_f64(rand::random_range(0.0..0.5)), Some(rtt));
     }
 
-    /// The server has ended a connection, or an attempt.
+    /// The server has ended a connection or an attempt.
     pub(super) fn refused(&mut self, now: Instant) {
         self.refusals += 1;
         let shift = (self.refusals - 1).min(16);
@@ -81,7 +83,8 @@ impl<T, E: Answered> Attempts<T, E> {
         self.next_at = self.next_at.max(now + spread(pause));
     }
 
-    /// The server has broken the rules on a connection. Doing so again brings nothing, and each time costs both sides a handshake.
+    /// The server has violated the protocol. A repetition is likely, and costs both sides a
+    /// handshake.
     pub(super) fn breached(&mut self, now: Instant) {
         self.breaches += 1;
         if self.breaches >= BREACHES_MAX {
@@ -90,38 +93,39 @@ impl<T, E: Answered> Attempts<T, E> {
         }
     }
 
-    /// Whether the server is left alone for what it has done.
+    /// Whether the server is paused for violations.
     pub(super) fn is_resting(&self) -> bool {
         self.rests
     }
 
-    /// The server has ended a connection because nothing entitles this side to one: it is tried seldom until something is wanted of it.
+    /// The server has closed a connection because this side is not authorised: try rarely until
+    /// there are requests.
     pub(super) fn turned_away(&mut self, now: Instant) {
         self.wanted_at = Some(now + spread(PAUSE_MIN));
         self.next_at = now + spread((AWAY_MIN * (1 << self.away.min(8))).min(AWAY_MAX));
         self.away += 1;
     }
 
-    /// Somebody waits for the server.
+    /// There are requests for the server.
     pub(super) fn wanted(&mut self) {
         if let Some(at) = self.wanted_at.take() {
             self.next_at = self.next_at.min(at);
         }
     }
 
-    /// The server takes connections and keeps them.
+    /// The server accepts connections and keeps them.
     pub(super) fn welcome(&mut self) {
         (self.refusals, self.breaches, self.away) = (0, 0, 0);
     }
 
-    /// None is needed at present.
+    /// Cancels all attempts.
     pub(super) fn cancel(&mut self) {
         self.running.clear();
         self.wanted_at = None;
     }
 
-    /// The next attempt that is over; `begin` starts one, given its number. Ones that succeed end the others. May be dropped and called
-    /// again.
+    /// The result of the next finished attempt; `begin` starts one, given its number. Success ends
+    /// the others. Cancel-safe.
     pub(super) async fn next(&mut self, begin: impl Fn(usize) -> BoxFuture<'static, Result<T, E>>) -> Result<T, E> {
         loop {
             tokio::select! {
@@ -149,22 +153,22 @@ impl<T, E: Answered> Attempts<T, E> {
     }
 }
 
-/// The time from one attempt to the next while a server is silent.
+/// The pause between attempts while a server is silent.
 fn pause(outage: Duration, least: Duration, most: Duration) -> Duration {
     (outage / 8).max(least).min(most.max(PAUSE_MIN))
 }
 
-/// Within a few round trips the attempt before may still succeed.
+/// The earlier attempt may still succeed within a few round trips.
 fn least(rtt: Option<Duration>, unknown: Duration) -> Duration {
     rtt.map_or(unknown, |rtt| (rtt * 3).max(PAUSE_MIN))
 }
 
-/// A tenth more or less, so that the clients of a server do not come all at once.
+/// Varies a pause by a tenth, so that a server's clients do not all return at once.
 fn spread(pause: Duration) -> Duration {
     pause.mul_f64(rand::random_range(0.9..1.1))
 }
 
-/// The first of them that is over; without any, never.
+/// The first finished one; waits forever without any.
 async fn any<T>(running: &mut Vec<BoxFuture<'static, T>>) -> T {
     if running.is_empty() {
         return pending().await;
@@ -214,7 +218,7 @@ mod tests {
         assert!(attempts.is_resting() && attempts.next_at == now + REST);
     }
 
-    /// Attempts under a virtual clock: when each began.
+    /// Runs attempts on a virtual clock; returns when each began.
     async fn begun(attempts: &mut Attempts<(), No>, answered: bool, for_ms: u32) -> Vec<u128> {
         let (start, begun) = (tokio::time::Instant::now(), std::cell::RefCell::new(Vec::new()));
         let begin = |_| {

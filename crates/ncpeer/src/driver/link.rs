@@ -1,8 +1,9 @@
-//! A source, and the connection to it while there is one: made, carried, ended, and made again.
+//! A source, and the connection to it: established, used, ended, and re-established.
 //!
-//! A server may be gone without a word, or the path to it. When nothing comes for two seconds, QUIC sends a PING
-//! ([`transport`]), which a server that is there answers within a round trip. When that stays out, attempts to connect begin beside the
-//! connection ([`Attempts`]): whichever speaks first is kept.
+//! A server, or the path to it, may vanish silently. After two seconds without packets, QUIC sends
+//! a PING ([`transport`]), which a live server answers within a round trip. Without an answer,
+//! attempts to connect begin beside the connection ([`Attempts`]); the first connection that
+//! receives something is kept.
 
 use std::future::{Future, pending};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,69 +29,70 @@ use crate::proto::{SourceId, StreamEnd};
 use crate::token::Current;
 use crate::{Config, Server};
 
-/// Receive and send buffer of the socket: a burst of blocks must not overflow it while this machine is busy.
+/// Receive and send buffer of the socket: bursts of blocks must fit while this machine is busy.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Datagrams that QUIC keeps until they are read.
+/// Datagrams, in bytes, that QUIC keeps until they are read.
 const DATAGRAM_BUFFER: usize = 4 << 20;
-/// Control bytes taken from QUIC at once.
+/// Control bytes read from QUIC at once.
 const CONTROL_READ_MAX: usize = 64 * 1024;
-/// Chunks of a block stream taken at once.
+/// Chunks of a block stream read at once.
 const CHUNKS: usize = 32;
-/// A connection that held for so long was a good one.
+/// A connection that lasted this long was a good one.
 const GOOD_CONNECTION: Duration = Duration::from_secs(10);
-/// How long the end of a connection may take.
+/// The maximum time to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an attempt to connect to a peer may take that a server has named.
+/// The maximum time of an attempt to connect to a named peer.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
-/// Between attempts at another server before a round trip to it is known.
+/// The pause between attempts at other servers while no round trip is known.
 const PAUSE_UNKNOWN: Duration = Duration::from_secs(1);
-/// Codes of QUIC that carry an alert of TLS (RFC 9001 section 4.8).
+/// QUIC error codes that carry a TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
-/// How long a connection may be silent before the client sends PING.
+/// How long a connection may be silent before the client sends a PING.
 const PING_AFTER: Duration = Duration::from_secs(2);
-/// How long the answer to it may take at least, besides two round trips.
+/// The minimum time for its answer; two round trips if that is more.
 const PONG_WITHIN: Duration = Duration::from_millis(300);
-/// How often to look whether something has come.
+/// The interval of looks at received packets.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A source and its connection.
 pub(super) struct Link {
     pub(super) id: SourceId,
     pub(super) server: Server,
-    /// What it is shown.
+    /// The credential for the source.
     pub(super) shown: Shown,
-    /// SHA-256 of the certificate that it has shown.
+    /// SHA-256 of the source's certificate.
     pub(super) identity: Option<Fingerprint>,
-    /// Names its connections to the source, so that one that replaces another counts once. No source learns that of another.
+    /// Identifies this side's connections to the source, so that one that replaces another counts
+    /// once. Different for each source.
     pub(super) visit: VisitId,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
     attempts: Attempts<Wires, Fault>,
     state: State,
-    /// UDP bytes of connections that have ended.
+    /// UDP bytes of earlier connections.
     wire_bytes_before: u64,
 }
 
 enum State {
-    /// There is no connection: attempts are made.
+    /// No connection; attempts are made.
     Down,
-    /// There is another one than the one that has ended just now.
+    /// A new connection replaces one that has just ended.
     Next(Box<Wires>),
     Up(Box<Wires>, Watch),
     /// No connection is wanted any more.
     Over,
 }
 
-/// When a connection was last heard of.
+/// When a connection last received packets.
 struct Watch {
     begun: Instant,
-    /// UDP datagrams that had come by then.
+    /// UDP datagrams received by then.
     heard: u64,
     heard_at: Instant,
     look_at: Instant,
     /// Whether attempts are made beside it.
     is_silent: bool,
-    /// A connection that answers while this one is silent.
+    /// A connection that answered while this one was silent.
     successor: Option<Box<Wires>>,
 }
 
@@ -99,7 +101,8 @@ impl Watch {
         Self { begun: now, heard: 0, heard_at: now, look_at: now + LOOK_EVERY, is_silent: false, successor: None }
     }
 
-    /// Looks at how much has come. Whether the connection has just fallen silent or speaks again is the answer.
+    /// Looks at the number of received datagrams. Returns whether the connection has just become
+    /// silent, or active again.
     fn look(&mut self, now: Instant, heard: u64, rtt: Duration) -> Option<Change> {
         self.look_at = now + LOOK_EVERY;
         if self.heard != heard {
@@ -117,7 +120,7 @@ enum Change {
     Speaks,
 }
 
-/// What an open connection consists of.
+/// The parts of an open connection.
 pub(super) struct Wires {
     endpoint: Endpoint,
     pub(super) connection: Connection,
@@ -131,23 +134,23 @@ pub(super) struct Wires {
 type Writing = Pin<Box<dyn Future<Output = Result<SendStream, WriteError>> + Send>>;
 type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
 
-/// What a stream brought.
+/// Data read from a stream.
 pub(super) struct Read {
     pub(super) stream: RecvStream,
     pub(super) chunks: Vec<Bytes>,
     pub(super) end: Option<StreamEnd>,
 }
 
-/// What a source is shown.
+/// The credential for a source.
 pub(super) enum Shown {
-    /// The token, where there is one.
+    /// A token, if there is one.
     Token(Current),
-    /// A ticket, and whether this connection has seen it.
+    /// A ticket, and whether it was sent on this connection.
     Ticket(Ticket, bool),
 }
 
 impl Shown {
-    /// What to show on a connection that begins.
+    /// The credential for a new connection.
     pub(super) fn first(&mut self, now: Instant) -> Option<Credential> {
         match self {
             Self::Token(current) => current.first(now).map(Credential::Token),
@@ -158,7 +161,7 @@ impl Shown {
         }
     }
 
-    /// What has not been shown on this connection yet, if there is something.
+    /// A credential not yet sent on this connection, if there is one.
     pub(super) fn newer(&mut self, now: Instant) -> Option<Credential> {
         match self {
             Self::Token(current) => current.newer(now).map(Credential::Token),
@@ -167,14 +170,14 @@ impl Shown {
         }
     }
 
-    /// The source does not take it, or wants something where nothing is shown.
+    /// The source rejects the credential, or requires one.
     pub(super) fn refused(&mut self, now: Instant, has_certificate: bool) {
         if let Self::Token(current) = self {
             current.refused(now, has_certificate);
         }
     }
 
-    /// When to look for something newer.
+    /// When to look for a newer one.
     pub(super) fn due(&self) -> Option<Instant> {
         match self {
             Self::Token(current) => current.due(),
@@ -183,34 +186,34 @@ impl Shown {
     }
 }
 
-/// What has happened to a link.
+/// An event of a link.
 pub(super) enum Happening {
-    /// There is a connection.
+    /// The connection is established.
     Connected,
-    /// There is none, and why; another attempt will be made.
+    /// An attempt failed, and why; another one follows.
     NotConnected(Fault),
     /// Bytes of the control stream.
     Control(Bytes),
-    /// The first of some datagrams.
+    /// The first of several datagrams.
     Datagram(Bytes),
     /// Bytes, or the end, of a stream.
     Stream(Read),
-    /// More may be written to the control stream.
+    /// The control stream is writable again.
     Written,
-    /// The connection is silent, or is no longer; another one is tried meanwhile.
+    /// The connection has become silent, or active again; meanwhile attempts are made.
     Silence(bool),
-    /// The connection is not to be used any more.
+    /// The connection must not be used any more.
     Ended(End),
 }
 
-/// Why a connection could not be made.
+/// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// In words.
+    /// A message.
     pub(super) reason: String,
-    /// The other side has said so.
+    /// Whether the server has answered.
     is_answer: bool,
-    /// One side refuses the other's certificate: waiting mends nothing.
+    /// One side rejects the other's certificate: waiting does not help.
     pub(super) is_refusal: bool,
 }
 
@@ -219,11 +222,11 @@ impl Fault {
         Self { reason: reason.into(), is_answer: false, is_refusal: false }
     }
 
-    /// Why the handshake with this address failed.
+    /// The fault of a failed handshake with this address.
     fn of(address: SocketAddr, error: &ConnectionError) -> Self {
         let is_crypto = |code: u64| CRYPTO_ERRORS.contains(&code);
         let (reason, is_refusal) = match error {
-            // What the verifier says of the certificate, without QUIC's words around it.
+            // The verifier's reason, without QUIC's wrapping.
             ConnectionError::TransportError(failed) if is_crypto(failed.code.into()) => {
                 let reason = failed.reason.strip_prefix("unexpected error: ").unwrap_or(&failed.reason);
                 (plain(reason, REASON_MAX), true)
@@ -241,35 +244,36 @@ impl Answered for Fault {
     }
 }
 
-/// Whether a connection ended without a word of the other side. A stateless reset is one of its successor's.
+/// Whether a connection ended without a message of the server. A stateless reset comes from its
+/// restarted successor.
 fn is_silence(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::TimedOut | ConnectionError::Reset | ConnectionError::LocallyClosed)
 }
 
-/// When another connection is tried.
+/// When to try the next connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The source has not ended the one before on purpose.
+    /// At once: the source did not end the last one on purpose.
     AtOnce,
-    /// The later the more of them it has ended.
+    /// After a pause that grows with the number of connections that it has ended.
     Soon,
-    /// When something is wanted of the source, and seldom before: it does not admit this side.
+    /// When there are requests for the source, and rarely before: it does not admit this side.
     WhenWanted,
 }
 
 /// How a connection ended.
 pub(super) enum End {
-    /// The source leaves, and everything asked of it has come.
+    /// The source shuts down, and all requested data has arrived.
     Left,
-    /// The source broke the rules.
+    /// The source violated the protocol.
     Violation(Violation),
     /// The source does not admit this side.
     TurnedAway(String),
-    /// The source has closed it, or QUIC has.
+    /// The source, or QUIC, has closed it.
     Lost(String),
-    /// The source has not been heard of for too long, or has forgotten the connection.
+    /// The source was silent for too long, or has forgotten the connection.
     Silent(String),
-    /// What the source sent is proved wrong.
+    /// The source has sent blocks that are proved wrong.
     Polluted,
 }
 
@@ -294,7 +298,7 @@ impl From<Violation> for End {
     }
 }
 
-/// The next thing that happens to any link, and to which. They have their turn one after the other, beginning with `first`.
+/// The next event of any link, and its index. Links take turns, beginning with `first`.
 pub(super) async fn next(links: &mut [Link], first: usize) -> (usize, Happening) {
     let (before, behind) = links.split_at_mut(first);
     let nexts = behind.iter_mut().enumerate().map(|(index, link)| (first + index, link));
@@ -303,7 +307,7 @@ pub(super) async fn next(links: &mut [Link], first: usize) -> (usize, Happening)
     select_all(nexts).await.0
 }
 
-/// Ends all connections, and waits a moment until the sources have heard of it.
+/// Closes all connections, and waits briefly until the sources are told.
 pub(super) async fn close(links: Vec<Link>) {
     let wires = links.into_iter().filter_map(|link| match link.state {
         State::Up(wires, _) | State::Next(wires) => Some(wires),
@@ -314,9 +318,9 @@ pub(super) async fn close(links: Vec<Link>) {
 }
 
 impl Link {
-    /// A link that is being connected.
+    /// A link that connects.
     pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, shown: Shown, config: &Config) -> Self {
-        // A peer that a server has named may know nothing of this: it gets few packets, by one attempt at a time.
+        // A named peer may not know of this: it gets few packets, in one attempt at a time.
         let is_named = matches!(shown, Shown::Ticket(..));
         let connect_timeout = config.connect_timeout.min(if is_named { NEIGHBOUR_TIMEOUT } else { Duration::MAX });
         let pause_unknown = if is_named { NEIGHBOUR_TIMEOUT } else { PAUSE_UNKNOWN };
@@ -341,19 +345,19 @@ impl Link {
         }
     }
 
-    /// SHA-256 of the certificate that it shows on this connection.
+    /// SHA-256 of the certificate on this connection.
     pub(super) fn identify(&mut self) -> Option<Fingerprint> {
         let shown = self.connection()?.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         self.identity = shown.first().map(Fingerprint::of);
         self.identity
     }
 
-    /// UDP bytes that have come over all connections.
+    /// UDP bytes received over all connections.
     pub(super) fn wire_bytes(&self) -> u64 {
         self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
     }
 
-    /// Says goodbye. Other attempts follow.
+    /// Closes the connection. Other attempts follow.
     pub(super) fn end(&mut self, code: CloseCode, reason: &str, next: Next) {
         self.wire_bytes_before = self.wire_bytes();
         let State::Up(wires, watch) = std::mem::replace(&mut self.state, State::Down) else { return };
@@ -375,7 +379,7 @@ impl Link {
         tokio::spawn(wires.close(code, reason));
     }
 
-    /// The source has broken the rules on the connection that has ended. Whether it is left alone for a while.
+    /// Notes a violation on the connection that has ended. Returns whether the source is paused.
     pub(super) fn note_breach(&mut self) -> bool {
         self.attempts.breached(Instant::now());
         if self.attempts.is_resting() {
@@ -385,7 +389,7 @@ impl Link {
         self.is_left_alone()
     }
 
-    /// Whether no connection to it can be expected soon.
+    /// Whether no connection is to be expected soon.
     pub(super) fn is_left_alone(&self) -> bool {
         match self.state {
             State::Over => true,
@@ -394,12 +398,12 @@ impl Link {
         }
     }
 
-    /// Somebody waits for the source.
+    /// There are requests for the source.
     pub(super) fn wanted(&mut self) {
         self.attempts.wanted();
     }
 
-    /// No attempt follows any more.
+    /// Ends all attempts.
     pub(super) fn give_up(&mut self) {
         self.attempts.cancel();
         self.state = State::Over;
@@ -424,7 +428,7 @@ impl Link {
                                     self.attempts.cancel();
                                     return Happening::Silence(false);
                                 }
-                                // Of neighbours there are others.
+                                // Neighbours can be replaced by others.
                                 Some(Change::Silent) => watch.is_silent = false,
                                 None => {}
                             }
@@ -452,19 +456,19 @@ impl Link {
 }
 
 impl Wires {
-    /// Whether what is said now can be written at once.
+    /// Whether the control stream is writable.
     pub(super) fn is_writable(&self) -> bool {
         self.out.is_some()
     }
 
-    /// Writes to the control stream; [`Wires::is_writable`].
+    /// Writes to the control stream; see [`Wires::is_writable`].
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         if let Some(mut stream) = self.out.take() {
             self.writing = Some(Box::pin(async move { stream.write_chunk(bytes.into()).await.map(|()| stream) }));
         }
     }
 
-    /// Waits for what a stream brings next.
+    /// Continues to read a stream.
     pub(super) fn read_on(&self, stream: RecvStream) {
         self.reading.push(read(stream));
     }
@@ -504,7 +508,7 @@ impl Wires {
         }
     }
 
-    /// Ends the connection; what is returned waits until the source has heard of it, but not for long.
+    /// Closes the connection; the returned future waits briefly until the source is told.
     fn close(self, code: CloseCode, reason: &str) -> impl Future<Output = ()> + use<> {
         endpoint::close(&self.connection, code, reason);
         async move {
@@ -513,7 +517,7 @@ impl Wires {
     }
 }
 
-/// An attempt to connect, the `turn`-th.
+/// An attempt to connect.
 fn connecting(
     server: Server,
     quic: quinn::ClientConfig,
@@ -528,7 +532,7 @@ fn connecting(
     })
 }
 
-/// Waits for what a stream brings next.
+/// Waits for the next data of a stream.
 fn read(mut stream: RecvStream) -> Reading {
     Box::pin(async move {
         let mut chunks = vec![Bytes::new(); CHUNKS];
@@ -536,7 +540,7 @@ fn read(mut stream: RecvStream) -> Reading {
             Ok(Some(count)) => (count, None),
             Ok(None) => (0, Some(StreamEnd::Finished)),
             Err(ReadError::Reset(code)) => (0, Some(StreamEnd::Reset(code.into_inner()))),
-            // The loop hears of a lost connection elsewhere.
+            // A lost connection is reported elsewhere.
             Err(_) => (0, Some(StreamEnd::Reset(0))),
         };
         chunks.truncate(count);
@@ -551,7 +555,8 @@ async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError
     }
 }
 
-/// Connects to the first of a server's addresses that answers. Each turn begins with another one.
+/// Connects to the first of a server's addresses that answers. Each attempt begins with another
+/// one.
 async fn connect(server: &Server, quic: &quinn::ClientConfig, turn: usize) -> Result<Wires, Fault> {
     let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
     let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(unknown)?;
@@ -581,7 +586,7 @@ async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) 
     Ok(Wires { endpoint, connection, control, frames, out: Some(out), writing: None, reading: FuturesUnordered::new() })
 }
 
-/// Why there is no connection. What the other side has said about it is made safe to show.
+/// Describes why a connection ended. The server's text is made safe to show.
 pub(super) fn fault(error: &ConnectionError) -> String {
     let ConnectionError::ApplicationClosed(close) = error else { return plain(&error.to_string(), REASON_MAX) };
     let code = close.error_code.into_inner();
@@ -599,14 +604,14 @@ fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // The kernel caps these silently; smaller buffers mean more loss and nothing else.
+    // The kernel may cap these silently; smaller buffers only mean more loss.
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
     socket.bind(&any.into())?;
     Ok(socket.into())
 }
 
-/// Windows for a consumer of media: wide for what comes, narrow for what it says.
+/// Transport settings of a receiver: large windows for receiving, small ones for sending.
 pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport.max_idle_timeout(Some(VarInt::from_u32(15_000).into()));

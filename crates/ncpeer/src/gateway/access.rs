@@ -1,12 +1,14 @@
-//! Who may read what the gateway's user may read: which names it answers to, and which pages.
+//! Access to the gateway: which host names it answers to, and which pages it serves.
 //!
-//! A page in a browser can send requests to loopback, too. Two checks keep foreign ones out. The **Host** must be loopback, the
-//! address that the connection came to, or a configured name: a page whose own name was made to lead here (DNS rebinding) is of
-//! its own origin to the browser, but it cannot send another Host. The **Origin** of a page matters where the gateway shows the
-//! server a credential: then only pages of the gateway itself and configured origins are served, and only they may read (CORS).
-//! Without a credential any page gets here what it could get from the server, and may read it.
+//! A page in a browser can send requests to loopback too. Two checks keep foreign pages out. The
+//! **Host** must be loopback, the local address of the connection, or a configured name: if a
+//! page's own name was made to resolve to this host (DNS rebinding), the browser treats the gateway
+//! as the page's origin, but still sends that name as Host. The **Origin** of a page matters if the
+//! gateway sends a credential to the server: then only pages of the gateway itself and of
+//! configured origins are served, and only they may read (CORS). Without a credential any page may
+//! read here what it could get from the server itself.
 //!
-//! Other users of the machine are not kept out: whoever can connect is served.
+//! Other users of the machine are not kept out: any process that can connect is served.
 //!
 //! No I/O here.
 
@@ -18,7 +20,7 @@ use url::Url;
 
 use super::answer::{Failure, text};
 
-/// Whom a gateway answers.
+/// The clients that a gateway answers.
 #[derive(Debug)]
 pub(super) struct Access {
     hosts: Vec<String>,
@@ -33,20 +35,20 @@ enum Pages {
     Own(Vec<String>),
 }
 
-/// What the answer says about pages of other origins.
+/// Which pages of other origins may read the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// Every page may read it.
+    /// All pages.
     Any,
-    /// Pages of this origin may.
+    /// Pages of this origin.
     Origin(HeaderValue),
-    /// None but the gateway's own.
+    /// Only the gateway's own.
     Own,
 }
 
 impl Access {
-    /// Answers to loopback, to `hosts`, and to pages of `origins`; without origins to all pages unless `has_credential`. Fails
-    /// where a host or an origin could never match.
+    /// Accepts loopback, `hosts`, and pages of `origins`; without origins, all pages unless
+    /// `has_credential`. Fails if a host or an origin could never match.
     pub(super) fn new(hosts: &[String], origins: &[String], has_credential: bool) -> Result<Self, String> {
         let hosts = hosts.iter().map(|text| parse_host(text)).collect::<Result<_, _>>()?;
         let origins = origins.iter().map(|text| parse_origin(text)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +56,7 @@ impl Access {
         Ok(Self { hosts, pages: if is_open { Pages::All } else { Pages::Own(origins) } })
     }
 
-    /// Whether a request that came to the address `local` is answered, and who may read the answer.
+    /// Whether to answer a request that came to the address `local`, and who may read the answer.
     pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<Reader, Failure> {
         let host = host(uri, headers)
             .ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "the request needs exactly one valid Host header"))?;
@@ -76,14 +78,14 @@ impl Access {
     fn is_own(&self, authority: &Authority, local: IpAddr) -> bool {
         let host = plain(authority.host());
         match host.parse::<IpAddr>() {
-            // An address cannot be made to lead elsewhere, as a name can.
+            // Unlike a name, an address cannot be made to resolve elsewhere.
             Ok(address) if address.is_loopback() || address == local => true,
             _ => host == "localhost" || host.ends_with(".localhost") || self.hosts.contains(&host),
         }
     }
 }
 
-/// The name of a host as it is compared with that of a request, whatever its port.
+/// The host name in the form that is compared with requests, without its port.
 pub fn parse_host(text: &str) -> Result<String, String> {
     let host = match text.parse::<Authority>() {
         _ if text.parse::<Ipv6Addr>().is_ok() => plain(text),
@@ -98,7 +100,7 @@ pub fn parse_host(text: &str) -> Result<String, String> {
     }
 }
 
-/// The origin of pages as browsers send it: without a path, and without the port that its scheme has anyway.
+/// The origin of pages as browsers send it: without path and default port.
 pub fn parse_origin(text: &str) -> Result<String, String> {
     if text == ALL {
         return Ok(ALL.to_owned());
@@ -113,13 +115,14 @@ pub fn parse_origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// A host without brackets and the dot at its end, in lower case; of the ways to write an address the shortest.
+/// A host in lower case, without brackets and final dot; addresses in their shortest form.
 fn plain(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
     host.parse::<IpAddr>().map_or(host, |address| address.to_canonical().to_string())
 }
 
-/// The host that a request is for; an absolute URI has the say (RFC 9112 section 3.2.2). `None` unless there is exactly one.
+/// The host of a request; an absolute URI takes precedence (RFC 9112, section 3.2.2). `None` unless
+/// there is exactly one.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
@@ -131,14 +134,14 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     has_right_port(&host).then_some(host)
 }
 
-/// Whether its port is one, if it has any: the number is not checked where a host is read.
+/// Whether its port, if any, is valid, which the parser does not check.
 fn has_right_port(authority: &Authority) -> bool {
     let place = authority.as_str().rsplit('@').next().unwrap_or_default();
     let port = place.strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')).unwrap_or_default();
     port.is_empty() || port.parse::<u16>().is_ok()
 }
 
-/// Whether an origin is that of the gateway's own pages; TLS may have been taken off in front of it.
+/// Whether an origin is that of the gateway's own pages, possibly behind a TLS proxy.
 fn is_of(origin: &HeaderValue, host: &Authority) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -149,15 +152,15 @@ fn is_among(origin: &HeaderValue, origins: &[String]) -> bool {
     origin.to_str().is_ok_and(|origin| origins.iter().any(|one| origin.eq_ignore_ascii_case(one)))
 }
 
-/// Whether a browser says that another page embeds what it asks for: `<video src>` and the like send no Origin. A link that
-/// was followed is no embedding; programs other than browsers say nothing.
+/// Whether a browser reports that another site's page embeds the object: `<video src>` and the like
+/// send no Origin. A followed link is not embedding; other programs report nothing.
 fn is_embedded(headers: &HeaderMap) -> bool {
     let of_another = matches!(text(headers, FETCH_SITE), Some("cross-site" | "same-site"));
     let is_visit = text(headers, FETCH_MODE) == Some("navigate") && text(headers, FETCH_DEST) == Some("document");
     of_another && !is_visit
 }
 
-/// For an origin: that of every page.
+/// Stands for all origins.
 const ALL: &str = "*";
 const FETCH_SITE: header::HeaderName = header::HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: header::HeaderName = header::HeaderName::from_static("sec-fetch-mode");

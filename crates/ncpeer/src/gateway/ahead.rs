@@ -1,5 +1,5 @@
-//! Decides what to fetch before the player asks. No I/O: the gateway tells it of playlists and requests and prefetches what it
-//! answers.
+//! Decides what to fetch before the player requests it. No I/O: the gateway reports playlists and
+//! requests, and prefetches what this returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -9,19 +9,19 @@ use ncs_proto::wire::message::stream_of;
 
 use crate::playlist::{Media, Upcoming, resolve};
 
-/// A file or a part of one, by path at the gateway.
+/// A file or a part of one, by its path at the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Wanted {
     pub(super) path: String,
     pub(super) range: Option<Range<u64>>,
 }
 
-/// The media playlists in use, the one read last at the back.
+/// The media playlists in use, the most recently read at the back.
 #[derive(Debug)]
 pub(super) struct Ahead {
     depth: usize,
     playlists: VecDeque<Known>,
-    /// What players will ask for next, and since when, the newest at the back.
+    /// The objects that players will request next, and since when, the newest at the back.
     next: VecDeque<(Wanted, Instant)>,
 }
 
@@ -32,25 +32,26 @@ struct Known {
     read_at: Instant,
     order: Vec<Wanted>,
     places: HashMap<Wanted, usize>,
-    /// What was asked for last, by its place.
+    /// The place of the last requested segment.
     last: Option<usize>,
-    /// What was answered already, so that nothing is fetched ahead twice; forgotten with the window.
+    /// Segments returned already, so that nothing is fetched twice; forgotten when they leave the
+    /// window.
     answered: HashSet<Wanted>,
     /// Whether it is the manifest of a recording, whose segments may be numbered.
     is_numbered: bool,
-    /// Names, without their numbers, of which there is no next one.
+    /// Names, without their numbers, that have no next segment.
     last_of: HashSet<String>,
 }
 
 impl Ahead {
-    /// Looks `depth` segments ahead of the player.
+    /// Prefetches up to `depth` segments.
     pub(super) fn new(depth: usize) -> Self {
         Self { depth, playlists: VecDeque::new(), next: VecDeque::new() }
     }
 
-    /// A media playlist passed. Answers where a player that has just opened it will start, and what
-    /// it has to have for that: of a recording one segment, because the player may choose another
-    /// rendition after it. For a playlist that was read before, what is new at the live edge.
+    /// Learns a media playlist. Returns the segments with which a new player will start, and their
+    /// initialisation; for a recording only one segment, because the player may choose another
+    /// rendition after it. For a playlist read before, returns what is new at the live edge.
     pub(super) fn learn(&mut self, path: &str, media: &Media, now: Instant) -> Vec<Wanted> {
         let all = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
         let order = all(&media.segments);
@@ -73,7 +74,8 @@ impl Ahead {
             last_of: HashSet::new(),
         };
         self.keep(known);
-        // A recording read again, by a second player or after a seek, starts wherever it likes; its requests will tell.
+        // A recording read again, by a second player or after a seek, may start anywhere; its
+        // requests will tell.
         if first_seen || !media.ended {
             answer.extend(
                 self.playlists.back_mut().into_iter().flat_map(|known| known.take(start, known.depth_at_once(self.depth))),
@@ -82,7 +84,7 @@ impl Ahead {
         answer
     }
 
-    /// A DASH manifest passed, whose segments are not listed here. Whether it is a new one.
+    /// Learns a DASH manifest, which does not list its segments. Returns whether it is new.
     pub(super) fn learn_manifest(&mut self, path: &str, is_live: bool, now: Instant) -> bool {
         let known = self.forget(path);
         let is_new = known.is_none();
@@ -103,15 +105,16 @@ impl Ahead {
         is_new
     }
 
-    /// The player asked for a file. Answers which it will ask for next, if a recording's manifest was read that may number its segments. One
-    /// segment ahead is enough: which rendition comes next only the player knows.
+    /// The next file after a requested one, if the manifest of a recording was read, whose segments
+    /// may be numbered. Only one segment, because the player may change the rendition.
     pub(super) fn next_number(&self, path: &str) -> Option<String> {
         let (stream, stem) = (stream_of(path), stem(path));
         let mut of_stream = self.playlists.iter().filter(|known| known.is_numbered && stream_of(&known.path) == stream);
         of_stream.any(|known| known.last_of.len() < LAST_OF_MAX && !known.last_of.contains(&stem)).then(|| incremented(path))?
     }
 
-    /// A file that [`Ahead::next_number`] has named is not there: the recording is at its end, or this is no number that counts.
+    /// A file that [`Ahead::next_number`] returned is missing: the recording is at its end, or the
+    /// number has another meaning.
     pub(super) fn missed(&mut self, path: &str) {
         let stream = stream_of(path);
         let of_stream = self.playlists.iter_mut().filter(|known| known.is_numbered && stream_of(&known.path) == stream);
@@ -120,14 +123,13 @@ impl Ahead {
         }
     }
 
-    /// What comes after a file, or a range of one, in a recording whose playlist was read.
+    /// The next file or range in a recording whose playlist was read.
     pub(super) fn next_listed(&self, asked: &Wanted) -> Option<Wanted> {
         let ended = self.playlists.iter().rev().filter(|known| known.ended);
         ended.filter_map(|known| known.order.get(known.places.get(asked)? + 1)).next().cloned()
     }
 
-    /// A player has all of a file, and will ask for this one next. Of each rendition the newest
-    /// counts.
+    /// Notes the object that a player will request next. Of each rendition the newest counts.
     pub(super) fn note_next(&mut self, next: Wanted, now: Instant) {
         let of = unnumbered(&next.path);
         self.next.retain(|(other, _)| unnumbered(&other.path) != of);
@@ -137,12 +139,11 @@ impl Ahead {
         }
     }
 
-    /// What players will ask for next, each answered once, without what is known to be missing: of
-    /// a playlist as many segments as are fetched ahead, of a manifest one. Nothing where nothing
-    /// is fetched ahead.
+    /// The objects that players will request next, each once, without those known to be missing: up
+    /// to `depth` segments of a playlist, one of a manifest. Nothing if prefetching is off.
     pub(super) fn take_next(&mut self, now: Instant) -> Vec<Wanted> {
         let (depth, next) = (self.depth, std::mem::take(&mut self.next).into_iter());
-        // Who has not gone on for longer plays another rendition now.
+        // A player that has not gone on for longer plays another rendition now.
         let new = next.filter(|(_, since)| depth > 0 && now.saturating_duration_since(*since) < NEXT_FOR);
         let mut taken = Vec::new();
         for (next, _) in new {
@@ -157,8 +158,8 @@ impl Ahead {
         taken
     }
 
-    /// The player asked for `path`, or for a range of it. Answers what to fetch at once: of a
-    /// recording what comes next, and more of it when the player rests ([`Ahead::take_next`]).
+    /// Handles a request. Returns what to fetch at once: of a recording the next segment; more
+    /// follow when the player pauses ([`Ahead::take_next`]).
     pub(super) fn after(&mut self, asked: &Wanted) -> Vec<Wanted> {
         let depth = self.depth;
         let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.places.get(asked).copied()?, known)));
@@ -174,15 +175,15 @@ impl Ahead {
         self.live(now).any(|known| stream_of(&known.path) == stream)
     }
 
-    /// A new segment of a stream was announced. Whether a player will ask for it: a live playlist that was read lately names its
-    /// segments alike but for their numbers, so that other renditions are not fetched.
+    /// Whether a player will request an announced segment: the names in a recently read live
+    /// playlist must match except for their numbers, so that other renditions are not fetched.
     pub(super) fn announced(&mut self, announced: &Wanted, now: Instant) -> bool {
         let alike = |known: &&mut Known| known.order.last().is_some_and(|last| stem(&last.path) == stem(&announced.path));
         let live = self.playlists.iter_mut().filter(|known| known.is_live(now));
         live.rev().find(alike).is_some_and(|known| known.answered.insert(announced.clone()))
     }
 
-    /// Where a player goes on that changes to this recording from another rendition of it, which lists as many segments.
+    /// The position of a player in another rendition of this recording, with as many segments.
     fn next_of_sibling(&self, path: &str, segments: usize) -> usize {
         let alike = |known: &&Known| known.ended && known.order.len() == segments && stream_of(&known.path) == stream_of(path);
         self.playlists.iter().rev().filter(alike).find_map(|known| known.last).map_or(0, |last| last + 1)
@@ -210,8 +211,8 @@ impl Known {
         !self.ended && now.saturating_duration_since(self.read_at) < PLAYING_FOR
     }
 
-    /// How many segments are fetched ahead though the player may be about to ask for another
-    /// rendition: of a recording one.
+    /// How many segments to prefetch although the player may choose another rendition: one of a
+    /// recording.
     fn depth_at_once(&self, depth: usize) -> usize {
         if self.ended { depth.min(1) } else { depth }
     }
@@ -224,13 +225,12 @@ impl Known {
     }
 }
 
-/// What at the gateway an entry of the playlist at `base` leads to; `None` where it leads elsewhere.
+/// The object of a playlist's entry, relative to `base`; `None` if it leads elsewhere.
 fn wanted(base: &str, upcoming: &Upcoming) -> Option<Wanted> {
     Some(Wanted { path: resolve(base, &upcoming.uri)?, range: upcoming.range.clone() })
 }
 
-/// Where the number of a path's file name is: the last one in it, without what is behind the last
-/// dot.
+/// The position of the number in a path's file name: the last one before the last dot.
 fn number(path: &str) -> Option<Range<usize>> {
     let name = path.rfind('/')? + 1;
     let end = path[name..].rfind('.').map_or(path.len(), |dot| name + dot);
@@ -239,7 +239,7 @@ fn number(path: &str) -> Option<Range<usize>> {
     (start >= name && !path.contains('?')).then_some(start..end)
 }
 
-/// The path whose file name has the next number. Leading zeros stay.
+/// The path with the next number. Leading zeros are kept.
 fn incremented(path: &str) -> Option<String> {
     let at = number(path)?;
     let (next, width) = (path[at.clone()].parse::<u64>().ok()?.checked_add(1)?, at.len());
@@ -251,21 +251,21 @@ fn unnumbered(path: &str) -> (&str, &str) {
     number(path).map_or((path, ""), |at| (&path[..at.start], &path[at.end..]))
 }
 
-/// A path without its numbers: what the segments of a rendition have in common.
+/// A path without digits, which a rendition's segments have in common.
 fn stem(path: &str) -> String {
     path.chars().filter(|character| !character.is_ascii_digit()).collect()
 }
 
-/// How long after its last read a live playlist counts as played.
+/// How long after its last read a live playlist counts as being played.
 const PLAYING_FOR: Duration = Duration::from_secs(30);
 
-/// Renditions whose next segments are remembered: sound, pictures and text of a few players.
+/// Renditions whose next segments are remembered: audio, video and text of a few players.
 const NEXT_MAX: usize = 8;
-/// A player asks for the next segment before this one has been played, and segments last a few
+/// A player requests the next segment before this one has been played, and segments last a few
 /// seconds.
 const NEXT_FOR: Duration = Duration::from_secs(5);
 
-/// So many names without a next one, and a recording counts in another way.
+/// With this many names without a next segment, the recording is numbered differently.
 const LAST_OF_MAX: usize = 32;
 
 /// Playlists remembered: a player switches between the renditions of a few streams.
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s0.m4s?t=1"]);
         assert_eq!(ahead.after(&segment(0)), [segment(1)]);
         assert_eq!(ahead.next_listed(&segment(0)), Some(segment(1)));
-        // Its buffer is full.
+        // The player's buffer is full.
         ahead.note_next(segment(1), Instant::now());
         assert_eq!(ahead.take_next(Instant::now()), [segment(2)], "the first is on its way");
         assert_eq!(ahead.after(&segment(6)), [segment(7)]);

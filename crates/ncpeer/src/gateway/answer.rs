@@ -1,4 +1,4 @@
-//! The gateway's answers as HTTP: heads, refusals, short bodies.
+//! The gateway's HTTP responses: heads, refusals, short bodies.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ncs_proto::object::{Refusal, RefusalCode};
 use super::access::Reader;
 use crate::http::{ByteRange, media_type};
 
-/// What the head of an answer tells of an object.
+/// The properties of an object for the head of its response.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served<'a> {
     pub(super) path: &'a str,
@@ -33,7 +33,7 @@ impl Served<'_> {
     }
 }
 
-/// The head of a part of `length` bytes.
+/// The head of a response with part of an object of `length` bytes.
 pub(super) fn partial(response: response::Builder, range: &Range<u64>, length: u64) -> response::Builder {
     response
         .status(StatusCode::PARTIAL_CONTENT)
@@ -41,7 +41,7 @@ pub(super) fn partial(response: response::Builder, range: &Range<u64>, length: u
         .header(header::CONTENT_LENGTH, range.end.saturating_sub(range.start))
 }
 
-/// An answer that is not the object.
+/// A response without the object.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) status: StatusCode,
@@ -55,7 +55,7 @@ impl Failure {
         Self { status, retry_after: None, content_range: None, reason: reason.into() }
     }
 
-    /// Later it may work.
+    /// A failure that may pass.
     pub(super) fn busy(reason: impl Into<String>) -> Self {
         Self { retry_after: Some(RETRY_AFTER), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, reason) }
     }
@@ -87,7 +87,7 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal.code {
             RefusalCode::Unknown => StatusCode::NOT_FOUND,
-            // Not 401: no credentials of the player's would help.
+            // Not 401: credentials of the player would not help.
             RefusalCode::Forbidden => StatusCode::FORBIDDEN,
             RefusalCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
             RefusalCode::Overload | RefusalCode::GoingAway => StatusCode::SERVICE_UNAVAILABLE,
@@ -113,7 +113,7 @@ impl From<crate::Error> for Failure {
     }
 }
 
-/// A short answer in memory, or the part of it asked for.
+/// A short object in memory, or the requested part of it.
 pub(super) fn slice(response: response::Builder, headers: &HeaderMap, tag: &str, bytes: Bytes) -> Response {
     if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, tag)) {
         return finish(response.status(StatusCode::NOT_MODIFIED), Body::empty());
@@ -139,12 +139,13 @@ pub(super) fn preflight(reader: &Reader) -> Response {
         .header(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS)
         .header(header::ACCESS_CONTROL_ALLOW_HEADERS, "*")
         .header(header::ACCESS_CONTROL_MAX_AGE, "86400")
-        // Browsers ask before a page from the network may reach loopback.
+        // Browsers ask before a page from the network may access loopback.
         .header("access-control-allow-private-network", "true");
     finish(response, Body::empty())
 }
 
-/// Says in an answer which pages may read it (CORS), and that others may not embed it where they may not read it.
+/// Sets which pages may read the response (CORS), and that other pages may not embed it unless they
+/// may read it.
 pub(super) fn allow(reader: &Reader, headers: &mut HeaderMap) {
     let origin = match reader {
         Reader::Any => HeaderValue::from_static("*"),
@@ -167,7 +168,7 @@ pub(super) fn index() -> Response {
     finish(response, Body::from(include_str!("index.html")))
 }
 
-/// A header value from the network that HTTP does not allow makes a 502, not a panic.
+/// An invalid header value from the network causes a 502, not a panic.
 pub(super) fn finish(response: response::Builder, body: Body) -> Response {
     response.body(body).unwrap_or_else(|_| {
         let mut response = Response::new(Body::empty());
@@ -184,13 +185,13 @@ pub(super) fn tag(version: u64) -> String {
     format!("\"{version:016x}\"")
 }
 
-/// Whether an If-None-Match names the tag; weak comparison (RFC 9110 section 13.1.2).
+/// Whether an If-None-Match contains the tag, by weak comparison (RFC 9110, section 13.1.2).
 pub(super) fn names(known: &str, tag: &str) -> bool {
     known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
 }
 
 const METHODS: &str = "GET, HEAD, OPTIONS";
-/// When a player may try again after the gateway had too much to do.
+/// When a player may retry after overload.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const EXPOSED: HeaderValue = HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After");
 const SAME_ORIGIN: HeaderValue = HeaderValue::from_static("same-origin");

@@ -1,27 +1,28 @@
 //! Finds the path at the gateway for an absolute URI of a playlist.
 //!
-//! A playlist may name its files by URIs of the origin, `http://origin/vod/bunny/1.ts` or `/vod/bunny/1.ts`. The player is to ask
-//! the gateway for them, but only the server knows which URL its stream stands for. What is certain is that the path below the
-//! stream is an end of the URI's path, so the gateway asks the server for the possible ones, the longest first, and keeps the one
-//! that exists: once for a stream and host, not for each URI. A URI for which none exists stays as it is.
+//! A playlist may name its files by URIs of the origin, `http://origin/vod/bunny/1.ts` or
+//! `/vod/bunny/1.ts`. The player should request them from the gateway, but only the server knows
+//! its stream's URL. The path below the stream must be a suffix of the URI's path. So the gateway
+//! asks the server for the possible suffixes, longest first, and keeps the one that exists: once
+//! per stream and host, not per URI. A URI without any stays as it is.
 //!
-//! No I/O here: [`Origins::map`] answers from what is known, [`candidates`] lists what to ask for, [`Origins::learn`] takes the
-//! outcome.
+//! No I/O here: [`Origins::map`] answers from memory, [`candidates`] lists the paths to ask for,
+//! [`Origins::learn`] takes the result.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// An absolute URI, taken apart.
+/// The parts of an absolute URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Absolute<'a> {
-    /// Host and port, empty where the URI has none of its own.
+    /// Host and port; empty if the URI has none.
     authority: &'a str,
     /// The rest from the first slash on, with the query.
     path: &'a str,
 }
 
 impl<'a> Absolute<'a> {
-    /// `None` for a relative reference, and for schemes that no player asks a web server for.
+    /// `None` for a relative reference, and for schemes other than HTTP.
     pub(super) fn parse(uri: &'a str) -> Option<Self> {
         let scheme = ["http://", "https://", "//"]
             .into_iter()
@@ -37,7 +38,7 @@ impl<'a> Absolute<'a> {
     }
 }
 
-/// The paths that the URI may have below `/stream/`, the likeliest first.
+/// Possible paths of the URI below `/stream/`, the likeliest first.
 pub(super) fn candidates(stream: &str, absolute: Absolute<'_>) -> Vec<String> {
     let path = absolute.path.split(['?', '#']).next().unwrap_or_default();
     let query = absolute.path.get(path.len()..).unwrap_or_default();
@@ -53,7 +54,7 @@ pub(super) fn candidates(stream: &str, absolute: Absolute<'_>) -> Vec<String> {
     candidates
 }
 
-/// What is known of where streams lie at their origins.
+/// Known locations of streams at their origins.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     known: HashMap<(String, String), Known>,
@@ -61,25 +62,25 @@ pub(super) struct Origins {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Starts of paths at the origin that stand for `/stream/`.
+    /// Path prefixes at the origin that stand for `/stream/`.
     bases: Vec<String>,
-    /// Not to be asked again before.
+    /// Do not ask again before this.
     unknown_until: Option<Instant>,
 }
 
-/// What [`Origins::map`] can say.
+/// The result of [`Origins::map`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mapping {
     /// The path at the gateway.
     Path(String),
-    /// Ask for the candidates, then tell.
+    /// Ask for the candidates, then call [`Origins::learn`].
     Ask,
-    /// Nothing of the stream, as far as was found lately.
+    /// Not part of the stream, by a recent result.
     Elsewhere,
 }
 
 impl Origins {
-    /// Where the URI leads.
+    /// Maps a URI.
     pub(super) fn map(&self, stream: &str, absolute: Absolute<'_>, now: Instant) -> Mapping {
         let Some(known) = self.known.get(&key(stream, absolute)) else { return Mapping::Ask };
         let below = known.bases.iter().find_map(|base| absolute.path.strip_prefix(base.as_str()));
@@ -90,7 +91,7 @@ impl Origins {
         }
     }
 
-    /// One of the candidates exists, or none does.
+    /// Records the candidate that exists, or that none does.
     pub(super) fn learn(&mut self, stream: &str, absolute: Absolute<'_>, found: Option<&str>, now: Instant) {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
@@ -108,13 +109,13 @@ fn key(stream: &str, absolute: Absolute<'_>) -> (String, String) {
     (stream.to_owned(), absolute.authority.to_ascii_lowercase())
 }
 
-/// Folders deep that a stream may lie at its origin.
+/// The maximum depth of a stream's folder at its origin.
 const CANDIDATES_MAX: usize = 8;
 /// Streams and hosts remembered.
 const KNOWN_MAX: usize = 64;
-/// Places at one host that one stream may have.
+/// Locations of one stream at one host.
 const BASES_MAX: usize = 8;
-/// How long a host where nothing was found is left alone.
+/// How long a host without a match is not asked about.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,18 +1,20 @@
-//! The pace at which an answer's bytes are handed to a player.
+//! The pace at which an answer's bytes are sent to a player.
 //!
-//! A player that adapts takes the time that a segment needs for the measure of the path. What comes while it asks has the path's pace by
-//! itself. What the gateway had fetched ahead, which is there until a piece has to be waited for, is handed on as fast as the path would
-//! bring it, so that the player does not take memory for the network and choose more than the path carries. No I/O: the gateway says how
-//! long a piece was waited for and how fast the path is.
+//! An adaptive player measures the path by the time that a segment takes. Bytes that arrive during
+//! the request have the path's pace by themselves. Prefetched bytes, which last until a piece has
+//! to be waited for, are sent as fast as the path would deliver them, so that the player does not
+//! mistake memory for the network and choose too high a rate. No I/O: the gateway passes in how
+//! long it waited for a piece, and the rate of the path.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-/// When the pieces of one answer are handed on.
+/// The schedule of one answer's pieces.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    /// When the path would have brought what was handed on so far; `None` once a piece has come from the path.
+    /// When the path would have delivered the bytes sent so far; `None` once a piece came from the
+    /// path.
     due: Option<Instant>,
 }
 
@@ -22,8 +24,8 @@ impl Pacing {
         Self { due: Some(now) }
     }
 
-    /// These bytes are there, after they were waited for so long, on a path of `rate` bytes a second; 0 if that is not known. What to hand on of
-    /// them, and when; `None` for at once.
+    /// The next piece of the bytes in `there`, and when to send it; `None` for at once. The caller
+    /// waited for `waited`; `rate` is that of the path in bytes per second, 0 if unknown.
     pub(super) fn next(&mut self, now: Instant, waited: Duration, there: &mut Bytes, rate: f64) -> (Bytes, Option<Instant>) {
         if waited >= COMING {
             self.due = None;
@@ -33,20 +35,21 @@ impl Pacing {
         let most = ((rate * CUT.as_secs_f64()) as usize).max(CUT_MIN);
         let piece = there.split_to(most.min(there.len()));
         let takes = Duration::from_secs_f64((piece.len() as f64 / rate).min(TAKES_MAX));
-        // Who reads more slowly than the path brings does not save up for later.
+        // A slow reader does not accumulate credit for later.
         let due = due.max(now.checked_sub(GRAIN).unwrap_or(now)) + takes;
         self.due = Some(due);
         (piece, (due > now + GRAIN).then_some(due))
     }
 }
 
-/// What was waited for this long comes from the path, and all behind it; less may be the time of a task.
+/// Bytes with a longer wait come from the path, and so do all later ones; a shorter wait may be
+/// scheduling.
 const COMING: Duration = Duration::from_millis(10);
-/// Below this a timer is not worth setting.
+/// Shorter pauses are not worth a timer.
 const GRAIN: Duration = Duration::from_millis(2);
-/// The longest that a piece is held, in seconds: a path that has nearly stopped says nothing.
+/// The maximum pause of a piece in seconds, since the rate of a nearly stalled path means nothing.
 const TAKES_MAX: f64 = 2.0;
-/// How long a piece takes at most, where it is longer than [`CUT_MIN`] bytes.
+/// The maximum duration of a piece longer than [`CUT_MIN`] bytes.
 const CUT: Duration = Duration::from_millis(50);
 const CUT_MIN: usize = 4096;
 
@@ -80,7 +83,7 @@ mod tests {
         let begin = Instant::now();
         let mut pacing = Pacing::new(begin);
         for number in 1..50 {
-            // The path is twice as fast as it was thought to be.
+            // The path is twice as fast as estimated.
             let now = begin + Duration::from_millis(100) * number;
             let handed = pacing.next(now, Duration::from_millis(100), &mut bytes(10_000), 50_000.0);
             assert_eq!(handed, (bytes(10_000), None));

@@ -1,4 +1,5 @@
-//! Has segments fetched: by those who answer for a path, and by the recoder for what was evicted since, had no room, or failed.
+//! Starts fetches of segments: when a path is answered, and for the recoder when a segment was
+//! evicted, had no room, or failed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use ncs_serve::session::Ledgers;
 use super::holdings::{Begun, Fetching, Holdings};
 use crate::Client;
 
-/// Fetches into the holdings. Clones do the same.
+/// Fetches into the holdings. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Fetcher {
     client: Client,
@@ -23,13 +24,13 @@ impl Fetcher {
         Self { client, holdings, supervisor }
     }
 
-    /// Has a segment fetched that is not yet, for whoever leases it. After a failure, or where there was no room for it, it is begun again
-    /// when it is asked for again.
+    /// Fetches a leased segment, unless that is in progress or done. After a failure, or a lack of
+    /// room, it starts again with the next request.
     pub(super) fn start(&self, segment: SegmentKey) {
         self.run(segment, self.holdings.start(segment, Instant::now()));
     }
 
-    /// The same before anybody leases it.
+    /// The same for a segment that is not leased yet.
     pub(super) fn start_ahead(&self, segment: SegmentKey, asker: &Ledgers) {
         self.run(segment, self.holdings.start_ahead(segment, Instant::now(), asker));
     }

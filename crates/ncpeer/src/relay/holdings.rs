@@ -1,13 +1,14 @@
-//! What a relay has of which segment.
+//! The segments that a relay holds, complete or in part.
 //!
-//! A segment is *named* when somebody has said what it is, *coming* from when somebody wants it on, and *whole* once its bytes are verified.
-//! Only what is coming or whole takes memory, and is charged from the beginning with the segment's length, with its hashes where they are signed, and over
-//! the prime field with the vectors of all rows until it is whole. Blocks that come are put
-//! aside by the task that carries them; they are eliminated when somebody wants a combination.
+//! A segment is *named* once a source has described it, *coming* from the first request for its
+//! fetch, and *whole* once its bytes are verified. Only coming and whole segments take memory. They
+//! are charged from the beginning with the segment's length, with its hashes where these are
+//! signed, and over the prime field, until whole, with the vectors of all rows. The task that
+//! receives blocks only queues them; they are eliminated when a combination is requested.
 //!
-//! A fetch may begin before anybody leases its segment: it runs *ahead*. Its bytes count for the
-//! session that asked, and for its address and token. All such fetches together have a part of the
-//! budget, and give way to whoever leases a segment.
+//! A fetch may begin before its segment is leased: it runs *ahead*. Its bytes are charged to the
+//! session that asked, and to its address and token. All such fetches together are limited to a
+//! part of the budget, and give way to leased segments.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,20 +34,20 @@ use super::rows::{Heap, News, Rows};
 use crate::Listener;
 use crate::proto::{Cut, SourceId};
 
-/// Segments that may be named without taking memory; of more, those go that nobody is told of any more.
+/// Named segments that take no memory are kept up to this number; beyond it, those without a lease
+/// are dropped.
 const NAMED_MAX: usize = 4096;
-/// After a failure a segment is fetched again when so much time has passed and somebody wants it.
+/// The pause between a failed fetch and the next.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The part of the budget that is not for what is in use.
+/// The part of the budget kept free of segments in use (one in this many).
 const KEPT_PART: u64 = 4;
-/// Fetches ahead have one in so many bytes of the budget, and are at most so many.
+/// The part of the budget for fetches ahead (one in this many), and their maximum number.
 const AHEAD_PART: u64 = 2;
 const AHEAD_MAX: usize = 256;
-/// A fetch ahead that brought rows within this time gives way after whole segments that nobody
-/// uses.
+/// A fetch ahead that received rows within this time gives way only after unused whole segments.
 const ROWS_RECENT: Duration = Duration::from_secs(1);
 
-/// What a relay has. Shared by those who answer, fetch and recode.
+/// What a relay holds. Shared by the tasks that answer, fetch and recode.
 #[derive(Debug)]
 pub(super) struct Holdings {
     state: Mutex<State>,
@@ -60,16 +61,16 @@ struct State {
     used: u64,
     segments: HashMap<SegmentKey, Segment>,
     keys: HashMap<Cut, SegmentKey>,
-    /// As each was named last.
+    /// The latest segment of each name.
     named: BTreeMap<(SegmentId, Coding), SegmentKey>,
     next: u64,
     clock: u64,
-    /// Of these more can be made than before.
+    /// Segments of which more blocks can be made than before.
     changed: HashSet<SegmentKey>,
-    /// What servers have not been told of what is held.
+    /// Changes that servers have not been told of.
     untold: HashMap<(SegmentId, Coding), HoldingState>,
     tells: bool,
-    /// What there was no room for when it was last wanted.
+    /// The size last refused for lack of room.
     refused: Option<u64>,
 }
 
@@ -78,13 +79,13 @@ struct Segment {
     meta: Arc<Meta>,
     cut: Cut,
     lease: Released,
-    /// Bytes of the budget that are its own.
+    /// Bytes of the budget charged to it.
     charged: u64,
     used_at: u64,
-    /// Whether servers are told that there is some of it.
+    /// Whether servers were told that part of it is held.
     is_told: bool,
     body: Body,
-    /// Those of its blocks that the stream's key has signed.
+    /// Hashes of its blocks that the stream's key has signed.
     hashes: Option<BlockHashes>,
 }
 
@@ -95,23 +96,23 @@ enum Body {
     Whole(Vec<Whole>),
 }
 
-/// All of a generation.
+/// A complete generation.
 #[derive(Debug, Clone)]
 pub(super) enum Whole {
-    /// What combines its bytes.
+    /// The encoder over its bytes.
     Encoder(Arc<Encoder>),
-    /// Its bytes, without padding: words of the prime field.
+    /// Its bytes without padding: words of the prime field.
     Words(Bytes),
 }
 
-/// Whether somebody fetches.
+/// The state of a fetch.
 #[derive(Debug)]
 enum Fetch {
     UnderWay {
         number: u64,
-        /// When rows came last, or the fetch began.
+        /// When rows arrived last, or the fetch began.
         brought_at: Instant,
-        /// Where it is counted, if it began ahead.
+        /// The accounts that it is charged to, if it began ahead.
         shares: Vec<Share>,
         /// Dropped when the segment gives way.
         _until: oneshot::Sender<()>,
@@ -119,50 +120,51 @@ enum Fetch {
     FailedAt(Instant),
 }
 
-/// A fetch that is to begin.
+/// A fetch to be started.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// What to fetch.
+    /// The segment.
     pub(super) meta: Arc<Meta>,
-    /// Tells this fetch of the segment from others.
+    /// Identifies this fetch among those of the segment.
     pub(super) number: u64,
-    /// Ends when nothing is to come of it any more.
+    /// Ends when the fetch is no longer needed.
     pub(super) until: oneshot::Receiver<()>,
 }
 
-/// A generation that is coming.
+/// An incomplete generation.
 #[derive(Debug)]
 struct Part {
     rows: Arc<Mutex<Rows>>,
-    /// What has come and nobody has shown to the rows.
+    /// Received rows that have not been absorbed.
     pending: Vec<News>,
-    /// Rows of each heap that somebody is showing to them.
+    /// Rows of each heap that are being absorbed.
     given: BTreeMap<Heap, u32>,
-    /// Their ranks, as last told.
+    /// The ranks of the heaps, as last reported.
     ranks: BTreeMap<Heap, u32>,
     /// Blocks of the generation.
     n: u32,
-    /// Whether rows were tested; those that are not are of no use then.
+    /// Whether rows were tested; untested ones are useless then.
     is_checked: bool,
-    /// Whether some that had come were wrong.
+    /// Whether some received rows were wrong.
     is_tainted: bool,
 }
 
-/// What blocks of a generation can be made of.
+/// The material for blocks of a generation.
 #[derive(Debug)]
 pub(super) enum Supply {
-    /// Rows: so many of each heap, among them those that are still to be absorbed.
+    /// Rows: their number in each heap, including the pending ones that the caller has to absorb.
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, held: BTreeMap<Heap, u32>, is_tainted: bool },
-    /// All of it.
+    /// The complete generation.
     Whole(Whole),
     /// Nothing yet.
     None,
-    /// The segment is not held any more.
+    /// The segment is no longer held.
     Gone,
 }
 
 impl Holdings {
-    /// Nothing yet, and at most `budget` bytes. `tells`: whether somebody takes what has changed ([`Holdings::take_untold`]).
+    /// Empty holdings of at most `budget` bytes. `tells`: whether changes are reported
+    /// ([`Holdings::take_untold`]).
     pub(super) fn new(budget: u64, tells: bool, metrics: Metrics) -> Self {
         let state = State {
             budget,
@@ -180,7 +182,7 @@ impl Holdings {
         Self { state: Mutex::new(state), changed: Notify::new(), metrics }
     }
 
-    /// The segment that a source has named, for a session to keep.
+    /// The segment that a source has described, with a lease for a session.
     pub(super) fn name(&self, meta: &Arc<Meta>, shape: Shape) -> Held {
         let mut state = self.state();
         let cut = Cut::of(meta, shape);
@@ -212,8 +214,8 @@ impl Holdings {
         state.held(key).expect("it was found or put there")
     }
 
-    /// A segment that is known here, with this coding if one is meant: the one that the peer was told of, if it is still there, and else the one
-    /// that was named or used last.
+    /// A known segment, with this coding if given: the one that the peer was told of, if it is
+    /// still there, else the one named or used last.
     pub(super) fn find(&self, id: &SegmentId, coding: Option<Coding>, told: Option<SegmentKey>) -> Option<Held> {
         let mut state = self.state();
         let is_meant = |lease: &Released| lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding);
@@ -226,14 +228,13 @@ impl Holdings {
         state.held(key)
     }
 
-    /// Somebody wants blocks of a segment. What is to be fetched for that: nothing while it comes or has come, right after a failure, or as
-    /// long as there is no room for it.
+    /// Begins a fetch because blocks of a segment are requested. `None` while it is coming or
+    /// whole, right after a failure, or while there is no room.
     pub(super) fn start(&self, key: SegmentKey, now: Instant) -> Option<Begun> {
         self.begin(key, now, None)
     }
 
-    /// The same before anybody leases the segment: nothing also where too much is kept for those
-    /// who ask.
+    /// The same before the segment is leased: also `None` if the asker's accounts are full.
     pub(super) fn start_ahead(&self, key: SegmentKey, now: Instant, asker: &Ledgers) -> Option<Begun> {
         self.begin(key, now, Some(asker))
     }
@@ -258,7 +259,7 @@ impl Holdings {
         if !state.make_room(more, now, asker.is_some()) {
             return None;
         }
-        // What takes no memory yet has made no room, and what has failed needs no more.
+        // Making room does not remove named segments, and a failed fetch needs no more room.
         let State { segments, used, clock, .. } = &mut *state;
         let segment = segments.get_mut(&key)?;
         *used += more;
@@ -279,11 +280,13 @@ impl Holdings {
         Some(Begun { meta, number, until })
     }
 
-    /// All bytes have come and are right. Costs a copy, and hashes of all blocks where they are not there: not for a task that others wait for.
+    /// Completes a segment with its verified bytes. Costs a copy, and hashes of all blocks if they
+    /// are missing: not for an async task.
     pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
         let known = |segment: &Segment| (segment.lease.shape, segment.signed_blocks().filter(|_| segment.hashes.is_none()));
         let Some((shape, signed)) = self.state().segments.get(&key).map(known) else { return };
-        // Homomorphic ones have come before the first block could be tested, unless the source had it cut in another way meanwhile.
+        // Homomorphic hashes arrived before the first block could be tested, unless the source
+        // changed the segment's shape meanwhile.
         if let Some(signed) = signed {
             let hashes = hashes_of(bytes, &shape);
             if hashes.digest() == signed {
@@ -303,7 +306,7 @@ impl Holdings {
         };
         let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else { return };
         let mut state = self.state();
-        // What has given way meanwhile takes no memory any more.
+        // A segment that gave way meanwhile takes no memory any more.
         if let Some(segment) = state.segments.get_mut(&key).filter(|segment| matches!(segment.body, Body::Coming { .. })) {
             segment.body = Body::Whole(encoders);
             segment.lease.loan().note_come(Instant::now());
@@ -318,7 +321,7 @@ impl Holdings {
         }
     }
 
-    /// Keeps the hashes of a segment's blocks, which are those that it was named with.
+    /// Keeps the hashes of a segment's blocks, which match its signed digest.
     pub(super) fn keep_hashes(&self, key: SegmentKey, hashes: BlockHashes) {
         let mut state = self.state();
         if let Some(segment) = state.segments.get_mut(&key)
@@ -329,19 +332,19 @@ impl Holdings {
         }
     }
 
-    /// The hashes of a segment's blocks, if they are known.
+    /// The hashes of a segment's blocks, if known.
     pub(super) fn hashes(&self, key: SegmentKey) -> Option<Bytes> {
         self.state().segments.get(&key)?.hashes.as_ref().map(|hashes| hashes.as_bytes().clone())
     }
 
-    /// Whether blocks of a segment are tested by hashes that are not there yet, but may come.
+    /// Whether blocks of a segment are tested by hashes that have not arrived yet.
     pub(super) fn awaits_hashes(&self, key: SegmentKey) -> bool {
         let state = self.state();
         let segment = state.segments.get(&key).filter(|segment| segment.hashes.is_none());
         segment.is_some_and(|segment| segment.lease.shape.codec().is_proving() && !matches!(segment.body, Body::Whole(_)))
     }
 
-    /// This fetch of it has failed. What has come of it stays of use.
+    /// Notes the failure of this fetch. Rows received so far stay useful.
     fn fail(&self, key: SegmentKey, failed: u64, now: Instant) {
         if let Some(Segment { body: Body::Coming { fetch, .. }, .. }) = self.state().segments.get_mut(&key)
             && let Fetch::UnderWay { number, .. } = fetch
@@ -352,7 +355,8 @@ impl Holdings {
         }
     }
 
-    /// What blocks of this generation can be made of. Pending blocks are given away: they are to be absorbed.
+    /// The material for blocks of this generation. Pending rows are handed to the caller, which has
+    /// to absorb them.
     pub(super) fn supply(&self, key: GenerationKey) -> Supply {
         let mut state = self.state();
         state.clock += 1;
@@ -380,7 +384,7 @@ impl Holdings {
         }
     }
 
-    /// So many rows of each heap that were pending are absorbed, after which the heaps had these ranks.
+    /// Notes how many pending rows of each heap were absorbed, and the ranks after that.
     pub(super) fn absorbed(&self, key: GenerationKey, counts: &BTreeMap<Heap, u32>, ranks: &BTreeMap<Heap, u32>) {
         if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = self.state().segments.get_mut(&key.segment)
             && let Some(part) = parts.get_mut(key.index as usize)
@@ -395,7 +399,7 @@ impl Holdings {
         }
     }
 
-    /// What ends the fetch of a segment that is incomplete.
+    /// A handle that ends the fetch of an incomplete segment.
     pub(super) fn fetching(self: &Arc<Self>, key: SegmentKey) -> Option<Fetching> {
         let state = self.state();
         let Body::Coming { fetch, .. } = &state.segments.get(&key)?.body else { return None };
@@ -412,17 +416,18 @@ impl Holdings {
         self.state().segments.get(&key).is_some_and(|segment| matches!(segment.body, Body::Coming { .. }))
     }
 
-    /// How a segment is cut, while it is known.
+    /// The shape of a known segment.
     pub(super) fn shape(&self, key: SegmentKey) -> Option<Shape> {
         self.state().segments.get(&key).map(|segment| segment.lease.shape)
     }
 
-    /// Bytes of a segment that there was no room for because every held one is in use, as long as that is so.
+    /// The size of a segment refused because all held ones are in use, while that is still so.
     pub(super) fn refused(&self, now: Instant) -> Option<u64> {
         self.state().refused(now)
     }
 
-    /// Waits until more can be made of some segments than before, and says of which.
+    /// Waits until more blocks of some segments can be made than before, and returns those
+    /// segments.
     pub(super) async fn changes(&self) -> HashSet<SegmentKey> {
         loop {
             self.changed.notified().await;
@@ -433,13 +438,13 @@ impl Holdings {
         }
     }
 
-    /// What has changed of what is held since the last call.
+    /// Changes of the segments held since the last call.
     pub(super) fn take_untold(&self) -> Vec<Holding> {
         let untold = std::mem::take(&mut self.state().untold);
         untold.into_iter().map(|((segment, coding), state)| Holding { segment, meant: Meant::Coded(coding), state }).collect()
     }
 
-    /// Something has come of a generation that is coming.
+    /// Adds to an incomplete generation.
     fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut Part)) {
         let mut state = self.state();
         let Some(key) = state.keys.get(cut).copied() else { return };
@@ -467,8 +472,8 @@ impl Holdings {
     }
 }
 
-/// A fetch under way. It has failed if this is dropped before all bytes have come, for whatever
-/// reason.
+/// A fetch in progress. Dropping it before all bytes have arrived, for any reason, makes it a
+/// failure.
 #[derive(Debug)]
 pub(super) struct Fetching {
     pub(super) holdings: Arc<Holdings>,
@@ -477,7 +482,7 @@ pub(super) struct Fetching {
 }
 
 impl Fetching {
-    /// All bytes have come and are right. Not for a task that others wait for.
+    /// Completes the segment with its verified bytes. Not for an async task.
     pub(super) fn complete(self, bytes: &Bytes) {
         self.holdings.complete(self.key, bytes);
     }
@@ -489,7 +494,7 @@ impl Drop for Fetching {
     }
 }
 
-/// Puts what a client fetches into the holdings: what somebody here wants, or all of it.
+/// Puts what a client fetches into the holdings: requested segments, or all.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) holdings: Arc<Holdings>,
@@ -498,7 +503,8 @@ pub(super) struct Keeper {
 
 impl Listener for Keeper {
     fn brought(&self, cut: &Cut, generation: u32, source: SourceId, block: Block, is_checked: bool) {
-        // What hashes prove alone is not worth dropping what is untested: tested rows come all together.
+        // A block tested only by its hashes is no reason to drop untested rows: tested rows arrive
+        // all together.
         self.holdings.add(cut, generation, |part| {
             let is_checked = is_checked && part.is_checked;
             part.pending.push(News::Row { source, block, is_checked });
@@ -526,8 +532,8 @@ impl Listener for Keeper {
         if self.keeps_all
             && let Delivery::Coded(shape) = meta.delivery
         {
-            // If there is no room for it, it is not kept. If it gives way, its own program gets it
-            // all the same.
+            // Without room it is not kept. If it gives way, the relay's own program gets it all the
+            // same.
             let _ = self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
         }
     }
@@ -541,13 +547,13 @@ impl Listener for Keeper {
     }
 }
 
-/// Bytes of memory that a segment takes when it is whole.
+/// Memory of a whole segment.
 fn whole_bytes(cut: &Cut) -> u64 {
     cut.shape.length() + cut.blocks.map_or(0, |_| BlockHashes::bytes(&cut.shape))
 }
 
-/// Bytes of memory that the rows of a segment take while it comes, besides its length. Over the prime field vectors may be larger than blocks, and what
-/// fetches has them, too.
+/// Memory of a coming segment's rows, beyond its length. Over the prime field, vectors may be
+/// larger than blocks, and the client that fetches holds them too.
 fn rows_bytes(shape: &Shape) -> u64 {
     let more = |generation: Generation| {
         let words = Rows::over_prime_field(&generation)?;
@@ -565,7 +571,7 @@ fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
 }
 
 impl Part {
-    /// Nothing yet.
+    /// A generation without rows.
     fn new(id: &SegmentId, generation: Generation) -> Self {
         Self {
             rows: Arc::new(Mutex::new(Rows::new(generation, row_key(id, &generation)))),
@@ -573,26 +579,26 @@ impl Part {
             given: BTreeMap::new(),
             ranks: BTreeMap::new(),
             n: generation.n.into(),
-            // What proves itself is tested before it comes here.
+            // Blocks over the prime field are tested before they arrive here.
             is_checked: generation.codec.is_proving(),
             is_tainted: false,
         }
     }
 
-    /// How many rows there are of each heap, as far as is known.
+    /// The number of rows in each heap, as far as known.
     fn held(&self) -> BTreeMap<Heap, u32> {
         let mut held = self.ranks.clone();
         for (heap, rows) in self.given.iter().map(|(heap, rows)| (*heap, *rows)).chain(counts(&self.pending)) {
             *held.entry(heap).or_default() += rows;
         }
         held.retain(|heap, _| !self.is_checked || *heap == Heap::Checked);
-        // What was tested may have been told before.
+        // Tested rows may have been counted before.
         held.values_mut().for_each(|rows| *rows = (*rows).min(self.n));
         held
     }
 }
 
-/// Rows of each heap.
+/// The number of rows in each heap.
 pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
     let mut counts = BTreeMap::new();
     for some in news {
@@ -606,14 +612,14 @@ pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
 }
 
 impl State {
-    /// What is held has changed.
+    /// Records a change to report.
     fn note(&mut self, segment: (SegmentId, Coding), state: HoldingState) {
         if self.tells {
             self.untold.insert(segment, state);
         }
     }
 
-    /// A segment with the promise that it stays.
+    /// A segment with a new lease.
     fn held(&mut self, key: SegmentKey) -> Option<Held> {
         self.clock += 1;
         let segment = self.segments.get_mut(&key)?;
@@ -632,8 +638,8 @@ impl State {
         })
     }
 
-    /// Forgets what would be missed least, and of that what was used longest ago, until there is
-    /// room. For a fetch ahead nothing goes that is in use.
+    /// Evicts segments, the least missed and of these the least recently used first, until there is
+    /// room. A fetch ahead evicts nothing in use.
     fn make_room(&mut self, bytes: u64, now: Instant, is_ahead: bool) -> bool {
         if bytes > self.budget {
             return false;
@@ -651,8 +657,8 @@ impl State {
         true
     }
 
-    /// Has fetches ahead give way that are counted for nobody any more, and the oldest, until there
-    /// is room for one more of so many bytes.
+    /// Ends fetches ahead whose charges were revoked, and the oldest ones, until there is room for
+    /// one more of this size.
     fn make_room_ahead(&mut self, bytes: u64) {
         loop {
             let ahead = self.segments.values().filter(|segment| segment.is_ahead());
@@ -664,8 +670,8 @@ impl State {
         }
     }
 
-    /// The segment that goes first when room is needed, of those that take any. Where what is in use takes too much, one of them: that of
-    /// which the fewest blocks leave for the memory that it takes.
+    /// The segment to evict first. If those in use take too much: the one with the fewest blocks
+    /// sent for its memory.
     fn victim(&self, now: Instant) -> Option<SegmentKey> {
         let first = self.unused(now);
         if first.is_some() {
@@ -680,7 +686,7 @@ impl State {
         may_go.map(|segment| (pace(segment), segment.used_at, segment.lease.key)).min().map(|(.., key)| key)
     }
 
-    /// The segment that would be missed least of those that take memory and are not in use.
+    /// Of the segments with memory that are not in use, the one least missed.
     fn unused(&self, now: Instant) -> Option<SegmentKey> {
         let taking = self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
         let ranked = taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
@@ -688,7 +694,7 @@ impl State {
         first.map(|(.., key)| key)
     }
 
-    /// Bytes that were refused because everything held is in use, if that is still so.
+    /// The size refused because all segments are in use, if that is still so.
     fn refused(&mut self, now: Instant) -> Option<u64> {
         let bytes = self.refused?;
         if self.used + bytes <= self.budget || self.victim(now).is_some() {
@@ -697,7 +703,7 @@ impl State {
         self.refused
     }
 
-    /// Keeps the number of segments that are only known by name in bounds.
+    /// Limits the number of segments that are only named.
     fn forget_named(&mut self) {
         if self.segments.len() < NAMED_MAX {
             return;
@@ -707,8 +713,8 @@ impl State {
         idle.into_iter().for_each(|key| self.remove(key));
     }
 
-    /// Takes a segment's memory. If nobody has got blocks of it, it stays known: who was told of it
-    /// may want them still.
+    /// Frees a segment's memory. If no blocks of it were sent, it stays named: a peer that was told
+    /// of it may still want them.
     fn evict(&mut self, key: SegmentKey) {
         let is_new = |segment: &Segment| segment.lease.loan().leases() == 0 && segment.lease.loan().used_at().is_none();
         if self.segments.get(&key).is_some_and(is_new) {
@@ -718,7 +724,7 @@ impl State {
         }
     }
 
-    /// Forgets what has come of a segment.
+    /// Drops everything received of a segment.
     fn empty(&mut self, key: SegmentKey) {
         let Some(segment) = self.segments.get_mut(&key).filter(|segment| !matches!(segment.body, Body::Named)) else { return };
         (segment.body, segment.hashes, segment.is_told) = (Body::Named, None, false);
@@ -737,24 +743,24 @@ impl State {
         self.keys.remove(&segment.cut);
         let name = (segment.lease.id, segment.lease.shape.coding());
         if self.named.get(&name) == Some(&key) {
-            // What has other hashes is found again when it is named again.
+            // One with other hashes is found again when it is named again.
             self.named.remove(&name);
         }
     }
 
-    /// Segments of this id, one of each coding.
+    /// Segments of this id, one per coding.
     fn named_of(&self, id: SegmentId) -> impl Iterator<Item = SegmentKey> {
         self.named.range((id, Coding::LEAST)..).take_while(move |((other, _), _)| *other == id).map(|(_, key)| *key)
     }
 }
 
 impl Segment {
-    /// What the stream's key says of its blocks' hashes, if it has one.
+    /// The digest of its blocks' hashes that the stream's key has signed, if any.
     fn signed_blocks(&self) -> Option<[u8; 32]> {
         self.cut.blocks
     }
 
-    /// Who would miss it. What is fetched for those who lease it stays.
+    /// Its use. A fetch for a leased segment counts as in use.
     fn standing(&self, now: Instant) -> Standing {
         match &self.body {
             Body::Coming { fetch: Fetch::UnderWay { .. }, .. } if !self.is_ahead() => Standing::InUse,
@@ -771,12 +777,12 @@ impl Segment {
         matches!(self.body, Body::Coming { fetch: Fetch::UnderWay { .. }, .. })
     }
 
-    /// Whether it is fetched, and nobody leases it.
+    /// Whether it is being fetched without a lease.
     fn is_ahead(&self) -> bool {
         self.is_being_fetched() && self.lease.loan().leases() == 0
     }
 
-    /// Whether it counts for those no more who have had it fetched ahead.
+    /// Whether an account that its fetch ahead is charged to has revoked the charge.
     fn is_revoked(&self) -> bool {
         match &self.body {
             Body::Coming { fetch: Fetch::UnderWay { shares, .. }, .. } => shares.iter().any(Share::is_revoked),
@@ -806,7 +812,8 @@ mod tests {
         (0..1000u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect()
     }
 
-    /// These bytes over the prime field, in generations of so many blocks, with these for what the key has signed of their hashes.
+    /// A segment over the prime field with generations of up to `n_max` blocks, and this digest of
+    /// hashes.
     fn meta(n_max: u16, blocks: [u8; 32]) -> (Arc<Meta>, Shape) {
         let (bytes, codec) = (bytes(), Codec::RlncQ { group: HashGroup::P1024 });
         let shape = Shape::new(1000, 64, n_max).unwrap().coded_with(codec).unwrap();
@@ -831,7 +838,7 @@ mod tests {
         bytes().iter().map(|byte| byte.wrapping_add(u8::try_from(number).unwrap())).collect()
     }
 
-    /// A segment that differs with the number.
+    /// A different segment for each number.
     fn plain(number: usize) -> (Arc<Meta>, Shape) {
         let shape = Shape::new(1000, 64, 16).unwrap();
         let (meta, _) = meta(8, [0; 32]);
@@ -839,7 +846,7 @@ mod tests {
         (Arc::new(Meta { id, path, delivery: Delivery::Coded(shape), signature: None, ..Meta::clone(&meta) }), shape)
     }
 
-    /// A source block as it travels recoded.
+    /// A source block in the form of a recoded one.
     fn block(n: u16, index: u16) -> Block {
         let at = usize::from(index) * 64;
         let vector = (0..n).flat_map(|column| [&[0; 32][..], &[u8::from(column == index)]].concat()).collect();
@@ -854,7 +861,7 @@ mod tests {
         }
     }
 
-    /// Of three segments two fit: those in use stay as long as blocks of them leave.
+    /// Two of three segments fit: those in use stay as long as blocks of them leave.
     #[test]
     fn what_sessions_do_not_read_gives_way() {
         let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(plain).collect();
@@ -878,7 +885,7 @@ mod tests {
         assert!(held[1].lease.is_void() && !held[0].lease.is_void() && !held[2].lease.is_void());
     }
 
-    /// What is in use has three quarters: beyond that goes what is read slowest.
+    /// Segments in use have three quarters; beyond that, the one read slowest goes.
     #[test]
     fn a_newcomer_finds_room_though_all_is_read() {
         let metas: Vec<(Arc<Meta>, Shape)> = (0..4).map(plain).collect();
@@ -900,17 +907,17 @@ mod tests {
         assert_eq!([0, 1, 2].map(|number| held[number].lease.is_void()), [false, true, false]);
     }
 
-    /// Ledgers of a session of its own, which may have so many bytes in memory.
+    /// Ledgers of a new session that may keep this many bytes in memory.
     fn asker(most: u64) -> Ledgers {
         Ledgers::new(SessionId(1), &ncs_serve::session::proto::Config { leased_bytes_max: most, ..Default::default() })
     }
 
-    /// The keys of segments that differ, named by a source and leased by nobody.
+    /// The keys of different segments that a source has named and nobody leases.
     fn named(holdings: &Holdings, count: usize) -> Vec<SegmentKey> {
         (0..count).map(plain).map(|(meta, shape)| holdings.name(&meta, shape).lease.key).collect()
     }
 
-    /// Whether its fetch is under way.
+    /// Whether its fetch is in progress.
     fn comes(holdings: &Holdings, key: SegmentKey) -> bool {
         holdings.state().segments[&key].is_being_fetched()
     }
@@ -923,13 +930,13 @@ mod tests {
         assert_eq!(ahead.len(), 3);
         assert_eq!(holdings.state().used, 2 * 1000, "they have half of the budget");
         assert!(ahead[0].until.try_recv() == Err(TryRecvError::Closed) && ahead[1].until.try_recv() == Err(TryRecvError::Empty));
-        // Blocks of the others are wanted. What is wanted stays, though no rows come.
+        // Blocks of the others are requested. Those stay, though no rows arrive.
         let leased: Vec<Held> = (3..7).map(plain).map(|(meta, shape)| holdings.name(&meta, shape)).collect();
         let later = now + Duration::from_secs(60);
         leased.iter().for_each(|held| assert!(holdings.start(held.lease.key, later).is_some()));
         assert_eq!(holdings.state().used, 4 * 1000);
         ahead.iter_mut().for_each(|begun| assert_eq!(begun.until.try_recv(), Err(TryRecvError::Closed)));
-        // What gave way is still known to those who were told of it.
+        // A segment that gave way stays known to peers that were told of it.
         assert!(keys[..3].iter().all(|key| !comes(&holdings, *key) && holdings.shape(*key).is_some()));
         assert!(holdings.start(keys[0], later).is_none() && holdings.refused(later) == Some(1000));
     }
@@ -941,11 +948,11 @@ mod tests {
         assert!(keys[..2].iter().all(|key| holdings.start_ahead(*key, now, &one).is_some()));
         assert!(holdings.start_ahead(keys[2], now, &one).is_none(), "it has two already");
         assert!(holdings.start_ahead(keys[3], now, &asker(2000)).is_some(), "another has none");
-        // What nobody reads makes room for more of the same session.
+        // An unread segment makes room for another of the same session.
         let later = now + Duration::from_secs(2);
         assert!(holdings.start_ahead(keys[2], later, &one).is_some());
         assert_eq!([0, 1, 2, 3].map(|number| comes(&holdings, keys[number])), [false, true, true, true]);
-        // What has failed, or come, counts no more.
+        // A failed or finished fetch is no longer charged.
         drop([1, 2].map(|number: usize| holdings.fetching(keys[number])));
         let last = later + PAUSE + Duration::from_secs(60);
         assert!(keys[1..3].iter().all(|key| holdings.start_ahead(*key, last, &one).is_some()));
@@ -964,12 +971,13 @@ mod tests {
         assert!(panicked.join().is_err() && !comes(&holdings, keys[0]));
         let later = Instant::now() + PAUSE;
         let begun = holdings.start(keys[0], later).expect("it is begun again");
-        // What is left of the first one ends nothing.
+        // The rest of the first fetch ends nothing.
         drop(Fetching { holdings: Arc::clone(&holdings), key: keys[0], number: begun.number - 1 });
         assert!(comes(&holdings, keys[0]));
     }
 
-    /// What a fetch brings is for what it has fetched: other blocks, or others' word for them, are never mixed.
+    /// Rows of a fetch belong to what it fetched: other shapes, or other signed hashes, are never
+    /// mixed.
     #[test]
     fn the_same_bytes_that_are_named_in_two_ways_are_kept_apart() {
         let keeper = holdings(1 << 30);
@@ -1003,7 +1011,7 @@ mod tests {
         assert_eq!(named.iter().map(|(_, key)| rows(&keeper, *key)).collect::<Vec<_>>(), [1, 0, 0]);
         let hashed: Vec<bool> = named.iter().map(|(_, key)| keeper.holdings.hashes(*key).is_some()).collect();
         assert_eq!(hashed, [true, false, false]);
-        // Nobody is told that it has gone as long as what is meant by its name is there.
+        // It is not reported as gone while another segment of the same name is there.
         keeper.holdings.take_untold();
         keeper.holdings.state().remove(named[0].1);
         let coding = Some(first.shape.coding());
@@ -1030,11 +1038,12 @@ mod tests {
             assert_eq!(keeper.holdings.hashes(key).as_ref(), expected);
         }
     }
-    /// What rows take beside their payloads is known before the first of them comes.
+    /// The size of rows beyond their payloads is known before the first arrives.
     #[test]
     fn a_segment_over_the_prime_field_is_charged_with_what_its_rows_take() {
         let (meta, shape) = meta(8, [1; 32]);
-        // Two generations of eight blocks: payloads, hashes, and twice the vectors as they came and as they are eliminated.
+        // Two generations of eight blocks: payloads, hashes, and twice the vectors, as received and
+        // as eliminated.
         let vectors = 2 * (8 * 8 + 8 * 9 / 2) * 40;
         let (coming, whole) = (2 * (8 * 65 + vectors) + 16 * 128, 1000 + 16 * 128);
         assert_eq!(rows_bytes(&shape) + whole_bytes(&Cut::of(&meta, shape)), coming);

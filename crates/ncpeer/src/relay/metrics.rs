@@ -25,7 +25,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics of a relay.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let gauge = |name: &str, help: &str| register::gauge(registry, name, help);
         let counter = |name: &str, help: &str| register::counter(registry, name, help);

@@ -1,9 +1,11 @@
-//! Makes the blocks that a relay's sessions want, of what is there.
+//! Makes the blocks that a relay's sessions request, of the rows and segments it holds.
 //!
-//! One task, the relay's counterpart of the encoder. It takes orders from the ring, reserves slots, and has the blocking pool fill them.
-//! Of an incomplete generation no session gets more blocks than there are rows: what goes beyond is held back until another row
-//! comes, or until the session says that some were lost. Rows that were not tested are mixed with those of the same source alone, and each session gets
-//! as many blocks of each source's rows as that has sent: nothing of what is there is missing in the end. Orders for a segment that does not come yet make it come.
+//! One task, the relay's counterpart of the encoder. It takes orders from the ring, reserves slots,
+//! and has the blocking pool fill them. Of an incomplete generation no session gets more blocks
+//! than there are rows: the rest of its demand is held until another row arrives, or until the
+//! session reports losses. Untested rows are mixed only with rows of the same source, and each
+//! session gets as many blocks of each source's rows as that source has sent, so that it can still
+//! reach the full rank. An order for a segment that is not being fetched starts its fetch.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,50 +30,51 @@ use super::fetcher::Fetcher;
 use super::holdings::{Holdings, Supply, Whole, counts};
 use super::rows::{Heap, News, Plan, Rows, plan};
 
-/// The most blocks of one batch.
+/// The maximum number of blocks per batch.
 const BATCH_BLOCKS_MAX: u32 = 256;
-/// How long the first wanted block waits for others.
+/// How long the first requested block waits for others.
 const BATCH_WAIT: Duration = Duration::from_micros(500);
-/// New rows are not looked at more often than this.
+/// The minimum interval between looks at new rows.
 const ROWS_EVERY: Duration = Duration::from_millis(2);
-/// How often what is held is tried again.
+/// The interval of retries of held orders.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
-/// Sizes of blocks that have a part of the ring for themselves, each as long as somebody has wanted blocks of it within this time.
+/// The maximum number of block sizes with a guaranteed part of the ring; each keeps it for
+/// `SIZE_KEPT` after the last request.
 const SIZES_MAX: usize = 8;
 const SIZE_KEPT: Duration = Duration::from_secs(60);
-/// Entries in the books from which on they are looked through.
+/// The number of entries in `made` and `seeds` above which they are pruned.
 const BOOKS_MAX: usize = 1024;
 
 /// The task's state.
 pub(super) struct Recoder {
     ring: Ring,
     holdings: Arc<Holdings>,
-    /// Fetches what is wanted and is not there, if anybody is to.
+    /// Fetches requested segments, if the relay does so.
     fetcher: Option<Fetcher>,
     metrics: Metrics,
     planner: Planner,
-    /// Blocks made of each heap of incomplete generations, for each session.
+    /// Blocks made of each heap of incomplete generations, per session.
     made: HashMap<LineKey, BTreeMap<Heap, u32>>,
     seeds: HashMap<GenerationKey, u32>,
-    /// Segments that are wanted and not complete: what is held of them is tried again now and then.
+    /// Incomplete segments in demand: their held orders are retried from time to time.
     waiting: HashSet<SegmentKey>,
     sizes: Sizes,
     random: StdRng,
 }
 
-/// The sizes of blocks that are wanted.
+/// The block sizes in demand.
 #[derive(Default)]
 struct Sizes(BTreeMap<u32, Size>);
 
-/// Slots of one size of blocks.
+/// Slots for one block size.
 struct Size {
-    /// Room for the header of any block of this size that was wanted.
+    /// Enough for the header of any block of this size so far.
     headroom: usize,
     used_at: Instant,
 }
 
-/// What a job makes blocks of.
+/// The material of a job's blocks.
 enum Source {
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
     Seeds(Arc<Encoder>, u32),
@@ -81,24 +84,24 @@ enum Source {
 
 type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
 
-/// What became of an order.
+/// The result of preparing an order.
 enum Prepared {
     /// As much of it as can be made now.
     Ready(Part),
-    /// There are no slots, and one that comes home wakes the task.
+    /// There are no slots; a returning slot wakes the task.
     NoSlots,
     /// It is held, or its segment is gone.
     Passed,
 }
 
-/// An order for which there are slots.
+/// An order with slots.
 struct Part {
     line: LineKey,
     source: Source,
     slots: Vec<Slot>,
 }
 
-/// A part that is done: its blocks, and where rows were absorbed their number and rank, heap by heap.
+/// A finished part: its blocks, and, if rows were absorbed, their number and the rank of each heap.
 struct Made {
     line: LineKey,
     blocks: Vec<(Vector, Slot)>,
@@ -106,7 +109,7 @@ struct Made {
 }
 
 impl Recoder {
-    /// `fetcher` fetches what is wanted and is not there, if anybody is to.
+    /// `fetcher` fetches requested segments; `None` if the relay does not.
     pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, fetcher: Option<Fetcher>, metrics: Metrics, random: StdRng) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
@@ -150,7 +153,8 @@ impl Recoder {
         }
     }
 
-    /// Begins a batch. False if the ring is full: then its slots wake the task. If true, ask again whether more is needed.
+    /// Begins a batch. False if the ring is full: a returning slot then wakes the task. If true,
+    /// check demand again.
     fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
         let (mut parts, mut is_full) = (Vec::new(), false);
         for order in self.ring.take_orders(blocks) {
@@ -172,7 +176,7 @@ impl Recoder {
         true
     }
 
-    /// Finds what an order can be made of, and slots for it. What is too much now is ordered again later.
+    /// Finds the material and the slots for an order. The rest is ordered again later.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let (line, key) = (order.line, order.line.generation);
         let generation = self.holdings.shape(key.segment).and_then(|shape| shape.generation(key.index));
@@ -225,7 +229,7 @@ impl Recoder {
         }
         if order.is_none() {
             return match source {
-                // What was given away is to be absorbed all the same.
+                // The pending rows have to be absorbed all the same.
                 Source::Rows { ref pending, .. } if !pending.is_empty() => Prepared::Ready(Part { line, source, slots }),
                 _ => Prepared::NoSlots,
             };
@@ -244,7 +248,7 @@ impl Recoder {
         Prepared::Ready(Part { line, source, slots })
     }
 
-    /// What an order is made of where all of its generation is there.
+    /// The source of an order whose generation is complete.
     fn whole(&mut self, encoder: Arc<Encoder>, order: &Order, generation: &Generation) -> Source {
         let count = match &order.blocks {
             Blocks::Source(numbers) => {
@@ -264,16 +268,17 @@ impl Recoder {
         Source::Seeds(encoder, first)
     }
 
-    /// As much of an order as a session may have of so many rows, and of which heaps; the rest is held.
+    /// The part of an order that a session may have of these rows, and the heaps to use; the rest
+    /// is held.
     fn allow(&mut self, order: Order, held: &BTreeMap<Heap, u32>, is_tainted: bool) -> Option<(Order, Plan)> {
         let (Blocks::Coded(count), Lane::Recoded(_)) = (&order.blocks, order.line.lane) else {
-            // Source blocks, and blocks with seeds, take all of it.
+            // Source blocks, and blocks with seeds, need the whole generation.
             self.ring.hold(&order);
             return None;
         };
         let count = *count;
         let made = self.made.entry(order.line).or_default();
-        // Of which heap those were that were lost is not known: each may send as many more.
+        // The heap of a lost block is unknown: each heap may supply as many more.
         let lost = self.ring.take_lost(order.line);
         made.values_mut().for_each(|made| *made = made.saturating_sub(lost));
         let plan = plan(count, held, made, is_tainted);
@@ -284,7 +289,7 @@ impl Recoder {
         (now > 0).then_some((Order { line: order.line, blocks: Blocks::Coded(now) }, plan))
     }
 
-    /// What was allowed is not made.
+    /// Takes back an allowance that was not used.
     fn take_back(&mut self, order: &Order, plan: &mut Plan) {
         let Some(made) = self.made.get_mut(&order.line) else { return };
         let mut left = order.blocks.count();
@@ -295,7 +300,8 @@ impl Recoder {
         }
     }
 
-    /// Has a segment fetched that is not. A failure is tried again as long as somebody wants it, and so is one that has no room.
+    /// Fetches a segment that is missing. After a failure, or a lack of room, this is retried while
+    /// there is demand.
     fn start(&mut self, segment: SegmentKey) {
         self.waiting.insert(segment);
         if let Some(fetcher) = &self.fetcher {
@@ -323,7 +329,8 @@ impl Recoder {
         }
     }
 
-    /// Forgets the books of segments that are complete or gone, since sessions do not say that they are, and sizes that nobody wants.
+    /// Forgets entries of segments that are complete or gone, since sessions do not report that,
+    /// and block sizes without demand.
     fn prune(&mut self, now: Instant) {
         if self.sizes.forget_unused(now) {
             self.ring.promise(self.sizes.slots());
@@ -342,8 +349,9 @@ impl Recoder {
 }
 
 impl Sizes {
-    /// Notes that blocks of a size are wanted with this headroom. Returns the headroom of their slots, and whether slots of this size are new.
-    /// It only grows: segments of one stream differ in it, and slots of several sizes would each have a part of the ring.
+    /// Notes demand for blocks of a size with this headroom. Returns the headroom of their slots,
+    /// and whether that slot size is new. The headroom only grows: it differs among segments of one
+    /// stream, and several slot sizes would each take a part of the ring.
     fn take(&mut self, now: Instant, block_bytes: u32, headroom: usize) -> (usize, bool) {
         if self.0.len() >= SIZES_MAX && !self.0.contains_key(&block_bytes) {
             return (headroom, false);
@@ -355,14 +363,14 @@ impl Sizes {
         (size.headroom, is_new)
     }
 
-    /// Whether there were sizes that nobody has wanted for long.
+    /// Forgets sizes without demand for long; returns whether there were any.
     fn forget_unused(&mut self, now: Instant) -> bool {
         let before = self.0.len();
         self.0.retain(|_, size| now.saturating_duration_since(size.used_at) < SIZE_KEPT);
         self.0.len() < before
     }
 
-    /// Bytes of the slots of each size.
+    /// The slot size for each block size.
     fn slots(&self) -> impl Iterator<Item = usize> {
         self.0.iter().map(|(block_bytes, size)| size.headroom + *block_bytes as usize)
     }
@@ -393,7 +401,7 @@ impl Part {
                     let mut some: Vec<Slot> = left.drain(..left.len().min(count as usize)).collect();
                     let mut payloads: Vec<&mut [u8]> = some.iter_mut().map(Slot::payload_mut).collect();
                     let made = rows.recode(heap, random, &mut payloads);
-                    // Slots of what could not be made go home.
+                    // Slots of blocks that could not be made return to the ring.
                     some.truncate(made.len());
                     vectors.extend(made);
                     self.slots.extend(some);
@@ -410,7 +418,8 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// Segments of a stream differ in length, and the number of blocks in a generation, which headroom is for, follows it.
+    /// Segments of a stream differ in length, hence in the number of blocks per generation, hence
+    /// in headroom.
     #[test]
     fn a_size_of_blocks_has_one_size_of_slots_and_room_for_a_new_one_comes_back() {
         let (mut sizes, now) = (Sizes::default(), Instant::now());

@@ -1,9 +1,10 @@
-//! Rows of a generation that is coming, kept apart as far as they must not be mixed.
+//! Rows of an incomplete generation, kept apart as long as they must not be mixed.
 //!
-//! Rows that were tested are one heap, mixed freely. Until they are, the rows of each source are a heap of their own, and what is made of one is
-//! marked as unverified: a wrong row spoils nothing but what comes from whoever sent it, and nobody blames this relay for it.
+//! Tested rows form one heap and are mixed freely. Until they are tested, the rows of each source
+//! are a heap of their own, and blocks made of them are marked as unverified: a wrong row spoils
+//! only blocks derived from its sender, and no peer blames this relay for it.
 //!
-//! Rows over the prime field prove themselves: none comes here that was not tested, and all are one heap.
+//! Rows over the prime field are tested by their hashes before they arrive here, and form one heap.
 
 use std::collections::BTreeMap;
 
@@ -17,32 +18,32 @@ use rand::Rng;
 
 use crate::proto::{SourceId, parsed};
 
-/// What may be mixed with each other.
+/// Rows that may be mixed with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Heap {
-    /// Rows that were tested.
+    /// Tested rows.
     Checked,
     /// Rows of one source.
     Of(SourceId),
 }
 
-/// What has come of a generation.
+/// New rows of a generation.
 #[derive(Debug, Clone)]
 pub enum News {
     /// A row.
     Row {
-        /// Who sent it.
+        /// Its sender.
         source: SourceId,
         /// The row.
         block: Block,
         /// Whether it was tested.
         is_checked: bool,
     },
-    /// All rows so far were tested, and these are right.
+    /// All rows so far were tested; these are right.
     Checked(Vec<Block>),
 }
 
-/// How many blocks are to be made of each heap.
+/// The number of blocks to make of each heap.
 pub type Plan = Vec<(Heap, u32)>;
 
 /// The rows of a generation.
@@ -51,13 +52,13 @@ pub struct Rows {
     generation: Generation,
     key: RowKey,
     heaps: BTreeMap<Heap, Decoder>,
-    /// Over the prime field: all of them were tested before they came here. Those that came in one fetch are independent, and those of several, after
-    /// one has failed, may not be.
+    /// Over the prime field: the tested rows. Those of one fetch are independent; those of several,
+    /// after a failure, may not be.
     proven: Option<gfq::Decoder>,
 }
 
 impl News {
-    /// Rows of a heap in it.
+    /// The number of rows of a heap in it.
     pub fn count(&self, heap: Heap) -> usize {
         match self {
             Self::Row { is_checked: true, .. } => usize::from(heap == Heap::Checked),
@@ -74,20 +75,20 @@ impl News {
 }
 
 impl Rows {
-    /// None yet.
+    /// No rows yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
         let proven = Self::over_prime_field(&generation);
         Self { generation, key, heaps: BTreeMap::new(), proven }
     }
 
-    /// What keeps the rows of a generation over the prime field; none of another.
+    /// A decoder that keeps rows over the prime field; `None` for other codes.
     pub(super) fn over_prime_field(generation: &Generation) -> Option<gfq::Decoder> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = gfq::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
         shape.map(gfq::Decoder::new)
     }
 
-    /// Takes what has come. Rows that were not tested are of no use beside those that were.
+    /// Absorbs new rows. Untested rows are ignored once there are tested ones.
     pub fn take(&mut self, news: News) {
         if let Some(proven) = &mut self.proven {
             return absorb_proven(proven, news);
@@ -107,7 +108,7 @@ impl Rows {
         }
     }
 
-    /// Independent rows of each heap.
+    /// The rank of each heap.
     pub fn ranks(&self) -> BTreeMap<Heap, u32> {
         if let Some(proven) = &self.proven {
             return BTreeMap::from([(Heap::Checked, u32::try_from(proven.rank()).unwrap_or(u32::MAX))]);
@@ -115,8 +116,8 @@ impl Rows {
         self.heaps.iter().map(|(heap, decoder)| (*heap, decoder.rank().into())).collect()
     }
 
-    /// Fills `payloads` with combinations of the rows of a heap, or of the tested ones if it has become part of them. None where there are no
-    /// rows.
+    /// Fills `payloads` with combinations of the rows of a heap, or of the tested ones once there
+    /// are any. Empty without rows.
     pub fn recode(&self, heap: Heap, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
         if let Some(proven) = &self.proven {
             return recode_proven(proven, random, payloads);
@@ -147,7 +148,7 @@ impl Rows {
     }
 
     fn put(&mut self, heap: Heap, block: &Block) {
-        // What the peer took fits; what came again after a new beginning brings nothing.
+        // Blocks accepted by the peer fit; those received again after a restart are redundant.
         let _ = self.heap(heap).absorb(&block.vector, &block.payload);
     }
 }
@@ -156,12 +157,12 @@ fn absorb_proven(held: &mut gfq::Decoder, news: News) {
     let blocks = match news {
         News::Row { block, is_checked: true, .. } => vec![block],
         News::Checked(blocks) => blocks,
-        // One wrong row would be in all that is made from then on.
+        // A wrong row would spoil all blocks made from then on.
         News::Row { is_checked: false, .. } => return,
     };
     let shape = held.shape();
     for coded in blocks.iter().filter_map(|block| parsed(shape, &block.vector, &block.payload)) {
-        // What comes again after a new beginning brings nothing.
+        // Blocks received again after a restart are redundant.
         let _ = held.absorb(coded);
     }
 }
@@ -183,11 +184,12 @@ fn recode_proven(held: &gfq::Decoder, random: &mut impl Rng, payloads: &mut [&mu
     (0..count).map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each))).collect()
 }
 
-/// Which heaps so many blocks for one receiver are made of, at most as many of each as it has rows (`held`), less those that the receiver has had
-/// (`made`, brought up to date): each source's rows in proportion. `is_tainted`: some of what it had was wrong.
+/// Which heaps to use for `count` blocks for one receiver: of each at most as many as it has rows
+/// (`held`), less those that the receiver already got (`made`, which is updated), in proportion to
+/// each source's rows. `is_tainted`: some of the rows used so far were wrong.
 pub fn plan(count: u32, held: &BTreeMap<Heap, u32>, made: &mut BTreeMap<Heap, u32>, is_tainted: bool) -> Plan {
     if held.contains_key(&Heap::Checked) && !made.contains_key(&Heap::Checked) {
-        // What a session has had of rows that turned out to be right, it need not have again.
+        // Blocks made of rows that proved right need not be sent again.
         let had = made.values().sum();
         made.clear();
         made.insert(Heap::Checked, if is_tainted { 0 } else { had });
@@ -245,7 +247,7 @@ mod tests {
             rows.take(News::Row { source, block: block(seed), is_checked: false });
         }
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Of(ONE), 2), (Heap::Of(TWO), 1)]));
-        // All that is made of one row is that row over and over: nothing else was mixed in.
+        // All combinations of a single row are multiples of it: nothing else was mixed in.
         let (generation, key) = (rows.generation, rows.key);
         let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
         decoder.absorb(&Vector::Seed(3), &block(3).payload).unwrap();
@@ -265,11 +267,12 @@ mod tests {
         rows.take(News::Row { source: ONE, block: block(2), is_checked: false });
         rows.take(News::Row { source: TWO, block: block(3), is_checked: true });
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
-        // What was planned of a heap that is no more is made of this one.
+        // Blocks planned of a heap that no longer exists are made of this one.
         assert!(matches!(made(&rows, Heap::Of(ONE), 1)[..], [Vector::Explicit(_)]));
     }
 
-    /// A generation over the prime field of three blocks of two words, and its source blocks as they travel.
+    /// A generation over the prime field of three blocks of two words, and its source blocks as
+    /// sent.
     fn over_prime_field() -> (Rows, impl Fn(u8, bool) -> News) {
         let codec = Codec::RlncQ { group: HashGroup::P1024 };
         let generation = Shape::new(192, 64, 3).unwrap().coded_with(codec).unwrap().generation(0).unwrap();
@@ -290,7 +293,8 @@ mod tests {
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
     }
 
-    /// A fetch that failed is begun again, and the same may come once more: a relay claims no more than it can make.
+    /// After a failed fetch the same rows may arrive again: a relay claims no more than it can
+    /// make.
     #[test]
     fn what_came_before_a_new_beginning_counts_once() {
         let (mut rows, row) = over_prime_field();
@@ -298,7 +302,7 @@ mod tests {
         [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
         [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
         assert_eq!(rank(&rows), 2);
-        // Nor does it keep out what comes then.
+        // They do not displace later rows either.
         rows.take(row(2, true));
         assert_eq!(rank(&rows), 3);
     }

@@ -1,4 +1,4 @@
-//! Which congestion controller a connection has.
+//! The choice of congestion controller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-/// How a sender finds out how much a path carries. The default is what the figures in `docs/benchmarks.md`, "Lossy paths", speak
-/// for.
+/// The congestion controller of a sender. The figures in `docs/benchmarks.md`, "Lossy paths", hold
+/// for the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
@@ -32,7 +32,7 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// What makes the controllers of a connection.
+    /// The factory of a connection's controllers.
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         Arc::new(gate::Gated(match self {
             Self::Cubic => Arc::new(CubicConfig::default()),

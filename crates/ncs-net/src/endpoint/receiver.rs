@@ -1,13 +1,14 @@
-//! A thread that receives, for each socket.
+//! A receiving thread for each socket.
 //!
-//! Connections send for themselves, from all worker threads, but what comes to a socket is taken by one task, for all of them. Among thousands of
-//! tasks that are ready it would get one turn in ten or twenty milliseconds, and fifty microseconds each time: acknowledgements
-//! and handshakes would be lost in the socket's buffer just when the server has the most to do. So it has a thread and a runtime of its own, which the system
-//! schedules like any other that has waited.
+//! Connections send for themselves, from all worker threads, but one task receives packets for all
+//! connections of a socket. Among thousands of runnable tasks it would run once in ten or twenty
+//! milliseconds, for fifty microseconds: the socket's buffer would overflow, and lose
+//! acknowledgements and handshakes just when the server is busiest. So it has a thread and a
+//! runtime of its own, which the kernel schedules like any other thread that has waited.
 //!
-//! Woken for every packet it would take one at a time, and the processor from those who send: on one that is fully loaded that was a fifth of all
-//! it did. So it begins a round at most every quarter of a millisecond, and takes all that has come meanwhile, as network cards do that put off
-//! interrupts.
+//! If every packet woke it, it would take one at a time, and CPU time from the senders: a fifth of
+//! a fully loaded CPU. So it begins a round at most every quarter of a millisecond, and takes all
+//! packets that have arrived meanwhile, as network cards do that moderate interrupts.
 
 use std::fmt;
 use std::future::Future;
@@ -25,25 +26,26 @@ use tokio::sync::oneshot;
 use super::task::{Driver, Task};
 use super::train::Station;
 
-/// The time from one round to the next, if there is something to do: shorter than the rest of a way by far, and long enough for many packets of
-/// a busy server to come.
+/// The interval between rounds under load: much shorter than a path's delay, and long enough for a
+/// busy server to receive many packets.
 const ROUND: Duration = Duration::from_micros(250);
 
-/// What runs an endpoint: its own task, which is the first that is spawned, on a thread apart or where it is made; and those of connections,
-/// which send in trains, where they are made.
+/// Runs the tasks of an endpoint. The first task spawned is the endpoint's own; it runs on a
+/// separate thread, or on the current runtime. The tasks of connections, which send in trains, run
+/// on the current runtime.
 struct Apart {
-    /// Of the runtime that receives.
+    /// The runtime that receives.
     handle: Handle,
     /// Takes the endpoint's task.
     receiver: Mutex<Option<Receiver>>,
     station: Station,
 }
 
-/// What receives.
+/// Where the endpoint's task runs.
 enum Receiver {
     /// A thread that waits for the endpoint's task.
     Thread(oneshot::Sender<Driver>),
-    /// The runtime of whoever makes the endpoint.
+    /// The runtime that creates the endpoint.
     Here,
 }
 
@@ -53,7 +55,8 @@ impl fmt::Debug for Apart {
     }
 }
 
-/// Starts a thread that ends with the endpoint that is made with this; without `gso` each call sends one packet.
+/// Starts a thread that ends with the endpoint made with this. Without `gso`, each call sends one
+/// packet.
 pub(super) fn start(gso: bool) -> io::Result<Arc<dyn Runtime>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let handle = runtime.handle().clone();
@@ -80,7 +83,7 @@ impl Apart {
     }
 }
 
-/// Takes what has come in rounds, each of which begins at least [`ROUND`] after the end of the one before.
+/// Receives in rounds, each of which begins at least [`ROUND`] after the end of the last.
 struct Rounds {
     task: Task,
     ended: Instant,
@@ -136,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Has something more to do at once, so many times, and then waits.
+    /// A task that wakes itself `times` times, and then waits.
     fn busy(times: u32, polls: &Arc<AtomicU32>) -> Driver {
         let polls = Arc::clone(polls);
         Box::pin(std::future::poll_fn(move |cx| {

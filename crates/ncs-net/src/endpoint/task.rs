@@ -1,4 +1,4 @@
-//! A task of quinn's that takes several turns at once.
+//! A task of quinn that runs several times in one turn.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use futures_util::task::AtomicWaker;
 /// A task as quinn spawns it.
 pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Such a task, and how it is told that it has more to do.
+/// Such a task, and its wake signal.
 pub(super) struct Task {
     driver: Driver,
     signal: Arc<Signal>,
@@ -25,7 +25,8 @@ impl Task {
         Self { driver, signal, waker }
     }
 
-    /// Goes on while it is woken as it runs, so often at most; then it is others' turn first. Ready when it has ended.
+    /// Polls again while the task wakes itself, at most `rounds_max` times; then other tasks run
+    /// first. Ready when it has ended.
     pub(super) fn poll_rounds(&mut self, cx: &Context<'_>, rounds_max: u32) -> Poll<()> {
         self.signal.task.register(cx.waker());
         for _ in 0..rounds_max {
@@ -42,7 +43,7 @@ impl Task {
     }
 }
 
-/// Wakes a task, but while that runs notes only that it is to go on.
+/// Wakes a task; if it is running, only notes that it has to go on.
 #[derive(Default)]
 struct Signal {
     state: AtomicU8,

@@ -1,10 +1,11 @@
-//! Packet trains: what a connection sends in one turn leaves in few system calls.
+//! Packet trains: the packets that a connection sends in one turn leave in few system calls.
 //!
-//! quinn hands the socket ten packets at a time, and after twenty gives its place to all other connections. A connection that sends a
-//! portion of 64 blocks would take nine turns for it, each of which finds its state out of the caches, and 18 calls, each of
-//! which wakes the receiver. So a connection's task stays for [`ROUNDS_MAX`] rounds while it has more to do, and what it sends meanwhile is put
-//! behind each other, as far as one call takes it by generic segmentation offload. The packets are the same and so is their pace: QUIC has
-//! let go of them when they come here.
+//! quinn hands the socket ten packets at a time, and yields to all other connections after twenty.
+//! A connection that sends 64 blocks would need nine turns, each with its state out of the caches,
+//! and 18 calls, each of which wakes the receiver. So a connection's task runs for up to
+//! [`ROUNDS_MAX`] rounds while it has more to send, and its packets are joined, as many as one call
+//! takes with generic segmentation offload. Neither packets nor pacing change, because QUIC has
+//! released the packets before they come here.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,33 +22,33 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 
 use super::task::{Driver, Task};
 
-/// How often a task goes on at once. A round is twenty packets.
+/// The maximum number of rounds per turn. A round is twenty packets.
 const ROUNDS_MAX: u32 = 9;
 
-/// Most bytes of a train: what one call takes, with headers of any kind.
+/// The maximum size of a train: what one call takes, with any headers.
 const BYTES_MAX: usize = 64_000;
 
 thread_local! {
-    /// The train of the connection whose turn it is on this thread.
+    /// The train of the connection that is running on this thread.
     static TRAIN: RefCell<Train> = const { RefCell::new(Train { socket: 0, bytes: Vec::new(), engine: None }) };
 }
 
-/// Where trains of one endpoint leave.
+/// Joins the packets of one endpoint into trains.
 pub(super) struct Station {
     couples: bool,
     socket: OnceLock<Arc<Socket>>,
 }
 
 impl Station {
-    /// Each call sends one packet if they are not to be coupled.
+    /// If `couples` is false, each call sends one packet.
     pub(super) fn new(couples: bool) -> Self {
         Self { couples, socket: OnceLock::new() }
     }
 
-    /// The socket that connections of the endpoint send by.
+    /// Wraps the socket of the endpoint's connections.
     pub(super) fn wrap(&self, inner: Arc<dyn AsyncUdpSocket>) -> Arc<dyn AsyncUdpSocket> {
         let socket = Socket::new(inner, self.couples);
-        // What is sent by another one, if there ever is, leaves as it comes.
+        // Packets of any further socket would leave unjoined.
         let _ = self.socket.set(Arc::clone(&socket));
         socket
     }
@@ -61,24 +62,24 @@ impl Station {
     }
 }
 
-/// A socket that couples what is sent to it within a [`Turns`].
+/// A socket that joins packets sent within a [`Turns`].
 struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
-    /// Whether one call may carry several.
+    /// Whether one call may carry several packets.
     couples: bool,
-    /// Whether it lately took no more. While it is not, nobody asks the system before it sends.
+    /// Whether it was full at the last send. Otherwise nobody asks the system before sending.
     is_full: AtomicBool,
 }
 
-/// Datagrams in one piece of memory, all but the last of one length.
+/// Datagrams in one buffer, all but the last of one length.
 struct Train {
-    /// The address of the [`Socket`] that it leaves by; 0 outside of turns.
+    /// The address of its [`Socket`]; 0 outside of turns.
     socket: usize,
     bytes: Vec<u8>,
     engine: Option<Engine>,
 }
 
-/// What all datagrams of a train have in common.
+/// What all datagrams of a train share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Engine {
     destination: SocketAddr,
@@ -193,7 +194,7 @@ impl Engine {
 }
 
 impl Train {
-    /// Whether these datagrams can go behind the others, where a call takes so many.
+    /// Whether these datagrams can be appended, with at most `datagrams_max` per call.
     fn takes(&self, transmit: &Transmit<'_>, datagrams_max: usize) -> bool {
         let Some(engine) = self.engine else { return true };
         let next = Engine::of(transmit);
@@ -214,7 +215,8 @@ impl Train {
         self.bytes.extend_from_slice(transmit.contents);
     }
 
-    /// Sends it. It stays as it is where the socket is full; what else goes wrong is the loss of packets.
+    /// Sends the train. It stays if the socket is full; any other error counts as loss of the
+    /// packets.
     fn leave(&mut self, socket: &Socket) -> io::Result<()> {
         if let Some(engine) = self.engine {
             match engine.send(&self.bytes, socket) {
@@ -234,7 +236,7 @@ impl Train {
     }
 }
 
-/// The train of this thread while it is a connection's.
+/// Marks this thread's train as one connection's.
 struct Boarding<'a>(&'a Socket);
 
 impl<'a> Boarding<'a> {
@@ -243,10 +245,10 @@ impl<'a> Boarding<'a> {
         Self(socket)
     }
 
-    /// Sends what is there, or returns it if the socket is full.
+    /// Sends the train, or returns it if the socket is full.
     fn end(self) -> Option<Held> {
         TRAIN.with_borrow_mut(|train| {
-            // An error other than that has been logged where it came from, and the packets are lost.
+            // Any other error was logged at its source, and the packets are lost.
             let _ = train.leave(self.0);
             train.engine.map(|engine| Held { engine, bytes: std::mem::take(&mut train.bytes) })
         })
@@ -262,13 +264,13 @@ impl Drop for Boarding<'_> {
     }
 }
 
-/// A train that the socket would not take.
+/// A train that a full socket did not take.
 struct Held {
     engine: Engine,
     bytes: Vec<u8>,
 }
 
-/// A connection's task that takes several turns at once, and whose datagrams leave as trains.
+/// A connection's task that runs several rounds per turn, and sends its datagrams in trains.
 struct Turns {
     task: Task,
     poller: Poller,
@@ -281,10 +283,10 @@ impl Turns {
         Self { task: Task::new(driver), poller: Poller { socket, inner: None }, held: None }
     }
 
-    /// Sends what the socket would not take before.
+    /// Sends a train that the socket did not take before.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(held) = &self.held {
-            // A socket that cannot even say so loses what it is given.
+            // If even polling the socket fails, the train is lost.
             let _ = ready!(Pin::new(&mut self.poller).poll_writable(cx));
             match held.engine.send(&held.bytes, &self.poller.socket) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}

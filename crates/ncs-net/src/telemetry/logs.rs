@@ -1,4 +1,5 @@
-//! Where log lines go and which ones: standard error, for people on a terminal and as JSON elsewhere.
+//! The destination and filter of log lines: standard error, readable on a terminal and JSON
+//! elsewhere.
 
 use std::io::{self, IsTerminal};
 
@@ -9,13 +10,13 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use super::{Config, Error, LogFormat};
 
-/// Changes the filter of a running process.
+/// Changes the filter at run time.
 #[derive(Debug, Clone)]
 pub struct Logs {
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// Starts logging. Once in a process.
+/// Starts logging. Call it once per process.
 pub fn init(config: &Config) -> Result<Logs, Error> {
     let (filter, handle) = reload::Layer::new(parse(&config.log_filter)?);
     let lines = if is_pretty(config.log_format) {
@@ -28,14 +29,14 @@ pub fn init(config: &Config) -> Result<Logs, Error> {
 }
 
 impl Logs {
-    /// Replaces the filter; a faulty one changes nothing.
+    /// Replaces the filter; an invalid one changes nothing.
     pub fn set_filter(&self, filter: &str) -> Result<(), Error> {
         let refused = |error: reload::Error| Error::Filter { filter: filter.into(), reason: error.to_string() };
         self.filter.reload(parse(filter)?).map_err(refused)
     }
 }
 
-/// What is wrong with a filter, before anything depends on it.
+/// Checks a filter before it is used.
 pub fn check_filter(filter: &str) -> Result<(), Error> {
     parse(filter).map(drop)
 }
@@ -48,8 +49,8 @@ fn is_pretty(format: LogFormat) -> bool {
     }
 }
 
-/// The libraries below log every packet at debug and every connection at info: they are heard from `warn` on, unless the filter
-/// names them.
+/// Libraries log every packet at debug and every connection at info, so they are limited to `warn`
+/// unless the filter names them.
 fn parse(filter: &str) -> Result<EnvFilter, Error> {
     let refused = |reason: String| Error::Filter { filter: filter.into(), reason };
     if let Some(word) = mistyped(filter) {
@@ -62,18 +63,19 @@ fn parse(filter: &str) -> Result<EnvFilter, Error> {
     EnvFilter::builder().parse(all).map_err(|error| refused(error.to_string()))
 }
 
-/// A word that stands alone and is no level. It would be taken for the name of a part of the program, and nothing of the others be logged.
+/// A single word that is not a level. It would count as the name of a module, and nothing else
+/// would be logged.
 fn mistyped(filter: &str) -> Option<&str> {
     let is_word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     filter.split(',').map(str::trim).find(|part| is_word(part) && part.parse::<LevelFilter>().is_err())
 }
 
-/// A directive with the names that log lines bear. Operators know the program by its name, and its modules by the names in its
-/// documents; the packages that these are in are our own affair.
+/// A directive of the filter, with the module names of log lines in place of the program's and its
+/// modules' names: operators know these from the documents, and need not know the packages.
 fn in_packages(directive: &str) -> Vec<String> {
     let as_given = || vec![directive.to_owned()];
     let Some(rest) = directive.trim().strip_prefix(PROGRAM) else { return as_given() };
-    // What stands in braces has been cut at its commas.
+    // The filter was split at the commas within braces, too.
     if rest.matches('{').count() != rest.matches('}').count() {
         return as_given();
     }
@@ -89,10 +91,10 @@ fn in_packages(directive: &str) -> Vec<String> {
     [PROGRAM].into_iter().chain(PACKAGES).map(|package| format!("{package}{rest}")).collect()
 }
 
-/// The root package, and the others whose lines are the program's.
+/// The root package, and the others that log for the program.
 const PROGRAM: &str = "ncserverd";
 const PACKAGES: [&str; 4] = ["ncpeer", "ncs_device", "ncs_net", "ncs_serve"];
-/// Modules of the program, and where they are.
+/// The program's modules in other packages, and their names there.
 const MOVED: [(&str, &[&str]); 12] = [
     ("admin", &["ncs_net::admin"]),
     ("admission", &["ncs_serve::admission"]),

@@ -1,11 +1,11 @@
-//! Log lines that others cause: how many of a kind are written, and how many were not.
+//! Limits the rate of log lines that others can cause, and counts the suppressed ones.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lets one line of a kind through in a while, and counts the others.
+/// Allows one line of each kind per interval, and counts the others.
 #[derive(Debug)]
 pub struct RateLimited<K> {
     every: Duration,
@@ -19,12 +19,13 @@ struct Kind {
 }
 
 impl<K: Eq + Hash> RateLimited<K> {
-    /// One line of a kind every so often.
+    /// Allows one line of a kind per `every`.
     pub fn new(every: Duration) -> Self {
         Self { every, kinds: Mutex::default() }
     }
 
-    /// Whether a line of this kind may be written now; if so, how many were not since the last one.
+    /// Whether a line of this kind may be written now; if so, how many were suppressed since the
+    /// last one.
     pub fn admit(&self, kind: K, now: Instant) -> Option<u64> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kinds.get_mut(&kind) {
@@ -39,7 +40,7 @@ impl<K: Eq + Hash> RateLimited<K> {
         if kinds.len() >= KINDS_MAX {
             kinds.retain(|_, known| now.saturating_duration_since(known.said) < self.every);
         }
-        // Of more kinds at once nothing is said.
+        // With too many kinds at once, further ones are suppressed.
         if kinds.len() >= KINDS_MAX {
             return None;
         }
@@ -48,12 +49,12 @@ impl<K: Eq + Hash> RateLimited<K> {
     }
 }
 
-/// What a line ends with of which so many were not written.
+/// The end of a line, with the number of suppressed ones.
 pub fn more(unsaid: u64) -> String {
     if unsaid == 0 { String::new() } else { format!(" ({unsaid} more like this since the last line)") }
 }
 
-/// Kinds that are told apart at once.
+/// The number of kinds tracked at once.
 const KINDS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The line that says how fast the encoder was, and how each stream fares. A server that nobody watches writes none.
+//! The periodic log line about the encoder's rate and each stream. Without viewers none is written.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,15 +24,15 @@ pub async fn log(registry: Registry, interval: Duration) {
     }
 }
 
-/// What the line is made of, read where everybody else reads it.
+/// The line's data, read from the registry.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The counter of the encoder over all back ends and kernels.
+    /// The encoder's counter, summed over all back ends and kernels.
     coded_bytes: f64,
     streams: BTreeMap<String, [f64; STREAM.len()]>,
 }
 
-/// What the line says.
+/// The content of the line.
 #[derive(Debug, PartialEq)]
 struct Line {
     rate: f64,
@@ -62,24 +62,24 @@ impl Seen {
         }
     }
 
-    /// What has happened to those who watch, if anything has.
+    /// The line, if a stream has viewers or changes.
     fn line_since(&self, before: &Self, time: Duration) -> Option<Line> {
         let coded = self.coded_bytes - before.coded_bytes;
         let streams = self.streams_since(before, time);
-        // What is coded ahead of demand is no news.
+        // Blocks coded in advance alone are no news.
         (!streams.is_empty()).then(|| Line { rate: megabytes_per_second(coded, time), viewers: self.viewers(), streams })
     }
 
-    /// Viewers of all streams; who watches two counts with both.
+    /// Viewers of all streams; one that watches two counts twice.
     fn viewers(&self) -> f64 {
         self.streams.values().map(|values| values[VIEWERS]).sum()
     }
 
-    /// Every stream that somebody watches or that something has happened to, those with most viewers first, for the end of the line.
+    /// All streams with viewers or changes, those with most viewers first, for the end of the line.
     fn streams_since(&self, before: &Self, time: Duration) -> String {
         let since = |name: &String, values: &[f64; STREAM.len()]| {
             let before = before.streams.get(name).copied().unwrap_or_default();
-            // A stream that has gone and come again begins at zero.
+            // A stream that was removed and added again begins at zero.
             let mut since = std::array::from_fn(|column| (values[column] - before[column]).max(0.0));
             since[VIEWERS] = values[VIEWERS];
             since
@@ -109,7 +109,7 @@ fn megabytes_per_second(bytes: f64, time: Duration) -> f64 {
 }
 
 const CODED_BYTES: &str = "ncserverd_encoder_coded_bytes_total";
-/// The figures of a stream, in the order in which the line has them.
+/// The metrics of a stream, in the order of the line.
 const STREAM: [&str; 6] = [
     "ncserverd_session_stream_viewers",
     "ncserverd_session_stream_sent_bytes_total",
@@ -119,7 +119,7 @@ const STREAM: [&str; 6] = [
     "ncserverd_session_stream_refused_total",
 ];
 const VIEWERS: usize = 0;
-/// Streams that the line names.
+/// The maximum number of streams in the line.
 const STREAMS_SHOWN: usize = 8;
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
                     ; other: 0 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 5 refused";
         let minute = Duration::from_secs(60);
         assert_eq!(seen.line_since(&before, minute).map(|line| (line.viewers, line.streams)), Some((47.0, said.to_owned())));
-        // Who watches is told, however little there is to send; when nobody does, nothing is said.
+        // With viewers there is a line, however little is sent; without viewers there is none.
         assert!(seen.line_since(&seen, minute).is_some());
         ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(0));
         let encoder = counters(&registry, CODED_BYTES, "kernel");

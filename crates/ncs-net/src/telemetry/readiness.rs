@@ -1,4 +1,4 @@
-//! Whether the server can serve and how well, and if not, why: each part speaks for itself.
+//! Whether the server can serve, and how well; each part reports for itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,77 +7,77 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What keeps the server from serving, or from serving as it is meant to, by part. Clones share it.
+/// Parts that cannot serve, or not as intended. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Readiness {
     words: Arc<Mutex<BTreeMap<&'static str, Word>>>,
     is_dead: Arc<AtomicBool>,
 }
 
-/// What a part says of itself that is not well.
+/// A part's report of a problem.
 #[derive(Debug, Clone)]
 struct Word {
     serves: bool,
     reason: String,
 }
 
-/// A part that is not well.
+/// A part with a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
-    /// Which.
+    /// The part.
     pub part: &'static str,
-    /// Why.
+    /// The problem.
     pub reason: String,
 }
 
-/// How the server fares as a whole.
+/// The status of the server as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// Every part is well.
+    /// No part has a problem.
     Ready,
-    /// It serves, and a part does it in another way than it is meant to.
+    /// It serves, but a part does so in another way than intended.
     Degraded,
     /// A part cannot serve.
     NotReady,
 }
 
 impl Readiness {
-    /// Nothing is ready until the part `server` says that the start is over.
+    /// Not ready until the part `server` reports the end of the start.
     pub fn new() -> Self {
         let readiness = Self { words: Arc::default(), is_dead: Arc::default() };
         readiness.not_ready("server", "starting");
         readiness
     }
 
-    /// This part is well.
+    /// The part has no problem.
     pub fn ready(&self, part: &'static str) {
         self.lock().remove(part);
     }
 
-    /// This part serves, but not as it is meant to. The latest word of a part counts.
+    /// The part serves, but not as intended. Its latest report counts.
     pub fn degraded(&self, part: &'static str, reason: impl Into<String>) {
         self.lock().insert(part, Word { serves: true, reason: reason.into() });
     }
 
-    /// This part cannot serve. The latest word of a part counts.
+    /// The part cannot serve. Its latest report counts.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
         self.lock().insert(part, Word { serves: false, reason: reason.into() });
     }
 
-    /// This part has died, and the process ends because of that.
+    /// The part has died, and the process ends.
     pub fn dead(&self, part: &'static str, reason: impl Into<String>) {
         self.not_ready(part, reason);
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Whether the process ends because of a part that has died.
+    /// Whether the process ends because a part has died.
     pub fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Says of this part that it cannot take segments in, as long as `refused` names the bytes of one for which there is no room, at two looks
-    /// or more.
+    /// Reports this part as not ready while `refused` returns the size of a segment without room,
+    /// at two looks in a row or more.
     pub async fn heed_room(self, part: &'static str, every: Duration, refused: impl Fn(Instant) -> Option<u64>) {
         let mut was_refused = false;
         loop {
@@ -94,7 +94,7 @@ impl Readiness {
         }
     }
 
-    /// How the server fares, and which parts it is due to.
+    /// The status of the server, and the parts that cause it.
     pub fn status(&self) -> (Status, Vec<Reason>) {
         let words = self.lock();
         let status = match (words.is_empty(), words.values().all(|word| word.serves)) {

@@ -1,4 +1,4 @@
-//! Making a metric and registering it, in one call.
+//! Creates and registers a metric in one call.
 
 use prometheus::core::Collector;
 use prometheus::{

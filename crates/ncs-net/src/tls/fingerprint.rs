@@ -1,4 +1,4 @@
-//! SHA-256 of a certificate: what a peer pins when no authority vouches for the server.
+//! SHA-256 of a certificate, which a peer pins if no authority has signed the server's certificate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,7 +41,7 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = ParseFingerprintError;
 
-    /// Reads 64 hexadecimal digits, also with the colons that `openssl x509 -fingerprint` prints.
+    /// Parses 64 hexadecimal digits, also with the colons that `openssl x509 -fingerprint` prints.
     fn from_str(text: &str) -> Result<Self, ParseFingerprintError> {
         let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b':').collect();
         if digits.len() != 64 {
@@ -59,7 +59,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A text that is no fingerprint.
+/// The text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint must be 64 hexadecimal digits, with or without colons")]
 pub struct ParseFingerprintError;

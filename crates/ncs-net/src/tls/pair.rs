@@ -1,9 +1,10 @@
-//! A certificate and its key, read or made together.
+//! A certificate and its key, read or generated together.
 //!
-//! A generated pair is one file, key and certificate in it, so that there is never one without the other: it is written beside
-//! its final name, then linked to it. Of two servers that start at once on the same directory, one links first and the other
-//! uses what it finds. The validity is fixed and long: a pinned certificate is trusted for its bytes, and a machine whose clock
-//! is wrong must be able to start.
+//! A generated pair is a single file with key and certificate, so that neither exists alone: it is
+//! written under a temporary name, then linked to its final name. If two servers start at once on
+//! the same directory, the first link wins, and the other uses that file. The validity is fixed and
+//! long: a pinned certificate is trusted for its bytes, and a machine with a wrong clock must be
+//! able to start.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -33,7 +34,7 @@ pub(super) fn open(config: &Config) -> Result<Pair, Error> {
     }
 }
 
-/// The certificate that a client shows, and its key.
+/// The certificate of a client, and its key.
 #[derive(Debug, Clone)]
 pub struct ClientPair(pub(super) Arc<CertifiedKey>);
 
@@ -44,7 +45,7 @@ impl ClientPair {
     }
 }
 
-/// Makes a pair for this process alone.
+/// Generates a pair for this process only.
 pub(super) fn ephemeral() -> Result<Pair, Error> {
     let pem = generate(&[])?;
     parse(pem.as_bytes(), pem.as_bytes(), Origin::Ephemeral).map_err(Error::Setup)
@@ -103,7 +104,7 @@ fn generate(names: &[String]) -> Result<String, Error> {
     Ok(certificate.pem() + &key.serialize_pem())
 }
 
-/// Writes a file that nobody else may read, whole or not at all; one that is there already stays.
+/// Creates a file that only the owner may read, as a whole or not at all; an existing one stays.
 pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -118,5 +119,5 @@ pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<(
 }
 
 pub(super) const FILE_NAME: &str = "ncserverd.pem";
-/// Far above any chain, far below what hurts.
+/// Far above any chain, and still harmless.
 const FILE_BYTES_MAX: u64 = 1 << 20;

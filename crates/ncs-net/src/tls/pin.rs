@@ -1,4 +1,4 @@
-//! Whom a peer trusts: one certificate, or the system's roots.
+//! The servers that a peer trusts: one certificate, or the system's roots.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ use super::{ClientPair, Error, Fingerprint};
 /// Which server certificates are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// This one alone, whatever name and dates it bears.
+    /// Only this one, whatever its names and dates.
     Fingerprint(Fingerprint),
-    /// What the system's roots vouch for.
+    /// Certificates signed by the system's roots.
     System,
 }
 
-/// The client's side of the handshake: TLS 1.3, no 0-RTT, and its own certificate, if it has one, where the server asks for it.
+/// The client's TLS configuration: TLS 1.3, no 0-RTT, and its own certificate, if any, for servers
+/// that request one.
 pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClientConfig, Error> {
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = super::provider();
@@ -41,7 +42,7 @@ pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClie
     QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
 }
 
-/// Shows one certificate to whoever asks.
+/// Sends one certificate to any server that requests one.
 #[derive(Debug)]
 struct Shown(Arc<CertifiedKey>);
 

@@ -1,9 +1,10 @@
-//! The key of stateless resets (RFC 9000 section 10.3), kept beside the certificate.
+//! The key of stateless resets (RFC 9000, section 10.3), kept beside the certificate.
 //!
-//! A server that was killed leaves peers behind whose packets its successor does not know. With the same key it answers them
-//! with a reset that they believe, and they connect again at once; without, they wait for their own timeouts. Each address that
-//! is listened on has a key of its own, derived from the kept one: a reset from one address must not end a connection to
-//! another (RFC 9000 section 21.11). Two servers must not use one directory on the same address for that reason.
+//! After a crash, the restarted server gets packets of unknown connections. With the same key it
+//! answers them with a reset that the peers accept, and they reconnect at once; otherwise they wait
+//! for their own timeouts. Each address has a key of its own, derived from the kept one, because a
+//! reset from one address must not end a connection to another (RFC 9000, section 21.11). For the
+//! same reason, two servers must not share a directory on the same address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use ring::hmac;
 
 use super::pair;
 
-/// The kept key, or one for this process alone. Clones are the same.
+/// The kept key, or one for this process only. Clones share it.
 #[derive(Clone)]
 pub(super) struct ResetKey(Arc<[u8; KEY_BYTES]>);
 
@@ -24,7 +25,8 @@ impl ResetKey {
         Self(Arc::new(rand::random()))
     }
 
-    /// The key in this directory, made if there is none. Where it cannot be kept, the server starts without.
+    /// The key in this directory, generated if it is missing. If it cannot be kept, the server uses
+    /// a temporary one.
     pub(super) fn kept_in(directory: &Path) -> Self {
         match kept_or_new(directory) {
             Ok(key) => Self(Arc::new(key)),
@@ -35,7 +37,7 @@ impl ResetKey {
         }
     }
 
-    /// The key of an address.
+    /// The key for an address.
     pub(super) fn of(&self, address: SocketAddr) -> hmac::Key {
         let mut material = self.0.to_vec();
         material.extend_from_slice(address.to_string().as_bytes());
@@ -56,7 +58,7 @@ fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                 return Err(format!("{}: {error}", path.display()));
             }
-            // Another server has made one meanwhile, perhaps.
+            // Another server may have created it meanwhile.
             _ => {}
         }
     }
@@ -74,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// What a key makes of something.
+    /// A tag made with a key.
     fn tag(key: &ResetKey, address: &str) -> Vec<u8> {
         hmac::sign(&key.of(address.parse().unwrap()), b"id").as_ref().to_vec()
     }

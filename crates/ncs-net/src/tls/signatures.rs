@@ -1,4 +1,4 @@
-//! Signatures of handshakes, which both sides verify in the same way.
+//! Verification of handshake signatures, the same for both sides.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};

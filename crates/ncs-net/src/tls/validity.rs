@@ -1,47 +1,49 @@
-//! From when until when a certificate counts (RFC 5280, section 4.1.2.5).
+//! The validity of certificates (RFC 5280, section 4.1.2.5).
 //!
-//! The TLS library judges the certificates of others and never its own, and keeps the dates to itself. They stand at a fixed place of
-//! the DER, so what comes before them is stepped over and what comes after is not read.
+//! The TLS library checks the other side's certificates, never its own, and does not expose the
+//! dates. These are at a fixed place in the DER, so the fields before them are skipped, and those
+//! after them not read.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
 use time::{Date, Month, Time, UtcDateTime};
 
-/// From when until when, in seconds since 1970, both included.
+/// A period of validity in seconds since 1970, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first second.
     pub from: i64,
-    /// The last.
+    /// The last second.
     pub until: i64,
 }
 
-/// How a certificate stands at a time.
+/// The state of a certificate at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It counts, and will for a while.
+    /// Valid for a while.
     Good,
-    /// It counts, and ends soon: in less than two weeks and less than a third of its life.
+    /// Valid, but ends soon: in less than two weeks and less than a third of its life.
     Ending,
-    /// It does not count any more.
+    /// Expired.
     Expired,
-    /// It does not count yet.
+    /// Not yet valid.
     Early,
 }
 
 impl Validity {
-    /// Of a whole chain: as long as every certificate in it counts. `None` if one cannot be read, or if there is none.
+    /// The validity of a whole chain: the time in which all certificates are valid. `None` if one
+    /// cannot be read, or for an empty chain.
     pub fn of_chain(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let each = chain.iter().map(|certificate| Self::of(certificate)).collect::<Option<Vec<_>>>()?;
         each.into_iter().reduce(|one, other| Self { from: one.from.max(other.from), until: one.until.min(other.until) })
     }
 
-    /// Of one certificate.
+    /// The validity of one certificate.
     fn of(certificate: &[u8]) -> Option<Self> {
         let (certificate, _) = element(certificate, SEQUENCE)?;
         let (mut fields, _) = element(certificate, SEQUENCE)?;
-        // The version is left out where it is 1.
+        // Version 1 is omitted.
         if let Some((_, rest)) = element(fields, VERSION) {
             fields = rest;
         }
@@ -54,7 +56,7 @@ impl Validity {
         Some(Self { from, until: seconds(times)?.0 })
     }
 
-    /// How it stands at `now`, in seconds since 1970.
+    /// The state at `now`, in seconds since 1970.
     pub fn standing(&self, now: i64) -> Standing {
         let (life, left) = (self.until.saturating_sub(self.from), self.until.saturating_sub(now));
         if now > self.until {
@@ -68,7 +70,7 @@ impl Validity {
         }
     }
 
-    /// What is the matter at `now`, if anything is.
+    /// A complaint at `now`, if there is a reason.
     pub fn complaint(&self, now: i64) -> Option<String> {
         match self.standing(now) {
             Standing::Good => None,
@@ -90,7 +92,7 @@ pub fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A time for people.
+/// A readable time.
 pub fn date(seconds: i64) -> String {
     match u64::try_from(seconds).ok().and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds))) {
         Some(time) => humantime::format_rfc3339_seconds(time).to_string(),
@@ -98,13 +100,13 @@ pub fn date(seconds: i64) -> String {
     }
 }
 
-/// The content of the element at the front, if it has this tag, and what follows it.
+/// The content of the first element, if it has this tag, and the rest.
 fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&first, bytes) = bytes.split_first()?;
     let (&length, bytes) = bytes.split_first()?;
     let (length, bytes) = match length {
         0..=0x7f => (usize::from(length), bytes),
-        // In so many further bytes; no certificate needs more than three.
+        // The length is in as many further bytes; no certificate needs more than three.
         0x81..=0x83 => {
             let (digits, rest) = bytes.split_at_checked(usize::from(length & 0x7f))?;
             (digits.iter().fold(0, |length, digit| (length << 8) | usize::from(*digit)), rest)
@@ -115,7 +117,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(length)
 }
 
-/// A time at the front, in seconds since 1970, and what follows it.
+/// The time in the first element, in seconds since 1970, and the rest.
 fn seconds(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let (text, century, rest) = match element(bytes, UTC_TIME) {
         Some((text, rest)) => (text, true, rest),
@@ -143,7 +145,7 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 const DAY: i64 = 86_400;
-/// From when on before its end an operator is told.
+/// How long before the end an operator is warned.
 const ENDING: i64 = 14 * DAY;
 
 #[cfg(test)]
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_dates_of_a_certificate_are_read() {
-        // Until 2049 in two digits of the year, from 2050 on in four.
+        // Years up to 2049 have two digits, later ones four.
         for (from, until) in [(1970, 1999), (2020, 2049), (2020, 2050), (2049, 2120)] {
             let validity = Validity::of(&certificate(from, until)).unwrap();
             let expected = [date_time_ymd(from, 1, 1), date_time_ymd(until, 12, 31)].map(|time| time.unix_timestamp());
@@ -178,7 +180,7 @@ mod tests {
         for length in 0..whole.len() {
             assert_eq!(Validity::of(&whole[..length]), None, "{length}");
         }
-        // Whatever a byte says, nothing panics.
+        // No byte value causes a panic.
         for index in 0..whole.len() {
             for value in [0, 0x7f, 0x80, 0x84, 0xff] {
                 let mut bytes = whole.to_vec();
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(year.standing(352 * DAY), Standing::Ending);
         assert_eq!(year.standing(366 * DAY), Standing::Expired);
         assert!(year.complaint(352 * DAY).unwrap().contains("1971-01-01T00:00:00Z, in 13 days"));
-        // One that lives for six days is no cause for worry on its first.
+        // A certificate for six days is good on its first day.
         assert_eq!(Validity { from: 0, until: 6 * DAY }.standing(DAY), Standing::Good);
     }
 }

@@ -1,4 +1,5 @@
-//! Durations as texts such as `250ms`, `2s` or `1h 30m`, for `#[serde(with = "crate::units::duration")]`.
+//! Durations as texts such as `250ms`, `2s` or `1h 30m`, for
+//! `#[serde(with = "crate::units::duration")]`.
 
 use std::time::Duration;
 

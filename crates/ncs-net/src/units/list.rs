@@ -1,11 +1,13 @@
-//! Lists that may be given as one text, for `#[serde(deserialize_with = "crate::units::one_or_many")]`.
+//! Lists that may be given as one text, for
+//! `#[serde(deserialize_with = "crate::units::one_or_many")]`.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// Reads `["a", "b"]`, and also `"a"` or `"a,b"`: an environment variable and a flag can only give a text.
+/// Reads `["a", "b"]`, and also `"a"` or `"a,b"`, because environment variables and flags can only
+/// be texts.
 pub fn one_or_many<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

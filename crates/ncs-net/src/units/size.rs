@@ -1,12 +1,12 @@
 //! Sizes as texts such as `512KiB` or `1GiB`, for `#[serde(with = "crate::units::size")]`.
 //!
-//! `bytesize` prints one digit after the point, so what it writes is not what it read. A printed configuration must load to
-//! the same values: here a size is written in the largest unit that divides it.
+//! `bytesize` prints one decimal, which loses precision. A printed configuration must load to the
+//! same values, so here a size is written in the largest unit that divides it.
 
 use bytesize::ByteSize;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-/// A size as text, exactly.
+/// A size as exact text.
 pub fn exact(size: ByteSize) -> String {
     let bytes = size.as_u64();
     let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| bytes != 0 && bytes.is_multiple_of(*divisor)).unwrap_or((1, "B"));
@@ -34,7 +34,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSiz
     }
 }
 
-/// The same for a size that may be left out, for `#[serde(with = "crate::units::size::optional")]`.
+/// The same for an optional size, for `#[serde(with = "crate::units::size::optional")]`.
 pub mod optional {
     use bytesize::ByteSize;
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,4 +1,5 @@
-//! Client certificates: signed by an authority of the operator's, read from a file, and exchangeable while the server runs.
+//! Client certificates, signed by authorities that are read from a file and can be replaced at run
+//! time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureS
 
 use super::Inner;
 
-/// Who signs client certificates.
+/// The authorities of client certificates.
 #[derive(Debug)]
 pub(super) struct Authorities {
-    /// The file's bytes: a change of it is a change of these.
+    /// The content of the file, to detect changes.
     pub(super) text: Vec<u8>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl Authorities {
-    /// Reads certificates in PEM.
+    /// Parses certificates in PEM.
     pub(super) fn parse(text: Vec<u8>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&text) {
@@ -39,14 +40,14 @@ impl Authorities {
         Ok(Self { text, verifier: verifier.build().map_err(|error| error.to_string())? })
     }
 
-    /// Whether this chain, the peer's own certificate first, is good at `now`, since 1970.
+    /// Verifies this chain, the peer's own certificate first, at `now`, since 1970.
     pub(super) fn vouch_for(&self, chain: &[CertificateDer<'_>], now: Duration) -> Result<(), rustls::Error> {
         let (own, others) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
         self.verifier.verify_client_cert(own, others, UnixTime::since_unix_epoch(now)).map(drop)
     }
 }
 
-/// What TLS asks in each handshake: the authorities of that moment.
+/// The verifier of client certificates for TLS: uses the authorities at the time of each handshake.
 #[derive(Debug)]
 pub(super) struct Door {
     inner: Arc<Inner>,
@@ -64,7 +65,7 @@ impl ClientCertVerifier for Door {
         self.inner.rules.load().authorities.is_some()
     }
 
-    /// Who may come with a token instead, or with nothing, is let through.
+    /// Clients that may use a token or nothing instead are let through.
     fn client_auth_mandatory(&self) -> bool {
         let rules = self.inner.rules.load();
         rules.authorities.is_some() && rules.config.required && rules.config.keys.is_none()
@@ -109,7 +110,7 @@ impl ClientCertVerifier for Door {
     }
 }
 
-/// A file of at most this size.
+/// Reads a file of at most this size.
 pub(super) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
     files::read(path, bytes_max as u64).map_err(|error| error.to_string())
 }

@@ -1,22 +1,23 @@
-//! Keys that tokens are verified with, read from a JSON Web Key Set (RFC 7517).
+//! Keys that verify tokens, read from a JSON Web Key Set (RFC 7517).
 //!
-//! A key has one algorithm, which follows from its type and from nothing that a token says: `oct` keys verify HS256 and nothing else,
-//! `OKP` keys on Ed25519 verify EdDSA and nothing else. A public key can therefore never serve as the secret of an HMAC, and `none`
-//! is the algorithm of no key. Keys of other types are passed over: sets of identity providers have some of each.
+//! A key has one algorithm, which depends on its type and on nothing in a token: `oct` keys verify
+//! only HS256, `OKP` keys on Ed25519 only EdDSA. So a public key can never serve as an HMAC secret,
+//! and no key has the algorithm `none`. Keys of other types are ignored, because the sets of
+//! identity providers contain some.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::{hmac, signature};
 use serde::Deserialize;
 
-/// Bytes of the largest set that is read.
+/// The maximum size of a set.
 pub const SET_BYTES_MAX: usize = 256 * 1024;
-/// Most keys of a set.
+/// The maximum number of keys in a set.
 const KEYS_MAX: usize = 256;
 /// RFC 7518, section 3.2: a key is at least as long as the hash.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// How a token is signed.
+/// The signature algorithm of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// HMAC with SHA-256.
@@ -48,28 +49,28 @@ impl std::fmt::Debug for Material {
     }
 }
 
-/// Why a text is no set of keys.
+/// Why a text is not a set of keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeySetError {
-    /// More than [`SET_BYTES_MAX`], or more keys than anybody has.
+    /// It exceeds [`SET_BYTES_MAX`] or the number of keys.
     #[error("more than {SET_BYTES_MAX} bytes or {KEYS_MAX} keys")]
     TooLarge,
-    /// No JSON, or no `keys`.
+    /// It is not JSON, or has no `keys`.
     #[error("not a JSON Web Key Set: {0}")]
     Syntax(String),
-    /// A key whose numbers are wrong.
+    /// A key is invalid.
     #[error("key {0}: {1}")]
     Key(String, &'static str),
-    /// Two keys with one name.
+    /// Two keys have the same name.
     #[error("two keys of the same algorithm have the `kid` \"{0}\"")]
     Doubled(String),
-    /// Nothing to verify tokens with.
+    /// No key can verify tokens.
     #[error("the set has no key of type `oct` (HS256) or `OKP` on Ed25519 (EdDSA)")]
     Empty,
 }
 
-/// One key as it is written. What other types of keys have is not looked at.
+/// One key as written. Fields of other key types are ignored.
 #[derive(Deserialize)]
 struct Written {
     kty: String,
@@ -89,7 +90,8 @@ struct WrittenSet {
 }
 
 impl KeySet {
-    /// Reads a set. A key that is meant for tokens and cannot be one spoils the set: half a set would refuse half the viewers.
+    /// Parses a set. An invalid key for tokens makes the whole set invalid, because half a set
+    /// would refuse half of the viewers.
     pub fn parse(text: &[u8]) -> Result<Self, KeySetError> {
         if text.len() > SET_BYTES_MAX {
             return Err(KeySetError::TooLarge);
@@ -113,22 +115,22 @@ impl KeySet {
         if keys.is_empty() { Err(KeySetError::Empty) } else { Ok(Self { keys }) }
     }
 
-    /// A set that verifies nothing: what there is until a set has come.
+    /// An empty set, for use until the first one arrives.
     pub const fn none() -> Self {
         Self { keys: Vec::new() }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The key of this algorithm with this name; for a token that names none, the only key of its algorithm.
+    /// The key of this algorithm with this name; without a name, the only key of the algorithm.
     pub(super) fn find(&self, algorithm: Algorithm, id: Option<&str>) -> Option<Verifier<'_>> {
         let mut fitting = self.keys.iter().filter(|key| key.material.algorithm() == algorithm);
         let key = match id {
@@ -139,11 +141,11 @@ impl KeySet {
     }
 }
 
-/// A key that was found for a token.
+/// A key found for a token.
 pub(super) struct Verifier<'a>(&'a Material);
 
 impl Verifier<'_> {
-    /// Whether the signature is this key's; takes the same time wherever a wrong one differs.
+    /// Verifies a signature; the time does not depend on where a wrong one differs.
     pub(super) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         match self.0 {
             Material::Secret(secret) => hmac::verify(secret, message, signature).is_ok(),
@@ -162,7 +164,7 @@ impl Material {
 }
 
 impl Written {
-    /// The key, if it is one of ours.
+    /// The key, if its type is supported.
     fn material(&self) -> Result<Option<Material>, &'static str> {
         let is_for = |algorithm: &str| self.alg.as_deref().is_none_or(|alg| alg == algorithm);
         let verifies = |ops: &Vec<String>| ops.iter().any(|op| op == "verify" || op == "sign");
@@ -191,7 +193,7 @@ impl Written {
     }
 }
 
-/// Where the fault is, and not what stands there: that may be a key.
+/// The position of the fault, without the text, which may be a key.
 fn place(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         serde_json::error::Category::Data => "a value is missing or of the wrong type",
@@ -206,7 +208,7 @@ fn decoded(text: Option<&str>) -> Result<Vec<u8>, &'static str> {
     URL_SAFE_NO_PAD.decode(text).map_err(|_| "`k` or `x` is not base64url without padding")
 }
 
-/// What tests of this module sign with.
+/// Signing for tests of this module.
 #[cfg(test)]
 pub(super) mod testing {
     use ring::signature::{Ed25519KeyPair, KeyPair};

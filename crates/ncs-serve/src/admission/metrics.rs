@@ -17,7 +17,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them, with all values of their labels.
+    /// Registers all metrics of admission, with all values of their labels.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let tokens = register::counters(
             registry,

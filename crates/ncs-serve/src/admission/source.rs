@@ -1,4 +1,4 @@
-//! Where a set of keys comes from: a file, or a URL.
+//! The source of a set of keys: a file or a URL.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use url::{Host, ParseError, Url};
 use super::clients::read;
 use super::keys::SET_BYTES_MAX;
 
-/// How long a server of keys may take.
+/// The maximum time to fetch keys.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A place that keys are read from again and again.
+/// A place from which keys are read repeatedly.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     File(PathBuf),
     Url(Secret<Url>, Client),
 }
 
-/// What `admission.keys` names. Not to be printed: the URL may hold credentials.
+/// The place in `admission.keys`. Must not be printed: the URL may hold credentials.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Named {
@@ -29,7 +29,8 @@ pub(super) enum Named {
 }
 
 impl Named {
-    /// A URL if it looks like one, otherwise a file. The reason has nothing of the text, which may hold credentials.
+    /// A URL if it looks like one, otherwise a file. The error does not quote the text, which may
+    /// hold credentials.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         match Url::parse(text) {
             Ok(url) if is_http(&url) => Ok(Self::Url(url)),
@@ -39,7 +40,7 @@ impl Named {
         }
     }
 
-    /// Whether whoever is on the way could put keys of their own in.
+    /// Whether an attacker on the path could replace the keys.
     pub(super) fn is_open_to_the_network(&self) -> bool {
         let Self::Url(url) = self else { return false };
         let is_here = match url.host() {
@@ -57,7 +58,7 @@ impl Source {
         match named {
             Named::File(path) => Ok(Self::File(path)),
             Named::Url(url) => {
-                // The first provider installed in a process stays; one that is there already is as good.
+                // Only the first provider of a process is installed; an existing one is as good.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let client = Client::builder()
                     .redirect(reqwest::redirect::Policy::none())
@@ -70,7 +71,7 @@ impl Source {
         }
     }
 
-    /// The file's bytes; `None` where they have to be fetched.
+    /// The content of a file; `None` for a URL.
     pub(super) fn read(&self) -> Option<Result<Vec<u8>, String>> {
         match self {
             Self::File(path) => Some(read(path, SET_BYTES_MAX)),
@@ -78,7 +79,7 @@ impl Source {
         }
     }
 
-    /// The bytes, wherever they are.
+    /// The content, from a file or a URL.
     pub(super) async fn fetch(&self) -> Result<Vec<u8>, String> {
         match self {
             Self::File(path) => read(path, SET_BYTES_MAX),

@@ -32,7 +32,7 @@ fn token(kid: &str, secret: &[u8], claims: &Value) -> String {
     format!("{message}.{}", base64url(tag.as_ref()))
 }
 
-/// A token for `/live/` that counts for so many seconds, the server's leeway included.
+/// A token for `/live/`, valid for `seconds` including the server's leeway.
 fn for_live(seconds: u64) -> String {
     token("a", &SECRET, &json!({ "exp": DATE.as_secs() + seconds - 5, "sub": "ann", "ncs": { "paths": ["/live/*"] } }))
 }
@@ -304,7 +304,7 @@ fn a_ticket_admits_to_its_stream_at_its_peer_until_it_ends() {
     let due = access.due().unwrap();
     assert!(due <= now.instant + Duration::from_secs(60) && due > now.instant + Duration::from_secs(59));
     assert!(!allows(&guest.review(later(now, 61)).unwrap()));
-    // Without tickets to verify none is taken, and it admits nobody to what tokens guard.
+    // Without a verifier of tickets none is accepted, and none opens what tokens protect.
     let mut guest = visitor(&Place::new().open());
     assert!(!guest.present_ticket(now, key.ticket("live", until, [1; 32], [3; 8])).unwrap().0);
 }

@@ -1,8 +1,8 @@
 //! Tokens: JSON Web Tokens (RFC 7519) in their compact form, signed with HS256 or EdDSA.
 //!
-//! Nothing of a token is believed, or even read, before its signature has been verified, but for the two words that choose the key: `alg` and
-//! `kid`. The cryptography is `ring`'s. What a token allows stands in its claim `ncs`; a claim that this version does not
-//! know is passed over outside of `ncs` and refused inside, where it might be a limit.
+//! Nothing in a token is read before its signature is verified, except `alg` and `kid`, which
+//! choose the key. `ring` does the cryptography. The claim `ncs` holds the rights. Unknown claims
+//! are ignored outside of `ncs`, and refused inside, where they might be limits.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::keys::{Algorithm, KeySet};
 use super::scope::Scope;
 pub use ncs_proto::admission::Holder;
 
-/// What a server expects of every token.
+/// A server's requirements for tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expectation {
-    /// Whom tokens must be meant for; `None` refuses tokens that are meant for anybody in particular.
+    /// The required audience; `None` refuses tokens with an audience.
     pub audience: Option<String>,
-    /// By how much clocks may differ.
+    /// The tolerated difference of clocks.
     pub leeway: Duration,
 }
 
-/// What a good token says.
+/// The content of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// What may be asked for.
+    /// The paths it covers.
     pub scope: Scope,
-    /// Since 1970, when it ends; the leeway is in it.
+    /// Its end, since 1970, including the leeway.
     pub until: Duration,
-    /// Bytes a second, of all connections that are counted together.
+    /// Bytes per second, for all connections of the holder.
     pub rate: Option<u64>,
-    /// How many those may be.
+    /// The maximum number of these.
     pub connections: Option<u32>,
-    /// Who is counted together.
+    /// The account it counts for.
     pub holder: Holder,
 }
 
@@ -42,25 +42,25 @@ pub struct Claims {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// No token of three parts, or an algorithm that no key of ours has.
+    /// It does not have three parts, or has an unknown algorithm.
     #[error("malformed")]
     Malformed,
-    /// No key with this name and algorithm.
+    /// No key has this name and algorithm.
     #[error("signed with an unknown key")]
     UnknownKey,
-    /// Signed by somebody else, or changed since.
+    /// The signature is invalid.
     #[error("invalid signature")]
     Forged,
-    /// Not any more.
+    /// It has expired.
     #[error("expired")]
     Expired,
-    /// Not yet.
+    /// It is not valid yet.
     #[error("not valid yet")]
     Early,
-    /// For somebody else.
+    /// It is for another audience.
     #[error("meant for another audience")]
     Audience,
-    /// A signed token that does not say what it allows, or says more than this version understands.
+    /// It does not state its rights, or states some that this version does not know.
     #[error("required claims are missing, or unknown ones are present")]
     Claims,
 }
@@ -97,7 +97,7 @@ struct Allowed {
     connections: Option<u32>,
 }
 
-/// What a token says, if it is one of ours and good at `now`, since 1970.
+/// The claims of a token that is valid at `now`, since 1970.
 pub fn verify(token: &str, keys: &KeySet, expected: &Expectation, now: Duration) -> Result<Claims, TokenError> {
     let (message, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
     let (header, payload) = message.split_once('.').ok_or(TokenError::Malformed)?;
@@ -109,7 +109,7 @@ pub fn verify(token: &str, keys: &KeySet, expected: &Expectation, now: Duration)
         "EdDSA" | "Ed25519" => Algorithm::EdDsa,
         _ => return Err(TokenError::Malformed),
     };
-    // Extensions that must be understood, and are not (RFC 7515, section 4.1.11).
+    // A required extension, none of which is supported (RFC 7515, section 4.1.11).
     if header.crit.is_some() {
         return Err(TokenError::Malformed);
     }
@@ -152,7 +152,7 @@ impl Written {
     }
 }
 
-/// A NumericDate: seconds since 1970, perhaps with a fraction.
+/// A NumericDate: seconds since 1970, possibly with a fraction.
 fn time(seconds: f64) -> Result<Duration, TokenError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| TokenError::Claims)
 }
@@ -183,7 +183,7 @@ mod tests {
         json!({ "exp": NOW.as_secs() + 60, "ncs": { "paths": ["/live/*"] } })
     }
 
-    /// The claims with one changed.
+    /// The claims with one replaced.
     fn with(name: &str, value: Value) -> Value {
         let mut claims = claims();
         claims[name] = value;
@@ -196,7 +196,7 @@ mod tests {
         verify(token, &keys, &expected, NOW)
     }
 
-    /// Signed as it should be.
+    /// Signed correctly.
     fn judge_claims(claims: &Value) -> Result<Claims, TokenError> {
         judge(&hs256(&json!({ "alg": "HS256", "kid": "h" }), claims, &SECRET), None)
     }
@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(judge(&unsigned(alg), None), Err(TokenError::Malformed), "{alg}");
         }
         assert_eq!(judge(&unsigned("HS256"), None), Err(TokenError::Forged), "an empty signature");
-        // The public key as the secret of an HMAC, under its own name and under that of a secret.
+        // The public key as an HMAC secret, under its own name and under that of a secret.
         for kid in ["e", "h"] {
             let confused = hs256(&json!({ "alg": "HS256", "kid": kid }), &claims(), &public);
             let expected = if kid == "e" { TokenError::UnknownKey } else { TokenError::Forged };

@@ -11,7 +11,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics of the directory.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
             offers: register::gauge(registry, "ncserverd_directory_peers", "Connected peers that offer to serve others.")?,

@@ -54,7 +54,7 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
     rig.peer(3, HoldingState::Partial);
     assert_eq!(rig.named(9)[0], 2);
     assert_eq!(rig.named(9).len(), 3);
-    // Who holds other blocks of the same bytes is of no use; older peers do not say which they hold.
+    // Other blocks of the same bytes are useless; older peers do not report the coding.
     let other = Meant::Coded(Coding { n_max: 64, ..CODING });
     for (number, meant) in [(4, other), (5, Meant::LastNamed), (6, Meant::Foreign)] {
         let session = SessionId(number.into());
@@ -64,12 +64,12 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
     let named = rig.named(9);
     assert_eq!([4, 5, 6].map(|number| named.contains(&number)), [false, true, false], "{named:?}");
     rig.directory.withdraw(SessionId(5));
-    // Nothing is told of what nobody holds or what is not to be told of, and nobody is told of itself.
+    // No peer is named for unknown segments or other streams, and none to itself.
     let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
     assert!(rig.directory.introduce(rig.now(0), asker, "live", (segment(2), CODING)).is_empty());
     assert!(rig.directory.introduce(rig.now(0), asker, "vod", (segment(1), CODING)).is_empty());
     assert_eq!(rig.named(2).len(), 2);
-    // The same peer over a second connection of its own is itself, too.
+    // The same peer on a second connection is still itself.
     rig.directory.offer(SessionId(7), SocketAddr::from(([10, 0, 2, 1], 4444)), [2; 32]);
     assert!(!rig.named(7).contains(&2));
 
@@ -109,14 +109,14 @@ fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
     rig.named(2);
     assert_eq!(new(9, 1), [1, 2], "the third offers, but may watch something else");
     assert_eq!(new(1, 1), [2]);
-    // Whoever holds it comes before those who will.
+    // Holders come before followers.
     rig.directory.have(SessionId(3), &[Holding { segment: segment(5), meant: MEANT, state: HoldingState::Partial }]);
     let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
     let first = &rig.directory.introduce(rig.now(1), asker, "live", (segment(5), CODING))[0];
     assert_eq!(first.identity[0], 3);
     rig.directory.withdraw(SessionId(2));
     assert_eq!(new(9, 2), [1, 3]);
-    // The first asked at 1 s for the last time.
+    // The first follower asked last at 1 s.
     assert_eq!(new(9, 31), [3]);
     assert!(rig.directory.state().followers.is_empty());
 }
@@ -175,14 +175,14 @@ fn whom_several_blame_is_not_named_for_a_while() {
     blame([10, 0, 5, 1], 0);
     blame([10, 0, 5, 2], 0);
     blame([10, 0, 6, 1], 0);
-    // Two of them are neighbours, who may be one.
+    // Two of them are in one network, and count once.
     assert_eq!(rig.named(9), [1]);
     blame([10, 0, 7, 1], 1);
     assert!(rig.ask(9, 2).is_empty());
     assert_eq!(rig.ask(9, 700).len(), 1);
 }
 
-/// Three networks blame everybody, again and again: few are not named.
+/// Three networks accuse all peers, again and again: only a few are suppressed.
 #[test]
 fn a_few_networks_keep_few_peers_from_being_named() {
     let rig = rig(Policy::All);
@@ -195,7 +195,7 @@ fn a_few_networks_keep_few_peers_from_being_named() {
     let mut named = HashSet::new();
     (0..100).for_each(|_| named.extend(rig.named(99)));
     assert_eq!(named.len(), 40 - REPORTS_MAX);
-    // What each may say comes back with time.
+    // Each network may report again after a while.
     for network in [5, 6, 7] {
         rig.directory.blame(rig.now(700).instant, [10, 0, network, 1].into(), None, [40; 32]);
     }
@@ -232,7 +232,7 @@ fn what_a_peer_tells_is_bounded() {
     // The first is forgotten.
     assert!(rig.named(9).is_empty());
     assert_eq!(rig.directory.state().holders.len(), HOLDINGS_MAX);
-    // Without an offer nothing counts, and twelve are not named at once.
+    // Without an offer the list is ignored, and not all twelve are named at once.
     rig.directory.have(SessionId(50), &[Holding { segment: segment(1), meant: MEANT, state: HoldingState::Complete }]);
     assert!(rig.named(9).is_empty());
     (1..=12).for_each(|number| rig.peer(number, HoldingState::Complete));

@@ -23,7 +23,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics of the ring.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
             capacity_bytes: register::gauge(registry, "ncserverd_ring_capacity_bytes", "Memory limit of the ring.")?,

@@ -1,22 +1,28 @@
-//! The memory of the ring: slots that are taken by the encoder, filled by the device, sent by a session, and come back.
+//! The memory of the ring: slots that the encoder takes, the device fills and a session sends, and
+//! that then return.
 //!
-//! A slot is headroom for a block's header followed by the block's bytes, so that header and payload leave as one piece without
-//! a copy; where headers carry all coefficients it is larger. Slots of one size come from slabs, each one allocation that is cut
-//! into them; the steady state allocates no memory for payloads. When the budget is spent and another size is needed, a slab none of whose
-//! slots is out is cut anew for it.
+//! A slot is headroom for a block's header, followed by the block's bytes, so that header and
+//! payload leave as one piece without a copy. The headroom is larger where headers carry all
+//! coefficients. Slots of one size are cut from slabs, each of one allocation; the steady state
+//! allocates no memory for payloads. When the budget is used up and another size is needed, a slab
+//! with all of its slots at home is cut anew for that size.
 //!
-//! A peer that does not read may keep a slot in each slab of a size, and such slabs are never cut anew. So each size that streams have is
-//! *promised* an equal part of half of the budget ([`Pool::promise`]): the others leave it free though nobody takes it. If they had
-//! it before it was promised, as after a reload, some of their slabs are *drained*: none of their slots is given out again, until all are home.
+//! A peer that does not read may keep a slot in each slab of a size, and such slabs are never cut
+//! anew. So each size that streams use is *promised* an equal part of half of the budget
+//! ([`Pool::promise`]): other sizes leave it free even while it is unused. If others used it before
+//! it was promised, as after a reload, some of their slabs are *drained*: their slots are not taken
+//! again until all have returned.
 //!
-//! Slots are taken in the order in which they lie in memory, from where the last one was taken on: blocks come home about in the
-//! order in which they left, so what is taken together lies side by side, and a GPU can write it with few copies. No more of a pool is used in
-//! turn than is needed, so that what was sent a moment ago is written anew while it is in the caches. For a GPU slabs
-//! are larger, begin at a page, and are pinned.
+//! Slots are taken in memory order, starting after the last one taken. Blocks return roughly in the
+//! order in which they left, so slots taken together lie side by side, and a GPU can fill them with
+//! few copies. The pool cycles through no more memory than it needs, so that memory sent a moment
+//! ago is rewritten while it is in the caches. For a GPU, slabs are larger, page-aligned and
+//! pinned.
 //!
-//! A slot knows its way home: dropping it, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the session that
-//! held it and wakes whoever waits for room. That happens in the QUIC stack's own tasks, on all threads and for every block, so a slot is left
-//! on one of several shelves, which few threads want at the same time, and is put in its place when slots are next taken.
+//! Dropping a slot, or the last [`bytes::Bytes`] over it, returns it to the pool, credits the
+//! session that held it, and wakes the task that waits for room. This happens in QUIC's own tasks,
+//! on all threads and for every block. So a slot is first put on one of several shelves, each
+//! contended by few threads, and is sorted into its place when slots are next taken.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,53 +33,53 @@ use bytes::BytesMut;
 
 use super::sync::{Arc, AtomicUsize, Mutex, Ordering, SHELVES};
 
-/// About how many bytes are allocated at once.
+/// The approximate size of one allocation.
 pub(super) const SLAB_BYTES: usize = 1 << 20;
-/// The same for memory that is pinned: as much as one launch of a GPU fills.
+/// The same for pinned memory: as much as one launch of a GPU fills.
 const PINNED_SLAB_BYTES: usize = 16 << 20;
-/// So many slots that were taken together come home to one shelf.
+/// This many slots that were taken together return to the same shelf.
 const TOGETHER: usize = 32;
-/// How much of a pool is gone through in turn, beside twice what is out.
+/// The pool cycles through this much memory, plus twice the slots that are out.
 const FRONT: usize = 16 << 20;
-/// Sizes of slots whose room is told apart.
+/// The number of slot sizes whose free room is recorded separately.
 const ROOMS: usize = 8;
-/// What pinned slabs begin at multiples of.
+/// The alignment of pinned slabs.
 const PAGE: usize = 4096;
 
-/// Pins memory for a device, until what it returns is dropped; `None` if that cannot be.
+/// Pins memory for a device until the returned value is dropped; `None` on failure.
 pub type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
 /// All slots of the ring, within one budget of bytes.
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// Slots that have come home and are not in their places yet.
+    /// Slots that have returned but are not yet sorted into their places.
     shelves: [Shelf; SHELVES],
-    /// Not 0 while somebody waits for a slot.
+    /// Not 0 while a task waits for a slot.
     waits: AtomicUsize,
-    /// Slots that are out or on a shelf, and their bytes: as counted when slots were last taken.
+    /// Number and bytes of slots that are out or on a shelf, as of when slots were last taken.
     out: AtomicUsize,
     out_bytes: AtomicUsize,
-    /// Not 0 once a device has kept memory of slots.
+    /// Not 0 after a device has kept memory of slots.
     is_torn: AtomicUsize,
-    /// What is left for the smallest sizes, as it was when slots were last taken.
+    /// Free room for the smallest sizes, as of when slots were last taken.
     rooms: [Room; ROOMS],
     budget: usize,
     pin: Option<Pin>,
 }
 
-/// Bytes that are left for slots of a size; no such size yet if that is 0.
+/// Free bytes for slots of one size; unused while the size is 0.
 #[derive(Default)]
 struct Room {
     size: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// On a line of the cache that no other shelf is on.
+/// Alone on its cache line.
 #[repr(align(128))]
 struct Shelf(Mutex<Vec<(usize, BytesMut)>>);
 
-/// Where a few slots that were taken together come home to. Every slot counts the pool as in use, by this, so that not all threads change one
-/// counter for each.
+/// The shelf to which a few slots that were taken together return. Each slot keeps the pool alive
+/// through this, so that not all threads change one counter for each slot.
 struct Home {
     pool: Arc<Pool>,
     shelf: usize,
@@ -81,45 +87,46 @@ struct Home {
 
 struct State {
     classes: BTreeMap<usize, Class>,
-    /// Sizes that have a part of the budget for themselves.
+    /// Sizes with a reserved part of the budget.
     promised: Vec<usize>,
     allocated: usize,
-    /// What the next slots that are taken come home to.
+    /// The shelf to which the next slots will return.
     next_shelf: usize,
     waiting: Option<Waker>,
 }
 
-/// The slots of one size, numbered as they lie in memory: those of a slab from a multiple of `1 << shift` on.
+/// The slots of one size, numbered in memory order: each slab's numbers start at a multiple of `1
+/// << shift`.
 #[derive(Default)]
 struct Class {
     shift: u32,
     slabs: Vec<Option<Slab>>,
-    /// The memory of the slots that are at home.
+    /// The memory of slots at home.
     slots: Vec<BytesMut>,
-    /// One bit for each slot that is at home and may be taken.
+    /// One bit for each slot at home that may be taken.
     home: Vec<u64>,
     free: usize,
     out: usize,
-    /// Of all slabs.
+    /// Bytes of all slabs.
     bytes: usize,
-    /// Where the next one is looked for.
+    /// The number from which the next slot is searched.
     next: usize,
 }
 
 /// Memory that is cut into slots of one size.
 struct Slab {
-    /// Goes before the memory does.
+    /// Dropped before the memory.
     pin: Option<Box<dyn Any + Send + Sync>>,
     slots: usize,
     home: usize,
     bytes: usize,
-    /// What is too short for a slot.
+    /// The remainder, too short for a slot.
     tail: BytesMut,
-    /// None of its slots is to be given out.
+    /// Whether its slots are held back until all have returned.
     is_draining: bool,
 }
 
-/// A buffer of the pool: room for a header, and a block's payload. Returns to the pool when dropped.
+/// A buffer of the pool: headroom, and a block's payload. Returns to the pool when dropped.
 pub struct Slot {
     bytes: BytesMut,
     headroom: usize,
@@ -130,7 +137,7 @@ pub struct Slot {
     held_by: Option<Arc<Quota>>,
 }
 
-/// How many slots one session may hold that its peer has not acknowledged.
+/// The limit on a session's slots without an acknowledgement of its peer.
 #[derive(Debug)]
 pub struct Quota {
     held: AtomicUsize,
@@ -145,7 +152,7 @@ impl Pool {
         Self::with(budget, None)
     }
 
-    /// The same in memory that is pinned.
+    /// The same with pinned memory.
     pub(super) fn pinned(budget: usize, pin: Pin) -> Arc<Self> {
         Self::with(budget, Some(pin))
     }
@@ -158,8 +165,8 @@ impl Pool {
         Arc::new(Self { state: Mutex::new(state), shelves, waits, out, out_bytes, is_torn, rooms, budget, pin })
     }
 
-    /// From now on slots of each of these sizes, headroom included, have an equal part of half of the budget for themselves. One alone
-    /// may have everything.
+    /// From now on, half of the budget is divided equally among these slot sizes (headroom
+    /// included), a part reserved for each. A single size may use everything.
     pub(super) fn promise(&self, sizes: impl IntoIterator<Item = usize>) {
         let mut sizes: Vec<usize> = sizes.into_iter().collect();
         sizes.sort_unstable();
@@ -169,7 +176,8 @@ impl Pool {
         self.tell_rooms(&state);
     }
 
-    /// Whether a slot of this size, headroom included, can be taken. If not, `waker` is woken when any comes home.
+    /// Whether a slot of this size, headroom included, can be taken. If not, `waker` is called when
+    /// any slot returns.
     pub(super) fn has_room(&self, size: usize, waker: &Waker) -> bool {
         let mut state = self.lock();
         self.clear_shelves(&mut state);
@@ -183,13 +191,14 @@ impl Pool {
         state.has_free(size) || state.grow(size, self)
     }
 
-    /// Whether there is any slot of this size, at home or out.
+    /// Whether any slot of this size exists, at home or out.
     pub(super) fn has_any(&self, size: usize) -> bool {
         self.lock().classes.get(&size).is_some_and(|class| class.bytes > 0)
     }
 
-    /// Takes up to `count` slots with this much room in front of payloads of `block_bytes` bytes. Fewer, or none, if the pool is
-    /// spent: then `waker`, if given, is woken when a slot comes home.
+    /// Takes up to `count` slots with this much headroom before payloads of `block_bytes` bytes. If
+    /// the pool is used up, it returns fewer or none, and `waker`, if given, is called when a slot
+    /// returns.
     pub(super) fn take(pool: &Arc<Self>, headroom: usize, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
         let size = headroom + block_bytes;
         let mut taken = Vec::with_capacity(count);
@@ -214,7 +223,7 @@ impl Pool {
             waits = true;
             state.waiting = Some(waker.clone());
             pool.waits.store(1, Ordering::Release);
-            // A slot may have come home between the look and the registration.
+            // A slot may have returned between the look and the registration.
             pool.clear_shelves(&mut state);
         }
         pool.out.fetch_add(taken.len(), Ordering::Relaxed);
@@ -223,7 +232,7 @@ impl Pool {
         taken
     }
 
-    /// Bytes that are out of the pool, and bytes it may have.
+    /// Bytes in use, and the budget in bytes.
     pub(super) fn usage(&self) -> (usize, usize) {
         let mut state = self.lock();
         self.clear_shelves(&mut state);
@@ -232,17 +241,17 @@ impl Pool {
         (self.out_bytes.load(Ordering::Relaxed), self.budget)
     }
 
-    /// Bytes that are left for slots of this size or the next larger one, if so many slots that are out came home: as it was when slots were
-    /// last taken, or [`Pool::usage`] asked for.
+    /// Free bytes for slots of this size or the next larger one, if `spare` slots that are out came
+    /// back: as of when slots were last taken, or [`Pool::usage`] was called.
     pub(super) fn room(&self, size: usize, spare: usize) -> usize {
         let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
         let of_size = self.rooms.iter().find(|room| room.size.load(Ordering::Relaxed) >= size);
         let left = of_size.map_or_else(|| self.budget.saturating_sub(bytes), |room| room.bytes.load(Ordering::Relaxed));
-        // A mean of the sizes will do.
+        // The mean of all sizes is precise enough.
         left + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }
 
-    /// Writes down what is left for each size, for those who ask without the lock.
+    /// Records the free room of each size, to be read without the lock.
     fn tell_rooms(&self, state: &State) {
         let out: usize = state.classes.iter().map(|(size, class)| size * class.out).sum();
         let mut sizes = state.classes.keys().copied();
@@ -254,12 +263,12 @@ impl Pool {
         }
     }
 
-    /// Bytes of a slab.
+    /// Size of a slab.
     fn slab_bytes(&self) -> usize {
         if self.pin.is_some() { (self.budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES }
     }
 
-    /// New memory; pinned, from the beginning of a page on, if it is for a device.
+    /// Allocates memory; for a device, pinned and page-aligned.
     fn allocate(&self, bytes: usize) -> (BytesMut, Option<Box<dyn Any + Send + Sync>>) {
         let Some(pin) = &self.pin else { return (BytesMut::zeroed(bytes), None) };
         let mut memory = BytesMut::zeroed(bytes + PAGE);
@@ -272,7 +281,8 @@ impl Pool {
 
     fn give_back(&self, shelf: usize, number: usize, bytes: BytesMut) {
         self.shelf(shelf).push((number, bytes));
-        // Whoever waits looks at the shelves after it has said so: either it finds this slot or this finds it.
+        // A waiting task looks at the shelves after it has set `waits`: either it finds this slot,
+        // or this code sees that it waits.
         if self.waits.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -286,13 +296,13 @@ impl Pool {
         }
     }
 
-    /// Puts what has come home in its place.
+    /// Sorts returned slots into their places.
     fn clear_shelves(&self, state: &mut State) {
         for shelf in 0..SHELVES {
             for (number, bytes) in self.shelf(shelf).drain(..) {
                 self.out.fetch_sub(1, Ordering::Relaxed);
                 self.out_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
-                // The class is there as long as one of its slots is not in its place.
+                // A class exists as long as one of its slots is not in its place.
                 let class = state.classes.get_mut(&bytes.len()).expect("it has slabs");
                 class.give_back(number, bytes);
             }
@@ -325,7 +335,7 @@ impl State {
         self.classes.get(&size).is_some_and(|class| class.free > 0)
     }
 
-    /// What each promised size has for itself.
+    /// Bytes reserved for each promised size.
     fn part(&self, budget: usize) -> usize {
         if self.promised.len() < 2 { 0 } else { budget / 2 / self.promised.len() }
     }
@@ -334,19 +344,20 @@ impl State {
         if self.promised.binary_search(&size).is_ok() { self.part(budget) } else { 0 }
     }
 
-    /// Bytes that others than `size` are promised and do not use yet, by what they use.
+    /// Bytes promised to sizes other than `size` and not used yet, where `used` measures the use.
     fn kept_for_others(&self, size: usize, budget: usize, used: impl Fn(usize, &Class) -> usize) -> usize {
         let part = self.part(budget);
         let others = self.promised.iter().filter(|other| **other != size);
         others.map(|other| part.saturating_sub(self.classes.get(other).map_or(0, |class| used(*other, class)))).sum()
     }
 
-    /// Bytes that slots of this size may take besides those that they have.
+    /// Bytes that slots of this size may take in addition to those that they have.
     fn affordable(&self, size: usize, budget: usize) -> usize {
         budget.saturating_sub(self.allocated + self.kept_for_others(size, budget, |_, class| class.bytes))
     }
 
-    /// Makes more slots of `size` bytes: in new memory as long as the budget allows, then in that of slabs of other sizes.
+    /// Makes more slots of `size` bytes: in new memory while the budget allows, then in idle slabs
+    /// of other sizes.
     fn grow(&mut self, size: usize, pool: &Pool) -> bool {
         loop {
             let slots = (self.affordable(size, pool.budget) / size).min((pool.slab_bytes() / size).max(1));
@@ -372,7 +383,7 @@ impl State {
         false
     }
 
-    /// The memory of a slab of another size that has more than it was promised, and none of whose slots is out.
+    /// The memory of an idle slab of another size that has more than its promised part.
     fn take_idle(&mut self, size: usize, pool: &Pool) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
         let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, pool.budget)).collect();
         let (memory, mut pin) = self
@@ -383,13 +394,13 @@ impl State {
             .find_map(|((_, class), part)| class.take_idle(part))?;
         self.classes.retain(|other, class| *other == size || class.bytes > 0);
         if pool.is_torn.load(Ordering::Acquire) != 0 {
-            // A device that hangs may write there yet.
+            // A hanging device may still write there.
             std::mem::forget(pin.take());
         }
         Some((memory, pin))
     }
 
-    /// Has the sizes with more than their part empty as many slabs as this one lacks of its own.
+    /// Drains slabs of sizes with more than their part, as many as this size lacks of its own part.
     fn drain_for(&mut self, size: usize, budget: usize) {
         let mut lacks = self.part_of(size, budget).saturating_sub(self.classes.get(&size).map_or(0, |class| class.bytes));
         let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, budget)).collect();
@@ -402,7 +413,7 @@ impl State {
 }
 
 impl Class {
-    /// Cuts memory into slots that lie side by side.
+    /// Cuts memory into adjacent slots.
     fn add(&mut self, size: usize, mut memory: BytesMut, pin: Option<Box<dyn Any + Send + Sync>>) {
         let (bytes, slots) = (memory.len(), (memory.len() / size).min(1 << self.shift));
         let index = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
@@ -422,7 +433,8 @@ impl Class {
         self.next = first;
     }
 
-    /// Takes out the memory of the last slab none of whose slots is out, if at least `part` bytes are left then.
+    /// Takes out the memory of the last slab with all slots at home, if at least `part` bytes
+    /// remain.
     fn take_idle(&mut self, part: usize) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
         let left = self.bytes.saturating_sub(part);
         let is_idle = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.home == slab.slots && slab.bytes <= left);
@@ -431,7 +443,7 @@ impl Class {
         let first = index << self.shift;
         let mut memory = BytesMut::new();
         for number in first..first + slab.slots {
-            // Side by side they are one piece again, without a copy.
+            // Adjacent slots become one piece again without a copy.
             memory.unsplit(std::mem::take(&mut self.slots[number]));
             self.home[number / 64] &= !(1 << (number % 64));
         }
@@ -443,8 +455,8 @@ impl Class {
         Some((memory, slab.pin))
     }
 
-    /// Gives out nothing more of the last slabs, until less than a `slot` of another size is lacking, but for `part` bytes. Those that are
-    /// drained already count. What is lacking then.
+    /// Drains the last slabs until less than one `slot` of another size is lacking, and keeps
+    /// `part` bytes. Slabs already draining count. Returns the bytes still lacking.
     fn drain(&mut self, mut lacks: usize, slot: usize, part: usize) -> usize {
         let mut left = self.bytes;
         for index in (0..self.slabs.len()).rev() {
@@ -463,7 +475,8 @@ impl Class {
         lacks
     }
 
-    /// Gives out slots of a drained slab again that nobody has come for. Whether there is one.
+    /// Ends the draining of one slab whose slots are all at home but unclaimed. Returns whether
+    /// there was one.
     fn stop_draining(&mut self) -> bool {
         let is_left = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.is_draining && slab.home == slab.slots);
         let Some(index) = self.slabs.iter().position(is_left) else { return false };
@@ -475,15 +488,16 @@ impl Class {
         true
     }
 
-    /// Begins at the front again, where there is much more behind it than is out. What was sent a moment ago is still in the processor's caches,
-    /// which a device writes to; all of a large pool in turn never is.
+    /// Starts at the front again when the next slot is far beyond the number in use. Recently sent
+    /// memory is still in the processor's caches, to which a device writes; a cycle through a whole
+    /// large pool would never hit them.
     fn turn_back(&mut self, size: usize) {
         if self.next > 2 * self.out + FRONT / size {
             self.next = 0;
         }
     }
 
-    /// The slot that comes next in memory, after the last in turn the first.
+    /// Takes the next free slot in memory order, wrapping around.
     fn take(&mut self) -> Option<(usize, BytesMut)> {
         if self.free == 0 {
             return None;
@@ -543,7 +557,7 @@ impl Slot {
     /// Writes a header right before the payload and returns where it starts.
     ///
     /// # Panics
-    /// If the header is longer than the room for it.
+    /// If the header is longer than the headroom.
     pub fn write_header(&mut self, header: &[u8]) -> usize {
         let start = self.headroom - header.len();
         self.bytes[start..self.headroom].copy_from_slice(header);
@@ -576,7 +590,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut bytes = std::mem::take(&mut self.bytes);
         if bytes.is_empty() {
-            // A device has died, or hangs, with the memory: other memory takes its place.
+            // A dead or hanging device has kept the memory: replace it.
             self.home.pool.is_torn.store(1, Ordering::Release);
             bytes = BytesMut::zeroed(self.size);
         }
@@ -588,29 +602,29 @@ impl Drop for Slot {
 }
 
 impl Quota {
-    /// Room for `limit` slots.
+    /// A quota of `limit` slots.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { held: AtomicUsize::new(0), released: AtomicUsize::new(0), limit, waiting: Mutex::new(None) })
     }
 
-    /// How many more slots the session may hold, where it may have `share` of the ring. If none, `waker` is woken when one is
-    /// acknowledged.
+    /// How many more slots the session may hold with this `share` of the ring. If none, `waker` is
+    /// called when one is acknowledged.
     pub fn room(&self, share: usize, waker: &Waker) -> usize {
         let room = self.free(share);
         if room > 0 {
             return room;
         }
         *self.waiting.lock().expect("no code panics while it holds a quota") = Some(waker.clone());
-        // A slot may have come home between the look and the registration.
+        // A slot may have returned between the look and the registration.
         self.free(share)
     }
 
-    /// How many slots are held.
+    /// The number of slots held.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Acquire)
     }
 
-    /// How many slots have come home in all.
+    /// The number of slots returned in all.
     pub fn released(&self) -> usize {
         self.released.load(Ordering::Acquire)
     }

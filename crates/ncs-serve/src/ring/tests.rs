@@ -56,18 +56,18 @@ fn a_slot_has_room_for_all_coefficients_in_its_header() {
     let start = slot.write_header(&header);
     assert_eq!((&slot.from(start)[..134], &slot.from(start)[134..]), (&header[..], &[7; 64][..]));
     drop(slot);
-    // A slot as large in all serves with another room.
+    // A slot of the same total size serves with another headroom.
     let slot = Pool::take(&pool, HEADROOM, 64 + headroom(128) - HEADROOM, 1, None).pop().expect("it is home");
     assert_eq!(slot.payload().len(), 192);
 }
 
-/// A ring of a few slots with its counters.
+/// A ring of a few slots.
 fn ring(slots: u64, max_reuse: u16) -> Ring {
     let config = Config { bytes: ByteSize(slots * (64 + HEADROOM as u64)), max_reuse };
     Ring::new(&config, Metrics::new(&prometheus::Registry::new()).expect("the registry is empty"))
 }
 
-/// Later than the deadlines before it.
+/// A deadline later than the earlier ones.
 fn soon() -> Instant {
     Instant::now() + std::time::Duration::from_secs(1)
 }
@@ -146,7 +146,7 @@ fn the_less_is_left_the_less_a_session_may_have() {
     assert_eq!(ring.share(64), 20, "what is to be made has its room");
     make(&ring, 360);
     assert_eq!(ring.share(64), 20);
-    // What nobody wants is as good as room.
+    // Blocks without demand count as free room.
     ring.leave(SessionId(1), LINE);
     assert_eq!(ring.share(64), 31);
     ring.want_coded(SessionId(1), LINE, 1000, soon());
@@ -169,7 +169,7 @@ fn slots_are_taken_as_they_lie_in_memory() {
     assert!(side_by_side(&starts(&first)) && side_by_side(&starts(&second)));
     let (first_starts, end) = (starts(&first), starts(&second)[49]);
     drop(first);
-    // What has come home waits until the others have had their turn.
+    // Returned slots wait until the others have had their turn.
     let rest = Pool::take(&pool, HEADROOM, 4096, 102, None);
     assert!(side_by_side(&starts(&rest)) && starts(&rest)[0] == end + HEADROOM + 4096);
     assert_eq!(starts(&Pool::take(&pool, HEADROOM, 4096, 100, None)), first_starts);
@@ -215,7 +215,7 @@ fn a_pool_that_was_full_goes_back_to_few_slots() {
     assert!(used.len() * SIZE <= 17 << 20, "{}", used.len());
 }
 
-/// One slot of each slab that these were taken from stays out.
+/// Keeps one slot of each slab that these were taken from.
 fn pins(slots: Vec<Slot>) -> Vec<Slot> {
     slots.into_iter().step_by(100).collect()
 }
@@ -227,7 +227,7 @@ fn slabs_are_cut_anew_one_by_one() {
     assert!(Pool::take(&pool, HEADROOM, 4096, 1, None).is_empty());
     small.truncate(10);
     assert_eq!(pool.usage().0, 10 * (1088 + HEADROOM));
-    // Ten blocks that do not come home keep one slab.
+    // Ten blocks that stay out pin one slab.
     assert!(Pool::take(&pool, HEADROOM, 4096, 10_000, None).len() >= 7 * 250);
     assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() >= 900);
 }
@@ -245,7 +245,7 @@ fn each_promised_size_has_its_part_whoever_holds_the_others() {
     let all = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
     assert!(all.len() * (1088 + HEADROOM) > (6 << 20) - (8 << 10), "the rest is for whoever comes: {}", all.len());
     drop(all);
-    // One size alone has everything.
+    // A single size may use everything.
     pool.promise([1088 + HEADROOM]);
     assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() * (1088 + HEADROOM) > (8 << 20) - (8 << 10));
 }
@@ -259,7 +259,7 @@ fn slabs_are_emptied_for_a_size_that_is_promised_later() {
     let rest = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
     assert!((5000..5500).contains(&rest.len()), "nothing more of two slabs: {}", rest.len());
     drop(held);
-    // Those that came for more meanwhile still have theirs.
+    // Sizes that ask for more meanwhile still have their own part.
     assert!(Pool::take(&pool, HEADROOM, 4096, 10_000, None).len() >= 2 * 250);
     drop(rest);
     assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() >= 5000);
@@ -278,7 +278,8 @@ fn memory_that_a_device_keeps_is_replaced() {
 }
 
 proptest::proptest! {
-    /// Takes and returns of three sizes: slots lie apart, no more is out than the budget, and each size gets its part.
+    /// Takes and returns of three sizes: slots never overlap, the budget holds, and each size gets
+    /// its part.
     #[test]
     fn slots_of_all_sizes_lie_apart(steps in proptest::collection::vec((0..3_usize, 1..2000_usize, 0..3_u8), 1..40)) {
         const BUDGET: usize = 6 << 20;

@@ -1,8 +1,9 @@
-//! Who watches what: figures of each configured stream, which all sessions count together.
+//! Figures of each configured stream, which all sessions count together.
 //!
-//! A session's [`Proto`](super::proto::Proto) counts by the names that peers ask for. Here a name becomes one of the configured streams or
-//! [`OTHER`], so that no peer can add a series. A stream that a reload removes leaves the exposition, a new one appears in it at zero.
-//! The table is read without a lock; sessions look again when it has changed.
+//! A session's [`Proto`](super::proto::Proto) counts by the names that peers ask for. Here a name
+//! becomes one of the configured streams or [`OTHER`], so that no peer can add a series. A reload
+//! removes the series of removed streams, and adds those of new ones at zero. The table is read
+//! without a lock; sessions look names up again when it changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use prometheus::{Error, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Regist
 
 use super::proto::StreamTally;
 
-/// The label of everything that is of no configured stream.
+/// The label for everything that belongs to no configured stream.
 const OTHER: &str = "other";
 
 /// The figures of all streams. Clones share them.
@@ -54,7 +55,7 @@ struct Stream {
 }
 
 impl Audience {
-    /// Registers the figures, without any stream yet.
+    /// Registers the figures, at first without any stream.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let counters = |name: &str, help: &str| register::counters(registry, name, help, &["stream"]);
         let families = Families {
@@ -80,7 +81,7 @@ impl Audience {
         Ok(Self { inner: Arc::new(Inner { families, other, streams: ArcSwap::default() }) })
     }
 
-    /// Shows these streams from now on, and no others. Those that stay keep their figures.
+    /// Replaces the set of streams. Streams that stay keep their figures.
     pub fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
         let Inner { families, other, streams } = &*self.inner;
         let before = streams.load_full();
@@ -96,7 +97,7 @@ impl Audience {
         streams.store(Arc::new(now));
     }
 
-    /// Adds what a session has counted of a stream.
+    /// Adds a session's counts of a stream.
     pub(super) fn add(&self, name: &str, tally: StreamTally) {
         let streams = self.inner.streams.load();
         let stream = streams.get(name).unwrap_or(&self.inner.other);
@@ -108,7 +109,8 @@ impl Audience {
             (&stream.late, late),
             (&stream.refused, refused),
         ];
-        // Most are zero, and an addition of zero takes the counter's cache line from the other processors all the same.
+        // Most are zero, and even an addition of zero takes the counter's cache line from the other
+        // processors.
         counts.into_iter().filter(|(_, count)| *count > 0).for_each(|(counter, count)| counter.inc_by(count));
     }
 }
@@ -126,7 +128,7 @@ impl Families {
     }
 
     fn remove(&self, name: &str) {
-        // An error says that there is no such series, which is what is wanted.
+        // An error means that the series does not exist, which is fine.
         let _ = self.viewers.remove_label_values(&[name]);
         for family in [&self.sent_bytes, &self.coded, &self.repair, &self.late, &self.refused] {
             let _ = family.remove_label_values(&[name]);
@@ -134,7 +136,7 @@ impl Families {
     }
 }
 
-/// What one session watches: it counts once for each stream, until this is dropped.
+/// The streams that one session watches: it counts once for each, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Viewing {
     audience: Audience,
@@ -149,7 +151,7 @@ impl Viewing {
         Self { audience, table, watched: HashMap::new() }
     }
 
-    /// The session watches a stream of this name, or has stopped.
+    /// Notes that the session begins or stops to watch a stream of this name.
     pub(super) fn set(&mut self, name: Arc<str>, is_watched: bool) {
         match is_watched {
             true => self.begin(name),
@@ -157,7 +159,7 @@ impl Viewing {
         }
     }
 
-    /// Follows a changed table. To be called now and then; it costs nothing when nothing has changed.
+    /// Follows a changed table. Call it from time to time; without a change it costs nothing.
     pub(super) fn heed(&mut self) {
         if Arc::ptr_eq(&*self.audience.inner.streams.load(), &self.table) {
             return;
@@ -187,7 +189,7 @@ impl Viewing {
         }
     }
 
-    /// Several names may be of one series: those of no configured stream.
+    /// Several names may share one series: that of streams that are not configured.
     fn watches(&self, stream: &Arc<Stream>) -> bool {
         self.watched.values().any(|other| Arc::ptr_eq(other, stream))
     }
@@ -235,7 +237,8 @@ mod tests {
         let text = shown(&registry);
         assert!(!text.contains("\"live\""), "{text}");
         assert_eq!(text.matches("stream=\"news\"").count(), 6, "{text}");
-        // Who watches what is not configured any more counts among the others, and again when it is back.
+        // A viewer of a stream that was removed counts as "other", and as before when the stream is
+        // back.
         viewing.heed();
         assert_eq!(viewers(&registry, "other"), Some(1));
         audience.set_streams(&names(&["live"]));

@@ -1,17 +1,17 @@
-//! One task a connection, between [`Proto`], the ring and QUIC.
+//! One task per connection, between [`Proto`], the ring and QUIC.
 //!
-//! A turn of the loop carries everything that is ready in every direction, then waits for any of:
-//! bytes of the control stream, an answer, an announcement, room on a stream or for datagrams, a
-//! slot or a block of the ring, a deadline, the drain. Blocks are claimed for a stream only when
-//! its last write has been taken, and while few bytes of all streams wait; for datagrams only when
-//! the last batch has left. QUIC holds little more than the path takes. So the order of deadlines
-//! is decided late.
+//! Each turn of the loop carries everything that is ready in every direction, then waits for any
+//! of: bytes of the control stream, an answer, an announcement, room on a stream or for datagrams,
+//! a slot or a block of the ring, a deadline, the drain. Blocks are claimed for a stream only when
+//! QUIC has taken its last write and few bytes of all streams wait; for datagrams, only when the
+//! last batch has left. QUIC holds little more than the path takes, so the order of deadlines is
+//! decided late.
 //!
-//! A turn is taken for every few blocks, so it takes no lock that others want: those of the timers
-//! and of the channels that all sessions listen to, and the connection's, which its driver holds
-//! while it encrypts and sends. The connection's congestion window alone is read about once a round
-//! trip. What is seldom ready is polled when it has something to say ([`Signal`]), and the timer is
-//! left as it is while what is due moves on.
+//! There is a turn for every few blocks, so a turn avoids contended locks: those of the timers, of
+//! channels that all sessions listen to, and of the connection, which QUIC's driver holds while it
+//! encrypts and sends. Only the connection's congestion window is read, about once a round trip.
+//! Rare events are polled only when they have something to report ([`Signal`]), and the timer is
+//! not reset when a deadline merely moves later.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -46,60 +46,60 @@ use crate::directory::{Asker, Directory};
 use crate::headroom::Headroom;
 use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
 
-/// Most blocks of one write.
+/// The maximum number of blocks per write.
 const WRITE_BLOCKS_MAX: u32 = 64;
 
-/// Bytes of blocks that may wait for QUIC to take them, beside a quarter of the congestion window,
-/// and bytes that QUIC may hold beyond twice that window. What waits or lies in QUIC cannot be
-/// overtaken by what becomes due earlier; on a path of 1 Mbit/s, 16 KiB take 130 ms.
+/// Bytes of blocks that may wait for QUIC to take them (at least; a quarter of the congestion
+/// window if that is more), and bytes that QUIC may hold beyond twice that window. Blocks with an
+/// earlier deadline cannot overtake these bytes; on a path of 1 Mbit/s, 16 KiB take 130 ms.
 const WAITING_BYTES: usize = 8 << 10;
 const UNSENT_BYTES: u64 = 16 << 10;
 
-/// How often it is looked how much QUIC may hold: once a round trip within these.
+/// The interval between looks at the congestion window: a round trip, within these limits.
 const WINDOW_LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
 
-/// Bytes of an object that are handed to QUIC in one piece.
+/// Bytes of an object handed to QUIC in one piece.
 const PIECE_BYTES: usize = 4 << 10;
 
-/// How long a write that does not move holds up others.
+/// How long a write without progress holds up others.
 const WAITING_FOR: Duration = Duration::from_secs(1);
 
-/// Deadlines are told apart by so much, for the first 248 days of a session.
+/// The resolution of deadlines in stream priorities; it covers the first 248 days of a session.
 const PRIORITY_STEP: Duration = Duration::from_millis(10);
 
-/// Control bytes taken from QUIC at once.
+/// Control bytes read from QUIC at once.
 const CONTROL_READ_MAX: usize = 16 * 1024;
 
-/// What a peer may leave behind before no more control frames of it are read: questions without an
-/// answer yet, answers that wait for it to read, and whole objects that it has not taken. An honest
-/// peer comes near none of them.
+/// Limits above which control frames of a peer are no longer read: its unanswered questions,
+/// answers that it has not read, and whole objects that it has not taken. An honest peer stays far
+/// below.
 const UNANSWERED_MAX: usize = 128;
 const UNREAD_MAX: usize = 64;
 const UNDELIVERED_MAX: usize = 16;
 
-/// What a session needs from the server.
+/// The parts of the server that a session uses.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Where blocks come from.
+    /// The source of blocks.
     pub ring: Ring,
-    /// Where questions go.
+    /// The queue for questions.
     pub asks: mpsc::Sender<Ask>,
-    /// Who may ask for what.
+    /// Checks the rights of peers.
     pub admission: Admission,
-    /// Who else serves.
+    /// The peers that serve others.
     pub directory: Directory,
-    /// Whether there is time for newcomers.
+    /// Tells whether new requests can be served in time.
     pub headroom: Headroom,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
     pub metrics: Metrics,
-    /// Set once, to how long open requests may take when the server goes away.
+    /// Set once, when the server shuts down: the time that open requests may still take.
     pub drain: watch::Receiver<Option<Duration>>,
 }
 
-/// Runs a session until its connection ends or the server has drained. It holds its `place` among
-/// those of its address until then.
+/// Runs a session until its connection ends or the server has drained. Until then it holds `place`
+/// among the connections of its address.
 pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
@@ -116,7 +116,7 @@ pub async fn run(connection: Connection, session: SessionId, place: AddressPlace
     endpoint::close(&connection, code, &reason);
 }
 
-/// Counts a session until it is dropped, by a panic as well.
+/// Counts a session as open until dropped, even by a panic.
 struct Open(IntGauge);
 
 impl Open {
@@ -135,17 +135,17 @@ impl Drop for Open {
 /// How a session ended.
 enum End {
     Violation(Violation),
-    /// Its token has as many connections as it may have.
+    /// Its token, or all connections together, reached the maximum.
     Limited,
     Connection,
-    /// Its peer has another connection in its place.
+    /// Another connection of the same client replaced it.
     Replaced,
     Drained,
     Internal,
 }
 
 impl End {
-    /// The one place where the end of a session becomes a close code.
+    /// Maps the end of a session to a close code, here only.
     fn close(&self) -> (CloseCode, String) {
         match self {
             Self::Violation(violation) => (violation.close_code(), violation.to_string()),
@@ -176,7 +176,7 @@ impl From<ConnectionError> for End {
     }
 }
 
-/// An answer to something that was asked.
+/// An answer to a question of the session.
 #[expect(clippy::large_enum_variant, reason = "one for each answer, taken apart at once")]
 enum Answer {
     Resolved(u64, Result<Resolved, Refusal>),
@@ -188,9 +188,9 @@ enum Answer {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Pending<T> = FuturesUnordered<BoxFuture<T>>;
-/// A subscription: its request, and where its announcements come from.
+/// A subscription: its request, and the source of its announcements.
 type Announcements = (u64, broadcast::Receiver<Arc<Resolved>>);
-/// An announcement of it; `None` once there are no more.
+/// One announcement of a subscription; `None` at its end.
 type News = (Announcements, Option<Arc<Resolved>>);
 
 struct Session {
@@ -199,7 +199,7 @@ struct Session {
     context: Context,
     proto: Proto,
     visitor: Visitor,
-    /// When blocks may leave again, if the visitor has spent its bytes.
+    /// When blocks may be sent again after the visitor has used up its bytes.
     resumes: Option<Instant>,
     quota: Arc<Quota>,
     begun: Instant,
@@ -208,7 +208,7 @@ struct Session {
     control: Option<SendStream>,
     answers: Pending<Answer>,
     announcements: Pending<Result<News, Aborted>>,
-    /// Ends what waits for announcements of a subscription.
+    /// Cancels waiting for announcements of a subscription.
     listening: HashMap<u64, AbortHandle>,
     writes: Pending<Written>,
     window: Window,
@@ -219,15 +219,15 @@ struct Session {
     viewing: Viewing,
 }
 
-/// How many blocks have been acknowledged, and since when no more.
+/// The number of blocks acknowledged, and the time of the last acknowledgement.
 struct Progress {
     released: usize,
     since: Instant,
 }
 
-/// How much lies between the ring and the path.
+/// The limits on bytes between the ring and the path.
 struct Window {
-    /// What QUIC may hold.
+    /// Bytes that QUIC may hold.
     bytes: u64,
     /// Bytes of blocks that may wait until QUIC takes them.
     waiting_max: usize,
@@ -236,16 +236,16 @@ struct Window {
 
 /// The stream of one request.
 struct RequestStream {
-    /// When the request is due.
+    /// The deadline of the request.
     deadline: Instant,
-    /// The priority that QUIC knows the stream by.
+    /// The priority of the stream in QUIC.
     priority: i32,
     state: StreamState,
 }
 
 enum StreamState {
     Idle(SendStream),
-    /// A write is under way.
+    /// A write is in progress.
     Busy(Writing),
 }
 
@@ -255,35 +255,35 @@ impl RequestStream {
     }
 }
 
-/// A write that is under way.
+/// A write in progress.
 struct Writing {
-    /// Dropping or using it ends the write.
+    /// Dropping or using it cancels the write.
     _cancel: oneshot::Sender<()>,
-    /// Whether QUIC has taken some of it since the last look.
+    /// Whether QUIC has taken some bytes since the last look.
     is_taken: Arc<AtomicBool>,
-    /// How many bytes it began with.
+    /// The size of the write.
     bytes: usize,
-    /// When it began, or QUIC last took some of it.
+    /// When the write began, or QUIC last took some bytes.
     since: Instant,
 }
 
-/// What has left on a stream of its own, or could not.
+/// What was delivered on a stream of its own, or could not be.
 enum Delivered {
     Object,
     Hashes,
 }
 
-/// How long it is waited for a peer to take what is delivered to it.
+/// How long a delivery waits for the peer to read.
 struct Patience {
     shares: Vec<Share>,
     stall_timeout: Duration,
-    /// When the peer last took some.
+    /// When the peer last read some bytes.
     since: Instant,
 }
 
 impl Patience {
-    /// Waits until it is waited no more, because the peer has taken nothing for too long, or for a
-    /// moment while others need the room.
+    /// Returns when waiting ends: the peer has read nothing for the stall timeout, or while others
+    /// needed the memory.
     async fn ends(&mut self, is_taken: &AtomicBool) {
         loop {
             tokio::time::sleep(GRACE.min(self.stall_timeout)).await;
@@ -301,21 +301,21 @@ impl Patience {
     }
 }
 
-/// What is read of the control stream, and the stream for more.
+/// A chunk of the control stream, and the stream for more.
 type Heard = (RecvStream, Result<Option<quinn::Chunk>, quinn::ReadError>);
 
-/// What seldom happens.
+/// Rare events.
 enum Signal {
-    /// The server goes away; `None` if it is gone.
+    /// The server shuts down; `None` if it is gone.
     Drain(Option<watch::Receiver<Option<Duration>>>),
-    /// What the visitor may have is to be looked at again.
+    /// The rights of the visitor have to be checked again.
     Review(watch::Receiver<()>),
     Closed(ConnectionError),
-    /// Another connection of the same visit has come.
+    /// Another connection of the same visit has replaced this one.
     Replaced,
 }
 
-/// A write that has ended.
+/// A finished write.
 enum Written {
     Control(Result<SendStream, WriteError>),
     Blocks(u16, Option<SendStream>),
@@ -389,11 +389,11 @@ impl Session {
             }
             let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
-            // A write that does not move holds up others until then.
+            // Until then, a write without progress holds up others.
             let (_, stuck) = self.waiting(Instant::now());
             let due = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stuck, stalls];
             let timeout = due.into_iter().flatten().min();
-            // A turn too early does no harm, so a timer that is early enough stays as it is.
+            // A turn too early is harmless, so a timer that is early enough stays as it is.
             if let Some(due) = timeout.map(tokio::time::Instant::from)
                 && (timer.is_elapsed() || due < timer.deadline())
             {
@@ -437,13 +437,13 @@ impl Session {
         }
     }
 
-    /// What the visitor may have from now on.
+    /// Applies the visitor's rights from now on.
     fn admit(&mut self, access: Access) {
         self.proto.set_access(access);
         self.count_leases();
     }
 
-    /// Has what is leased counted with the visitor's address, and its token.
+    /// Charges leases to the accounts of the visitor's address and token.
     fn count_leases(&mut self) {
         let (address, token) = self.visitor.ledgers();
         self.proto.set_ledgers(address, token);
@@ -533,7 +533,7 @@ impl Session {
             }
             Event::Blame { segment, generation, blocks, identity } => {
                 let reporter = SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
-                // Advice: it is dropped before a question has to wait for it.
+                // Reports are dropped rather than delay a question.
                 let blame = Blame { reporter, holder: self.visitor.holder(), segment, generation, blocks, identity };
                 let _ = self.context.asks.try_send(Ask::Blame(blame));
             }
@@ -549,7 +549,7 @@ impl Session {
         }
     }
 
-    /// Names others that hold a segment.
+    /// Names other peers that hold a segment.
     fn introduce(&mut self, (segment, coding): (SegmentId, Coding), stream: &str) {
         let asker = Asker { session: self.id, address: self.visitor.ip() };
         let peers = self.context.directory.introduce(Now::read(), asker, stream, (segment, coding));
@@ -558,16 +558,16 @@ impl Session {
         }
     }
 
-    /// How many blocks it may have asked of the ring, and how many hold. Room that others make is
-    /// seen with the next block that comes or goes: there always is one, for everybody may have
-    /// some.
+    /// How many blocks the session may have requested from the ring, and how many it may hold in
+    /// addition. Room that other sessions free is noticed when the next block comes or goes: there
+    /// always is one, because every session has a minimum.
     fn share(&self) -> u32 {
         self.proto.block_bytes_max().map_or(u32::MAX, |block_bytes| self.context.ring.share(block_bytes))
     }
 
-    /// Notes whether blocks have been acknowledged. A peer that acknowledges none for too long
-    /// keeps their memory from others. To be called before more are sent: what was sent last has
-    /// had no time yet.
+    /// Notes whether blocks have been acknowledged, and fails if none was for too long: such a peer
+    /// keeps memory from others. Call it before more are sent: those sent last have had no time
+    /// yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
         for (alias, stream) in &mut self.streams {
             if let StreamState::Busy(Writing { is_taken, since, .. }) = &mut stream.state
@@ -592,12 +592,12 @@ impl Session {
         if is_late { Err(Violation::Timeout("progress")) } else { Ok(()) }
     }
 
-    /// Whether the peer asks without taking the answers.
+    /// Whether the peer asks without reading the answers.
     fn is_left_behind(&self) -> bool {
         self.answers.len() >= UNANSWERED_MAX || self.proto.backlog() >= UNREAD_MAX || self.deliveries.len() >= UNDELIVERED_MAX
     }
 
-    /// Puts a question to the server and keeps its answer among those awaited.
+    /// Sends a question to the server, and registers its answer.
     fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Ask,
@@ -638,7 +638,7 @@ impl Session {
             loop {
                 match receiver.recv().await {
                     Ok(news) => return ((request, receiver), Some(news)),
-                    // The peer was slow; it learns of the newest segments.
+                    // The peer was slow; it gets the newest segments.
                     Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return ((request, receiver), None),
                 }
@@ -681,8 +681,8 @@ impl Session {
         Ok(())
     }
 
-    /// When the control stream may be read again: its peer has sent more than its share, or owes a
-    /// second's worth of what was sent to it, which short objects within answers may be.
+    /// When the control stream may be read again, after its peer has exceeded its rate, or while it
+    /// owes over a second's worth of bytes sent to it, for example in short objects within answers.
     fn control_resumes(&self, now: Instant) -> Option<Instant> {
         let owed = self.visitor.allowance(now).err().filter(|paid| *paid > now + Duration::from_secs(1));
         self.proto.control_resumes(now).max(owed)
@@ -724,9 +724,9 @@ impl Session {
         Ok(())
     }
 
-    /// Lets QUIC hold what the path can take and little more: what QUIC holds leaves in the order
-    /// in which it was handed over, and is lost to the peer if its request stops. Twice the
-    /// congestion window, because QUIC counts what was acknowledged behind a loss as held.
+    /// Lets QUIC hold as much as the path can take, and little more: bytes in QUIC leave in the
+    /// order in which they were handed over, and are wasted if their request stops. The limit is
+    /// twice the congestion window, because QUIC counts bytes acknowledged behind a loss as held.
     fn adapt_window(&mut self, now: Instant) {
         if now < self.window.look_at || (self.streams.is_empty() && self.deliveries.is_empty()) {
             return;
@@ -742,9 +742,9 @@ impl Session {
         }
     }
 
-    /// Bytes of blocks that wait until QUIC takes them, and when the first of them is not counted
-    /// any more. A write that has not moved for [`WAITING_FOR`] waits for the peer's flow control
-    /// of its own stream, or for a stream, and holds up no others.
+    /// Bytes of blocks that wait for QUIC, and when the first of them stops counting. A write
+    /// without progress for [`WAITING_FOR`] waits for its own stream's flow control, or for a
+    /// stream, and holds up no others.
     fn waiting(&self, now: Instant) -> (usize, Option<Instant>) {
         let writes = self.streams.values().filter_map(|stream| match &stream.state {
             StreamState::Busy(Writing { bytes, since, .. }) => Some((*bytes, *since + WAITING_FOR)),
@@ -754,7 +754,7 @@ impl Session {
         counted.fold((0, None), |(sum, first), (bytes, until)| (sum + bytes, first.into_iter().chain([until]).min()))
     }
 
-    /// Claims blocks for whoever may have some, earliest deadline first, and hands them to QUIC.
+    /// Claims blocks for requests, earliest deadline first, and hands them to QUIC.
     fn push(&mut self, share: u32, waker: &Waker) {
         self.resumes = None;
         let (mut waiting, _) = self.waiting(Instant::now());
@@ -781,8 +781,8 @@ impl Session {
             };
             let room = room.min(self.affordable(claim.alias, allowance.min(left)));
             if busy || room == 0 || left == 0 {
-                // Without a share the server has no memory for it; otherwise the peer has not taken
-                // what it has. What this turn has begun to write may be taken at once.
+                // Without a share, the server lacks the memory; otherwise the peer has not taken
+                // its blocks. Writes begun in this turn may be taken at once, so they do not count.
                 if busy || (share > 0 && (left > 0 || was_full)) {
                     self.proto.note_held_back(claim.alias);
                 }
@@ -799,7 +799,7 @@ impl Session {
         }
     }
 
-    /// How many blocks of a request these bytes are, and one if they are fewer.
+    /// The number of blocks of a request that fit in these bytes, at least one.
     fn affordable(&self, alias: u16, bytes: u64) -> u32 {
         let block = self.proto.block_bytes(alias).map_or(1, u64::from);
         u32::try_from(bytes / block).unwrap_or(u32::MAX).max(1)
@@ -845,15 +845,15 @@ impl Session {
     fn datagrams_left(&mut self, result: Result<(), SendDatagramError>) -> Result<(), End> {
         self.datagrams = None;
         match result {
-            // The path's limit fell between look and send: those blocks are lost like any other,
-            // and the next go by stream.
+            // The path's limit fell between look and send: those blocks count as lost, and the next
+            // go by stream.
             Ok(()) | Err(SendDatagramError::TooLarge) => Ok(()),
             Err(SendDatagramError::ConnectionLost(error)) => Err(error.into()),
             Err(SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled) => Ok(()),
         }
     }
 
-    /// Returns how many bytes it has begun to write.
+    /// Returns the number of bytes that it has begun to write.
     fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) -> usize {
         let mut sent = Sent::default();
         let mut chunks = Vec::with_capacity(blocks.len() + 1);
@@ -861,8 +861,8 @@ impl Session {
         let mut priority = priority(self.begun, claim.deadline, others.map(|(_, other)| (other.deadline, other.priority)));
         let idle = match self.streams.remove(&claim.alias) {
             Some(RequestStream { state: StreamState::Idle(stream), priority: before, .. }) => {
-                // A stream is never moved forward: QUIC would send what it has of it in its old
-                // place.
+                // A stream's priority is never raised: QUIC would send the bytes it holds in their
+                // old place.
                 priority = priority.min(before);
                 if priority != before {
                     let _ = stream.set_priority(priority);
@@ -951,7 +951,7 @@ impl Session {
             };
             let Ok(mut stream) = opened else { return delivered };
             let _ = stream.set_priority(i32::MAX - 1);
-            // In pieces: QUIC holds each until the last byte of it is acknowledged.
+            // In pieces: QUIC holds each until its last byte is acknowledged.
             let pieces = (0..bytes.len()).step_by(PIECE_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
             let mut chunks: Vec<Bytes> = std::iter::once(begin.into()).chain(pieces).collect();
             let written = tokio::select! {
@@ -962,7 +962,7 @@ impl Session {
                     return delivered;
                 }
             };
-            // If the peer stops reading or leaves, nobody wants the rest.
+            // If the peer stops reading or leaves, the rest is not needed.
             if written.is_ok() {
                 let _ = stream.finish();
             }
@@ -975,7 +975,7 @@ impl Session {
         match self.streams.remove(&ended.alias).map(|stream| stream.state) {
             Some(StreamState::Idle(stream)) if ended.abandon => abandon(stream),
             Some(StreamState::Idle(mut stream)) => drop(stream.finish()),
-            // That cancels the write, which resets the stream.
+            // This cancels the write, which resets the stream.
             Some(StreamState::Busy(writing)) => drop(writing),
             None => {}
         }
@@ -987,7 +987,7 @@ impl Session {
         }
     }
 
-    /// Forgets all demand at the ring.
+    /// Ends all demand at the ring.
     fn leave_all(&mut self) {
         for line in self.proto.lines() {
             self.leave(Ended { alias: 0, line, abandon: true });
@@ -995,7 +995,7 @@ impl Session {
     }
 }
 
-/// Whatever ends a session, the ring and the directory forget it.
+/// The ring and the directory forget the session, however it ends.
 impl Drop for Session {
     fn drop(&mut self) {
         self.leave_all();
@@ -1003,15 +1003,15 @@ impl Drop for Session {
     }
 }
 
-/// What the client has shown in the handshake, its own certificate first.
+/// The client's certificate chain from the handshake, its own certificate first.
 fn certificates(connection: &Connection) -> Vec<CertificateDer<'static>> {
     let identity = connection.peer_identity().and_then(|identity| identity.downcast().ok());
     identity.map_or_else(Vec::new, |chain| *chain)
 }
 
-/// Gives up what a stream still holds.
+/// Resets a stream, and drops the bytes it still holds.
 fn abandon(mut stream: SendStream) {
-    // An error says that the stream is closed already.
+    // An error means that the stream is closed already.
     let _ = stream.reset(VarInt::from_u32(CloseCode::Done.quic()));
 }
 
@@ -1019,11 +1019,11 @@ fn stopped() -> Refusal {
     Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
 }
 
-/// The priority of the stream of a request that is due at `deadline`, beside streams whose deadline
-/// and priority are `others`: later deadlines give way. A request whose deadline was moved forward
-/// keeps the priority that its stream began with, because QUIC sends what it already has of a
-/// stream in the place that the stream had then. Requests that are due after it must not overtake
-/// it, so their streams go behind that one.
+/// The priority for the stream of a request due at `deadline`, beside streams with the deadlines
+/// and priorities in `others`: later deadlines get lower priorities. A request whose deadline was
+/// moved forward keeps its stream's first priority, because QUIC sends the bytes that it holds of a
+/// stream in their old place. Requests due after it must not overtake it, so their streams go
+/// behind that one.
 fn priority(begun: Instant, deadline: Instant, others: impl Iterator<Item = (Instant, i32)>) -> i32 {
     let after = deadline.saturating_duration_since(begun).as_nanos() / PRIORITY_STEP.as_nanos();
     let priority = i32::try_from(after).map_or(i32::MIN, |after| -after);
@@ -1032,7 +1032,7 @@ fn priority(begun: Instant, deadline: Instant, others: impl Iterator<Item = (Ins
     last.map_or(priority, |last| last.saturating_sub(1))
 }
 
-/// Writes all of it, and notes whenever QUIC has taken some.
+/// Writes all chunks, and notes whenever QUIC has taken some bytes.
 async fn write(stream: &mut SendStream, mut chunks: &mut [Bytes], is_taken: &AtomicBool) -> Result<(), WriteError> {
     while !chunks.is_empty() {
         let written = stream.write_chunks(chunks).await?;
@@ -1088,7 +1088,7 @@ mod tests {
         let due = |seconds| begun + Duration::from_secs(seconds);
         let alone = |seconds| priority(begun, due(seconds), std::iter::empty());
         assert!(alone(1) > alone(2));
-        // Its stream began when it was due after 20 s, and it is due after 5 s now.
+        // Its stream began with a deadline after 20 s, and is now due after 5 s.
         let rescheduled = (due(5), alone(20));
         let beside = |seconds| priority(begun, due(seconds), [rescheduled, (due(3), alone(3))].into_iter());
         assert_eq!(beside(4), alone(4), "what is due before it does not wait for it");

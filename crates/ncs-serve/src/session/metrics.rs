@@ -71,7 +71,7 @@ struct SentCounters {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers all metrics of sessions.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
         Ok(Self {
@@ -161,7 +161,7 @@ impl Metrics {
         }
     }
 
-    /// Adds what a session's state machine counted.
+    /// Adds the counts of a session's state machine.
     pub fn add(&self, tally: Tally) {
         if tally == Tally::default() {
             return;

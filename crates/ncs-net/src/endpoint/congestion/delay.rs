@@ -1,31 +1,40 @@
-//! A congestion controller that judges by delay and delivery rate: what is lost while the queue is short was not lost to congestion.
+//! A congestion controller based on delay and delivery rate: losses while the queue is short are
+//! not attributed to congestion.
 //!
-//! quinn takes a window from a controller and paces by window and round trip alone, so everything here is said with the window. All
-//! of it is decided from what quinn hands in, time included.
+//! quinn takes a window from a controller and paces by window and round trip alone, so the window
+//! expresses everything here. All decisions depend only on quinn's inputs, including time.
 //!
-//! **Steady.** Once a round trip the shortest sample of the round (Copa's standing round trip; Arun and Balakrishnan, NSDI 2018,
-//! section 2.1) is compared with the shortest of the last seconds, the *floor*; the difference is what stands in the queue. Below a
-//! target the window grows, by a step that doubles while the direction stays (Copa's velocity, same section); above it the window
-//! shrinks to what would have met it (the window equation of FAST TCP; Wei, Jin, Low and Hegde, 2006). The target is [`TARGET`] and
-//! the time of two packets at the flow's own rate, so that of two flows the smaller one wants the longer queue and both end at the
-//! same rate (as in Copa, and in the scaling of Swift's target, SIGCOMM 2020). The first part, which those have not, is what timers
-//! and drivers make of a round trip on any host: without it a fast flow takes every hiccup for a queue.
+//! **Steady.** Once a round trip, the shortest sample of the round (Copa's standing round trip;
+//! Arun and Balakrishnan, NSDI 2018, section 2.1) is compared with the shortest of the last
+//! seconds, the *floor*. The difference is the queueing delay. Below a target the window grows, by
+//! a step that doubles while the direction stays the same (Copa's velocity, same section). Above it
+//! the window shrinks to the size that would have met the target (the window equation of FAST TCP;
+//! Wei, Jin, Low and Hegde, 2006). The target is [`TARGET`] plus the time of two packets at the
+//! flow's own rate, so that of two flows the slower one has the longer target, and both converge to
+//! the same rate (as in Copa, and in the scaling of Swift's target, SIGCOMM 2020). Those two lack
+//! the constant part, which covers the jitter of timers and drivers on any host: without it a fast
+//! flow takes every hiccup for a queue.
 //!
-//! **Dip.** On a beat of the wall clock, every [`BEAT`], the window falls for about two round trips below what fills the path. A queue
-//! that is this flow's empties: the floor stays honest (BBR's ProbeRTT, draft-ietf-ccwg-bbr, section 5.3.4; LEDBAT++'s periodic
-//! slowdown, draft-irtf-iccrg-ledbat-plus-plus, section 4.4), and what is lost then is lost by the path and not by a full queue. A
-//! window whose losses exceed those of its dips goes back by the excess and grows slowly afterwards, whatever the delay: so a policer
-//! and a buffer shorter than the target are heard, which a bound on the rate of loss alone (2 % in BBR) cannot tell from a path that
-//! loses a tenth by nature. Flows of this controller on hosts whose clocks agree dip together, and so find the queue empty that they
-//! share.
+//! **Dip.** Every [`BEAT`], at times fixed by the wall clock, the window falls for about two round
+//! trips below what fills the path. This empties a queue that the flow itself has built. The floor
+//! stays correct (BBR's ProbeRTT, draft-ietf-ccwg-bbr, section 5.3.4; LEDBAT++'s periodic slowdown,
+//! draft-irtf-iccrg-ledbat-plus-plus, section 4.4), and losses in a dip are the path's own, not
+//! those of a full queue. If losses outside of dips exceed those in dips, the window shrinks by the
+//! excess, and then grows slowly whatever the delay. So the flow reacts to a policer, and to a
+//! buffer shorter than the target; a fixed bound on the loss rate (2 % in BBR) cannot tell these
+//! from a path that loses a tenth of its packets by nature. Flows of this controller on hosts with
+//! synchronised clocks dip together, and so find their shared queue empty.
 //!
-//! **Contended.** If dips leave a queue that this flow cannot have made, somebody fills it, and giving way would be giving up (Copa's
-//! mode switching, section 2.2). Then CUBIC (quinn's, RFC 9438) keeps the window until dips find the queue empty; losses count while
-//! the queue is long. Every dip gives up a share to the others, so that those who have found them often enough dip on every other beat.
-//! A route that has become longer looks alike, but leaves the same "queue" dip after dip, and is then believed.
+//! **Contended.** If dips leave a queue that this flow cannot have built, other flows fill it, and
+//! yielding would starve this one (Copa's mode switching, section 2.2). Then CUBIC (quinn's, RFC
+//! 9438) controls the window until dips find the queue empty; losses count while the queue is long.
+//! Every dip gives up a share to the other flows, so after enough dips that found them, dips are
+//! only on every other beat. A route that has become longer looks the same at first, but leaves the
+//! same "queue" dip after dip, and is then accepted as the new floor.
 //!
-//! **Startup** doubles the window every round trip until the delay rises (HyStart++, RFC 9406, section 4.2) or the delivery rate has not
-//! grown by a quarter for three rounds (BBR, section 5.3.1.2).
+//! **Startup** doubles the window every round trip until the delay rises (HyStart++, RFC 9406,
+//! section 4.2), or the delivery rate has not grown by a quarter for three rounds (BBR, section
+//! 5.3.1.2).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -42,7 +51,7 @@ mod dip;
 /// Makes a [`Delay`] for each path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DelayConfig {
-    /// A moment, and how long the beat had lasted then.
+    /// A moment, and its time on the scale of beats.
     anchor: (Instant, Duration),
 }
 
@@ -53,7 +62,7 @@ impl DelayConfig {
         Self::anchored(Instant::now(), since)
     }
 
-    /// With beats that fall so long before `now`.
+    /// At `now`, `beat` has passed since beat zero.
     pub(super) const fn anchored(now: Instant, beat: Duration) -> Self {
         Self { anchor: (now, beat) }
     }
@@ -76,68 +85,71 @@ impl ControllerFactory for DelayConfig {
 #[derive(Debug, Clone)]
 pub(super) struct Delay {
     mtu: u64,
-    /// Outside of dips and contention, in bytes.
+    /// The window outside of dips and contention, in bytes.
     window: f64,
     mode: Mode,
     floor: Floor,
-    /// Delivery rates of the last rounds, bytes a second.
+    /// Delivery rates of the last rounds, in bytes per second.
     rates: Peak,
     round: Round,
-    /// The newest packet of the acknowledgements that are being handed in: when it was sent, and its round trip.
+    /// Of the acknowledgements being processed, the packet sent last: when it was sent, and its
+    /// round trip.
     newest: Option<(Instant, Duration)>,
     /// Bytes that they acknowledge.
     batch: u64,
-    /// The last sample's part above the floor, and the longest since the last dip.
+    /// The queueing delay of the last sample, and the longest since the last dip.
     queue: Duration,
     queue_max: Duration,
     growth: Growth,
     dip: Option<Dip>,
     dips: u32,
     rounds_since_dip: u32,
-    /// When the next dip is due, if enough rounds have passed.
+    /// When the next dip is due, provided that enough rounds have passed.
     beat: Beat,
-    /// The shortest and the longest queue that the last dips of a contention left, and how many.
+    /// The shortest and the longest queue that dips of this contention left, and their number.
     residue: (Duration, Duration, u32),
-    /// Rounds in a row whose queue was too long for flows that go by delay.
+    /// Consecutive rounds with a queue too long for delay-based flows.
     crowded: u32,
-    /// Dips in a row that left a queue.
+    /// Consecutive dips that left a queue.
     foreign: u32,
-    /// Dips in a row that left none.
+    /// Consecutive dips that left none.
     clean: u32,
-    /// The window that the last contention ended with, and when that was.
+    /// The window at the end of the last contention, and the time of it.
     contended: Option<(f64, Instant)>,
-    /// The window of the last round that was not crowded.
+    /// The window of the last round with a short queue.
     calm_window: f64,
-    /// When packets were sent in the last dip that emptied the queue, and what became of all sent in such dips.
+    /// When packets of the last dip with an empty queue were sent, and the losses among all packets
+    /// of such dips.
     quiet: Option<(Instant, Instant)>,
     quiet_losses: Tally,
-    /// What became of the others since the last dip.
+    /// Losses among other packets since the last dip.
     losses: Tally,
-    /// Above this window more was lost than on the path, and how many cycles have kept to it.
+    /// The window above which losses exceeded the path's, and the number of cycles that have kept
+    /// to it.
     ceiling: Option<(f64, u32)>,
 }
 
-/// A moment at which flows on all hosts dip.
+/// A time at which flows on all hosts dip.
 #[derive(Debug, Clone, Copy)]
 struct Beat {
     at: Instant,
-    /// Every other one.
+    /// True for every other beat.
     is_down: bool,
 }
 
 #[derive(Debug, Clone)]
 enum Mode {
-    /// With the best rate so far and the rounds since that was last beaten by a quarter.
+    /// The best rate so far, and the rounds since it last grew by a quarter.
     Startup {
         best: f64,
         flat_rounds: u32,
     },
     Steady,
-    /// Kept by this one.
+    /// CUBIC controls the window.
     Contended(Cubic),
 }
 
-/// Packets that are acknowledged between two moments a round trip apart.
+/// Packets acknowledged within one round trip.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     start: Instant,
@@ -145,7 +157,7 @@ struct Round {
     samples: u32,
     shortest: Duration,
     smoothed: Duration,
-    /// Whether the window was in the way: nothing is learned about one that was not.
+    /// Whether the window limited sending: otherwise nothing is learned about it.
     filled: bool,
     over: bool,
 }
@@ -156,20 +168,20 @@ impl Round {
         Self { start, acked: 0, samples: 0, shortest, smoothed, filled: false, over: false }
     }
 
-    /// The round trip that every packet of the round had at least. The smoothed one has the peer's delay of acknowledgements taken
-    /// off, which a lone packet's own still has.
+    /// The minimum round trip of the round. In the smoothed one, the peer's acknowledgement delay
+    /// is subtracted; a lone packet's own sample still contains it.
     fn standing(&self) -> Duration {
         self.shortest.min(self.smoothed)
     }
 }
 
-/// How the window has grown lately.
+/// The recent growth of the window.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
-    /// Packets a round.
+    /// Packets per round.
     step: f64,
     rounds: u32,
-    /// A shrunk window shows a round later.
+    /// Skip one round: a change of the window takes a round trip to show.
     hold: bool,
 }
 
@@ -216,7 +228,7 @@ impl Delay {
         WINDOW_MIN_PACKETS * self.packet()
     }
 
-    /// The window that the mode wants.
+    /// The window of the current mode.
     fn full_window(&self) -> f64 {
         match &self.mode {
             Mode::Startup { .. } | Mode::Steady => self.window,
@@ -224,7 +236,7 @@ impl Delay {
         }
     }
 
-    /// How long the queue is to be while packets take `rtt`.
+    /// The target queueing delay when packets take `rtt`.
     fn target(&self, rtt: Duration) -> Duration {
         TARGET + rtt.mul_f64(TARGET_PACKETS * self.packet() / self.window.max(self.window_min()))
     }
@@ -234,7 +246,7 @@ impl Delay {
         if quiet { &mut self.quiet_losses } else { &mut self.losses }
     }
 
-    /// One round trip is over: what it showed moves the window.
+    /// Ends a round trip, and adjusts the window by its samples.
     fn end_round(&mut self, now: Instant) {
         let round = std::mem::replace(&mut self.round, Round::new(now));
         let elapsed = now.saturating_duration_since(round.start).as_secs_f64();
@@ -271,7 +283,8 @@ impl Delay {
                     self.begin_dip(now, standing, beat);
                 }
             }
-            // What has been found often enough is looked for less often: a dip costs the share that it gives up.
+            // After enough dips that found other flows, dips are less frequent: each gives up a
+            // share.
             Mode::Contended(_) if beat && (self.foreign < FOREIGN_DIPS || fallen == Some(true)) => {
                 self.begin_dip(now, standing, true);
             }
@@ -279,7 +292,7 @@ impl Delay {
         }
     }
 
-    /// Whether a beat has fallen since the last question, and then whether one was down.
+    /// Whether beats have passed since the last call, and if so, whether one of them was down.
     fn take_beat(&mut self, now: Instant) -> Option<bool> {
         let mut fallen = None;
         while self.beat.at <= now {
@@ -289,7 +302,7 @@ impl Delay {
         fallen
     }
 
-    /// The queue that flows which go by delay do not exceed.
+    /// The longest queue that delay-based flows build.
     fn foreign_queue(&self, rtt: Duration) -> Duration {
         FOREIGN_QUEUE.max(self.target(rtt).mul_f64(1.5))
     }
@@ -303,7 +316,7 @@ impl Delay {
         }
     }
 
-    /// Moves the window towards the one that makes the queue as long as it is to be.
+    /// Moves the window towards the target queue.
     fn steer(&mut self, queue: Duration, standing: Duration, floor: Duration, filled: bool) {
         if std::mem::take(&mut self.growth.hold) {
             return;
@@ -322,7 +335,8 @@ impl Delay {
         if self.growth.rounds > STEADY_ROUNDS {
             self.growth.step *= 2.0;
         }
-        // No more than fills the target, or, if much growth has not brought the queue about, so much that it would show.
+        // Take at most the step that fills the target. If much growth has not built a queue, take a
+        // step that would be visible.
         let reach = (wanted - 1.0).max(REACH.min(f64::from(self.growth.rounds) / 100.0)).min(1.0);
         let step = (self.growth.step * self.packet()).min(self.window * reach).max(self.packet());
         let bound = self.window_bound(floor + target);
@@ -332,7 +346,8 @@ impl Delay {
         self.window = self.window.max((self.window + step).min(bound));
     }
 
-    /// What a window is not to grow beyond: a tenth more than what is delivered, and lost by the path, in a round trip.
+    /// The limit of the window's growth: a tenth more than is delivered, or lost by the path, in a
+    /// round trip.
     fn window_bound(&self, rtt: Duration) -> f64 {
         let kept = 1.0 - self.quiet_losses.share().min(LOSS_MAX);
         let model = MODEL_GAIN * self.rates.max() * rtt.as_secs_f64() / kept;
@@ -360,7 +375,7 @@ impl Delay {
         }
     }
 
-    /// Whether what is lost now is lost because the queue is full.
+    /// Whether a loss now is due to a full queue.
     fn queue_is_long(&self) -> bool {
         self.queue >= self.queue_max / 2 && self.queue > FOREIGN_QUEUE / 2
     }
@@ -390,7 +405,8 @@ impl Controller for Delay {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _largest: Option<u64>) {
         let was_in_flight = in_flight + std::mem::take(&mut self.batch);
-        // What quinn calls limited by the application is so for moments, whenever a writer waits to be woken.
+        // quinn reports "limited by the application" for moments, whenever a writer waits to be
+        // woken.
         self.round.filled |= (was_in_flight + 2 * self.mtu) as f64 >= FILLED * self.window() as f64;
         let Some((sent, sample)) = self.newest.take() else { return };
         self.floor.add(now, sample);
@@ -474,37 +490,42 @@ const fn bytes(window: f64) -> u64 {
 
 /// RFC 9002, section 7.2.
 const INITIAL_WINDOW: f64 = 14_720.0;
-/// quinn sends while less than the window is on its way, one packet less than this. Two of them are acknowledged at once.
+/// quinn keeps one packet less than the window in flight. Receivers acknowledge every second
+/// packet.
 const WINDOW_MIN_PACKETS: f64 = 4.0;
-/// The queue that a flow wants, besides the time of so many packets at its rate.
+/// The target queueing delay: this, plus the time of so many packets at the flow's rate.
 const TARGET: Duration = Duration::from_millis(3);
 const TARGET_PACKETS: f64 = 2.0;
-/// A round trip is at least so long, or quotients mean nothing.
+/// A lower bound of round trips, so that quotients stay meaningful.
 const MIN_RTT: Duration = Duration::from_micros(10);
 /// Rounds of growth by one packet before the step doubles.
 const STEADY_ROUNDS: u32 = 3;
-/// The share of the window that must be on its way for it to count as filled, but for two packets that may not fit or not be due.
+/// The share of the window that must be in flight for it to count as filled, give or take two
+/// packets that may not fit or not be due.
 const FILLED: f64 = 0.9;
-/// A step, as a share of the window, that is taken although it may make the queue longer than it is to be.
+/// The maximum step, as a share of the window, that may exceed the target queue.
 const REACH: f64 = 0.1;
-/// How far a window may be ahead of what is delivered.
+/// How far a window may exceed what is delivered.
 const MODEL_GAIN: f64 = 1.1;
-/// What a path may lose by nature; more is taken for congestion.
+/// The maximum loss attributed to the path; more counts as congestion.
 const LOSS_MAX: f64 = 0.25;
-/// Dips fall on the beats of the wall clock, so that flows of this controller which share a queue dip at the same time and find it
-/// empty. Their hosts' clocks have to agree to a part of a round trip; where they do not, the dips of each prove less.
+/// Dips happen at multiples of this on the wall clock, so that flows of this controller that share
+/// a queue dip at the same time and find it empty. Their hosts' clocks have to agree to a fraction
+/// of a round trip; otherwise each flow's dips prove less.
 const BEAT: Duration = Duration::from_secs(2);
-/// Fewer rounds than this between them, and a path with a long round trip would do nothing else.
+/// The minimum number of rounds between dips, so that a path with a long round trip does not dip
+/// all the time.
 const DIP_ROUNDS_MIN: u32 = 10;
-/// A queue that is longer than this, and than flows of this controller make, is somebody else's.
+/// A queue longer than this, and than flows of this controller build, comes from other flows.
 const FOREIGN_QUEUE: Duration = Duration::from_millis(10);
-/// Rounds with such a queue that bring a dip forward, and the least number of rounds since the last.
+/// Consecutive rounds with such a queue that bring a dip forward, and the minimum number of rounds
+/// since the last dip.
 const CROWDED_ROUNDS: u32 = 2;
 const SUSPICION_ROUNDS: u32 = 4;
 const NO_RESIDUE: (Duration, Duration, u32) = (Duration::MAX, Duration::ZERO, 0);
 /// RFC 9438, section 4.6.
 const CUBIC_BETA: f64 = 0.7;
-/// A rate that grows by less for so many rounds is the path's.
+/// Startup ends after this many rounds in which the rate grew by less than this.
 const STARTUP_GROWTH: f64 = 1.25;
 const STARTUP_FLAT_ROUNDS: u32 = 3;
 /// RFC 9406, section 4.3.

@@ -1,4 +1,4 @@
-//! What a controller remembers of samples: the shortest round trip, the best rate, the share that was lost.
+//! Filters over samples: the shortest round trip, the best rate, the share of losses.
 
 use std::time::{Duration, Instant};
 
@@ -25,18 +25,19 @@ impl Floor {
         self.current.into_iter().chain(self.previous).min()
     }
 
-    /// Adds so much to what is the shortest.
+    /// Raises the shortest round trip.
     pub(super) fn raise(&mut self, now: Instant, by: Duration) {
         (self.began, self.current, self.previous) = (Some(now), self.get().map(|shortest| shortest + by), None);
     }
 
-    /// Beside flows that never let the queue empty, a floor that is forgotten is not found again.
+    /// Whether to stop forgetting: beside flows that never let the queue empty, a forgotten floor
+    /// cannot be measured again.
     pub(super) const fn keep(&mut self, kept: bool) {
         self.kept = kept;
     }
 }
 
-/// A route that has become longer is believed after one to two of these.
+/// A longer route is accepted after one to two spans.
 const SPAN: Duration = Duration::from_secs(10);
 
 /// The highest of the last rates.
@@ -47,7 +48,7 @@ pub(super) struct Peak {
 }
 
 impl Peak {
-    /// A round in which the sender had nothing to send says only that the path carries so much at least.
+    /// Adds a round's rate. If the sender had too little to send, it is only a lower bound.
     pub(super) fn push(&mut self, rate: f64, app_limited: bool) {
         if app_limited && rate < self.max() {
             return;
@@ -63,7 +64,7 @@ impl Peak {
 
 const ROUNDS: usize = 10;
 
-/// Bytes by what became of them.
+/// Bytes acknowledged and lost.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
     pub(super) acked: f64,
@@ -76,7 +77,7 @@ impl Tally {
         if all > 0.0 { self.lost / all } else { 0.0 }
     }
 
-    /// How far the share may be off by chance, squared. One that nothing was counted for may be anything.
+    /// The variance of the share. Without any counts it is large.
     pub(super) fn variance(&self) -> f64 {
         let packets = (self.acked + self.lost) / PACKET;
         // Laplace's rule of succession, so that a few packets without a loss prove nothing.
@@ -84,14 +85,14 @@ impl Tally {
         share * (1.0 - share) / (packets + 2.0)
     }
 
-    /// Lets what is old count less.
+    /// Reduces the weight of old counts.
     pub(super) fn fade(&mut self) {
         self.acked *= FADE;
         self.lost *= FADE;
     }
 }
 
-/// What one packet holds, about.
+/// The approximate size of a packet.
 const PACKET: f64 = 1250.0;
 const FADE: f64 = 0.9;
 

@@ -1,9 +1,9 @@
-//! Lets the close of a connection leave though its path is full.
+//! Lets the close of a connection leave even if its path is full.
 //!
-//! quinn-proto 0.11.19 holds a close back where congestion control would hold back the data that
-//! waits behind it. A closed connection reads no acknowledgements, so the path stays full, and the
-//! other side hears nothing. That is quinn's issue 2785, mended behind that version: with the next
-//! one this file can go. A window without bound does no harm: nothing but the close leaves any more.
+//! quinn-proto 0.11.19 holds a close back where congestion control would hold back the data queued
+//! behind it. A closed connection reads no acknowledgements, so the path stays full, and the peer
+//! is never told. This is quinn's issue 2785, fixed after that version: with the next one this file
+//! can go. An unlimited window is harmless, because nothing but the close leaves any more.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn::{Connection, VarInt};
 use quinn_proto::RttEstimator;
 
-/// Closes a connection, and has the other side hear of it at once.
+/// Closes a connection, and tells its peer at once.
 pub fn close(connection: &Connection, code: CloseCode, reason: &str) {
     if let Ok(gate) = connection.congestion_state().into_any().downcast::<Gate>() {
         gate.is_open.store(true, Ordering::Relaxed);
@@ -23,7 +23,7 @@ pub fn close(connection: &Connection, code: CloseCode, reason: &str) {
     connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
 }
 
-/// Makes controllers with a gate.
+/// Wraps controllers in gates.
 pub(super) struct Gated(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
 impl ControllerFactory for Gated {
@@ -32,7 +32,7 @@ impl ControllerFactory for Gated {
     }
 }
 
-/// A controller that can be overruled. Its clones are overruled with it.
+/// A controller whose window can be lifted, for all of its clones.
 struct Gate {
     controller: Box<dyn Controller>,
     is_open: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ impl Controller for Gate {
     }
 
     fn window(&self) -> u64 {
-        // Nothing is paced either by a window as large as this.
+        // Such a large window also disables pacing.
         if self.is_open.load(Ordering::Relaxed) { u64::MAX } else { self.controller.window() }
     }
 

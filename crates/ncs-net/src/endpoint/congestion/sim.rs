@@ -1,7 +1,8 @@
-//! Flows of quinn's protocol core on one simulated bottleneck: its own pacing, loss detection and acknowledgements drive the
-//! controllers, on a clock of ours.
+//! Flows of quinn's protocol core on one simulated bottleneck: its own pacing, loss detection and
+//! acknowledgements drive the controllers, on a virtual clock.
 //!
-//! The way back has no queue, and the same loss. Only the bytes of certificates differ from run to run.
+//! The return path has no queue, and the same loss. Only the bytes of certificates differ from run
+//! to run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,24 +20,24 @@ use quinn_proto::{
 use crate::path::{Lane, Shape};
 use crate::tls::{ServerIdentity, Trust, client_config};
 
-/// The bottleneck and what surrounds it.
+/// The bottleneck and its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {
     pub(super) bits_per_second: f64,
-    /// How long the queue may get.
+    /// The maximum queue.
     pub(super) buffer: Duration,
     /// One way.
     pub(super) delay: Duration,
     /// Each way.
     pub(super) loss: f64,
-    /// A new rate or delay from some time on.
+    /// A new rate and delay from some time on.
     pub(super) change: Option<(Duration, f64, Duration)>,
     pub(super) seed: u64,
-    /// The moment that the run begins with, for controllers that know one.
+    /// The start of the run, for controllers that need it.
     pub(super) start: Instant,
 }
 
-/// A sender that has always something to send, for a while, or so many bits a second.
+/// A sender that always has data, for a while, or sends at a constant rate.
 #[derive(Clone)]
 pub(super) struct Flow {
     pub(super) controllers: Arc<dyn ControllerFactory + Send + Sync>,
@@ -45,21 +46,21 @@ pub(super) struct Flow {
     pub(super) bits_per_second: f64,
 }
 
-/// What came of it between two moments.
+/// The results between two moments.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
-    /// Bits a second of each flow's stream that arrived, in any order.
+    /// Bits per second of each flow's stream that arrived, in any order.
     pub(super) goodputs: Vec<f64>,
-    /// Milliseconds, by time.
+    /// In milliseconds, weighted by time.
     pub(super) queue_mean: f64,
     pub(super) queue_95th: f64,
     /// The share of packets that found the queue full.
     pub(super) overflow: f64,
-    /// What each sender took for lost, as a share of what it sent.
+    /// Packets that each sender declared lost, as a share of those sent.
     pub(super) lost: Vec<f64>,
 }
 
-/// Runs until `until` and counts from `from` on.
+/// Runs until `until`, and counts from `from` on.
 pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -> Outcome {
     let mut network = Network::new(path);
     let identity = ServerIdentity::ephemeral().expect("a certificate");
@@ -103,7 +104,7 @@ struct Packet {
 struct Network {
     path: Path,
     now: Instant,
-    /// To the receiver, and back.
+    /// Towards the receiver, and back.
     lanes: [Lane; 2],
     due: BinaryHeap<Reverse<(Instant, u64)>>,
     packets: HashMap<u64, Packet>,
@@ -170,7 +171,7 @@ impl End {
         self.connection.as_mut().map(|(_, connection)| connection)
     }
 
-    /// Takes one packet, which may be the first of a connection.
+    /// Handles one packet, which may be the first of a connection.
     fn take(&mut self, now: Instant, bytes: BytesMut) {
         let mut answer = Vec::new();
         match self.endpoint.handle(now, REMOTE, None, None, bytes, &mut answer) {
@@ -185,7 +186,7 @@ impl End {
         }
     }
 
-    /// Does what is due and hands out what is to be sent.
+    /// Handles timeouts, and sends packets.
     fn work(&mut self, now: Instant, mut send: impl FnMut(BytesMut)) {
         let Some((handle, connection)) = &mut self.connection else { return };
         if connection.poll_timeout().is_some_and(|due| due <= now) {
@@ -253,7 +254,7 @@ impl Pair {
         self.receiver.work(now, |bytes| network.send(Packet { flow, to_receiver: false, bytes }));
     }
 
-    /// Writes what there is to send, as far as the connection takes it.
+    /// Writes data, as far as the connection accepts it.
     fn write(&mut self, age: Duration) {
         let Some(connection) = self.sender.connection() else { return };
         while let Some(event) = connection.poll() {
@@ -265,7 +266,7 @@ impl Pair {
         }
         let Some(stream) = self.stream else { return };
         if age >= self.flow.until {
-            // What is written and not sent ends with it. A second time there is none.
+            // This discards data that was written but not sent. Later calls find no stream.
             let _ = connection.send_stream(stream).reset(VarInt::from_u32(0));
             return;
         }
@@ -296,12 +297,12 @@ impl Pair {
         }
     }
 
-    /// When there is something to do without a packet.
+    /// When to act next without a packet.
     fn next(&mut self, start: Instant, now: Instant) -> Option<Instant> {
         if self.sender.connection.is_none() {
             return Some(start + self.flow.from);
         }
-        // One that writes at a rate does so every few milliseconds.
+        // A sender with a constant rate writes every few milliseconds.
         let writes = (self.flow.bits_per_second.is_finite() && now - start < self.flow.until).then_some(now + WRITE_INTERVAL);
         let ends = [&mut self.sender, &mut self.receiver];
         ends.into_iter().filter_map(|end| end.connection()?.poll_timeout()).chain(writes).min()
@@ -315,7 +316,7 @@ impl Pair {
 }
 
 const REMOTE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4433);
-/// As quinn has it.
+/// The value that quinn uses.
 const SEGMENTS: usize = 10;
 const UDP_IP_HEADERS: usize = 28;
 const WRITE_INTERVAL: Duration = Duration::from_millis(5);

@@ -1,4 +1,5 @@
-//! The controllers on simulated paths. What is asserted holds with a margin; `--nocapture` shows the figures.
+//! The controllers on simulated paths. Assertions hold with a margin; `--nocapture` shows the
+//! figures.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A sender that starts after so many seconds. Where the beats of the clock lie is up to `path` and `phase`.
+/// A sender that starts after `from` seconds. `path` and `phase` decide when the beats are.
 fn flow_at(path: &Path, congestion: Congestion, from: u64, phase: Duration) -> Flow {
     let controllers = match congestion {
         Congestion::Delay => Arc::new(DelayConfig::anchored(path.start, phase)),
@@ -80,7 +81,7 @@ fn beside_cubic_it_takes_a_fair_share() {
     for buffer in [50, 100, 200] {
         for (order, cubic, ours) in [("together", 0, 0), ("cubic first", 0, 5), ("cubic last", 5, 0)] {
             let path = path(10.0, ms(buffer), 0.0);
-            // Where in a beat the flows begin must not matter.
+            // The start of the flows within a beat must not matter.
             let ours = flow_at(&path, Congestion::Delay, ours, ms(7 * buffer));
             let outcome = run(path, &[flow(&path, Congestion::Cubic, cubic), ours], s(15), s(75));
             show(&format!("{buffer} ms of buffer, {order}, cubic + delay"), &outcome);

@@ -9,7 +9,7 @@ use super::*;
 const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 const THERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 2);
 
-/// A socket that notes what is sent, as length and length of a datagram, and has room for so many calls.
+/// A socket that records sends, with their length and datagram length, and accepts `room` calls.
 #[derive(Debug)]
 struct Noting {
     sent: Mutex<Vec<(SocketAddr, usize, Option<usize>)>>,
@@ -70,10 +70,11 @@ impl UdpPoller for NotingPoller {
     }
 }
 
-/// What a connection does in a round: sends these, each as destination, length and length of a datagram, and says whether it has more to do.
+/// One round of a connection: the datagrams that it sends (destination, length, datagram length),
+/// and whether it has more to send.
 type Round = (Vec<(SocketAddr, usize, Option<usize>)>, bool);
 
-/// A connection that takes these rounds and then waits, or ends.
+/// A connection that runs these rounds and then waits, or ends.
 struct Script {
     socket: Arc<Socket>,
     poller: Pin<Box<dyn UdpPoller>>,

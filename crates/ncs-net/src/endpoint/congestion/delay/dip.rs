@@ -1,4 +1,5 @@
-//! Dips, and what they are evidence of: what the path loses, who else fills the queue, and that the path has become longer.
+//! Dips and their evidence: the path's own losses, other flows that fill the queue, and a path that
+//! has become longer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,22 +8,24 @@ use quinn::congestion::{Controller, Cubic, CubicConfig};
 
 use super::{CUBIC_BETA, Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, Mode, NO_RESIDUE, Tally, bytes};
 
-/// A low window, and what it has shown so far.
+/// A dip in progress, and its samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dip {
     start: Instant,
     pub(super) window: f64,
-    /// Since when no more than the window is on its way.
+    /// Since when the bytes in flight fit the window.
     drained: Option<Instant>,
     shortest: Duration,
-    /// The queue that this flow alone would leave, where the smallest window is more than the path holds.
+    /// The queue that this flow alone would leave, where even the smallest window exceeds what the
+    /// path holds.
     own_queue: Duration,
-    /// Others of this controller have dipped at the same time.
+    /// Whether other flows of this controller dip at the same time.
     on_beat: bool,
 }
 
 impl Delay {
-    /// Lowers the window for two round trips, the first of which empties the queue if that is this flow's.
+    /// Lowers the window for two round trips. The first empties the queue, if it is this flow's
+    /// own.
     pub(super) fn begin_dip(&mut self, now: Instant, standing: Duration, on_beat: bool) {
         let Some(floor) = self.floor.get() else { return };
         if matches!(self.mode, Mode::Steady) {
@@ -34,13 +37,13 @@ impl Delay {
         let gain = if matches!(self.mode, Mode::Contended(_)) { CONTENDED_DIP_GAIN } else { DIP_GAIN };
         let window = (gain * fill).max(self.window_min());
         let own = Duration::try_from_secs_f64(window / self.rates.max().max(1.0)).unwrap_or(Duration::MAX);
-        // A window that hardly fell shows nothing of the kind.
+        // If the window hardly fell, this cannot be told.
         let fell = self.full_window() >= DIP_FALL_MIN * window;
         let own_queue = if fell { own.saturating_sub(floor) } else { Duration::ZERO };
         self.dip = Some(Dip { start: now, window, drained: None, shortest: Duration::MAX, own_queue, on_beat });
     }
 
-    /// Goes back by what was lost since the last dip beyond what the path loses.
+    /// Shrinks the window by the losses since the last dip that exceed the path's own.
     fn heed_losses(&mut self) {
         let (share, path) = (self.losses.share(), self.quiet_losses.share().min(LOSS_MAX));
         let excess = share - path;
@@ -58,7 +61,7 @@ impl Delay {
         }
     }
 
-    /// Ends a dip that has shown what there is to see.
+    /// Ends a dip once it has shown enough.
     pub(super) fn watch_dip(&mut self, now: Instant, in_flight: u64, sent: Instant, sample: Duration) {
         let (Some(dip), Some(floor)) = (&mut self.dip, self.floor.get()) else { return };
         dip.shortest = dip.shortest.min(sample);
@@ -87,7 +90,8 @@ impl Delay {
             (self.foreign, self.clean) = (self.foreign + 1, 0);
         } else {
             (self.foreign, self.clean) = (0, self.clean + 1);
-            // What the end of startup left in the queue has overflown into the first dip.
+            // The first dip does not count: its losses may come from the queue that startup has
+            // built.
             self.quiet = drained.filter(|_| self.dips > 1).map(|drained| (drained, now));
         }
         match &self.mode {
@@ -101,7 +105,8 @@ impl Delay {
         }
     }
 
-    /// A queue that others fill breathes; if dip after dip leaves the same one, it is the path that has become longer.
+    /// Queues filled by other flows vary; if dip after dip leaves the same one, the path has become
+    /// longer.
     fn doubt_floor(&mut self, now: Instant, left: Duration) {
         let (shortest, longest, dips) = self.residue;
         self.residue = (shortest.min(left), longest.max(left), dips + 1);
@@ -115,11 +120,11 @@ impl Delay {
         }
     }
 
-    /// Gives the window to CUBIC.
+    /// Hands the window to CUBIC.
     fn enter_contention(&mut self, now: Instant) {
         let before = self.contended.filter(|(_, left)| now < *left + RELAPSE).map_or(self.calm_window, |(window, _)| window);
         let claim = self.window.max(before);
-        // A cubic that has just come down to this window.
+        // A CUBIC state that has just been reduced to this window.
         let mut config = CubicConfig::default();
         config.initial_window(bytes(claim / CUBIC_BETA));
         let mut cubic = Cubic::new(Arc::new(config), now, self.mtu.try_into().unwrap_or(u16::MAX));
@@ -131,7 +136,7 @@ impl Delay {
         (self.crowded, self.clean) = (0, 0);
     }
 
-    /// Takes it back, as far as it fills the path.
+    /// Takes the window back, as far as it fills the path.
     fn leave_contention(&mut self, now: Instant) {
         self.contended = Some((self.full_window(), now));
         let fill = self.rates.max() * self.floor.get().unwrap_or_default().as_secs_f64();
@@ -143,26 +148,27 @@ impl Delay {
     }
 }
 
-/// How much more may be lost outside of dips, besides so many standard deviations.
+/// Tolerated excess of losses outside of dips, plus this many standard deviations.
 const EXCESS: f64 = 0.01;
 const DOUBT: f64 = 2.0;
-/// How a window that lost too much grows: by so much a cycle, for so many.
+/// The growth of the ceiling after excess losses, per cycle, and the number of cycles.
 const CEILING_GROWTH: f64 = 1.02;
 const CEILING_CYCLES: u32 = 8;
-/// The part of the filled path that stays in a dip.
+/// The part of a filled path that remains in a dip.
 const DIP_GAIN: f64 = 0.75;
 const CONTENDED_DIP_GAIN: f64 = 0.95;
-/// A dip that takes less away shows nothing of what this flow adds to the queue.
+/// A dip that lowers the window by less tells nothing about this flow's share of the queue.
 const DIP_FALL_MIN: f64 = 1.5;
-/// A dip that lasts longer than this has no more packets to watch.
+/// A longer dip has no more packets to watch.
 const DIP_ROUND_TRIPS_MAX: u32 = 4;
-/// A queue that a dip of a contention leaves, and that is longer than this, is somebody else's.
+/// A longer queue after a dip in contention comes from other flows.
 const CONTENDED_QUEUE: Duration = Duration::from_millis(4);
-/// So many dips in a row must say that there is one, or that there is none any more.
+/// Consecutive dips needed to detect other flows, or their absence.
 pub(super) const FOREIGN_DIPS: u32 = 3;
 const CLEAN_DIPS: u32 = 2;
-/// One is enough so soon after a contention, which then goes on from where it was.
+/// So soon after a contention one dip is enough, and CUBIC resumes from the old window.
 const RELAPSE: Duration = Duration::from_secs(15);
-/// How many dips of a contention are compared, and how far apart the queues that they leave must be at least.
+/// The number of dips of a contention that are compared, and the minimum range of queues that other
+/// flows leave.
 const RESIDUE_DIPS: u32 = 5;
 const RESIDUE_RANGE: Duration = Duration::from_millis(5);
