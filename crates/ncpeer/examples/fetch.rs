@@ -1,7 +1,7 @@
 //! Fetches one object into memory, as an application that embeds the client does.
 //!
 //! ```text
-//! cargo run --release --example fetch -- ncs://127.0.0.1:4443#FINGERPRINT /film/master.m3u8
+//! cargo run --release -p ncpeer --example fetch -- ncs://127.0.0.1:4443#FINGERPRINT /film/master.m3u8
 //! ```
 //!
 //! A server prints its address with the fingerprint when it starts. Without a fingerprint the
@@ -9,8 +9,8 @@
 
 use std::error::Error;
 
-use ncserverd::peer::{Client, Config, Server};
-use ncserverd::tls::Trust;
+use ncpeer::{Client, Config, Server};
+use ncs_net::tls::Trust;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

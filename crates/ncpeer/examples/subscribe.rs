@@ -1,14 +1,14 @@
 //! Follows a live stream: prints each new segment of it, and fetches it.
 //!
 //! ```text
-//! cargo run --release --example subscribe -- ncs://127.0.0.1:4443#FINGERPRINT live
+//! cargo run --release -p ncpeer --example subscribe -- ncs://127.0.0.1:4443#FINGERPRINT live
 //! ```
 
 use std::error::Error;
 use std::time::Instant;
 
-use ncserverd::peer::{Client, Config, Server};
-use ncserverd::tls::Trust;
+use ncpeer::{Client, Config, Server};
+use ncs_net::tls::Trust;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
