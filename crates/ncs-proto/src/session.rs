@@ -8,7 +8,7 @@
 //! After any call that puts something in, poll all of them until they are empty; polling too often
 //! is harmless. [`Proto::poll_timeout`] may have changed after any call.
 //!
-//! The rights of a peer are an [`Access`](crate::admission::Access), which the driver brings.
+//! The rights of a peer are an [`Access`], which the driver brings.
 //! Queries that it does not allow are passed on all the same, as queries for a path that cannot
 //! exist: they take the way, and the time, of a query for a stream that does not exist.
 //!
