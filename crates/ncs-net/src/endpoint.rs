@@ -1,11 +1,12 @@
 //! UDP sockets and QUIC endpoints.
 //!
-//! One endpoint an address. quinn sends from every core through one socket, so more sockets would buy handshakes only, at the price
-//! of connections lost when a peer's address changes. The kernel's default buffers lose a burst of first packets, which then
-//! wait a second for their repetition, so larger ones are asked for, and what was given is logged.
+//! There is one endpoint per address. quinn sends from every core through one socket, so more
+//! sockets would speed up only handshakes, and lose connections when a peer's address changes. The
+//! kernel's default buffers lose a burst of Initial packets, which are then repeated only after a
+//! second. So larger buffers are requested, and a smaller grant is logged.
 //!
-//! What comes to a socket is taken by a thread of its own ([`receiver`]), and what leaves by it does so in trains ([`train`]). How fast a
-//! connection sends is [`congestion`]'s to say.
+//! A thread per socket receives packets ([`receiver`]). Packets are sent in trains ([`train`]).
+//! [`congestion`] decides how fast a connection sends.
 
 mod congestion;
 mod receiver;
@@ -46,7 +47,7 @@ const RESET_INTERVAL_MIN: Duration = Duration::from_micros(200);
 /// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Where peers connect, and how many may.
+/// The addresses to listen on, and the limits on connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -90,10 +91,10 @@ impl Default for Config {
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be had.
+    /// The address is not available.
     #[error("cannot listen on UDP {address}: {source}")]
     Bind {
-        /// As configured.
+        /// The configured address.
         address: SocketAddr,
         /// The system's reason.
         source: io::Error,

@@ -1,8 +1,9 @@
-//! Who may connect: takes newcomers from an endpoint, and refuses those for whom there is no room.
+//! The admission of connections: accepts new clients from an endpoint, or refuses them.
 //!
-//! A newcomer whose address is not proven is asked to prove it (Retry) while more than [`Config::retry_above`] handshakes are open: a
-//! flood of spoofed first packets then costs no state. Above [`Config::connections_max`] newcomers are refused, and so are those of an
-//! address that has as many as [`Admission`] allows it, from its first packet on, and all while there is no time for them ([`Headroom`]).
+//! A new client with an unvalidated address must validate it (Retry) while more than
+//! [`Config::retry_above`] handshakes are open: a flood of spoofed Initial packets then costs no
+//! state. New clients are refused above [`Config::connections_max`], while there is no time for
+//! them ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
 
 use std::future::Future;
 use std::sync::Arc;
