@@ -23,13 +23,11 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-# What the daemon loads, and what only measurements do: folders of sources, and where the compiled files are. Headers are those of
-# the first. The crate that embeds its files has them within it, for a package of a crate contains nothing from outside of it.
+# What the daemon loads, and what only measurements do: folders of sources, and where the compiled files are. The crate that embeds
+# compiled files has them within it, because the package of a crate contains nothing from outside of it.
 DEVICE = ROOT.parent / "crates" / "ncs-device" / "kernels"
 LABORATORY = ROOT.parent / "tools" / "kernels"
 FOLDERS = {ROOT: DEVICE, LABORATORY: LABORATORY / "bin"}
-# The crate reads numbers from this header while it is compiled.
-ABI = "nc_abi.h"
 TOOLKIT = ROOT.parent / "target" / "cuda" / "13.0.88"
 PACKAGES = [
     "nvidia-cuda-nvcc==13.0.88",
@@ -42,7 +40,8 @@ HOPPER = ["-gencode", "arch=compute_90a,code=sm_90a"]
 PORTABLE = ["-gencode", "arch=compute_80,code=compute_80"]
 # What needs instructions that only Hopper has. Everything else brings PTX for every card from sm_80 on beside Hopper's own code.
 HOPPER_ONLY = {"tensor"}
-HEADERS = [ABI, "nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"]
+# The first is the crate's: it reads numbers from it while it is compiled.
+HEADERS = [DEVICE / "nc_abi.h", *(ROOT / name for name in ["nc_common.cuh", "nc_bits.cuh", "nc_carry.cuh", "nc_mp.cuh"])]
 # A line of nvcc's plan that sets a variable.
 SETTING = re.compile(r"(\w+)=(.*)")
 
@@ -78,7 +77,7 @@ def compile_one(source, target, home):
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TMPDIR": folder}
         arch = HOPPER if source.stem in HOPPER_ONLY else HOPPER + PORTABLE
-        headers = [] if source.parent == ROOT else ["-I", str(ROOT)]
+        headers = ["-I", str(DEVICE)] if source.parent == ROOT else ["-I", str(ROOT), "-I", str(DEVICE)]
         command = [str(home / "bin" / "nvcc"), "--dryrun", *FLAGS, *arch, *headers, "-o", str(target), source.name]
         plan = subprocess.run(command, check=True, cwd=source.parent, env=environment, stderr=subprocess.PIPE, text=True).stderr
         lines = [line.removeprefix("#$ ") for line in plan.splitlines() if line.startswith("#$ ")]
@@ -93,7 +92,7 @@ def compile_one(source, target, home):
 def fingerprint(source):
     """What the compiled file depends on: its source, the headers, how it is compiled."""
     digest = hashlib.sha256()
-    for path in [ROOT / name for name in HEADERS] + [source]:
+    for path in [*HEADERS, source]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -102,7 +101,7 @@ def head():
     """The comment in SOURCES. It changes with how files are compiled, and then all are compiled anew."""
     recipe = hashlib.sha256(repr([PACKAGES, FLAGS, HOPPER, PORTABLE, sorted(HOPPER_ONLY), "without folder"]).encode())
     return [
-        f"# SHA-256 of {', '.join(HEADERS)} and the source, in this order, from which the file of the same name was compiled.",
+        f"# SHA-256 of {', '.join(path.name for path in HEADERS)} and the source, in this order, from which the file of the same name was compiled.",
         f"# How they were compiled, in short: {recipe.hexdigest()[:16]}",
     ]
 
@@ -155,13 +154,6 @@ def check(folder, bin):
     return [*wrong, *strays]
 
 
-def differs(header):
-    """Whether the crate has another copy of a header."""
-    same = (DEVICE / header).read_bytes() == (ROOT / header).read_bytes()
-    print(f"{'same' if same else 'DIFFERS'}  {header}")
-    return not same
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare instead of compiling in place")
@@ -170,8 +162,7 @@ def main():
     if not arguments.check:
         for folder, bin in FOLDERS.items():
             build(folder, bin, arguments.all)
-        shutil.copyfile(ROOT / ABI, DEVICE / ABI)
-    elif any([check(folder, bin) for folder, bin in FOLDERS.items()] + [differs(ABI)]):
+    elif any([check(folder, bin) for folder, bin in FOLDERS.items()]):
         sys.exit("compiled kernels are not what the sources make; run kernels/build.py and commit")
 
 

@@ -1,5 +1,6 @@
-//! What kernels and their host share, as `kernels/nc_abi.h` has it. Numbers are read from the copy of that file beside the compiled kernels, when this one is compiled;
-//! structures are repeated, and a test compares their layouts.
+//! The numbers and structures that kernels and their host share. Numbers are read from
+//! `kernels/nc_abi.h` of this crate when it is compiled; structures are repeated, and a test compares
+//! their layouts.
 
 // As in `cuda`, for the laboratory.
 #![allow(unreachable_pub, unnameable_types)]

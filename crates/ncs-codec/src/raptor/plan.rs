@@ -116,8 +116,8 @@ impl Plan {
         forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| dense.walk.additions())
     }
 
-    /// The plan as words for other processors: `nc_plan` of `kernels/nc_abi.h`, followed by the
-    /// data that its numbers refer to.
+    /// The plan as words for other processors: `nc_plan` of `nc_abi.h` in ncs-device,
+    /// followed by the data that its numbers refer to.
     pub fn words(&self) -> Vec<u32> {
         let mut words = Words { head: Vec::with_capacity(HEAD_WORDS), behind: Vec::new() };
         words.number(self.inputs);

@@ -131,7 +131,7 @@ mod tests {
         let known = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/bin/SOURCES"));
         for (image, name, source) in SOURCES {
             let headers = [
-                header!("nc_abi.h"),
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/ncs-device/kernels/nc_abi.h")),
                 header!("nc_common.cuh"),
                 header!("nc_bits.cuh"),
                 header!("nc_carry.cuh"),
