@@ -163,7 +163,8 @@ impl Sources {
 
     /// Adds up what is in flight at each source, and marks silent sources as suspect.
     pub(super) fn weigh(&mut self, now: Instant, fetches: &BTreeMap<FetchId, Fetch>) {
-        let load = Load { is_only: !self.is_several(), ..Load::default() };
+        let is_several = self.is_several();
+        let load = Load { is_only: !is_several, ..Load::default() };
         self.paths.values_mut().for_each(|path| path.load = load);
         // Since when neighbours have had something to send.
         let mut waiting: BTreeMap<SourceId, Instant> = BTreeMap::new();
@@ -191,7 +192,7 @@ impl Sources {
                 path.load.heard = path.load.heard.max(Some(since));
             }
         }
-        if self.is_several() {
+        if is_several {
             for path in self.paths.values_mut().filter(|path| path.load.all.1 > 0) {
                 if path.load.heard.is_some_and(|heard| heard + path.load.silence * SUSPECT_AFTER <= now) {
                     path.trust = Trust::Suspect;
