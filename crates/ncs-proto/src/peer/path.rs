@@ -16,6 +16,8 @@ use crate::time::Instant;
 
 /// Requests that are open at a source, however small the window of its path is.
 const REQUESTS_MIN: usize = 2;
+/// The window, in multiples of itself, while a fetch makes its first request.
+const FIRST_WINDOWS: u64 = 2;
 
 /// A silence of a neighbour that is nothing unusual: it serves others over a line as slow as
 /// theirs, and may have to wait for rows itself.
@@ -134,10 +136,11 @@ impl Path {
         }
     }
 
-    /// Whether a request of this urgency may be opened.
-    pub(super) fn has_room_for_request(&self, urgency: Urgency, config: &Config) -> bool {
+    /// Whether a request of this urgency may be opened. `is_first`: of a fetch that somebody waits
+    /// for, so that the requests of other fetches, which fill the window, do not hold it up.
+    pub(super) fn has_room_for_request(&self, urgency: Urgency, is_first: bool, config: &Config) -> bool {
         let (requests, bytes) = self.load.of(urgency);
-        let window = self.pace.window(config.window_min, config.window_max);
+        let window = self.pace.window(config.window_min, config.window_max) * if is_first { FIRST_WINDOWS } else { 1 };
         self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
     }
 

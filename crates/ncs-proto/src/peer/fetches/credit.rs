@@ -142,7 +142,7 @@ impl View<'_> {
                 // becomes too late, nothing waits.
                 Some(asked) if asked.flight.credited_at() + path.pace.rtt() > self.now && work.near != Some(self.now) => 0,
                 Some(asked) => asked.room(path.credit_max),
-                None if !path.has_room_for_request(urgency, self.config) => 0,
+                None if !path.has_room_for_request(urgency, fetch.is_waiting(source), self.config) => 0,
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
                 None => path.credit_max,
             };

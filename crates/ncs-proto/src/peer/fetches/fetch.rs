@@ -165,6 +165,11 @@ impl Fetch {
         }
     }
 
+    /// Whether somebody waits for it while nothing of it is requested from this source.
+    pub(super) fn is_waiting(&self, source: &SourceId) -> bool {
+        self.order.urgency == Urgency::Now && self.works.values().all(|work| !work.asked.contains_key(source))
+    }
+
     /// Whether a source may be asked for it.
     pub(super) fn may_ask(&self, source: &SourceId) -> bool {
         matches!(self.strangers.get(source), None | Some(Stranger::Introduced | Stranger::Expected))

@@ -90,7 +90,7 @@ impl Schedule<'_> {
         let mut sources = self.sources.paths.iter().filter(|(source, _)| fetch.may_ask(source));
         sources.any(|(source, path)| {
             let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
-            path.has_room_for_request(fetch.order.urgency, self.config) && !is_shunned
+            path.has_room_for_request(fetch.order.urgency, fetch.is_waiting(source), self.config) && !is_shunned
         })
     }
 
