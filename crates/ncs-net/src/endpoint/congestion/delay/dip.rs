@@ -34,7 +34,11 @@ impl Delay {
         self.losses = Tally::default();
         self.quiet_losses.fade();
         let fill = (self.full_window() / standing.max(MIN_RTT).as_secs_f64()).min(self.rates.max()) * floor.as_secs_f64();
-        let gain = if matches!(self.mode, Mode::Contended(_)) { CONTENDED_DIP_GAIN } else { DIP_GAIN };
+        let gain = match self.mode {
+            Mode::Contended(_) => CONTENDED_DIP_GAIN,
+            _ if self.dips == 0 => FIRST_DIP_GAIN,
+            _ => DIP_GAIN,
+        };
         let window = (gain * fill).max(self.window_min());
         let own = Duration::try_from_secs_f64(window / self.rates.max().max(1.0)).unwrap_or(Duration::MAX);
         // If the window hardly fell, this cannot be told.
@@ -157,6 +161,9 @@ const CEILING_CYCLES: u32 = 8;
 /// The part of a filled path that remains in a dip.
 const DIP_GAIN: f64 = 0.75;
 const CONTENDED_DIP_GAIN: f64 = 0.95;
+/// The same of the dip in which startup ends. Its losses do not count, and the floor is new, so it
+/// has only to empty the queue that startup has built, while somebody waits for the first bytes.
+const FIRST_DIP_GAIN: f64 = 0.95;
 /// A dip that lowers the window by less tells nothing about this flow's share of the queue.
 const DIP_FALL_MIN: f64 = 1.5;
 /// A longer dip has no more packets to watch.
