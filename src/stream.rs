@@ -150,7 +150,7 @@ impl Default for Config {
             signing_key: None,
             peers: Policy::Off,
             n_max: 128,
-            generations_min: 16,
+            generations_min: 32,
             block_bytes: 4096,
             codec: CodecName::default(),
             parity: None,

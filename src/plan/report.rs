@@ -263,7 +263,7 @@ mod tests {
         let stream: stream::Config = toml::from_str::<toml::Table>(&text).unwrap()["stream"]["live"].clone().try_into().unwrap();
         assert_eq!(stream.origin.unwrap().expose(), "http://USER:PASSWORD@origin/hls/");
         assert!(text.contains("insert the stream's user and password"), "{text}");
-        assert_eq!((stream.n_max, stream.generations_min), (64, 16), "as configured, though segments are shorter");
+        assert_eq!((stream.n_max, stream.generations_min), (64, 32), "as configured, though segments are shorter");
     }
 
     #[test]
