@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn the_segment_decides_the_generations() {
         let layout = choose(&OPTIONS);
-        // As the server cuts it: at least 16 generations, of whole blocks.
-        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n(), layout.n_max), (384_000, 16, 6, 128));
+        // As the server cuts it: 23 parts of at least 16 KiB, in whole blocks.
+        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n(), layout.n_max), (384_000, 19, 5, 128));
         assert_eq!((layout.way, layout.header, layout.block_bytes()), (Way::Streams, 5, 4096));
         let fast = choose(&Options { bitrate: 8e6, ..OPTIONS });
-        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (16, 62, 1));
+        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (32, 31, 1));
         let mut config = Config::default();
         config.stream.insert("live".into(), stream::Config { generations_min: 1, ..stream::Config::default() });
         let whole = Layout::choose(&OPTIONS, &config).unwrap();
