@@ -154,6 +154,8 @@ enum Mode {
 struct Round {
     start: Instant,
     acked: u64,
+    /// When the first bytes were acknowledged, and how many at once.
+    first: Option<(Instant, u64)>,
     samples: u32,
     shortest: Duration,
     smoothed: Duration,
@@ -165,7 +167,7 @@ struct Round {
 impl Round {
     const fn new(start: Instant) -> Self {
         let (shortest, smoothed) = (Duration::MAX, Duration::MAX);
-        Self { start, acked: 0, samples: 0, shortest, smoothed, filled: false, over: false }
+        Self { start, acked: 0, first: None, samples: 0, shortest, smoothed, filled: false, over: false }
     }
 
     /// The minimum round trip of the round. In the smoothed one, the peer's acknowledgement delay
@@ -193,7 +195,7 @@ impl Delay {
     fn new(now: Instant, mtu: u16, beat: Beat) -> Self {
         Self {
             mtu: u64::from(mtu),
-            window: INITIAL_WINDOW,
+            window: initial_window(mtu.into()),
             mode: Mode::STARTUP,
             floor: Floor::default(),
             rates: Peak::default(),
@@ -366,13 +368,20 @@ impl Delay {
 
     /// Counts the rate of a round that is not over. While the window doubles, the rounds before it
     /// had half its rate or less. All its samples show a queue, so acknowledgements have come at the
-    /// rate of the bottleneck.
+    /// rate of the bottleneck since the first of them: what came with that one left earlier.
     fn heed_unfinished_round(&mut self, now: Instant, floor: Duration) {
-        let elapsed = now.saturating_duration_since(self.round.start);
-        let has_queue = self.round.samples >= STARTUP_SAMPLES && self.round.standing() > floor;
-        if has_queue && elapsed >= floor / 4 {
-            self.rates.push(self.round.acked as f64 / elapsed.as_secs_f64(), true);
+        let Some((first, together)) = self.round.first else { return };
+        let elapsed = now.saturating_duration_since(first);
+        if self.shows_queue(floor) && elapsed >= floor / 4 && !elapsed.is_zero() {
+            let acked = self.round.acked - together;
+            self.rates.push(acked as f64 / elapsed.as_secs_f64(), true);
         }
+    }
+
+    /// Whether round trips have become longer in this round (HyStart++, RFC 9406, section 4.2).
+    fn shows_queue(&self, floor: Duration) -> bool {
+        let rise = (floor / 8).clamp(STARTUP_RISE_MIN, STARTUP_RISE_MAX);
+        self.round.samples >= STARTUP_SAMPLES && self.round.standing() > floor + rise
     }
 
     /// Whether a loss now is due to a full queue.
@@ -393,6 +402,10 @@ impl Controller for Delay {
         }
         self.tally(sent).acked += bytes as f64;
         self.round.acked += bytes;
+        let (at, together) = self.round.first.get_or_insert((now, 0));
+        if *at == now {
+            *together += bytes;
+        }
         self.batch += bytes;
         self.round.smoothed = rtt.get();
         self.round.over |= sent >= self.round.start;
@@ -416,13 +429,7 @@ impl Controller for Delay {
         self.queue = sample.saturating_sub(floor);
         self.queue_max = self.queue_max.max(self.queue);
         self.watch_dip(now, in_flight, sent, sample);
-        let rise = (floor / 8).clamp(STARTUP_RISE_MIN, STARTUP_RISE_MAX);
-        let standing = self.round.standing();
-        if matches!(self.mode, Mode::Startup { .. })
-            && self.round.samples >= STARTUP_SAMPLES
-            && standing > floor + rise
-            && self.rates.max() > 0.0
-        {
+        if matches!(self.mode, Mode::Startup { .. }) && self.shows_queue(floor) && self.rates.max() > 0.0 {
             self.end_startup(now);
         }
         if self.round.over {
@@ -438,6 +445,9 @@ impl Controller for Delay {
             self.mode = Mode::STARTUP;
             self.dip = None;
             self.floor.keep(false);
+            // What was measured holds no longer.
+            (self.rates, self.round) = (Peak::default(), Round::new(now));
+            self.dips = self.dips.max(1);
             return;
         }
         let long = marked || self.queue_is_long() || self.losses.share() > LOSS_MAX;
@@ -475,7 +485,7 @@ impl Controller for Delay {
     }
 
     fn initial_window(&self) -> u64 {
-        bytes(INITIAL_WINDOW)
+        bytes(initial_window(self.mtu))
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -489,7 +499,13 @@ const fn bytes(window: f64) -> u64 {
 }
 
 /// RFC 9002, section 7.2.
-const INITIAL_WINDOW: f64 = 14_720.0;
+const INITIAL_WINDOW_PACKETS: u64 = 10;
+const INITIAL_WINDOW: u64 = 14_720;
+
+fn initial_window(mtu: u64) -> f64 {
+    (INITIAL_WINDOW_PACKETS * mtu).min(INITIAL_WINDOW.max(2 * mtu)) as f64
+}
+
 /// quinn keeps one packet less than the window in flight. Receivers acknowledge every second
 /// packet.
 const WINDOW_MIN_PACKETS: f64 = 4.0;

@@ -76,6 +76,21 @@ fn alone_it_keeps_the_queue_short() {
     }
 }
 
+/// The first bytes of a segment come while startup ends, and a player measures the path by them.
+#[test]
+fn at_the_end_of_startup_the_path_is_full() {
+    let reached = |seed| {
+        let path = Path { seed, ..path(5.0, ms(250), 0.05) };
+        let outcome = run(path, &[flow(&path, Congestion::Delay, 0)], ms(250), ms(650));
+        show("5 Mbit/s, 0.05 lost, from 0.25 to 0.65 s", &outcome);
+        outcome.goodputs[0] / (0.95 * path.bits_per_second)
+    };
+    let reached: Vec<f64> = (0..16).map(reached).collect();
+    let mean = reached.iter().sum::<f64>() / reached.len() as f64;
+    println!("{mean}: {reached:.2?}");
+    assert!(mean > 0.78, "{mean} of what the path carries: {reached:.2?}");
+}
+
 #[test]
 fn beside_cubic_it_takes_a_fair_share() {
     for buffer in [50, 100, 200] {
