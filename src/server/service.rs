@@ -15,6 +15,10 @@ use crate::tls::{self, ServerIdentity};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
+    // From here on a request for a reload waits for the end of the start, and does not end the
+    // process.
+    let listen = |kind| signal(kind).map_err(Error::Signals);
+    let hangup = listen(SignalKind::hangup())?;
     let logs = telemetry::init(&loaded.config.telemetry)?;
     let registry = telemetry::registry()?;
     let readiness = Readiness::new();
@@ -26,6 +30,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     let certificate = tls::Metrics::new(&registry)?;
     show_certificate(&certificate, &identity);
     let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
+    let stops = [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?];
     // After all parts have registered theirs, so that the first scrape sees every metric.
     let listener = admin::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
     tracing::info!("metrics on http://{}/metrics", listener.address());
@@ -36,7 +41,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
     end_in_time(bound)?;
     let mut running = Running { sources, loaded, logs, identity, certificate, server, drain_timeout };
-    let ended = running.until_stopped().await;
+    let ended = running.until_stopped(hangup, stops).await;
     notify(&[sd_notify::NotifyState::Stopping]);
     let bound = match &ended {
         Ok(()) => {
@@ -68,10 +73,7 @@ struct Running {
 }
 
 impl Running {
-    async fn until_stopped(&mut self) -> Result<(), Error> {
-        let listen = |kind| signal(kind).map_err(Error::Signals);
-        let (mut hangup, mut terminate, mut interrupt): (Signal, Signal, Signal) =
-            (listen(SignalKind::hangup())?, listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    async fn until_stopped(&mut self, mut hangup: Signal, [mut terminate, mut interrupt]: [Signal; 2]) -> Result<(), Error> {
         let supervisor = self.server.supervisor().clone();
         loop {
             tokio::select! {

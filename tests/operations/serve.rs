@@ -56,6 +56,18 @@ fn a_reload_is_taken_whole_or_not_at_all() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
+/// A service manager may ask for a reload as soon as it has started the service.
+#[test]
+fn a_reload_that_is_requested_during_the_start_follows_it() {
+    for _ in 0..8 {
+        let mut server = Server::start(&[]);
+        server.signal("HUP");
+        server.wait_for("configuration reloaded");
+        server.signal("TERM");
+        assert_eq!(server.wait().code(), Some(0));
+    }
+}
+
 #[test]
 fn a_certificate_that_has_expired_is_shown_and_complained_of() {
     let place = TempDir::new().unwrap();
