@@ -169,7 +169,8 @@ pub struct Config {
     pub deadline: Option<Duration>,
     /// The cache of verified segments.
     pub cache: ByteSize,
-    /// Minimum and maximum credit in flight, in bytes; in between it follows the path.
+    /// Minimum and maximum credit in flight, in bytes; in between it follows the path. The first
+    /// request of a segment that somebody waits for may exceed it, up to twice.
     pub window: (ByteSize, ByteSize),
     /// Memory for blocks kept until their segments are verified, to identify the sender of a wrong
     /// one; used if sources other than the first server send blocks.

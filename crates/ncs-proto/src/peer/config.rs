@@ -19,7 +19,7 @@ pub struct Config {
     pub requests_max: usize,
     /// Bytes of credit in flight, at least.
     pub window_min: u64,
-    /// Bytes of credit in flight, at most.
+    /// Bytes of credit in flight, at most. First requests may exceed it, up to twice.
     pub window_max: u64,
     /// A server that sends no HELLO for this long has failed.
     pub hello_timeout: Duration,

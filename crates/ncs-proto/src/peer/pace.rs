@@ -40,6 +40,8 @@ const TIME_MAX: f64 = 3600.0;
 /// for blocks on a stream behind lost packets. Unused credit costs nothing: the sender's congestion
 /// control fills the path.
 const WINDOW_PATHS: f64 = 8.0;
+/// The rate of a path, in bytes a second, as long as no path has been measured.
+pub(super) const RATE_ASSUMED: f64 = 1e6;
 /// The rate is measured over at least this long.
 const RATE_SPAN: Duration = Duration::from_millis(20);
 

@@ -10,14 +10,16 @@ use super::config::Config;
 use super::counts::SourceCounts;
 use super::ids::WorkId;
 use super::order::Urgency;
-use super::pace::Pace;
+use super::pace::{Pace, RATE_ASSUMED};
 use crate::object::SegmentId;
 use crate::time::Instant;
 
 /// Requests that are open at a source, however small the window of its path is.
 const REQUESTS_MIN: usize = 2;
-/// The window, in multiples of itself, while a fetch makes its first request.
+/// The window, in multiples of itself, while a fetch makes its first request. The path must carry
+/// so many bytes within this part of the time after which a fetch has stalled.
 const FIRST_WINDOWS: u64 = 2;
+const STALL_PART: u32 = 3;
 
 /// A silence of a neighbour that is nothing unusual: it serves others over a line as slow as
 /// theirs, and may have to wait for rows itself.
@@ -137,10 +139,14 @@ impl Path {
     }
 
     /// Whether a request of this urgency may be opened. `is_first`: of a fetch that somebody waits
-    /// for, so that the requests of other fetches, which fill the window, do not hold it up.
+    /// for and of which nothing is requested. It may exceed the window, which other fetches fill,
+    /// unless the path is so slow that the fetch would not progress in time.
     pub(super) fn has_room_for_request(&self, urgency: Urgency, is_first: bool, config: &Config) -> bool {
         let (requests, bytes) = self.load.of(urgency);
-        let window = self.pace.window(config.window_min, config.window_max) * if is_first { FIRST_WINDOWS } else { 1 };
+        let mut window = self.pace.window(config.window_min, config.window_max);
+        if is_first && self.pace.time(0, FIRST_WINDOWS * window, RATE_ASSUMED) < config.stall_timeout / STALL_PART {
+            window *= FIRST_WINDOWS;
+        }
         self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
     }
 

@@ -361,6 +361,40 @@ fn blocks_that_have_come_on_streams_are_waited_for_longer() {
     assert!(probed <= soon * 2, "{probed:?}");
 }
 
+/// Generations of the requests that a fetch of 32 of them makes at once, 512 bytes each.
+fn first_requests(proto: &mut Proto, now: Instant, name: &[u8], urgency: Urgency) -> Vec<u32> {
+    let order = Order { segment: SegmentId::of(name), shape: Shape::new(32 * 512, 64, 8).unwrap(), urgency, ..order() };
+    proto.fetch(now, order, None);
+    requests(&messages(proto, now)).iter().map(|request| request.generation).collect()
+}
+
+/// A peer with this window that has exchanged HELLO with a server.
+fn open_with(window: u64, requests_max: usize) -> (Proto, Instant) {
+    let now = Instant::now();
+    let mut proto = Proto::new(Config { window_min: window, window_max: window, requests_max, ..config() });
+    proto.handle_connected(now, HERE, None);
+    proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
+    (proto, now)
+}
+
+/// A long segment fills the window. What a player begins to wait for must not wait for it.
+#[test]
+fn the_first_request_of_a_fetch_may_exceed_the_window_up_to_twice() {
+    let (mut proto, now) = open_with(1024, 16);
+    let mut fetch = |name: &[u8], urgency| first_requests(&mut proto, now, name, urgency);
+    assert_eq!(fetch(b"long", Urgency::Now), [0, 1], "which fill the window");
+    assert_eq!(fetch(b"ahead", Urgency::Ahead), [], "nobody waits for it");
+    assert_eq!(fetch(b"second", Urgency::Now), [0]);
+    assert_eq!(fetch(b"third", Urgency::Now), [0], "which fills it twice");
+    assert_eq!(fetch(b"fourth", Urgency::Now), []);
+    // The path carries so little that a fetch of which something is requested would stall.
+    let (mut proto, now) = open_with(1024, 16);
+    proto.set_rtt(HERE, 4 * SECOND);
+    let mut fetch = |name: &[u8], urgency| first_requests(&mut proto, now, name, urgency);
+    assert_eq!(fetch(b"long", Urgency::Now), [0, 1]);
+    assert_eq!(fetch(b"second", Urgency::Now), []);
+}
+
 #[test]
 fn a_rejected_request_is_made_again_when_it_makes_sense() {
     let (mut proto, now) = open();

@@ -64,6 +64,7 @@ impl Fetches {
         path.trust = Trust::New;
         path.requests_max = requests_max;
         path.credit_max = hello.credit_max;
+        path.streams_from = None;
         if path.is_doubted && !path.is_neighbour {
             let places = self.fetches.iter().filter_map(|(id, fetch)| Some((*id, fetch.place.clone()?)));
             for (id, place) in places.collect::<Vec<_>>() {

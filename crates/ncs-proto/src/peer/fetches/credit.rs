@@ -11,11 +11,10 @@
 use std::collections::BTreeSet;
 
 use super::fetch::{Fetch, Stranger};
-use super::schedule::RATE_ASSUMED;
 use super::sources::{SUSPECT_AFTER, Sources};
 use crate::peer::config::Config;
 use crate::peer::ids::SourceId;
-use crate::peer::pace;
+use crate::peer::pace::{self, RATE_ASSUMED};
 use crate::peer::path::{Path, Trust};
 use crate::peer::shares::{Candidate, split};
 use crate::peer::work::Work;
@@ -142,7 +141,7 @@ impl View<'_> {
                 // becomes too late, nothing waits.
                 Some(asked) if asked.flight.credited_at() + path.pace.rtt() > self.now && work.near != Some(self.now) => 0,
                 Some(asked) => asked.room(path.credit_max),
-                None if !path.has_room_for_request(urgency, fetch.is_waiting(source), self.config) => 0,
+                None if !path.has_room_for_request(urgency, fetch.is_waiting(), self.config) => 0,
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
                 None => path.credit_max,
             };

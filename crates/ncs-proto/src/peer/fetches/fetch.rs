@@ -165,9 +165,9 @@ impl Fetch {
         }
     }
 
-    /// Whether somebody waits for it while nothing of it is requested from this source.
-    pub(super) fn is_waiting(&self, source: &SourceId) -> bool {
-        self.order.urgency == Urgency::Now && self.works.values().all(|work| !work.asked.contains_key(source))
+    /// Whether somebody waits for it while nothing of it is requested.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.order.urgency == Urgency::Now && self.works.values().all(|work| work.asked.is_empty())
     }
 
     /// Whether a source may be asked for it.

@@ -1,8 +1,9 @@
 //! Open requests: their credit, their probes, and their end.
 //!
 //! A request is opened while the credit in flight at a source is below the window that its path
-//! needs, and at least two are, so that the last round trip of one overlaps the next. Decoders
-//! exist for generations with requests alone, and for interrupted ones.
+//! needs, and at least two are, so that the last round trip of one overlaps the next. The first
+//! request of a fetch that somebody waits for may exceed the window, because other fetches fill it.
+//! Decoders exist for generations with requests alone, and for interrupted ones.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ use crate::object::Generation;
 use crate::peer::config::Config;
 use crate::peer::ids::{FetchId, SourceId, WorkId};
 use crate::peer::order::{Order, Urgency};
-use crate::peer::pace;
+use crate::peer::pace::{self, RATE_ASSUMED};
 use crate::peer::path::Trust;
 use crate::time::Instant;
 
@@ -32,8 +32,6 @@ const DUE_STEP: Duration = Duration::from_millis(10);
 /// one part in [`DUE_LATER`] (more than a window takes).
 const DUE_EARLIER: u32 = 6;
 const DUE_LATER: u32 = 3;
-/// The rate of a path, in bytes a second, as long as no path has been measured.
-pub(super) const RATE_ASSUMED: f64 = 1e6;
 
 /// A view of the fetches and their sources.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +88,7 @@ impl Schedule<'_> {
         let mut sources = self.sources.paths.iter().filter(|(source, _)| fetch.may_ask(source));
         sources.any(|(source, path)| {
             let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
-            path.has_room_for_request(fetch.order.urgency, fetch.is_waiting(source), self.config) && !is_shunned
+            path.has_room_for_request(fetch.order.urgency, fetch.is_waiting(), self.config) && !is_shunned
         })
     }
 
