@@ -963,11 +963,42 @@ fn a_session_asks_for_no_more_than_its_share_of_the_ring() {
 fn useless_blocks_are_counted_once() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
+    for seed in 0..4 {
+        proto.stamp(3, &Vector::Seed(seed), Route::Datagram).unwrap();
+    }
     for (useless, lost) in [(1, 0), (1, 2), (0, 1), (3, 2)] {
         proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless, lost }).unwrap();
     }
     let tally = proto.take_tally();
     assert_eq!((tally.useless, tally.lost), (3, 2));
+}
+
+/// A relay makes other blocks in the place of lost ones. A peer that reports more and more of them
+/// gets no more than its credit, and costs no more events than it has had blocks.
+#[test]
+fn no_more_blocks_are_lost_than_were_sent() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let mut wish = request(3, 10);
+    (wish.segment, wish.accept.recoded) = (SegmentId::of(b"relayed"), true);
+    proto.handle_message(now, Message::Request(wish)).unwrap();
+    let Some(Event::Find { ticket, .. }) = proto.poll_event() else { panic!("an unknown segment is looked for") };
+    let mut relayed = Held { is_recoded: true, ..held(FirstPass::Coded) };
+    relayed.lease = Lease::new(SegmentKey(3), SegmentId::of(b"relayed"), relayed.lease.shape, Loan::new(Instant::now()));
+    proto.found(now, ticket, Some(relayed)).unwrap();
+    while proto.poll_event().is_some() || proto.poll_want(100).is_some() {}
+    for seed in 0..3 {
+        proto.stamp(3, &Vector::Seed(seed), Route::Datagram).unwrap();
+    }
+    for lost in (1..1000).chain([u32::MAX]) {
+        proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless: lost, lost }).unwrap();
+    }
+    let lost = std::iter::from_fn(|| proto.poll_event()).map(|event| match event {
+        Event::Lost { blocks, .. } => blocks,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(lost.collect::<Vec<_>>(), [1, 1, 1]);
+    let tally = proto.take_tally();
+    assert_eq!((tally.useless, tally.lost), (3, 3));
 }
 
 fn granted(pattern: &str, until: Option<Instant>) -> Access {
