@@ -242,14 +242,15 @@ pub enum Error {
     /// The object does not exist.
     #[error("the origin has no such object")]
     NotFound,
-    /// The origin denies this server access: 401, 403 or 407.
+    /// The origin denies this server access: 401, 403 or 407; also for a file without read
+    /// permission (403).
     #[error("the origin denies the server access to this object: status {0}")]
     Forbidden(u16),
     /// The origin is overloaded: 429, or 503 with `Retry-After`. Contains the time to wait, if the
     /// origin gave one.
     #[error("the origin is overloaded: status {0}")]
     Busy(u16, Option<Duration>),
-    /// The origin answers, but refuses this request; also for a file without read permission.
+    /// The origin answers, but refuses this request.
     #[error("the origin refuses the request: status {0}")]
     Refused(u16),
     /// The origin failed.

@@ -483,7 +483,7 @@ fn io_error(error: &std::io::Error) -> Error {
         // Not a regular file, or replaced by a link a moment ago.
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory | std::io::ErrorKind::InvalidInput => Error::NotFound,
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Error::NotFound,
-        std::io::ErrorKind::PermissionDenied => Error::Refused(403),
+        std::io::ErrorKind::PermissionDenied => Error::Forbidden(403),
         _ => Error::Io(error.to_string()),
     }
 }
@@ -503,6 +503,15 @@ const SCAN_PAUSE: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::RefusalCode;
+
+    /// As a server on HTTP answers it: another attempt does not help.
+    #[test]
+    fn a_file_that_the_server_may_not_read_is_forbidden() {
+        let error = io_error(&std::io::ErrorKind::PermissionDenied.into());
+        assert_eq!((error.code(), error.status()), (RefusalCode::Forbidden, Some(403)));
+        assert!(!error.is_transient());
+    }
 
     /// With a single thread, which would hang too if the access did not have its own.
     #[tokio::test]
