@@ -247,7 +247,12 @@ impl Store {
         }
         let (id, tree) = identify(&bytes, shape.codec()).await;
         if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement)? {
-            return if placement.hashed { self.with_hashes(held, &bytes, &placement).await } else { Ok(held) };
+            if !placement.hashed || held.blocks_digest.is_some() {
+                return Ok(held);
+            }
+            if let Some(held) = self.with_hashes(&held, &bytes, &placement).await? {
+                return Ok(held);
+            }
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
         let length = if is_bytes { shape.length() } else { state::padded(&shape) };
@@ -266,20 +271,26 @@ impl Store {
         self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement)
     }
 
-    /// Adds hashes to a segment that was inserted without them.
-    async fn with_hashes(&self, held: Held, bytes: &Bytes, placement: &Placement) -> Result<Held, Error> {
-        if held.blocks_digest.is_some() {
-            return Ok(held);
-        }
+    /// Adds hashes to a segment that was inserted without them, if there is room for them. `None`
+    /// if the segment was evicted meanwhile.
+    async fn with_hashes(&self, held: &Held, bytes: &Bytes, placement: &Placement) -> Result<Option<Held>, Error> {
         let key = held.lease.key;
+        // Before they are made, which may take long.
+        let reservation = self.shared.reserve(BlockHashes::bytes(&held.lease.shape))?;
         let hashes = self.hash(bytes, held.lease.shape, placement).await?;
-        let mut gone = Vec::new();
         let mut state = self.shared.state();
-        state.keep_hashes(key, hashes);
-        state.shrink(Instant::now(), &mut gone);
+        // If they are there already, the reservation is dropped after the lock is released.
+        let unused = match state.keep_hashes(key, hashes, reservation.bytes) {
+            true => {
+                reservation.keep();
+                None
+            }
+            false => Some(reservation),
+        };
         let with_hashes = state.held(key);
-        self.shared.publish(state, gone);
-        Ok(with_hashes.unwrap_or(held))
+        self.shared.publish(state, Vec::new());
+        drop(unused);
+        Ok(with_hashes)
     }
 
     /// Hashes the blocks of a segment; of a long one outside of the async threads. Homomorphic
@@ -537,7 +548,7 @@ impl Shared {
             }
         };
         if let Some(hashes) = hashes {
-            state.keep_hashes(key, hashes);
+            state.keep_hashes(key, hashes, 0);
         }
         if placement.eager {
             self.begin_load(&mut state, key, false);

@@ -229,14 +229,16 @@ impl State {
         key
     }
 
-    /// Keeps the hashes of a held segment's blocks, which count towards its size.
-    pub(super) fn keep_hashes(&mut self, key: SegmentKey, hashes: Hashes) {
-        if let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.hashes.is_none()) {
-            let bytes = hashes.bytes();
-            slot.hashes = Some(hashes);
-            self.index.grow(key, bytes);
-            self.host.correct(0, bytes);
-        }
+    /// Keeps the hashes of a held segment's blocks, which count towards its size, and corrects
+    /// their `reserved` bytes of the host's budget. False if the segment is gone or has hashes: the
+    /// reservation is untouched.
+    pub(super) fn keep_hashes(&mut self, key: SegmentKey, hashes: Hashes, reserved: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.hashes.is_none()) else { return false };
+        let bytes = hashes.bytes();
+        slot.hashes = Some(hashes);
+        self.index.grow(key, bytes);
+        self.host.correct(reserved, bytes);
+        true
     }
 
     /// The hashes of a segment's blocks, if kept.

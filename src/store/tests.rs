@@ -890,6 +890,26 @@ async fn what_proves_itself_is_not_what_has_the_same_bytes() {
     }
 }
 
+/// A segment held without hashes gets them within the budget, or not at all. The unsigned stream
+/// and the signed one have the same bytes.
+#[tokio::test]
+async fn hashes_that_come_later_stay_within_the_budget() {
+    let group = HashGroup::P1024;
+    let shape = |number| segment(number).1.coded_with(Codec::RlncQ { group }).unwrap();
+    let budget = 4 * 1024 + 16 * 128;
+    let store = store(budget);
+    let mut all = Vec::new();
+    for number in 1..=4 {
+        all.push(store.insert(segment(number).0, shape(number), Placement::default()).await.unwrap());
+    }
+    for number in 1..=4 {
+        let _ = store.insert(segment(number).0, shape(number), hashed()).await;
+        let used = store.shared.state().host.used();
+        assert!(used <= budget, "{used} of {budget} bytes after segment {number}");
+        assert_eq!(store.usage(Tier::Host).0, used, "nothing stays reserved");
+    }
+}
+
 /// Refused segments cost no arithmetic, however often they are inserted.
 #[tokio::test]
 async fn room_is_found_before_hashes_are_made() {
