@@ -58,6 +58,22 @@ fn the_live_edge_is_fetched_and_what_left_is_named() {
     assert_eq!(planner.forget(&list, now).plan().left.len(), 5);
 }
 
+/// Such as an advertisement: it is fetched once, and stays while one place of it is listed.
+#[test]
+fn a_segment_that_is_listed_twice_is_one_cut() {
+    let list = |first: u64, names: &[&str]| {
+        let segments = names.iter().map(|name| format!("#EXTINF:4.000,\n{name}.ts\n")).collect::<String>();
+        format!("#EXTM3U\n#EXT-X-TARGETDURATION:4\n#EXT-X-MEDIA-SEQUENCE:{first}\n{segments}")
+    };
+    let (mut planner, path, now) = (planner(4), path("live.m3u8"), Instant::now());
+    let plan = planner.update(&path, list(1, &["ad", "a", "ad", "ad"]).as_bytes(), now).unwrap();
+    assert_eq!((plan.prefetch, plan.left), (vec![whole("ad.ts"), whole("a.ts")], vec![]));
+    let plan = planner.update(&path, list(2, &["a", "ad", "ad", "b"]).as_bytes(), now).unwrap();
+    assert_eq!((plan.step, plan.prefetch, plan.left), (Step::Forward, vec![whole("b.ts")], vec![]));
+    let plan = planner.update(&path, list(5, &["b", "c"]).as_bytes(), now).unwrap();
+    assert_eq!((plan.prefetch, plan.left), (vec![whole("c.ts")], vec![whole("a.ts"), whole("ad.ts")]));
+}
+
 #[test]
 fn what_another_playlist_still_lists_has_not_left() {
     let (mut planner, now) = (planner(2), Instant::now());

@@ -31,6 +31,7 @@ struct Known {
     ended: bool,
     read_at: Instant,
     order: Vec<Wanted>,
+    /// The first place of each segment: a playlist may repeat one, such as an advertisement.
     places: HashMap<Wanted, usize>,
     /// The place of the last requested segment.
     last: Option<usize>,
@@ -55,7 +56,8 @@ impl Ahead {
     pub(super) fn learn(&mut self, path: &str, media: &Media, now: Instant) -> Vec<Wanted> {
         let all = |list: &[Upcoming]| list.iter().filter_map(|upcoming| wanted(path, upcoming)).collect::<Vec<_>>();
         let order = all(&media.segments);
-        let places = order.iter().cloned().enumerate().map(|(place, wanted)| (wanted, place)).collect();
+        let mut places = HashMap::with_capacity(order.len());
+        order.iter().cloned().zip(0..).for_each(|(wanted, place)| _ = places.entry(wanted).or_insert(place));
         let known = self.forget(path);
         let (last, mut answered) = known.map(|known| (known.last, known.answered)).unwrap_or_default();
         answered.retain(|wanted| HashMap::contains_key(&places, wanted));
@@ -126,7 +128,7 @@ impl Ahead {
     /// The next file or range in a recording whose playlist was read.
     pub(super) fn next_listed(&self, asked: &Wanted) -> Option<Wanted> {
         let ended = self.playlists.iter().rev().filter(|known| known.ended);
-        ended.filter_map(|known| known.order.get(known.places.get(asked)? + 1)).next().cloned()
+        ended.filter_map(|known| known.order.get(known.place(asked)? + 1)).next().cloned()
     }
 
     /// Notes the object that a player will request next. Of each rendition the newest counts.
@@ -149,7 +151,7 @@ impl Ahead {
         for (next, _) in new {
             let is_missing = self.playlists.iter().any(|known| known.last_of.contains(&stem(&next.path)));
             let mut ended = self.playlists.iter_mut().rev().filter(|known| known.ended);
-            match ended.find_map(|known| Some((*known.places.get(&next)?, known))) {
+            match ended.find_map(|known| Some((known.place(&next)?, known))) {
                 Some((place, known)) => taken.extend(known.take(place, depth)),
                 None if is_missing => {}
                 None => taken.push(next),
@@ -162,7 +164,7 @@ impl Ahead {
     /// follow when the player pauses ([`Ahead::take_next`]).
     pub(super) fn after(&mut self, asked: &Wanted) -> Vec<Wanted> {
         let depth = self.depth;
-        let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.places.get(asked).copied()?, known)));
+        let found = self.playlists.iter_mut().rev().find_map(|known| Some((known.place(asked)?, known)));
         found.map_or_else(Vec::new, |(place, known)| {
             known.answered.insert(asked.clone());
             known.last = Some(place);
@@ -217,11 +219,18 @@ impl Known {
         if self.ended { depth.min(1) } else { depth }
     }
 
+    /// The place of a segment. Of a repeated one, the place where the player is, or the next one;
+    /// elsewhere the first.
+    fn place(&self, wanted: &Wanted) -> Option<usize> {
+        let first = *self.places.get(wanted)?;
+        let Some(last) = self.last else { return Some(first) };
+        Some((last..=last + 1).find(|place| self.order.get(*place) == Some(wanted)).unwrap_or(first))
+    }
+
+    /// Segments from `start` on that were not returned before, each once.
     fn take(&mut self, start: usize, depth: usize) -> Vec<Wanted> {
         let coming = self.order.iter().skip(start).take(depth);
-        let new = coming.filter(|wanted| !self.answered.contains(wanted)).cloned().collect::<Vec<_>>();
-        self.answered.extend(new.iter().cloned());
-        new
+        coming.filter(|wanted| self.answered.insert((*wanted).clone())).cloned().collect()
     }
 }
 
@@ -328,6 +337,26 @@ mod tests {
         assert_eq!(paths(first), ["/live/a/init.mp4", "/live/a/s14.m4s?t=1", "/live/a/s15.m4s?t=1"]);
         assert_eq!(ahead.learn("/live/a/v.m3u8", &media(11..17, false), Instant::now()), [segment(16)]);
         assert_eq!(ahead.after(&segment(13)), []);
+    }
+
+    /// Such as an advertisement, or silence.
+    #[test]
+    fn a_segment_that_is_listed_twice_is_fetched_once() {
+        let listed = |order: &[u32], ended| {
+            let one = |number: &u32| Upcoming { uri: format!("s{number}.m4s?t=1"), range: None };
+            Media { segments: order.iter().map(one).collect(), ended, ..Media::default() }
+        };
+        let (mut ahead, now) = (Ahead::new(3), Instant::now());
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &listed(&[1, 2, 2, 2], false), now), [segment(2)]);
+        assert_eq!(ahead.learn("/live/a/v.m3u8", &listed(&[2, 2, 2, 3], false), now), [segment(3)]);
+        // The player goes on behind each place of the segment in turn.
+        let mut ahead = Ahead::new(1);
+        ahead.learn("/live/a/v.m3u8", &listed(&[1, 9, 2, 9, 3], true), now);
+        for (asked, next) in [(1, 9), (9, 2), (2, 9), (9, 3)] {
+            let new = ahead.after(&segment(asked));
+            assert!(new.is_empty() || new == [segment(next)], "{asked}: {new:?}");
+            assert_eq!(ahead.next_listed(&segment(asked)), Some(segment(next)), "{asked}");
+        }
     }
 
     #[test]
