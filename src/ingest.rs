@@ -398,10 +398,10 @@ impl Error {
 fn complain(complaints: &RateLimited<(&'static str, u16)>, error: &Error, place: impl FnOnce() -> String) {
     let kind = (error.kind(), error.status().unwrap_or_default());
     let Some(more) = complaints.admit(kind, Instant::now()) else { return };
-    let more = quiet::more(more);
+    let suppressed = quiet::suppressed(more);
     match error {
-        Error::NotFound => tracing::info!("{}: {error}{more}", place()),
-        _ => tracing::warn!("{}: {error}{more}", place()),
+        Error::NotFound => tracing::info!(place = place(), %error, suppressed, "an object is not at its origin"),
+        _ => tracing::warn!(place = place(), %error, suppressed, "a fetch from an origin failed"),
     }
 }
 

@@ -300,7 +300,7 @@ async fn answer(
                 }));
             }
             Ask::Blame(blame) => {
-                tracing::debug!("{blame}");
+                blame.log();
                 directory.blame(Instant::now(), blame.reporter.ip(), blame.holder, blame.identity);
             }
             Ask::Subscribe { stream, reply } => drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream))),

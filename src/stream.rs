@@ -584,7 +584,7 @@ impl Library {
         let is_new = |name: &String| [&applied.added, &applied.replaced, &applied.changed].iter().any(|list| list.contains(name));
         for (name, running) in points.iter().filter(|(name, _)| is_new(name)) {
             if let Some(signer) = &running.point.settings().signer {
-                tracing::info!("stream {name} is signed by {}", signer.key().public());
+                tracing::info!(stream = name, public_key = %signer.key().public(), "the stream is signed");
             }
         }
         Ok(applied)

@@ -298,9 +298,10 @@ impl Shared {
         if let Ok(outcome) = tokio::time::timeout(self.timeout, &mut thread).await {
             return outcome.ok();
         }
-        tracing::warn!("the directory {} does not respond: watching stops until it does", self.root.display());
+        let directory = self.root.display();
+        tracing::warn!(%directory, "the directory does not respond: watching stops until it does");
         let outcome = thread.await.ok();
-        tracing::info!("the directory {} responds again", self.root.display());
+        tracing::info!(directory = %self.root.display(), "the directory responds again");
         outcome
     }
 
@@ -381,7 +382,8 @@ async fn watch(
             biased;
             event = events.recv(), if !is_deaf => {
                 let Some(event) = event else {
-                    tracing::error!("the watcher of {} ended: scanning periodically instead", shared.root.display());
+                    let directory = shared.root.display();
+                    tracing::error!(%directory, "the watcher of a directory ended: scanning periodically instead");
                     is_deaf = true;
                     continue;
                 };

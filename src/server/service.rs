@@ -25,7 +25,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     readiness.not_ready("server", "starting");
     let identity = ServerIdentity::open(&loaded.config.tls)?;
     for finding in &loaded.findings {
-        tracing::warn!("{finding}");
+        tracing::warn!(%finding, "the configuration needs attention");
     }
     let certificate = tls::Metrics::new(&registry)?;
     show_certificate(&certificate, &identity);
@@ -47,7 +47,8 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         Ok(()) => {
             readiness.not_ready("server", "draining");
             let bound = running.loaded.config.server.drain_timeout;
-            tracing::info!("draining: open requests may take up to {}", humantime::format_duration(bound));
+            let drain_timeout = humantime::format_duration(bound);
+            tracing::info!(%drain_timeout, "draining: open requests may finish");
             bound
         }
         // Open requests would not be answered: peers are told to go elsewhere.
@@ -97,28 +98,28 @@ impl Running {
     async fn take_new(&mut self) {
         let next = match self.sources.load() {
             Ok(next) => next,
-            Err(error) => return tracing::error!("reload failed, the old configuration stays in force: {error}"),
+            Err(error) => return tracing::error!(%error, "reload failed: the old configuration stays in force"),
         };
         let pair = match self.identity.read(&next.config.tls) {
             Ok(pair) => pair,
             Err(error) => {
-                return tracing::error!("reload failed, the old configuration and certificate stay in force: {error}");
+                return tracing::error!(%error, "reload failed: the old configuration and certificate stay in force");
             }
         };
         if let Err(error) = self.server.apply(&next.config).await {
-            return tracing::error!("reload failed, the old configuration stays in force: {error}");
+            return tracing::error!(%error, "reload failed: the old configuration stays in force");
         }
         if self.identity.replace(pair) {
-            tracing::info!("certificate fingerprint {}", self.identity.fingerprint());
+            tracing::info!(fingerprint = %self.identity.fingerprint(), "the certificate was replaced");
             show_certificate(&self.certificate, &self.identity);
         }
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
-            tracing::error!("{error}");
+            tracing::error!(%error, "the old log filter stays in force");
         }
         for change in changes(&self.loaded.config, &next.config) {
             match change.effect {
-                Effect::Restart => tracing::warn!("{change}"),
-                Effect::Live | Effect::NewSegments => tracing::info!("{change}"),
+                Effect::Restart => tracing::warn!(%change, "a changed setting needs a restart"),
+                Effect::Live | Effect::NewSegments => tracing::info!(%change, "a setting changed"),
             }
         }
         self.drain_timeout.send_replace(next.config.server.drain_timeout);

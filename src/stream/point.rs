@@ -10,6 +10,7 @@ use bytes::Bytes;
 use ncs_serve::turns::{self, Gate, Place, Refused, Wanted, Wish};
 use prometheus::IntCounter;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
+use tracing::Instrument as _;
 
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
 use super::metrics::Metrics;
@@ -217,8 +218,9 @@ impl Point {
         let Some(still) = still else { return Ok(resolved) };
         self.shared.metrics.playlists_standing.inc();
         let reason = format!("the live playlist has not changed for {} s", still.as_secs());
-        self.tell(Line::Standing, |more| {
-            tracing::warn!("{}: {reason} and is refused until it does; check the encoder{more}", self.place(path));
+        self.tell(Line::Standing, |suppressed| {
+            let (place, unchanged_s) = (self.place(path), still.as_secs());
+            tracing::warn!(place, unchanged_s, suppressed, "a live playlist does not change, and is refused: check the encoder");
         });
         Err(Refusal { code: RefusalCode::Origin, retry_after, reason })
     }
@@ -307,7 +309,9 @@ impl Point {
         flights.insert(errand.clone(), (place.fetch(), landing.clone()));
         let flight = Flight { point: Arc::clone(self), errand, fetch: place.fetch() };
         let by = by.account();
-        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
+        let (Errand::Document(path) | Errand::Part(path, _)) = &flight.errand;
+        let span = tracing::debug_span!("fetch", stream = self.name, path = redacted_path(path.as_str()));
+        let fetch = async move {
             let result = match &flight.errand {
                 Errand::Document(path) => flight.point.fetch_document(path, by, place).await,
                 Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, (live, by), place).await,
@@ -315,7 +319,8 @@ impl Point {
             // The result is in the catalogue; later requests find it there.
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
-        }));
+        };
+        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, fetch.instrument(span)));
         Ok(Landing { outcome: landing, _wish: Some(wish) })
     }
 
@@ -410,9 +415,9 @@ impl Point {
                 }
                 (Err(error), _) => {
                     self.unreadable.inc();
-                    self.tell(Line::Unreadable, |more| {
+                    self.tell(Line::Unreadable, |suppressed| {
                         let (stream, path) = (&self.name, redacted_path(path.as_str()));
-                        tracing::warn!(stream, path, "{error}; it is served, but its segments are not fetched ahead{more}");
+                        tracing::warn!(stream, path, %error, suppressed, "serving a playlist, but not fetching its segments ahead");
                     });
                 }
             }
@@ -586,7 +591,10 @@ impl Point {
         let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed, withdrawn };
         self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
             if error != store::Error::Withdrawn {
-                self.tell(Line::Refused, |more| tracing::warn!(stream = self.name, "{error}{more}"));
+                let stream = &self.name;
+                self.tell(Line::Refused, |suppressed| {
+                    tracing::warn!(stream, %error, suppressed, "the store refuses a segment");
+                });
             }
             let (code, retry_after) = match error {
                 store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
@@ -605,7 +613,8 @@ impl Point {
             let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
             let names = self.catalogue().forget_in(&parents);
             self.expire(&names, now);
-            self.tell(Line::Restarted, |more| tracing::info!(stream = self.name, "the encoder restarted{more}"));
+            let stream = &self.name;
+            self.tell(Line::Restarted, |suppressed| tracing::info!(stream, suppressed, "the encoder restarted"));
         }
         for cut in &plan.left {
             self.let_go(cut, now);
@@ -732,7 +741,8 @@ impl Point {
         let mut noted = lock(&self.fault);
         match fault {
             None if noted.is_some() => {
-                self.tell(Line::Answers, |more| tracing::info!(stream = self.name, "the origin answers again{more}"));
+                let stream = &self.name;
+                self.tell(Line::Answers, |suppressed| tracing::info!(stream, suppressed, "the origin answers again"));
             }
             _ => {}
         }
@@ -740,16 +750,17 @@ impl Point {
     }
 
     fn tell_changed(&self, path: &ObjectPath) {
-        self.tell(Line::Changed, |more| {
+        self.tell(Line::Changed, |suppressed| {
             let (stream, path) = (&self.name, redacted_path(path.as_str()));
-            tracing::info!(stream, path, "the object changed at the origin{more}");
+            tracing::info!(stream, path, suppressed, "the object changed at the origin");
         });
     }
 
-    /// Logs a line, unless one of its kind was logged a moment ago.
-    fn tell(&self, line: Line, write: impl FnOnce(&str)) {
+    /// Logs a line, unless one of its kind was logged a moment ago. `write` gets the number of such
+    /// lines, if any.
+    fn tell(&self, line: Line, write: impl FnOnce(Option<u64>)) {
         if let Some(unsaid) = self.lines.admit(line, Instant::now()) {
-            write(&quiet::more(unsaid));
+            write(quiet::suppressed(unsaid));
         }
     }
 

@@ -59,11 +59,8 @@ impl Signer {
             .map_err(|error| fail(format!("it is missing and cannot be created: {error}")))?;
         let key = read(path)?.ok_or_else(|| fail("the file disappeared".to_owned()))?;
         if is_new {
-            tracing::warn!(
-                "created the signing key {}: copy it to every other server of the stream and keep a backup; its public key is {}",
-                path.display(),
-                key.public()
-            );
+            let (file, public_key) = (path.display(), key.public());
+            tracing::warn!(%file, %public_key, "created a signing key: keep a backup, and copy it to the stream's other servers");
         }
         Ok(Self::new(path, key))
     }

@@ -185,7 +185,7 @@ impl Decoding {
         if self == Self::Cuda {
             return Err(Failure::Device(reason));
         }
-        tracing::info!("decoding on the CPU: {reason}");
+        tracing::info!(reason, "decoding on the CPU");
         Ok(None)
     }
 }

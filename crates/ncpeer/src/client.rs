@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use ncs_net::secret::redacted_path;
 use ncs_proto::cache::Cache;
 use ncs_proto::integrity::signing::StreamKey;
 use ncs_proto::object::{Refusal, RefusalCode, SegmentId, Shape, Tree};
@@ -20,6 +21,7 @@ use ncs_proto::wire::message::{self, Delivery, Holding, PATH_MAX, is_path, is_st
 use ncs_proto::wire::text::plain;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 use super::driver::{self, Command};
 use super::flow::Flow;
@@ -577,8 +579,10 @@ impl Client {
         }
         let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
         let (client, meta) = (self.clone(), meta.clone());
-        let fetched =
-            self.common.segments.join(Cut::of(&meta, shape), || async move { client.fetch(&meta, shape).await }.boxed());
+        let fetched = self.common.segments.join(Cut::of(&meta, shape), || {
+            let span = tracing::debug_span!("fetch", segment = ?meta.id, path = redacted_path(&meta.path));
+            async move { client.fetch(&meta, shape).await }.instrument(span).boxed()
+        });
         fetched.await
     }
 

@@ -27,6 +27,7 @@ use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tracing::Span;
 
 use super::assembly::{Assembly, Examined, Taken, examine, join};
 use super::bulk::{self, Bulk};
@@ -159,6 +160,8 @@ struct Rebuild {
     decoding: usize,
     flow: Arc<Flow>,
     reply: oneshot::Sender<Result<Bytes, Error>>,
+    /// Of its log lines.
+    span: Span,
 }
 
 /// A finished job of the blocking pool.
@@ -320,6 +323,7 @@ impl Driver {
         let source = link.id;
         let outcome = match happening {
             Happening::Connected => {
+                let _entered = link.span.clone().entered();
                 let now = Instant::now();
                 self.neighbours.answered(source);
                 self.proto.handle_connected(now, source, link.shown.first(now));
@@ -329,6 +333,7 @@ impl Driver {
                 Ok(())
             }
             Happening::NotConnected(fault) => {
+                let _entered = link.span.clone().entered();
                 let Fault { reason, is_refusal, .. } = fault;
                 self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
@@ -423,7 +428,8 @@ impl Driver {
             Command::Fetch { order, place, tree, flow, reply } => {
                 let fetch = self.proto.fetch(now, order, Some(place));
                 let assembly = Assembly::new(order.segment, order.shape, tree);
-                self.fetches.insert(fetch, Rebuild { order, assembly, decoding: 0, flow, reply });
+                let span = tracing::debug_span!("fetch", segment = ?order.segment);
+                self.fetches.insert(fetch, Rebuild { order, assembly, decoding: 0, flow, reply, span });
             }
             Command::Urgency(segment, urgency) => {
                 // Cancelled fetches end soon; skip them.
@@ -772,6 +778,7 @@ impl Driver {
     fn note_corrupt(&mut self, fetch: FetchId) {
         self.stats.segments_corrupt += 1;
         if let Some(rebuild) = self.fetches.get(&fetch) {
+            let _entered = rebuild.span.enter();
             tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes do not match the segment's hash");
         }
     }
@@ -779,6 +786,7 @@ impl Driver {
     /// Fails a segment that was wrong a second time.
     fn fail(&mut self, fetch: FetchId) {
         if let Some(rebuild) = self.fetches.remove(&fetch) {
+            let _entered = rebuild.span.enter();
             tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes still do not match the segment's hash");
             let _ = rebuild.reply.send(Err(Error::Corrupt));
         }
@@ -786,6 +794,7 @@ impl Driver {
 
     /// Ends a connection, and prepares the next.
     fn end(&mut self, link: &mut Link, end: End) {
+        let _entered = link.span.clone().entered();
         // A slow server may merely have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));

@@ -39,6 +39,7 @@ use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
 use ncs_net::listener::{self, Crowd, Limits};
+use ncs_net::secret::redacted_path;
 use ncs_proto::object::RefusalCode;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -228,7 +229,8 @@ impl Shared {
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             let answered = self.serve(path, headers, head).await;
             answered.unwrap_or_else(|failure| {
-                tracing::debug!(path, status = failure.status.as_u16(), reason = failure.reason, "not served");
+                let status = failure.status.as_u16();
+                tracing::debug!(path = redacted_path(path), status, reason = failure.reason, "not served");
                 failure.into_response()
             })
         };

@@ -336,7 +336,7 @@ impl Answerer {
                 Ask::Hashes { held, ledgers, reply } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
                 // The checks of its own rows are the relay's secret.
                 Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("relays do not serve checksums")))),
-                Ask::Blame(blame) => tracing::debug!("{blame}"),
+                Ask::Blame(blame) => blame.log(),
                 Ask::Subscribe { stream, reply } => {
                     let news = self.subscribe(&stream).await;
                     let _ = reply.send(news);

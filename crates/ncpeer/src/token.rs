@@ -83,7 +83,7 @@ impl Current {
             }
             Ok(_) => None,
             Err(error) => {
-                tracing::warn!("{error}");
+                tracing::warn!(error, "cannot read the token");
                 None
             }
         }

@@ -105,7 +105,7 @@ impl Shown {
 async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, interval: Duration) {
     let socket = match socket.and_then(tokio::net::TcpListener::from_std) {
         Ok(socket) => socket,
-        Err(error) => return tracing::error!("cannot serve metrics: {error}"),
+        Err(error) => return tracing::error!(%error, "cannot serve metrics"),
     };
     let lines = rate::log(shown.registry.clone(), interval);
     let routes = TowerToHyperService::new(routes(shown));

@@ -188,8 +188,12 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
     socket.set_send_buffer_size(bytes(send))?;
     let (granted, _) = granted_buffers(SockRef::from(&socket))?;
     if granted < bytes(receive) {
+        let (granted_bytes, wanted_bytes) = (granted, receive.as_u64());
         tracing::warn!(
-            "the UDP receive buffer on {address} has {granted} bytes, not {receive}: raise net.core.rmem_max, or bursts are lost"
+            %address,
+            granted_bytes,
+            wanted_bytes,
+            "the UDP receive buffer is too small: raise net.core.rmem_max, or bursts are lost"
         );
     }
     socket.set_nonblocking(true)?;

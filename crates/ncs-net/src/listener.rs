@@ -33,6 +33,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
 /// The limits of clients.
 #[derive(Debug, Clone, Copy)]
@@ -62,12 +63,13 @@ where
     tokio::pin!(stop);
     loop {
         tokio::select! {
-            (stream, _) = Listener::accept(&mut listener) => {
+            (stream, client) = Listener::accept(&mut listener) => {
                 let visit = tokio::select! {
                     visit = crowd.enter() => visit,
                     () = &mut stop => break,
                 };
-                connections.spawn(attend(stream, visit, answer.clone(), stopped.clone()));
+                let span = tracing::debug_span!("http", %client);
+                connections.spawn(attend(stream, visit, answer.clone(), stopped.clone()).instrument(span));
             }
             Some(_) = connections.join_next() => {}
             () = &mut stop => break,

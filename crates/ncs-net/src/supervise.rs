@@ -213,7 +213,7 @@ impl Supervisor {
             if begun.elapsed() >= STEADY_AFTER {
                 pause = PAUSE_FIRST;
             }
-            tracing::error!("{} died and restarts in {pause:?}: {reason}", part.name());
+            tracing::error!(part = part.name(), reason, ?pause, "a part of the process died and restarts");
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(PAUSE_MOST);
             self.shared.readiness.ready(part.name());
@@ -231,7 +231,7 @@ impl Supervisor {
         self.shared.death.send_if_modified(|first| {
             let is_first = first.is_none();
             if is_first {
-                tracing::error!("{death}");
+                tracing::error!(error = %death, "an essential part died");
                 *first = Some(death);
             }
             is_first
@@ -260,7 +260,7 @@ impl Supervisor {
 
     fn panicked(&self, part: Part) {
         self.count(part);
-        tracing::error!("{} panicked; other tasks of its kind continue", part.name());
+        tracing::error!(part = part.name(), "a task panicked: other tasks of its kind continue");
     }
 
     fn count(&self, part: Part) {

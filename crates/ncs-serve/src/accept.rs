@@ -73,7 +73,7 @@ pub async fn accept<S, F>(
         let half_opened = half_open.load(Ordering::Relaxed);
         let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics, half_opened) else { continue };
         let (half_open, open) = (HalfOpen::new(&half_open), Open::new(&metrics.connections));
-        let (metrics, serve) = (metrics.clone(), serve.clone());
+        let (metrics, serve, peer) = (metrics.clone(), serve.clone(), incoming.remote_address());
         tokio::spawn(async move {
             let _open = open;
             let connection = match incoming.accept() {
@@ -85,7 +85,7 @@ pub async fn accept<S, F>(
                 Ok(connection) => serve(connection, place).await,
                 Err(error) => {
                     metrics.failed.inc();
-                    tracing::debug!(error = plain(&error.to_string(), REASON_MAX), "handshake failed");
+                    tracing::debug!(%peer, error = plain(&error.to_string(), REASON_MAX), "handshake failed");
                 }
             }
         });

@@ -299,7 +299,7 @@ impl Admission {
         let outcome = self.read_again().await;
         if let Err(error) = &outcome {
             self.inner.metrics.reloads.with_label_values(&["failed"]).inc();
-            tracing::error!("cannot read keys or authorities for admission, the old ones stay in force: {error}");
+            tracing::error!(%error, "cannot read keys or authorities for admission: the old ones stay in force");
         }
         let rules = self.inner.rules.load();
         match outcome {

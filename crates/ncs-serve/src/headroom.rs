@@ -118,7 +118,7 @@ impl Headroom {
             if load.is_short != was_short {
                 self.is_short.store(load.is_short, Ordering::Relaxed);
                 if load.is_short {
-                    tracing::debug!("overloaded: refusing new connections (requested blocks wait {:.2} s)", load.wait);
+                    tracing::debug!(wait_s = load.wait, "overloaded: refusing new connections");
                 } else {
                     tracing::debug!("accepting new connections again");
                 }
@@ -128,7 +128,7 @@ impl Headroom {
                     tracing::info!("accepting new connections again");
                     readiness.ready("headroom");
                 } else {
-                    tracing::warn!("overloaded: refusing new connections (requested blocks wait {:.1} s)", load.wait);
+                    tracing::warn!(wait_s = load.wait, "overloaded: refusing new connections");
                     readiness.not_ready("headroom", "overloaded: peers request more than the server can send");
                 }
             }

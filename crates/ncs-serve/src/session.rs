@@ -21,13 +21,13 @@ mod audience;
 pub mod driver;
 mod metrics;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use bytesize::ByteSize;
+use ncs_net::tls::Fingerprint;
 use ncs_proto::object::{AskedBy, Coding, Held, Refusal, Resolved, SegmentId, SegmentKey};
 use ncs_proto::wire::message::{Checks, Get, GetChecks};
 use serde::{Deserialize, Serialize};
@@ -239,10 +239,11 @@ pub struct Blame {
     pub identity: [u8; 32],
 }
 
-impl fmt::Display for Blame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Blame {
+    /// Logs it at debug level.
+    pub fn log(&self) {
         let Self { reporter, segment, generation, blocks, identity, .. } = self;
-        write!(f, "{reporter} got {blocks} wrong blocks of segment {segment:?}, generation {generation}, from ")?;
-        identity.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let accused = Fingerprint::from_bytes(*identity);
+        tracing::debug!(%reporter, ?segment, generation, blocks, %accused, "a peer reports wrong blocks");
     }
 }

@@ -23,6 +23,7 @@ use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
+use tracing::Span;
 
 use super::attempts::{Answered, Attempts};
 use crate::proto::{SourceId, StreamEnd};
@@ -65,6 +66,8 @@ pub(super) struct Link {
     /// Identifies this side's connections to the source, so that one that replaces another counts
     /// once. Different for each source.
     pub(super) visit: VisitId,
+    /// Of its log lines.
+    pub(super) span: Span,
     quic: quinn::ClientConfig,
     connect_timeout: Duration,
     attempts: Attempts<Wires, Fault>,
@@ -326,7 +329,8 @@ impl Link {
         let pause_unknown = if is_named { NEIGHBOUR_TIMEOUT } else { PAUSE_UNKNOWN };
         let (attempts, state) = (Attempts::new(Instant::now(), pause_unknown, config.reconnect_max), State::Down);
         let visit = VisitId(rand::random());
-        Self { id, server, shown, identity: None, visit, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
+        let span = tracing::debug_span!("connection", source = id.0, %server);
+        Self { id, server, shown, identity: None, visit, span, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
     }
 
     /// The connection, while there is one.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use ncs_net::secret::redacted_path;
 use ncs_net::supervise::{Part, Supervisor};
 use ncs_proto::object::SegmentKey;
 use ncs_serve::session::Ledgers;
@@ -49,7 +50,7 @@ impl Fetcher {
                     let done = tokio::task::spawn_blocking(move || fetching.complete(&bytes));
                     done.await.expect("completing does not panic");
                 }
-                Err(error) => tracing::debug!(path = meta.path, %error, "a segment could not be fetched"),
+                Err(error) => tracing::debug!(path = redacted_path(&meta.path), %error, "a segment could not be fetched"),
             }
         }));
     }

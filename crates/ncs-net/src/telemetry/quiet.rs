@@ -49,9 +49,10 @@ impl<K: Eq + Hash> RateLimited<K> {
     }
 }
 
-/// The end of a line, with the number of suppressed ones.
-pub fn more(unsaid: u64) -> String {
-    if unsaid == 0 { String::new() } else { format!(" ({unsaid} more like this since the last line)") }
+/// The field `suppressed` of a line, with the number of lines that it stands for; none without
+/// such lines.
+pub fn suppressed(unsaid: u64) -> Option<u64> {
+    (unsaid > 0).then_some(unsaid)
 }
 
 /// The number of kinds tracked at once.

@@ -31,7 +31,7 @@ impl ResetKey {
         match kept_or_new(directory) {
             Ok(key) => Self(Arc::new(key)),
             Err(reason) => {
-                tracing::warn!("cannot store the key for stateless resets, so peers notice a crash late: {reason}");
+                tracing::warn!(reason, "cannot store the key for stateless resets: peers notice a crash late");
                 Self::ephemeral()
             }
         }

@@ -35,6 +35,7 @@ use prometheus::IntGauge;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tracing::Instrument as _;
 
 use super::audience::Viewing;
 use super::metrics::Sent;
@@ -98,9 +99,14 @@ pub struct Context {
     pub drain: watch::Receiver<Option<Duration>>,
 }
 
-/// Runs a session until its connection ends or the server has drained. Until then it holds `place`
-/// among the connections of its address.
+/// Runs a session until its connection ends or the server has drained, within a span of its own.
+/// Until then it holds `place` among the connections of its address.
 pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
+    let span = tracing::debug_span!("connection", session = session.0, peer = %connection.remote_address());
+    converse(connection, session, place, context).instrument(span).await;
+}
+
+async fn converse(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
     let open = Open::new(&metrics.sessions);
@@ -110,7 +116,7 @@ pub async fn run(connection: Connection, session: SessionId, place: AddressPlace
     if let End::Violation(violation) = end {
         let counter = if violation == Violation::Unauthorised { &metrics.unadmitted } else { &metrics.violations };
         counter.inc();
-        tracing::debug!(peer = %connection.remote_address(), %violation, "session closed");
+        tracing::debug!(%violation, "session closed");
     }
     let (code, reason) = end.close();
     endpoint::close(&connection, code, &reason);

@@ -88,7 +88,10 @@ impl Server {
         let before = self.url();
         self.fingerprint = certify(&self.files.directory);
         self.daemon.process.signal("HUP");
-        self.daemon.said(&format!("certificate fingerprint {}", self.fingerprint))?;
+        let line = self.daemon.said("the certificate was replaced")?;
+        if !line.contains(&self.fingerprint.to_string()) {
+            return Err(format!("the server has another certificate than {}: {line}", self.fingerprint));
+        }
         ask(&self.url()).map_err(|reason| format!("a newcomer who expects the new certificate: {reason}"))?;
         match ask(&before) {
             Err(reason) if reason.contains("certificate") => Ok(()),
