@@ -473,9 +473,7 @@ impl Connection {
 /// Explains how to trust a server whose certificate no authority of the system has signed.
 fn untrusted(error: crate::Error, trust: Trust) -> Failure {
     match error {
-        crate::Error::Connection(reason) if trust == Trust::System && reason.contains("certificate") => {
-            Failure::Untrusted(reason)
-        }
+        crate::Error::Untrusted(reason) if trust == Trust::System => Failure::Untrusted(reason),
         error => error.into(),
     }
 }
@@ -700,7 +698,7 @@ impl Failure {
 fn exit_of(error: &crate::Error) -> u8 {
     use crate::Error;
     match error {
-        Error::Connection(_) | Error::Closed => 3,
+        Error::Connection(_) | Error::Untrusted(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
         Error::Refused(_)
         | Error::Deadline

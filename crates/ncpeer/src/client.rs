@@ -217,7 +217,9 @@ impl Client {
         let (client, connected) = Self::start(config, true);
         match connected.await.unwrap_or(Err(Error::Closed)) {
             Ok(()) => Ok((client, None)),
-            Err(error @ Error::Connection(_)) if !client.common.commands.is_closed() => Ok((client, Some(error))),
+            Err(error @ (Error::Connection(_) | Error::Untrusted(_))) if !client.common.commands.is_closed() => {
+                Ok((client, Some(error)))
+            }
             Err(error) => Err(error),
         }
     }

@@ -106,10 +106,11 @@ fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Resul
     let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
     // A named peer gets only a ticket, and does not learn this side's identity.
     let certificate = config.certificate.as_ref().filter(|_| matches!(shown, Shown::Token(_)));
-    let tls = tls::client_config(&trust, certificate).map_err(|error| error.to_string())?;
+    let rejection = Arc::default();
+    let tls = tls::client_config_noting(&trust, certificate, Arc::clone(&rejection)).map_err(|error| error.to_string())?;
     let mut quic = quinn::ClientConfig::new(Arc::new(tls));
     quic.transport_config(Arc::new(link::transport(config.congestion)));
-    Ok(Link::new(id, server, quic, shown, config))
+    Ok(Link::new(id, server, (quic, rejection), shown, config))
 }
 
 struct Driver {
@@ -334,13 +335,14 @@ impl Driver {
             }
             Happening::NotConnected(fault) => {
                 let _entered = link.span.clone().entered();
-                let Fault { reason, is_refusal, .. } = fault;
+                let Fault { reason, is_refusal, is_untrusted, .. } = fault;
                 self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);
                 }
                 self.proto.note_trouble(Instant::now(), source, reason.clone());
-                self.failed(source, reason, is_refusal);
+                let error = if is_untrusted { Error::Untrusted(reason) } else { Error::Connection(reason) };
+                self.failed(source, error, is_refusal);
                 Ok(())
             }
             Happening::Written => Ok(()),
@@ -836,12 +838,12 @@ impl Driver {
             self.dismissed.push(link.id);
         }
         self.proto.note_trouble(Instant::now(), link.id, fault.clone());
-        self.failed(link.id, fault, false);
+        self.failed(link.id, Error::Connection(fault), false);
     }
 
     /// Notes that a source has no connection. The first caller is told when no source is left; if
     /// all servers have refused, the client ends.
-    fn failed(&mut self, source: SourceId, fault: String, is_refusal: bool) {
+    fn failed(&mut self, source: SourceId, error: Error, is_refusal: bool) {
         let is_last = |waiting: &mut Waiting| {
             if waiting.left.remove(&source) {
                 waiting.is_refused &= is_refusal;
@@ -853,7 +855,7 @@ impl Driver {
                 // No caller will get a handle.
                 self.commands.close();
             }
-            let _ = waiting.reply.send(Err(Error::Connection(fault)));
+            let _ = waiting.reply.send(Err(error));
         }
     }
 
@@ -1131,7 +1133,7 @@ mod tests {
             driver.ready = Some(Waiting { reply, left, is_refused: true, until });
             for (source, is_refusal) in [0, 1].map(SourceId).into_iter().zip(refused) {
                 assert!(told.try_recv().is_err());
-                driver.failed(source, "no".to_owned(), is_refusal);
+                driver.failed(source, Error::Connection("no".to_owned()), is_refusal);
             }
             assert_eq!(told.try_recv(), Ok(Err(Error::Connection("no".to_owned()))));
             assert_eq!(handle.is_closed(), is_end, "{refused:?}");

@@ -359,6 +359,9 @@ pub enum Error {
     /// There is no connection, and none could be made.
     #[error("no connection: {0}")]
     Connection(String),
+    /// The client rejects the server's certificate.
+    #[error("no connection: {0}")]
+    Untrusted(String),
     /// The hash was wrong twice.
     #[error("the decoded bytes do not match the segment's hash")]
     Corrupt,

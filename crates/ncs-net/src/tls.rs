@@ -35,7 +35,7 @@ mod validity;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use metrics::Metrics;
 pub use pair::ClientPair;
-pub use pin::{Trust, client_config};
+pub use pin::{NotPinned, Rejection, Trust, client_config, client_config_noting};
 pub use signatures::Signatures;
 pub use validity::{Standing, Validity};
 pub use validity::{date, now};

@@ -132,7 +132,7 @@ impl Failure {
 fn exit_of(error: &peer::Error) -> u8 {
     use peer::Error;
     match error {
-        Error::Connection(_) | Error::Closed => 3,
+        Error::Connection(_) | Error::Untrusted(_) | Error::Closed => 3,
         Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => 4,
         Error::Path(_) | Error::Range(_) => 2,
         _ => 1,

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
 use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
-use ncs_net::tls::Fingerprint;
+use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
 use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
 use ncs_proto::wire::text::plain;
 use ncs_proto::wire::{CloseCode, Violation, frame};
@@ -48,12 +48,18 @@ const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE_UNKNOWN: Duration = Duration::from_secs(1);
 /// QUIC error codes that carry a TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
+/// Those of a rejected certificate (RFC 8446, section 6.2): bad, unsupported, revoked, expired,
+/// unknown, or of an unknown authority; and a failed handshake, for other verdicts of a verifier.
+const CERTIFICATE_ERRORS: [u64; 7] = [0x12a, 0x12b, 0x12c, 0x12d, 0x12e, 0x130, 0x128];
 /// How long a connection may be silent before the client sends a PING.
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The minimum time for its answer; two round trips if that is more.
 const PONG_WITHIN: Duration = Duration::from_millis(300);
 /// The interval of looks at received packets.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The settings of connections to a source, and why its certificate was rejected.
+pub(super) type Quic = (quinn::ClientConfig, Arc<Rejection>);
 
 /// A source and its connection.
 pub(super) struct Link {
@@ -68,7 +74,7 @@ pub(super) struct Link {
     pub(super) visit: VisitId,
     /// Of its log lines.
     pub(super) span: Span,
-    quic: quinn::ClientConfig,
+    quic: Quic,
     connect_timeout: Duration,
     attempts: Attempts<Wires, Fault>,
     state: State,
@@ -218,26 +224,31 @@ pub(super) struct Fault {
     is_answer: bool,
     /// One side rejects the other's certificate: waiting does not help.
     pub(super) is_refusal: bool,
+    /// It is this side that rejects.
+    pub(super) is_untrusted: bool,
 }
 
 impl Fault {
     fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_answer: false, is_refusal: false }
+        Self { reason: reason.into(), is_answer: false, is_refusal: false, is_untrusted: false }
     }
 
     /// The fault of a failed handshake with this address.
-    fn of(address: SocketAddr, error: &ConnectionError) -> Self {
-        let is_crypto = |code: u64| CRYPTO_ERRORS.contains(&code);
-        let (reason, is_refusal) = match error {
-            // The verifier's reason, without QUIC's wrapping.
-            ConnectionError::TransportError(failed) if is_crypto(failed.code.into()) => {
-                let reason = failed.reason.strip_prefix("unexpected error: ").unwrap_or(&failed.reason);
-                (plain(reason, REASON_MAX), true)
-            }
-            ConnectionError::ConnectionClosed(close) => (fault(error), is_crypto(close.error_code.into())),
-            error => (fault(error), false),
+    fn of(address: SocketAddr, error: &ConnectionError, rejection: Option<NotPinned>) -> Self {
+        let (own, theirs) = match error {
+            ConnectionError::TransportError(failed) => (u64::from(failed.code), 0),
+            ConnectionError::ConnectionClosed(close) => (0, u64::from(close.error_code)),
+            _ => (0, 0),
         };
-        Self { reason: format!("{address}: {reason}"), is_answer: !is_silence(error), is_refusal }
+        let is_untrusted = CERTIFICATE_ERRORS.contains(&own);
+        let is_refusal = CRYPTO_ERRORS.contains(&own) || CRYPTO_ERRORS.contains(&theirs);
+        let reason = match (rejection.filter(|_| is_untrusted), error) {
+            (Some(not_pinned), _) => not_pinned.to_string(),
+            // The verifier's reason, without QUIC's wrapping.
+            (None, ConnectionError::TransportError(failed)) if is_refusal => plain(&failed.reason, REASON_MAX),
+            (None, error) => fault(error),
+        };
+        Self { reason: format!("{address}: {reason}"), is_answer: !is_silence(error), is_refusal, is_untrusted }
     }
 }
 
@@ -322,7 +333,7 @@ pub(super) async fn close(links: Vec<Link>) {
 
 impl Link {
     /// A link that connects.
-    pub(super) fn new(id: SourceId, server: Server, quic: quinn::ClientConfig, shown: Shown, config: &Config) -> Self {
+    pub(super) fn new(id: SourceId, server: Server, quic: Quic, shown: Shown, config: &Config) -> Self {
         // A named peer may not know of this: it gets few packets, in one attempt at a time.
         let is_named = matches!(shown, Shown::Ticket(..));
         let connect_timeout = config.connect_timeout.min(if is_named { NEIGHBOUR_TIMEOUT } else { Duration::MAX });
@@ -522,12 +533,7 @@ impl Wires {
 }
 
 /// An attempt to connect.
-fn connecting(
-    server: Server,
-    quic: quinn::ClientConfig,
-    timeout: Duration,
-    turn: usize,
-) -> BoxFuture<'static, Result<Wires, Fault>> {
+fn connecting(server: Server, quic: Quic, timeout: Duration, turn: usize) -> BoxFuture<'static, Result<Wires, Fault>> {
     Box::pin(async move {
         match tokio::time::timeout(timeout, connect(&server, &quic, turn)).await {
             Ok(connected) => connected,
@@ -561,7 +567,7 @@ async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError
 
 /// Connects to the first of a server's addresses that answers. Each attempt begins with another
 /// one.
-async fn connect(server: &Server, quic: &quinn::ClientConfig, turn: usize) -> Result<Wires, Fault> {
+async fn connect(server: &Server, quic: &Quic, turn: usize) -> Result<Wires, Fault> {
     let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
     let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(unknown)?;
     let mut fault = Fault::new(format!("{} has no address", server.host));
@@ -577,13 +583,13 @@ async fn connect(server: &Server, quic: &quinn::ClientConfig, turn: usize) -> Re
     Err(fault)
 }
 
-async fn connect_to(address: SocketAddr, name: &str, quic: quinn::ClientConfig) -> Result<Wires, Fault> {
+async fn connect_to(address: SocketAddr, name: &str, (quic, rejection): Quic) -> Result<Wires, Fault> {
     let local = |error: String| Fault::new(format!("{address}: {error}"));
     let socket = socket(address).map_err(|error| local(error.to_string()))?;
     let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
         .map_err(|error| local(error.to_string()))?;
     let connecting = endpoint.connect_with(quic, address, name).map_err(|error| local(error.to_string()))?;
-    let failed = |error: ConnectionError| Fault::of(address, &error);
+    let failed = |error: ConnectionError| Fault::of(address, &error, rejection.last());
     let connection = connecting.await.map_err(failed)?;
     let (out, control) = connection.open_bi().await.map_err(failed)?;
     let frames = frame::Reader::new();

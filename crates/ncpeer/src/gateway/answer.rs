@@ -107,7 +107,7 @@ impl From<crate::Error> for Failure {
             Error::Path(_) => StatusCode::NOT_FOUND,
             Error::Deadline | Error::Stalled(_) | Error::Slow => StatusCode::GATEWAY_TIMEOUT,
             Error::Corrupt | Error::Changed | Error::Missing(_) => StatusCode::BAD_GATEWAY,
-            Error::Connection(_) | Error::Closed | Error::Setup(_) => return Self::busy(error.to_string()),
+            Error::Connection(_) | Error::Untrusted(_) | Error::Closed | Error::Setup(_) => return Self::busy(error.to_string()),
         };
         Self::new(status, error.to_string())
     }

@@ -1,6 +1,6 @@
 //! The servers that a peer trusts: one certificate, or the system's roots.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ncs_proto::wire::ALPN;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -25,10 +25,19 @@ pub enum Trust {
 /// The client's TLS configuration: TLS 1.3, no 0-RTT, and its own certificate, if any, for servers
 /// that request one.
 pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClientConfig, Error> {
+    client_config_noting(trust, own, Arc::default())
+}
+
+/// The same, and tells why the pin has rejected a certificate: QUIC keeps only a text of it.
+pub fn client_config_noting(
+    trust: &Trust,
+    own: Option<&ClientPair>,
+    rejection: Arc<Rejection>,
+) -> Result<QuicClientConfig, Error> {
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = super::provider();
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::default() }),
+        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::default(), rejection }),
         Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
     };
     let builder = ClientConfig::builder_with_provider(provider);
@@ -40,6 +49,31 @@ pub fn client_config(trust: &Trust, own: Option<&ClientPair>) -> Result<QuicClie
     };
     tls.alpn_protocols = vec![ALPN.to_vec()];
     QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
+}
+
+/// A server has another certificate than the pinned one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the server's certificate is not the pinned one: pinned {pinned}, got {got}")]
+pub struct NotPinned {
+    /// The certificate that the client accepts.
+    pub pinned: Fingerprint,
+    /// The certificate that the server has shown.
+    pub got: Fingerprint,
+}
+
+/// The verdict of a pin on the last certificate that it has seen.
+#[derive(Debug, Default)]
+pub struct Rejection(Mutex<Option<NotPinned>>);
+
+impl Rejection {
+    /// Why the last certificate was rejected, if it was.
+    pub fn last(&self) -> Option<NotPinned> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, verdict: Option<NotPinned>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = verdict;
+    }
 }
 
 /// Sends one certificate to any server that requests one.
@@ -61,6 +95,7 @@ impl ResolvesClientCert for Shown {
 struct Pinned {
     pin: Fingerprint,
     signatures: Signatures,
+    rejection: Arc<Rejection>,
 }
 
 impl ServerCertVerifier for Pinned {
@@ -72,11 +107,12 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let got = Fingerprint::of(end_entity);
-        if got == self.pin {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(rustls::Error::General(format!("the server's certificate is not the pinned one: pinned {}, got {got}", self.pin)))
+        let (pinned, got) = (self.pin, Fingerprint::of(end_entity));
+        let verdict = (got != pinned).then_some(NotPinned { pinned, got });
+        self.rejection.note(verdict);
+        match verdict {
+            None => Ok(ServerCertVerified::assertion()),
+            Some(not_pinned) => Err(rustls::Error::General(not_pinned.to_string())),
         }
     }
 
