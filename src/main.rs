@@ -173,9 +173,7 @@ fn exit_of(error: &server::Error) -> Exit {
         server::Error::Tls(_) => Exit::Certificate,
         server::Error::Device(_) => Exit::Device,
         server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,
-        server::Error::Telemetry(_) | server::Error::Metrics(_) | server::Error::Thread(_) | server::Error::Signals(_) => {
-            Exit::Failed
-        }
+        _ => Exit::Failed,
     }
 }
 

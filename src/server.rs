@@ -41,6 +41,7 @@ pub use service::{END_WITHIN, STUCK, run};
 
 /// Why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Logs or the metrics listener failed.
     #[error("telemetry: {0}")]

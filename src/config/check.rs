@@ -165,8 +165,8 @@ fn admission(config: &Config, report: &mut Report) {
         report.fault("endpoint.listen", error.to_string());
     }
     match admission.check_keys() {
-        Err(complaint @ KeysComplaint::NoPlace(_)) => report.fault("admission.keys", complaint.to_string()),
         Err(complaint @ KeysComplaint::Unprotected) => report.warning("admission.keys", complaint.to_string()),
+        Err(complaint) => report.fault("admission.keys", complaint.to_string()),
         Ok(()) => {}
     }
     for (key, is_zero) in [

@@ -90,6 +90,7 @@ impl Default for Config {
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address is not available.
     #[error("cannot listen on UDP {address}: {source}")]

@@ -152,6 +152,7 @@ impl Config {
 
 /// Faults of `keys` that are found without reading them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeysComplaint {
     /// It is unusable.
     #[error("{0}")]

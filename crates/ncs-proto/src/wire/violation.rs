@@ -4,6 +4,7 @@ use super::codes::CloseCode;
 
 /// Something that no correct peer sends. The connection ends with [`Violation::close_code`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// A control frame of a type that may not be skipped.
     #[error("control frame of unknown type {0:#x}")]
