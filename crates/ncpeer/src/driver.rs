@@ -5,37 +5,34 @@
 //! else that is ready, and carries out the decisions of [`Proto`].
 
 mod attempts;
+mod jobs;
 mod link;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
-use ncs_codec::gfq::{Arithmetic, Cores};
+use futures_util::FutureExt;
 use ncs_codec::rlnc::System;
-use ncs_device::Device;
 use ncs_gf::Kernels;
 use ncs_net::tls::{self, Fingerprint};
-use ncs_proto::object::{Generation, SegmentId, Shape, Tree};
+use ncs_proto::object::{SegmentId, Shape, Tree};
 use ncs_proto::wire::message::{Codecs, Hello, Holding, Introduction, Message, Meta};
 use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tracing::Span;
 
 use super::assembly::{Assembly, Examined, Taken, examine, join};
 use super::bulk::{self, Bulk};
 use super::flow::Flow;
 use super::neighbours::{Advice, Neighbours};
-use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, Rebuilder, SourceId, StreamEnd, Tested, Urgency};
+use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, SourceId, StreamEnd, Urgency};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
+use jobs::{Done, Jobs, gather, multiply, prime};
 use link::{End, Fault, Happening, Link, Next, Read, Shown, Wires};
 
 /// The maximum number of datagrams taken in one turn.
@@ -163,25 +160,6 @@ struct Rebuild {
     reply: oneshot::Sender<Result<Bytes, Error>>,
     /// Of its log lines.
     span: Span,
-}
-
-/// A finished job of the blocking pool.
-enum Done {
-    Gathered {
-        fetch: FetchId,
-        generation: Generation,
-        system: Option<System>,
-    },
-    Examined {
-        fetch: FetchId,
-        examined: Examined,
-    },
-    Tested(Tested),
-    /// All bytes joined, if they match the segment's id.
-    Joined {
-        fetch: FetchId,
-        bytes: Option<Bytes>,
-    },
 }
 
 impl Driver {
@@ -940,71 +918,6 @@ impl Driver {
     }
 }
 
-/// Jobs for the blocking pool, at most one per core at a time.
-struct Jobs {
-    running: FuturesUnordered<JoinHandle<Done>>,
-    waiting: VecDeque<Box<dyn FnOnce() -> Done + Send>>,
-    most: usize,
-}
-
-impl Jobs {
-    fn new() -> Self {
-        let most = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { running: FuturesUnordered::new(), waiting: VecDeque::new(), most }
-    }
-
-    fn add(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
-        self.waiting.push_back(Box::new(job));
-        self.start();
-    }
-
-    fn is_empty(&self) -> bool {
-        self.running.is_empty()
-    }
-
-    fn start(&mut self) {
-        while self.running.len() < self.most
-            && let Some(job) = self.waiting.pop_front()
-        {
-            self.running.push(tokio::task::spawn_blocking(job));
-        }
-    }
-
-    /// The next finished job; waits forever without one.
-    async fn next(&mut self) -> Done {
-        loop {
-            match self.running.next().await {
-                Some(done) => {
-                    self.start();
-                    return done.expect("no job panics");
-                }
-                None => pending().await,
-            }
-        }
-    }
-}
-
-/// The arithmetic over the prime field. Opened only when needed, because most streams do not need
-/// it and opening a card takes time.
-fn prime(device: Option<Device>) -> Arc<dyn Arithmetic> {
-    device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.prime())
-}
-
-fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>, tree: Option<&Tree>) -> Done {
-    let generation = *decoder.generation();
-    let bytes = match generation.codec.is_proving() {
-        true => decoder.into_bytes(&*prime(device)),
-        // Other codes do not use it.
-        false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
-    };
-    Done::Examined { fetch, examined: examine(&generation, bytes.ok().map(Bytes::from), tree) }
-}
-
-fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {
-    let generation = *decoder.generation();
-    Done::Gathered { fetch, generation, system: decoder.into_system() }
-}
-
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -1015,14 +928,17 @@ async fn until(due: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::Rebuilder;
     use crate::proto::Words;
     use ncs_codec::block::Vector;
     use ncs_codec::rlnc::{Decoder, Encoder};
+    use ncs_device::Device;
     use ncs_device::{self as device, BackendChoice};
     use ncs_proto::object::row_key;
     use ncs_proto::object::{Codec, HashGroup, RefusalCode};
     use ncs_proto::wire::block::write_datagram_header;
     use ncs_proto::wire::message::{GetChecks, Request, RequestError};
+    use std::collections::VecDeque;
 
     fn new_driver(config: &Config) -> Driver {
         let ((_, commands), (publish, _)) = (mpsc::channel(1), watch::channel(Stats::default()));
