@@ -7,6 +7,7 @@
 mod attempts;
 mod jobs;
 mod link;
+mod segments;
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
@@ -15,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use ncs_codec::rlnc::System;
 use ncs_gf::Kernels;
 use ncs_net::tls::{self, Fingerprint};
 use ncs_proto::object::{SegmentId, Shape, Tree};
@@ -23,10 +23,9 @@ use ncs_proto::wire::message::{Codecs, Hello, Holding, Introduction, Message, Me
 use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{Connection, VarInt};
 use tokio::sync::{mpsc, oneshot, watch};
-use tracing::Span;
 
-use super::assembly::{Assembly, Examined, Taken, examine, join};
-use super::bulk::{self, Bulk};
+use super::assembly::Assembly;
+use super::bulk::Bulk;
 use super::flow::Flow;
 use super::neighbours::{Advice, Neighbours};
 use super::proto::{self, Answer, Event, Failure, FetchId, Order, Place, Proto, SourceId, StreamEnd, Urgency};
@@ -34,6 +33,7 @@ use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, SourceStats, Stats};
 use jobs::{Done, Jobs, gather, multiply, prime};
 use link::{End, Fault, Happening, Link, Next, Read, Shown, Wires};
+use segments::Rebuild;
 
 /// The maximum number of datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 512;
@@ -148,18 +148,6 @@ struct Waiting {
     is_refused: bool,
     /// When to report that no server answers, and keep trying; without it failure is final.
     until: Option<Instant>,
-}
-
-/// A segment that arrives generation by generation.
-struct Rebuild {
-    order: Order,
-    assembly: Assembly,
-    /// Generations being decoded.
-    decoding: usize,
-    flow: Arc<Flow>,
-    reply: oneshot::Sender<Result<Bytes, Error>>,
-    /// Of its log lines.
-    span: Span,
 }
 
 impl Driver {
@@ -655,123 +643,6 @@ impl Driver {
         }
     }
 
-    fn done(&mut self, done: Done) {
-        match done {
-            Done::Gathered { fetch, generation, system: None } => self.examined(fetch, examine(&generation, None, None)),
-            Done::Gathered { fetch, system: Some(system), .. } => {
-                if let Some(system) = self.bulk.add(Instant::now(), fetch, system) {
-                    self.solve(fetch, system);
-                }
-            }
-            Done::Examined { fetch, examined } => self.examined(fetch, examined),
-            Done::Tested(tested) => self.proto.tested(Instant::now(), tested),
-            Done::Joined { fetch, bytes } => self.joined(fetch, bytes),
-        }
-    }
-
-    /// The tree that proves parts of a segment in progress.
-    fn tree(&self, fetch: FetchId) -> Option<Tree> {
-        self.fetches.get(&fetch)?.assembly.tree().cloned()
-    }
-
-    fn solve(&mut self, fetch: FetchId, system: System) {
-        let tree = self.tree(fetch);
-        self.jobs.add(move || {
-            let generation = system.generation;
-            Done::Examined { fetch, examined: examine(&generation, system.solve().ok().map(Bytes::from), tree.as_ref()) }
-        });
-    }
-
-    /// Takes a generation with the result of its tests, and its bytes if it could be decoded.
-    fn examined(&mut self, fetch: FetchId, examined: Examined) {
-        let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
-        rebuild.decoding -= 1;
-        let Taken { refuted, settled, released: (mut at, pieces) } = rebuild.assembly.take(examined);
-        for piece in pieces {
-            rebuild.flow.put(at, &piece);
-            at += piece.len() as u64;
-        }
-        settled.into_iter().for_each(|generation| self.proto.settle(fetch, generation));
-        let has_come = rebuild.assembly.is_proven() || rebuild.assembly.awaits_proof();
-        let is_decoding = rebuild.decoding > 0;
-        if has_come {
-            let parts = rebuild.assembly.parts().unwrap_or_default();
-            let (is_proven, id, codec) = (rebuild.assembly.is_proven(), rebuild.assembly.id(), rebuild.order.shape.codec());
-            self.jobs.add(move || {
-                let bytes = join(&parts);
-                let is_right = is_proven || SegmentId::of_coded(&bytes, codec) == id;
-                Done::Joined { fetch, bytes: is_right.then_some(bytes) }
-            });
-        }
-        if !refuted.is_empty() {
-            self.note_corrupt(fetch);
-            if !self.proto.refute(Instant::now(), fetch, &refuted) {
-                self.fail(fetch);
-            }
-        }
-        // Nothing more would arrive, and no timer runs.
-        if !has_come && !is_decoding && !self.proto.is_under_way(fetch) {
-            self.fail(fetch);
-        }
-    }
-
-    /// Handles the device's results.
-    fn decoded(&mut self, outcomes: Vec<bulk::Outcome>) {
-        for outcome in outcomes {
-            match outcome {
-                bulk::Outcome::Decoded { fetch, generation, bytes, maker } => {
-                    self.stats.generations_on_device += 1;
-                    self.stats.device = Some(maker);
-                    let tree = self.tree(fetch);
-                    self.jobs
-                        .add(move || Done::Examined { fetch, examined: examine(&generation, Some(bytes.into()), tree.as_ref()) });
-                }
-                bulk::Outcome::Back { fetch, system } => self.solve(fetch, system),
-            }
-        }
-    }
-
-    /// Ends a segment with all of its bytes; without bytes, they were wrong.
-    fn joined(&mut self, fetch: FetchId, bytes: Option<Bytes>) {
-        let comes_again = self.proto.confirm(Instant::now(), fetch, bytes.is_some());
-        let Some(bytes) = bytes else {
-            self.note_corrupt(fetch);
-            match self.fetches.get_mut(&fetch) {
-                Some(rebuild) if comes_again => rebuild.assembly.forget(),
-                _ => self.fail(fetch),
-            }
-            return;
-        };
-        let Some(rebuild) = self.fetches.remove(&fetch) else { return };
-        rebuild.flow.complete(bytes.clone());
-        self.stats.segments_verified += 1;
-        self.stats.bytes += bytes.len() as u64;
-        let counts = self.proto.counts();
-        self.stats.generations = counts.generations;
-        self.stats.generations_progressive = counts.generations_progressive;
-        // The caller should find the segment counted.
-        self.publish.send_replace(self.stats.clone());
-        let _ = rebuild.reply.send(Ok(bytes));
-    }
-
-    /// Notes that decoded bytes do not match the hash.
-    fn note_corrupt(&mut self, fetch: FetchId) {
-        self.stats.segments_corrupt += 1;
-        if let Some(rebuild) = self.fetches.get(&fetch) {
-            let _entered = rebuild.span.enter();
-            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes do not match the segment's hash");
-        }
-    }
-
-    /// Fails a segment that was wrong a second time.
-    fn fail(&mut self, fetch: FetchId) {
-        if let Some(rebuild) = self.fetches.remove(&fetch) {
-            let _entered = rebuild.span.enter();
-            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes still do not match the segment's hash");
-            let _ = rebuild.reply.send(Err(Error::Corrupt));
-        }
-    }
-
     /// Ends a connection, and prepares the next.
     fn end(&mut self, link: &mut Link, end: End) {
         let _entered = link.span.clone().entered();
@@ -928,6 +799,7 @@ async fn until(due: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assembly::examine;
     use crate::proto::Rebuilder;
     use crate::proto::Words;
     use ncs_codec::block::Vector;
