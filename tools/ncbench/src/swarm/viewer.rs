@@ -3,6 +3,8 @@
 //! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it is one of those that decode, and
 //! asks for exactly the blocks that are missing.
 
+mod fetch;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +14,11 @@ use bytes::{Buf, Bytes};
 use ncs_codec::Outcome;
 use ncs_codec::block::Vector;
 use ncs_codec::numbers::Numbers;
-use ncs_codec::rlnc::{Decoder, Rank};
 use ncs_gf::Kernels;
-use ncserverd::object::row_key;
-use ncserverd::object::{Generation, RefusalCode, SegmentId, Shape};
+use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Accept, Delivery, Get, Meant, Message, Meta, RANGES_MAX, REASON_MAX, Request, StopReason};
+use ncserverd::wire::message::{Delivery, Get, Message, Meta, REASON_MAX, StopReason};
 use ncserverd::wire::text::plain;
 use ncserverd::wire::{CloseCode, Violation};
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode};
@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use super::clock::{Item, Playout, Whims};
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
+use fetch::{Check, Fetch};
 
 /// What all viewers of a thread share.
 pub(super) struct Shard {
@@ -166,30 +167,6 @@ enum Doing {
         list: bool,
     },
     Fetching(Box<Fetch>),
-}
-
-/// A part of an object on its way.
-struct Fetch {
-    meta: Meta,
-    shape: Shape,
-    generation: Generation,
-    alias: u16,
-    rank: Check,
-    credited: u64,
-    received: u64,
-    /// Where all blocks have numbers: those that have come, and how many of those that the request names were not asked for.
-    held: Numbers,
-    left: u32,
-    asked_at: Instant,
-    heard_at: Instant,
-    deadline: Instant,
-    /// What is decoded of the part so far.
-    bytes: Vec<u8>,
-}
-
-enum Check {
-    Rank(Box<Rank>),
-    Decoder(Box<Decoder>),
 }
 
 /// A stream of blocks that is being read.
@@ -675,59 +652,6 @@ impl<'a> Viewer<'a> {
     }
 }
 
-impl Check {
-    fn new(id: &SegmentId, generation: Generation, kernels: Kernels, decodes: bool) -> Self {
-        let key = row_key(id, &generation);
-        match decodes {
-            true => Self::Decoder(Box::new(Decoder::new(generation, key, kernels))),
-            false => Self::Rank(Box::new(Rank::new(generation, key, kernels))),
-        }
-    }
-
-    fn missing(&self) -> u16 {
-        match self {
-            Self::Rank(rank) => rank.missing(),
-            Self::Decoder(decoder) => decoder.missing(),
-        }
-    }
-}
-
-impl Fetch {
-    /// Asks for as many blocks of the generation as are missing, until then.
-    fn request(&mut self, deadline: Instant, now: Instant, accept: Accept, out: &mut Vec<u8>) {
-        let credit = u32::from(self.rank.missing());
-        (self.credited, self.received, self.deadline) = (credit.into(), 0, deadline);
-        let time = deadline.saturating_duration_since(now);
-        let deadline_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).clamp(1, DEADLINE_MAX_MS);
-        let (alias, segment, generation) = (self.alias, self.meta.id, self.generation.index);
-        let ranges = match Numbers::of(&self.generation) {
-            Some(all) if !self.held.is_empty() => all.without(&self.held).ranges(RANGES_MAX),
-            _ => Vec::new(),
-        };
-        let named = ranges.iter().map(|(_, count)| u32::from(*count)).sum();
-        let named = if ranges.is_empty() { self.generation.numbered().into() } else { named };
-        self.left = u32::saturating_sub(named, credit);
-        // Each block has a number, and comes once; source blocks are as good as others.
-        let accept = Accept { systematic: accept.systematic || !self.generation.codec.is_endless(), ..accept };
-        let meant = Meant::Coded(self.shape.coding());
-        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges, meant }).encode(out);
-    }
-
-    /// Asks for as many more as are missing: anew, where the request names no more.
-    fn credit(&mut self, now: Instant, accept: Accept, next_alias: &mut u16, out: &mut Vec<u8>) {
-        let blocks = u32::from(self.rank.missing());
-        if !self.generation.codec.is_endless() && blocks > self.left {
-            Message::Stop { alias: self.alias, reason: StopReason::Cancelled }.encode(out);
-            *next_alias = next_alias.wrapping_add(1);
-            self.alias = *next_alias;
-            return self.request(self.deadline, now, accept, out);
-        }
-        self.left = self.left.saturating_sub(blocks);
-        self.credited = self.received + u64::from(blocks);
-        Message::Credit { alias: self.alias, blocks }.encode(out);
-    }
-}
-
 /// What ends a connection that the viewer did not end.
 enum Fault {
     Connection(ConnectionError),
@@ -807,8 +731,6 @@ const CONTROL_READ_MAX: usize = 16 * 1024;
 const LIVE_BEHIND: usize = 3;
 /// A playlist is not longer than this.
 const OBJECT_MAX: usize = 8 << 20;
-/// An hour.
-const DEADLINE_MAX_MS: u64 = 3_600_000;
 
 #[cfg(test)]
 mod tests {
