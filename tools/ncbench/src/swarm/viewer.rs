@@ -3,6 +3,7 @@
 //! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it is one of those that decode, and
 //! asks for exactly the blocks that are missing.
 
+mod fault;
 mod fetch;
 
 use std::net::SocketAddr;
@@ -21,12 +22,13 @@ use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Delivery, Get, Message, Meta, REASON_MAX, StopReason};
 use ncserverd::wire::text::plain;
 use ncserverd::wire::{CloseCode, Violation};
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportErrorCode};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
+use fault::{Fault, is_refusal};
 use fetch::{Check, Fetch};
 
 /// What all viewers of a thread share.
@@ -652,53 +654,6 @@ impl<'a> Viewer<'a> {
     }
 }
 
-/// What ends a connection that the viewer did not end.
-enum Fault {
-    Connection(ConnectionError),
-    Violation(Violation),
-    Stream(String),
-}
-
-impl Fault {
-    fn read(error: quinn::ReadError) -> Self {
-        match error {
-            quinn::ReadError::ConnectionLost(error) => Self::Connection(error),
-            other => Self::Stream(other.to_string()),
-        }
-    }
-
-    fn written(error: quinn::WriteError) -> Self {
-        match error {
-            quinn::WriteError::ConnectionLost(error) => Self::Connection(error),
-            other => Self::Stream(other.to_string()),
-        }
-    }
-}
-
-impl From<ConnectionError> for Fault {
-    fn from(error: ConnectionError) -> Self {
-        Self::Connection(error)
-    }
-}
-
-impl From<Violation> for Fault {
-    fn from(violation: Violation) -> Self {
-        Self::Violation(violation)
-    }
-}
-
-/// Whether the server has said that it does not serve: in a code of ours, or, where it knows of no end of the handshake yet, in the transport's word for any
-/// such code (RFC 9000, section 10.2.3).
-fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
-    match error {
-        ConnectionError::ApplicationClosed(close) => {
-            [CloseCode::Overload, CloseCode::GoingAway].map(|code| code.quic().into()).contains(&close.error_code)
-        }
-        ConnectionError::ConnectionClosed(close) => !is_greeted && close.error_code == TransportErrorCode::APPLICATION_ERROR,
-        _ => false,
-    }
-}
-
 /// The next chunks of the stream that is being read; `None` at its end, whatever that is.
 async fn read(incoming: &mut Option<Incoming>, chunks: &mut [Bytes]) -> Option<usize> {
     incoming.as_mut()?.stream.read_chunks(chunks).await.ok().flatten()
@@ -731,31 +686,3 @@ const CONTROL_READ_MAX: usize = 16 * 1024;
 const LIVE_BEHIND: usize = 3;
 /// A playlist is not longer than this.
 const OBJECT_MAX: usize = 8 << 20;
-
-#[cfg(test)]
-mod tests {
-    use quinn::{ApplicationClose, ConnectionClose};
-
-    use super::*;
-
-    #[test]
-    fn who_is_told_to_come_again_is_refused_and_nobody_else() {
-        let ours = |code: CloseCode| {
-            ConnectionError::ApplicationClosed(ApplicationClose { error_code: code.quic().into(), reason: Bytes::new() })
-        };
-        let transport = |error_code| {
-            ConnectionError::ConnectionClosed(ConnectionClose { error_code, frame_type: None, reason: Bytes::new() })
-        };
-        for (error, before, after) in [
-            (ours(CloseCode::Overload), true, true),
-            (ours(CloseCode::GoingAway), true, true),
-            (ours(CloseCode::Done), false, false),
-            // What becomes of a code of ours that is said before the end of the handshake is known.
-            (transport(TransportErrorCode::APPLICATION_ERROR), true, false),
-            (transport(TransportErrorCode::PROTOCOL_VIOLATION), false, false),
-            (ConnectionError::TimedOut, false, false),
-        ] {
-            assert_eq!((is_refusal(&error, false), is_refusal(&error, true)), (before, after), "{error}");
-        }
-    }
-}
