@@ -5,24 +5,22 @@
 
 mod fault;
 mod fetch;
+mod incoming;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
-use ncs_codec::Outcome;
-use ncs_codec::block::Vector;
+use bytes::Bytes;
 use ncs_codec::numbers::Numbers;
 use ncs_gf::Kernels;
 use ncserverd::object::{RefusalCode, SegmentId};
-use ncserverd::wire::block::{Records, StreamHead, Vectors, parse_block, parse_datagram};
+use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Delivery, Get, Message, Meta, REASON_MAX, StopReason};
 use ncserverd::wire::text::plain;
-use ncserverd::wire::{CloseCode, Violation};
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
@@ -30,6 +28,7 @@ use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 use fault::{Fault, is_refusal};
 use fetch::{Check, Fetch};
+use incoming::{Incoming, read};
 
 /// What all viewers of a thread share.
 pub(super) struct Shard {
@@ -169,28 +168,6 @@ enum Doing {
         list: bool,
     },
     Fetching(Box<Fetch>),
-}
-
-/// A stream of blocks that is being read.
-struct Incoming {
-    stream: RecvStream,
-    head: Vec<u8>,
-    alias: Option<u16>,
-    records: Option<Cut>,
-    /// The object that it carries instead of blocks, and the request that asked for it.
-    object: Option<(u64, Vec<u8>)>,
-}
-
-impl Incoming {
-    /// Nobody waits for it any more.
-    fn is_useless(&self) -> bool {
-        self.alias.is_some() && self.records.is_none()
-    }
-}
-
-enum Cut {
-    Vectors(Vectors),
-    Records(Records),
 }
 
 impl<'a> Viewer<'a> {
@@ -489,96 +466,6 @@ impl<'a> Viewer<'a> {
         self.doing = Doing::Fetching(Box::new(fetch));
     }
 
-    fn take_stream(&mut self, incoming: &mut Incoming, mut bytes: Bytes) -> Result<(), Fault> {
-        if let Some((_, object)) = &mut incoming.object {
-            if object.len() + bytes.len() > OBJECT_MAX {
-                return Err(Violation::Malformed("object stream").into());
-            }
-            object.extend_from_slice(&bytes);
-            return Ok(());
-        }
-        if incoming.alias.is_none() {
-            incoming.head.extend_from_slice(&bytes);
-            let Some((head, length)) = StreamHead::parse(&incoming.head)? else { return Ok(()) };
-            let alias = match head {
-                StreamHead::Blocks { alias } => alias,
-                StreamHead::Object { request } => {
-                    incoming.object = Some((request, incoming.head.split_off(length)));
-                    return Ok(());
-                }
-                StreamHead::Hashes { .. } => return Err(Violation::Malformed("stream nobody asked for").into()),
-            };
-            bytes.advance(bytes.len() - (incoming.head.len() - length));
-            incoming.alias = Some(alias);
-            if let Doing::Fetching(fetch) = &self.doing
-                && fetch.alias == alias
-            {
-                incoming.records = Some(match &fetch.rank {
-                    Check::Rank(_) => Cut::Vectors(Vectors::new(fetch.generation)),
-                    Check::Decoder(_) => Cut::Records(Records::new(fetch.generation)),
-                });
-            }
-        }
-        let Some(cut) = &mut incoming.records else { return Ok(()) };
-        match cut {
-            Cut::Vectors(vectors) => {
-                vectors.push(bytes);
-                while let Some(vector) = vectors.next()? {
-                    self.take_block(incoming.alias, &vector, None)?;
-                }
-            }
-            Cut::Records(records) => {
-                records.push(&bytes);
-                while let Some(block) = records.next()? {
-                    self.take_block(incoming.alias, &block.vector, Some(&block.payload))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_datagram(&mut self, mut datagram: Bytes) -> Result<(), Fault> {
-        let Some(head) = parse_datagram(&mut datagram) else { return Ok(()) };
-        let Doing::Fetching(fetch) = &self.doing else { return Ok(()) };
-        if fetch.alias != head.alias {
-            return Ok(());
-        }
-        let Some(block) = parse_block(head.kind, &fetch.generation, datagram) else { return Ok(()) };
-        self.take_block(Some(head.alias), &block.vector, Some(&block.payload))
-    }
-
-    fn take_block(&mut self, alias: Option<u16>, vector: &Vector, payload: Option<&[u8]>) -> Result<(), Fault> {
-        let Doing::Fetching(fetch) = &mut self.doing else { return Ok(()) };
-        if alias != Some(fetch.alias) {
-            return Ok(());
-        }
-        let now = Instant::now();
-        let totals = &self.shard.totals;
-        if fetch.received == 0 {
-            totals.first_block.add(now.saturating_duration_since(fetch.asked_at));
-        }
-        fetch.received += 1;
-        fetch.heard_at = now;
-        Numbers::number(vector).map(|number| fetch.held.insert(number));
-        totals.blocks.add(1);
-        totals.bytes.add(u64::from(fetch.generation.block_bytes));
-        let outcome = match (&mut fetch.rank, payload) {
-            (Check::Rank(rank), _) => rank.absorb(vector),
-            (Check::Decoder(decoder), Some(payload)) => decoder.absorb(vector, payload),
-            (Check::Decoder(_), None) => return Ok(()),
-        };
-        match outcome.map_err(|_| Violation::Malformed("block"))? {
-            Outcome::Complete => self.complete(now),
-            outcome => {
-                totals.useless.add(u64::from(outcome == Outcome::Redundant));
-                if fetch.received >= fetch.credited {
-                    fetch.credit(now, self.shard.plan.accept, &mut self.next_alias, &mut self.out);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// A generation has full rank.
     fn complete(&mut self, now: Instant) {
         let Doing::Fetching(mut fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) else { return };
@@ -654,11 +541,6 @@ impl<'a> Viewer<'a> {
     }
 }
 
-/// The next chunks of the stream that is being read; `None` at its end, whatever that is.
-async fn read(incoming: &mut Option<Incoming>, chunks: &mut [Bytes]) -> Option<usize> {
-    incoming.as_mut()?.stream.read_chunks(chunks).await.ok().flatten()
-}
-
 /// The address to connect to, of those that a name has.
 pub(super) async fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
     let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| error.to_string())?;
@@ -684,5 +566,3 @@ const CHUNKS: usize = 16;
 const CONTROL_READ_MAX: usize = 16 * 1024;
 /// A viewer of a live stream begins so many segments before its end.
 const LIVE_BEHIND: usize = 3;
-/// A playlist is not longer than this.
-const OBJECT_MAX: usize = 8 << 20;
