@@ -18,9 +18,9 @@ tests() {
     local options=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1") && shift; done
     "$cargo" test --locked --release "${options[@]}" --package ncs-gf --package ncs-codec --package ncs-device \
-        --features ncs-device/cuda --lib "$@"
+        --features ncs-device/cuda --lib --test backends "$@"
     "$cargo" test --locked --release "${options[@]}" --package nccodec --lib -- crew:: "${@:2}"
-    "$cargo" test --locked --release "${options[@]}" --package ncserverd --test backends --test codecs "$@"
+    "$cargo" test --locked --release "${options[@]}" --package ncserverd --test codecs "$@"
 }
 
 # What starts each test, in which instructions take tens of times as long; so the larger generations are left out, the

@@ -11,10 +11,10 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
-use ncserverd::codec::gfq::Cores;
-use ncserverd::device::{self, BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads};
-use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
-use ncserverd::object::Shape;
+use ncs_codec::gfq::Cores;
+use ncs_codec::shape::Shape;
+use ncs_device::{BackendChoice, Batch, Config, Decode, Device, IsaChoice, Kernel, KernelChoice, Task, Threads, Unrecorded};
+use ncs_gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
@@ -464,7 +464,7 @@ async fn back_ends_agree() {
     let mut oracle: Option<Vec<Vec<u8>>> = None;
     for config in back_ends() {
         let name = format!("{:?} {} {:?} {}", config.backend, config.kernel, config.cpu_isa, config.cpu_threads);
-        match Device::open(&config, device::Unrecorded) {
+        match Device::open(&config, Unrecorded) {
             Err(error) => {
                 println!("not tested: {name}: {error}");
                 assert!(may_be_missing(&config), "{name}: {error}");
@@ -509,7 +509,7 @@ fn systems() -> Vec<(Decode, Option<Vec<u8>>)> {
         let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();
         Kernels::detect().combine(&rows, &Panel::of(&source, n, k), &mut outs);
         // Some of the others are singular by chance.
-        let is_singular = ncserverd::gf::matrix::invert(Kernels::detect(), n, &coefficients, NonZeroUsize::MIN).is_none();
+        let is_singular = ncs_gf::matrix::invert(Kernels::detect(), n, &coefficients, NonZeroUsize::MIN).is_none();
         let job = Decode { n: u16::try_from(n).unwrap(), coefficients, payloads, out: vec![0xEE; n * k] };
         systems.push((job, (!is_singular).then_some(source)));
     }
@@ -525,7 +525,7 @@ async fn back_ends_decode_what_was_encoded() {
     let is_tried = |config: &Config| config.backend != BackendChoice::Cpu || config.cpu_threads == two;
     for config in back_ends().into_iter().filter(is_tried) {
         let name = format!("{:?} {} {:?} {}", config.backend, config.kernel, config.cpu_isa, config.cpu_threads);
-        let (device, _thread) = match Device::open(&config, device::Unrecorded) {
+        let (device, _thread) = match Device::open(&config, Unrecorded) {
             Err(error) => {
                 println!("not tested: {name}: {error}");
                 assert!(may_be_missing(&config), "{name}: {error}");
@@ -550,7 +550,7 @@ async fn back_ends_decode_what_was_encoded() {
 #[tokio::test]
 async fn a_batch_does_not_wait_for_all_loads() {
     let config = Config { backend: BackendChoice::Cpu, kernel: KernelChoice::Named(Kernel::Table), ..Config::default() };
-    let (device, _thread) = Device::open(&config, device::Unrecorded).unwrap();
+    let (device, _thread) = Device::open(&config, Unrecorded).unwrap();
     let shape = Shape::new(2 << 20, 4096, 128).unwrap();
     let bytes = Bytes::from(vec![3; 2 << 20]);
     let resident = Arc::new(device.load(bytes.clone(), shape).await.unwrap());
