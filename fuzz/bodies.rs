@@ -1,14 +1,14 @@
 //! What the fuzz targets do with their input. `tests/fuzz_corpus.rs` runs the same over `seeds/` and mutations of them.
 
 use bytes::{Bytes, BytesMut};
-use ncserverd::block::{Block, Vector};
-use ncserverd::codec::Outcome;
-use ncserverd::codec::rlnc::Decoder;
-use ncserverd::gf::Kernels;
-use ncserverd::object::row_key;
-use ncserverd::object::{Codec, Generation, HashGroup, SegmentId, Shape};
-use ncserverd::wire::block::{self, Records, StreamHead};
-use ncserverd::wire::frame::{BODY_MAX, Reader};
+use ncs_codec::Outcome;
+use ncs_codec::block::{Block, Vector};
+use ncs_codec::rlnc::Decoder;
+use ncs_gf::Kernels;
+use ncs_proto::object::row_key;
+use ncs_proto::object::{Codec, Generation, HashGroup, SegmentId, Shape};
+use ncs_proto::wire::block::{self, Records, StreamHead};
+use ncs_proto::wire::frame::{BODY_MAX, Reader};
 
 /// A control stream, cut in two: every message that comes out has one encoding, and parsing does not depend on the cut.
 pub(crate) fn wire_control(data: &[u8]) {
