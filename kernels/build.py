@@ -12,6 +12,7 @@ they are.
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import os
 import pathlib
@@ -139,10 +140,11 @@ def build(folder, bin, everything):
 def check(folder, bin):
     """The names of what differs, and of files without a source."""
     home, wrong, sources = toolkit(), [], sources_of(folder)
-    with tempfile.TemporaryDirectory() as made:
-        for source in sources:
-            target = pathlib.Path(made) / f"{source.stem}.fatbin"
-            compile_one(source, target, home)
+    with tempfile.TemporaryDirectory() as made, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        targets = [pathlib.Path(made) / f"{source.stem}.fatbin" for source in sources]
+        # The compiler uses one core. An error of one source is raised here, and ends the check.
+        compiled = pool.map(compile_one, sources, targets, [home] * len(sources))
+        for source, target, _ in zip(sources, targets, compiled):
             kept = bin / target.name
             same = kept.exists() and kept.read_bytes() == target.read_bytes()
             print(f"{'same' if same else 'DIFFERS'}  {source.name}", flush=True)
