@@ -6,7 +6,8 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
-	proofs sanitize valgrind masked bench bench-peers bench-rs bench-hash bench-paths bench-sharing \
+	proofs sanitize valgrind masked short-sanitize short-valgrind short-masked bench bench-peers \
+	bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles
 
@@ -69,15 +70,21 @@ test:
 wasm:
 	CARGO="$(CARGO)" tools/wasm/run.sh
 
-# Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which are found, and a hundred thousand right blocks, of which
-# all pass.
+# Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which
+# are found, and a hundred thousand right blocks, of which all pass. `PACKAGES=` takes what `make
+# test` has built, which has other features than ncs-codec by itself.
+PACKAGES ?= --package ncs-codec
 proofs:
-	$(CARGO) test --locked --release --package ncs-codec --lib -- --ignored --nocapture gfq::tests
+	$(CARGO) test --locked --release $(PACKAGES) --lib -- --ignored --nocapture gfq::tests
 
 # The arithmetic and what sits on it: under AddressSanitizer, under valgrind, and on emulated processors that lack instruction sets,
 # which takes qemu-x86_64 (Debian: qemu-user).
 sanitize valgrind masked:
 	CARGO="$(CARGO)" tests/arithmetic.sh $@
+
+# The same with the tests that CI has time for. The script lists them.
+short-sanitize short-valgrind short-masked:
+	CARGO="$(CARGO)" tests/arithmetic.sh $(@:short-%=%) short
 
 bench:
 	$(CARGO) run --locked --release --package ncbench -- cases
