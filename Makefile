@@ -135,9 +135,11 @@ bench-soak:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench soak -- $(SOAK)
 
-# The same for two minutes, with 200 viewers: nothing may be late, wrong or lost.
+# The same for two minutes, with 200 viewers: nothing may be late, wrong or lost. Programs that are
+# built along with a bench have the features of dev-dependencies, too, as those that `make test`
+# builds: so CI does not build the daemon again.
 smoke:
-	$(CARGO) build --locked --profile release --bins
+	$(CARGO) build --locked --profile release --bins --bench soak
 	$(CARGO) bench --locked --profile release --bench soak -- --smoke
 
 # How many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000 --server-cores 0-7 --viewer-cores 8-15
@@ -154,7 +156,7 @@ bench-abr:
 
 # The same for one cell a player: through the gateway none may be clearly worse off than by plain HTTP.
 smoke-abr:
-	$(CARGO) build --locked --profile release --bins
+	$(CARGO) build --locked --profile release --bins --bench abr
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke
 
 # That the fields, the codes and the protocol compile for ARM. What it needs is in the script.

@@ -93,7 +93,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     let players = media::players(&work);
     let (rates, loss, runs, seconds, parallel) = match arguments.smoke {
         // Shaka looks for another rendition every eight seconds: in less time one of its decisions is all that a run tells.
-        true => (vec![rate("1")], vec![0.0], 1, 60, 2),
+        true => (vec![rate("1")], vec![0.0], 1, 60, 3),
         false => (arguments.rates.clone(), arguments.loss.clone(), arguments.runs, arguments.seconds, arguments.parallel),
     };
     let mut cells = VecDeque::new();
