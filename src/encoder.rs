@@ -44,7 +44,7 @@ use crate::codec;
 use crate::device::{Batch, Device, Maker, Task};
 use crate::gf::rows::{RowKey, Rows};
 use crate::object::{Arrival, Codec, Generation, GenerationKey, SegmentId, SegmentKey, Shape};
-use crate::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
+use crate::ring::{self, Blocks, LineKey, LineKind, Order, Ring, Slot};
 use crate::store::{OnDevice, Plain, Residency, Store};
 use planner::{Planner, Step, planned};
 
@@ -88,8 +88,8 @@ pub struct Encoder {
     random: StdRng,
 }
 
-/// A part of a batch in progress.
-struct Part {
+/// An order of a batch in progress.
+struct BatchOrder {
     order: Order,
     slots: Vec<Slot>,
     /// The vector of each block.
@@ -99,16 +99,16 @@ struct Part {
 /// The result of preparing an order.
 enum Prepared {
     /// As much of it as there were slots for.
-    Ready(Task, Part),
+    Ready(Task, BatchOrder),
     /// The same for a segment whose blocks are made of plain bytes.
-    Plain(plain::Job),
+    Plain(plain::PlainOrder),
     /// Nothing: it is parked, because slots or its segment are missing, or its segment is gone.
     Passed,
 }
 
 /// A finished batch: its parts, with filled slots if it succeeded.
 struct Ended {
-    parts: Vec<Part>,
+    parts: Vec<BatchOrder>,
     outcome: Result<Vec<Maker>, crate::device::Error>,
     launched: Instant,
 }
@@ -265,7 +265,7 @@ impl Encoder {
         };
         // The same headroom for all of a segment's blocks, though few need it: slots of one size do
         // not wait for another.
-        let headroom = Lane::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
+        let headroom = LineKind::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
         if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
             return Prepared::Passed;
         }
@@ -282,13 +282,13 @@ impl Encoder {
         };
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
         let task = Task { resident, generation: key.index, rows, out, out_offset: headroom };
-        Prepared::Ready(task, Part { order, slots, vectors })
+        Prepared::Ready(task, BatchOrder { order, slots, vectors })
     }
 
     /// The same for a segment whose blocks are made of plain bytes.
     fn prepare_plain(&mut self, order: Order, found: Plain, waker: &Waker) -> Prepared {
         let shape = found.shape;
-        let headroom = order.line.lane.headroom(shape.codec(), shape.n_max());
+        let headroom = order.line.kind.headroom(shape.codec(), shape.n_max());
         if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
             return Prepared::Passed;
         }
@@ -299,7 +299,7 @@ impl Encoder {
         }
         let Some(order) = order else { return Prepared::Passed };
         let segment = order.line.generation.segment;
-        match plain::Job::new(order, slots, found) {
+        match plain::PlainOrder::new(order, slots, found) {
             Some(job) => Prepared::Plain(job),
             None => {
                 // Cannot happen: sessions request only generations that the segment has.
@@ -320,9 +320,9 @@ impl Encoder {
         let first = self.next_seeds(key, count);
         let key = RowKey { key: id.coefficient_key(), generation: u64::from(key.index) };
         let seeds = (0..count).map(|i| first.wrapping_add(i));
-        Some(match (order.line.lane, generation.codec) {
+        Some(match (order.line.kind, generation.codec) {
             (_, Codec::RaptorQ) => explicit(seeds.map(|seed| Vector::repair(seed, generation.n)).collect(), generation.n),
-            (Lane::Sparse(weight), _) => {
+            (LineKind::Sparse(weight), _) => {
                 let rows = Rows::sparse(key, first, count, weight, generation.n);
                 let vectors = rows.coefficients().map(Vector::Explicit).collect();
                 (rows, vectors)
@@ -368,7 +368,7 @@ impl Encoder {
         self.metrics.batch_seconds.observe(ended.launched.elapsed().as_secs_f64());
     }
 
-    fn publish(&self, part: Part) {
+    fn publish(&self, part: BatchOrder) {
         self.metrics.count(&part.vectors);
         self.ring.publish(part.order.line, part.vectors.into_iter().zip(part.slots));
     }
@@ -444,7 +444,7 @@ fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival,
     for Generation { index, n, .. } in shape.iter() {
         let generation = GenerationKey { segment: *segment, index };
         let here = blocks.min(n.into());
-        ring.keep_ready(LineKey { generation, lane: Lane::coded(*row_weight, n) }, here);
+        ring.keep_ready(LineKey { generation, kind: LineKind::coded(*row_weight, n) }, here);
         blocks -= here;
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ncs_serve::aside::Aside;
-use ncs_serve::front::{Front, Parts, ROOM_LOOK};
+use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -33,7 +33,7 @@ use crate::ring::{self, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
 use crate::stream::{self, Library};
-use crate::supervise::{self, Death, Part, Supervisor};
+use crate::supervise::{self, Death, ServerPart, Supervisor};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
 
@@ -143,8 +143,8 @@ impl Server {
         let room = (store.clone(), readiness.clone());
         let heed_room = move || heed_store(room.0.clone(), room.1.clone(), ROOM_LOOK);
         let mut tasks = vec![
-            tokio::spawn(supervisor.clone().revived(Part::DeviceHealth, heed)),
-            tokio::spawn(supervisor.clone().revived(Part::Room, heed_room)),
+            tokio::spawn(supervisor.clone().revived(ServerPart::DeviceHealth, heed)),
+            tokio::spawn(supervisor.clone().revived(ServerPart::Room, heed_room)),
         ];
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
@@ -152,14 +152,14 @@ impl Server {
         let encoder =
             Encoder::new(config.encoder, ring.clone(), store, device.clone(), metrics, random).paced(Pace::of(Handle::current()));
         let aside = Aside::start("encode").map_err(Error::Thread)?;
-        tasks.push(aside.spawn(supervisor.vital(Part::Encoder, encoder.run(library.arrivals(), settings))));
+        tasks.push(aside.spawn(supervisor.vital(ServerPart::Encoder, encoder.run(library.arrivals(), settings))));
 
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
         let answering = answer(questions, library.clone(), directory.clone(), Handle::current(), supervisor.clone());
-        tasks.push(aside.spawn(supervisor.vital(Part::Answers, answering)));
+        tasks.push(aside.spawn(supervisor.vital(ServerPart::Answers, answering)));
         let (endpoint, session) = (&config.endpoint, config.session);
-        let parts = Parts {
+        let parts = FrontParts {
             endpoint,
             session,
             identity,
@@ -284,7 +284,7 @@ async fn answer(
         match ask {
             Ask::Resolve { get, by, mut reply, .. } => {
                 let library = library.clone();
-                runtime.spawn(supervisor.contained(Part::Question, async move {
+                runtime.spawn(supervisor.contained(ServerPart::Question, async move {
                     let answer = tokio::select! {
                         answer = library.resolve(&get.path, get.offset, by) => answer,
                         () = reply.closed() => return,
@@ -296,7 +296,7 @@ async fn answer(
             Ask::Hashes { held, reply, .. } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();
-                runtime.spawn(supervisor.contained(Part::Question, async move {
+                runtime.spawn(supervisor.contained(ServerPart::Question, async move {
                     let _ = reply.send(library.checks(&held, &asked).await);
                 }));
             }
@@ -323,7 +323,7 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, 
         match &*health.borrow_and_update() {
             Health::Good => readiness.ready("device"),
             Health::Degraded(reason) => readiness.degraded("device", reason.as_str()),
-            Health::Dead(reason) => supervisor.died(Part::Device, reason.as_str()),
+            Health::Dead(reason) => supervisor.died(ServerPart::Device, reason.as_str()),
         }
         if health.changed().await.is_err() {
             return;
@@ -396,7 +396,7 @@ mod tests {
         let heeding = tokio::spawn(heed_health(health, readiness.clone(), supervisor.clone()));
         say.send(Health::Dead("its thread died".to_owned())).unwrap();
         let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
-        assert_eq!(death, Death { part: Part::Device, reason: "its thread died".to_owned() });
+        assert_eq!(death, Death { part: ServerPart::Device, reason: "its thread died".to_owned() });
         assert!(readiness.is_dead());
         drop(say);
         heeding.await.unwrap();

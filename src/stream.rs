@@ -46,7 +46,7 @@ use crate::object::{
 };
 use crate::secret::{Secret, SecretUrl, Setting, is_http};
 use crate::store::Store;
-use crate::supervise::{Part, Supervisor};
+use crate::supervise::{ServerPart, Supervisor};
 use crate::wire::message::{Checks, GetChecks, stream_of};
 
 mod catalogue;
@@ -442,7 +442,7 @@ impl Library {
         let checks = Semaphore::new(CHECKS_QUEUED);
         let (checks_at_once, reading) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(READING_AT_ONCE));
         let (config, supervisor) = (config.clone(), supervisor.clone());
-        let sweep = supervisor.clone().revived(Part::Sweep, move || sweep(store.clone()));
+        let sweep = supervisor.clone().revived(ServerPart::Sweep, move || sweep(store.clone()));
         let shared = Shared { config, store: swept, metrics, arrivals, checks, checks_at_once, reading, supervisor };
         let shared = Arc::new(shared);
         let sweeper = tokio::spawn(sweep).abort_handle();
@@ -610,7 +610,7 @@ impl Library {
         let point = Arc::new(Point::new(name, settings, source, Arc::clone(&self.inner.shared), announced, unreadable));
         let (followed, changes) = (Arc::clone(&point), Arc::new(tokio::sync::Mutex::new(point.source.changes())));
         let follow = move || follow::follow(Arc::clone(&followed), Arc::clone(&changes));
-        let task = tokio::spawn(self.inner.shared.supervisor.clone().revived(Part::LiveEdge, follow)).abort_handle();
+        let task = tokio::spawn(self.inner.shared.supervisor.clone().revived(ServerPart::LiveEdge, follow)).abort_handle();
         Ok(Running { point, _task: Arc::new(Task(task)) })
     }
 

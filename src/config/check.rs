@@ -15,7 +15,7 @@ use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::names::Names;
 use crate::object::{Codec, HashGroup, Shape, ShapeError};
-use crate::ring::Lane;
+use crate::ring::LineKind;
 use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
 use crate::wire::block::Kind;
@@ -318,15 +318,15 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
     }
 }
 
-/// The lane of coded blocks of the largest generation.
-fn lane(stream: &stream::Config) -> Lane {
-    Lane::coded(stream.row_weight.and_then(NonZeroU16::new), stream.n_max)
+/// The kind of coded blocks of the largest generation.
+fn line_kind(stream: &stream::Config) -> LineKind {
+    LineKind::coded(stream.row_weight.and_then(NonZeroU16::new), stream.n_max)
 }
 
 /// The slot size for a stream's blocks, including headroom.
 pub(crate) fn slot_bytes(stream: &stream::Config) -> usize {
     let codec = stream.codec().unwrap_or_default();
-    codec.coded_bytes(stream.block_bytes) as usize + lane(stream).headroom(codec, stream.n_max)
+    codec.coded_bytes(stream.block_bytes) as usize + line_kind(stream).headroom(codec, stream.n_max)
 }
 
 fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
@@ -354,7 +354,7 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
     }
     let block = u64::from(stream.block_bytes);
     let [seeded, explicit] = [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
-    let header = if lane(stream).is_explicit() { explicit } else { seeded };
+    let header = if line_kind(stream).is_explicit() { explicit } else { seeded };
     if block + seeded > DATAGRAM_AFTER_DISCOVERY {
         return;
     }

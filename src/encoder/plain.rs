@@ -7,19 +7,19 @@ use ncs_serve::words::{Wanted, make};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::{Ended, Part};
+use super::{BatchOrder, Ended};
 use crate::device::{Device, Error, Maker};
 use crate::ring::{Order, Slot};
 use crate::store::Plain;
 
 /// An order with its slots and its source bytes.
-pub(super) struct Job {
+pub(super) struct PlainOrder {
     order: Order,
     slots: Vec<Slot>,
     wanted: Wanted,
 }
 
-impl Job {
+impl PlainOrder {
     /// `None` if the segment does not have the generation.
     pub(super) fn new(order: Order, slots: Vec<Slot>, found: Plain) -> Option<Self> {
         let Plain { bytes, shape, kept } = found;
@@ -32,9 +32,9 @@ impl Job {
 }
 
 /// Makes the blocks of these jobs on the blocking pool, with rows derived from `seed`.
-pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended {
+pub(super) async fn run(mut jobs: Vec<PlainOrder>, device: Device, seed: u64) -> Ended {
     let launched = Instant::now();
-    let coded = |job: &Job| job.wanted.coded_blocks();
+    let coded = |job: &PlainOrder| job.wanted.coded_blocks();
     let blocks: usize = jobs.iter().map(coded).sum();
     let bytes: usize = jobs.iter().map(|job| coded(job) * job.wanted.payload_bytes()).sum();
     let maker = Maker { backend: device.backend(), kernel: KERNEL, coded_blocks: blocks as u64, coded_bytes: bytes as u64 };
@@ -48,7 +48,7 @@ pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended 
         Ok(done) => done,
         Err(error @ Error::Lost(_)) => {
             // The slots stay with the closure: a hanging card may still write into them.
-            let part = |order| Part { order, slots: Vec::new(), vectors: Vec::new() };
+            let part = |order| BatchOrder { order, slots: Vec::new(), vectors: Vec::new() };
             return Ended { parts: orders.into_iter().map(part).collect(), outcome: Err(error), launched };
         }
         Err(error) => panic!("making blocks does not panic: {error}"),
@@ -57,7 +57,7 @@ pub(super) async fn run(mut jobs: Vec<Job>, device: Device, seed: u64) -> Ended 
         Ok(vectors) => (vectors, Ok(vec![maker])),
         Err(failed) => (vec![Vec::new(); jobs.len()], Err(Error::Unavailable(failed.to_string()))),
     };
-    let part = |(Job { order, slots, .. }, vectors)| Part { order, slots, vectors };
+    let part = |(PlainOrder { order, slots, .. }, vectors)| BatchOrder { order, slots, vectors };
     Ended { parts: jobs.into_iter().zip(vectors).map(part).collect(), outcome, launched }
 }
 

@@ -16,13 +16,13 @@ use crate::device::testing::Hoard;
 use crate::gf::Kernels;
 use crate::object::HashGroup;
 use crate::object::row_key;
-use crate::ring::{Claimed, Lane, LineKey, Quota, SessionId};
+use crate::ring::{Claimed, LineKey, LineKind, Quota, SessionId};
 use crate::store::index::Tier;
 use crate::store::{self, Placement, Portion};
 
 #[test]
 fn an_order_is_split_where_the_slots_end() {
-    let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
+    let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, kind: LineKind::Coded };
     let order = |blocks| Order { line, blocks };
     assert_eq!(order(Blocks::Coded(5)).split(3), (Some(order(Blocks::Coded(3))), Some(order(Blocks::Coded(2)))));
     assert_eq!(order(Blocks::Coded(5)).split(9), (Some(order(Blocks::Coded(5))), None));
@@ -130,9 +130,9 @@ async fn view(rig: &Rig, session: u64, number: u8, segment: SegmentKey, shape: S
     for generation in shape.iter() {
         let key = GenerationKey { segment, index: generation.index };
         rig.ring.want_source(session, key, 0..generation.n, soon());
-        let line = LineKey { generation: key, lane: Lane::Coded };
+        let line = LineKey { generation: key, kind: LineKind::Coded };
         rig.ring.want_coded(session, line, 8, soon());
-        let source = LineKey { lane: Lane::Source(session), ..line };
+        let source = LineKey { kind: LineKind::Source(session), ..line };
         for claimed in rig.claim(session, source, generation.n.into()).await {
             let Vector::Source(index) = claimed.vector else { panic!("{claimed:?}") };
             let range = generation.block_range(index);
@@ -175,7 +175,7 @@ async fn demand_that_cannot_be_met_does_not_spin() {
     rig.thread.take().unwrap().close();
     for index in 0..shape.generations() {
         let generation = GenerationKey { segment, index };
-        rig.ring.want_coded(SessionId(1), LineKey { generation, lane: Lane::Coded }, 100, soon());
+        rig.ring.want_coded(SessionId(1), LineKey { generation, kind: LineKind::Coded }, 100, soon());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(rig.steps() - before < 30, "{} steps", rig.steps() - before);
@@ -193,7 +193,7 @@ async fn sparse_rows_travel_with_their_blocks() {
     let id = SegmentId::of(&bytes);
     for generation in shape.iter() {
         let key = GenerationKey { segment, index: generation.index };
-        let line = LineKey { generation: key, lane: Lane::Sparse(weight) };
+        let line = LineKey { generation: key, kind: LineKind::Sparse(weight) };
         let decoder = || Decoder::new(generation, row_key(&id, &generation), Kernels::detect());
         let (mut relay, mut receiver, mut rng) = (decoder(), decoder(), StdRng::seed_from_u64(9));
         while !receiver.is_complete() {
@@ -230,7 +230,7 @@ async fn blocks_of_every_code_are_what_their_numbers_say() {
         rig.arrivals.send(Arrival { stream: "live".into(), segment, shape, row_weight: None }).unwrap();
         for generation in shape.iter() {
             let key = GenerationKey { segment, index: generation.index };
-            let line = LineKey { generation: key, lane: Lane::Source(session) };
+            let line = LineKey { generation: key, kind: LineKind::Source(session) };
             // As a peer does that has lost two of each.
             rig.ring.want_source(session, key, 5..7, soon());
             rig.ring.want_source(session, key, N - 1..generation.numbered(), soon());
@@ -239,7 +239,7 @@ async fn blocks_of_every_code_are_what_their_numbers_say() {
             assert_eq!(numbers, (5..7).chain(N - 1..generation.numbered()).collect::<Vec<_>>());
             rig.ring.leave(session, line);
             if codec == Codec::RaptorQ {
-                let line = LineKey { generation: key, lane: Lane::Coded };
+                let line = LineKey { generation: key, kind: LineKind::Coded };
                 rig.ring.want_coded(session, line, 20, soon());
                 claimed.extend(rig.claim(session, line, 20).await);
                 rig.ring.leave(session, line);
@@ -270,7 +270,7 @@ async fn the_newest_are_kept_ready_once_they_are_on_the_device() {
     for _ in 0..2000 {
         rig.ring.publish_metrics();
         if rig.value("ncserverd_ring_ready_blocks") == expected {
-            let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::coded(row_weight, N) };
+            let line = LineKey { generation: GenerationKey { segment, index: 0 }, kind: LineKind::coded(row_weight, N) };
             rig.ring.want_coded(SessionId(1), line, 1, soon());
             assert!(matches!(rig.claim(SessionId(1), line, 1).await[0].vector, Vector::Explicit(_)), "as the stream has them");
             return;
@@ -302,7 +302,7 @@ fn a_prefill_is_of_the_first_generations() {
 /// Requests as many coded blocks over the prime field as rebuild a generation with these bytes.
 async fn check_prime(rig: &Rig, segment: SegmentKey, generation: &Generation, own: &[u8]) {
     let (session, key) = (SessionId(1), GenerationKey { segment, index: generation.index });
-    let line = LineKey { generation: key, lane: Lane::Coded };
+    let line = LineKey { generation: key, kind: LineKind::Coded };
     rig.ring.want_coded(session, line, generation.n.into(), soon());
     let size = gfq::Shape::new(generation.n, 2).unwrap();
     let mut decoder = gfq::Decoder::new(size);
@@ -329,7 +329,7 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
     for generation in shape.iter() {
         let own = &bytes[generation.offset as usize..(generation.offset + generation.length) as usize];
         let key = GenerationKey { segment, index: generation.index };
-        let source = LineKey { generation: key, lane: Lane::Source(session) };
+        let source = LineKey { generation: key, kind: LineKind::Source(session) };
         rig.ring.want_source(session, key, 3..generation.n, soon());
         for claimed in rig.claim(session, source, usize::from(generation.n - 3)).await {
             let Vector::Source(index) = claimed.vector else { panic!("{:?}", claimed.vector) };
@@ -339,7 +339,7 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
         check_prime(&rig, segment, &generation, own).await;
     }
     // The headroom holds the header and the coefficients.
-    let slots = rig.ring.reserve(Lane::Coded.headroom(codec, N), shape.coded_bytes(), 1, Waker::noop());
+    let slots = rig.ring.reserve(LineKind::Coded.headroom(codec, N), shape.coded_bytes(), 1, Waker::noop());
     assert!(slots[0].headroom() >= 2 + 4 * usize::from(N));
 }
 
@@ -422,7 +422,7 @@ async fn a_card_that_hangs_over_the_prime_field_holds_no_session_up_for_long() {
 async fn a_segment_that_is_forgotten_during_a_call_leaves_nothing() {
     let (rig, hoard, segment, shape, bytes) = keeping(PATIENCE).await;
     hoard.hold(true);
-    let line = LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
+    let line = LineKey { generation: GenerationKey { segment, index: 0 }, kind: LineKind::Coded };
     rig.ring.want_coded(SessionId(1), line, 4, soon());
     until(|| hoard.calls() == 1).await;
     rig.store.expire(&SegmentId::of_coded(&bytes, shape.codec()), shape.coding(), Instant::now());
@@ -503,7 +503,7 @@ async fn orders_that_find_no_slots_hold_up_no_others() {
     let free = rig.store.insert(bytes, other, Placement { eager: true, ..Placement::default() }).await.unwrap().lease.key;
     // Peers that do not read hold all slots of this size.
     let slots = rig.ring.reserve(ring::HEADROOM, shape.coded_bytes(), 1 << 20, Waker::noop());
-    let line = |segment| LineKey { generation: GenerationKey { segment, index: 0 }, lane: Lane::Coded };
+    let line = |segment| LineKey { generation: GenerationKey { segment, index: 0 }, kind: LineKind::Coded };
     let hasty = Instant::now();
     (0..4).for_each(|session| rig.ring.want_coded(SessionId(session), line(spent), 2000, hasty));
     rig.ring.want_coded(SessionId(9), line(free), 5, soon());

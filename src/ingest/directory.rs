@@ -33,7 +33,7 @@ use super::metrics::SourceMetrics;
 use super::names::Names;
 use super::settle::{Stat, Tracker};
 use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain};
-use crate::supervise::{Part, Supervisor};
+use crate::supervise::{ServerPart, Supervisor};
 use crate::telemetry::quiet::RateLimited;
 
 /// Why a directory cannot be watched.
@@ -105,7 +105,7 @@ impl Directory {
         let (changed, changes) = mpsc::channel(CHANGES_MAX);
         let (watched, event_queue) = (Arc::clone(&shared), Arc::new(tokio::sync::Mutex::new(event_queue)));
         let watch = move || watch(Arc::clone(&watched), Arc::clone(&event_queue), Arc::clone(&lost), changed.clone());
-        let task = tokio::spawn(supervisor.clone().revived(Part::Directory, watch));
+        let task = tokio::spawn(supervisor.clone().revived(ServerPart::Directory, watch));
         Ok(Self { shared, changes: Mutex::new(Some(changes)), task, _watcher: watcher })
     }
 }

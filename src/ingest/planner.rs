@@ -292,7 +292,7 @@ impl Planner {
 
     /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the
     /// part between such ranges, in steps of `part_bytes_max`.
-    pub fn part(&self, path: &ObjectPath, offset: u64, part_bytes_max: u64) -> Part {
+    pub fn part(&self, path: &ObjectPath, offset: u64, part_bytes_max: u64) -> ReadRange {
         let step = part_bytes_max.max(1);
         let ranges = self.playlists.values().filter_map(|tracked| Some((tracked.changed, tracked.ranges(path)?)));
         let mut before: Option<(u64, Instant, u64)> = None;
@@ -305,7 +305,7 @@ impl Planner {
         }
         let Some(next) = next else {
             let start = offset / step * step;
-            return Part { range: start..start.saturating_add(step), listed: false };
+            return ReadRange { range: start..start.saturating_add(step), listed: false };
         };
         let before = before.map(|(start, _, end)| start..end);
         let (whole, listed) = match before {
@@ -314,7 +314,7 @@ impl Planner {
             None => (0..next, false),
         };
         let start = whole.start + (offset - whole.start) / step * step;
-        Part { range: start..start.saturating_add(step).min(whole.end), listed }
+        ReadRange { range: start..start.saturating_add(step).min(whole.end), listed }
     }
 
     fn update_master(&mut self, path: &ObjectPath, by: Option<u128>, variants: Vec<ObjectPath>, now: Instant) {
@@ -665,7 +665,7 @@ impl Reader {
 
 /// Bytes of an object to be read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct ReadRange {
     /// The range; the object may end before it, unless it is listed.
     pub range: Range<u64>,
     /// Whether a playlist lists them, so that they are complete even if the object still grows.

@@ -77,8 +77,8 @@ impl Link {
         let socket = Arc::new(loopback(config.server)?);
         let address = socket.local_addr()?;
         let mut tasks = JoinSet::new();
-        let to_server = Lane::start(config.to_server, Dice::new(config.to_server, config.seed, 0)?, &mut tasks);
-        let to_client = Lane::start(config.to_client, Dice::new(config.to_client, config.seed, 1)?, &mut tasks);
+        let to_server = RelayDirection::start(config.to_server, Dice::new(config.to_server, config.seed, 0)?, &mut tasks);
+        let to_client = RelayDirection::start(config.to_client, Dice::new(config.to_client, config.seed, 1)?, &mut tasks);
         let counters = (Arc::clone(&to_server.counters), Arc::clone(&to_client.counters));
         tasks.spawn(relay(socket, config.server, to_server, to_client));
         Ok(Self { address, to_server: counters.0, to_client: counters.1, _tasks: tasks })
@@ -174,7 +174,7 @@ impl Dice {
 
 /// One direction: its random numbers, its counters and its delay line.
 #[derive(Debug)]
-struct Lane {
+struct RelayDirection {
     direction: Direction,
     dice: std::sync::Mutex<Dice>,
     counters: Arc<Counters>,
@@ -183,7 +183,7 @@ struct Lane {
     free: std::sync::Mutex<Instant>,
 }
 
-impl Lane {
+impl RelayDirection {
     fn start(direction: Direction, dice: Dice, tasks: &mut JoinSet<()>) -> Arc<Self> {
         let counters = Arc::new(Counters::default());
         let (late, queue) = mpsc::channel(LATE_MAX);
@@ -282,7 +282,7 @@ struct Upstream {
     heard: u64,
 }
 
-async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<Lane>, to_client: Arc<Lane>) {
+async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<RelayDirection>, to_client: Arc<RelayDirection>) {
     let mut clients: HashMap<SocketAddr, Upstream> = HashMap::new();
     let mut answering = JoinSet::new();
     let mut buffer = vec![0; DATAGRAM_MAX];
@@ -305,7 +305,7 @@ async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<Lane>,
     }
 }
 
-async fn answer(upstream: Arc<UdpSocket>, socket: Arc<UdpSocket>, client: SocketAddr, to_client: Arc<Lane>) {
+async fn answer(upstream: Arc<UdpSocket>, socket: Arc<UdpSocket>, client: SocketAddr, to_client: Arc<RelayDirection>) {
     let mut buffer = vec![0; DATAGRAM_MAX];
     loop {
         if let Ok((length, _)) = upstream.recv_from(&mut buffer).await {

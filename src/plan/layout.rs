@@ -6,7 +6,7 @@ use super::{Error, Options};
 use crate::block::Vector;
 use crate::config::{Config, DATAGRAM_AFTER_DISCOVERY};
 use crate::object::{Codec, FirstPass, Shape};
-use crate::ring::Lane;
+use crate::ring::LineKind;
 use crate::stream;
 use crate::wire::block::{datagram_header_len, record_header_len};
 
@@ -29,7 +29,7 @@ pub(super) struct Layout {
     pub(super) is_source_first: bool,
     /// Why n and k were chosen.
     pub(super) reason: String,
-    lane: Lane,
+    kind: LineKind,
 }
 
 /// How blocks are sent.
@@ -65,12 +65,12 @@ impl Layout {
         let part = object.min(config.ingest.segment_max_bytes.as_u64());
         let shape = stream.shape(part)?;
         let n = shape.n_max();
-        let lane = Lane::coded(stream.row_weight.and_then(NonZeroU16::new), n);
+        let kind = LineKind::coded(stream.row_weight.and_then(NonZeroU16::new), n);
         let vector = match codec {
             Codec::ReedSolomon { .. } => Vector::Shard(0),
             Codec::RaptorQ => Vector::Symbol(0),
             Codec::RlncQ { .. } => Vector::Narrow(vec![0; 4 * usize::from(n)].into()),
-            Codec::Rlnc if lane.is_explicit() => Vector::Explicit(vec![0; n.into()].into()),
+            Codec::Rlnc if kind.is_explicit() => Vector::Explicit(vec![0; n.into()].into()),
             Codec::Rlnc => Vector::Seed(0),
         };
         let in_datagram = datagram_header_len(&vector);
@@ -80,7 +80,7 @@ impl Layout {
             false => (Way::Streams, record_header_len(&vector)),
         };
         let parts = object.div_ceil(part);
-        Ok(Self { shape, n_max, generations_min, parts, way, header, codec, is_source_first, reason, lane })
+        Ok(Self { shape, n_max, generations_min, parts, way, header, codec, is_source_first, reason, kind })
     }
 
     /// Blocks of the longest generation.
@@ -94,7 +94,7 @@ impl Layout {
 
     /// Memory of a block in the ring.
     pub(super) fn slot_bytes(&self) -> u64 {
-        u64::from(self.codec.coded_bytes(self.block_bytes())) + self.lane.headroom(self.codec, self.shape.n_max()) as u64
+        u64::from(self.codec.coded_bytes(self.block_bytes())) + self.kind.headroom(self.codec, self.shape.n_max()) as u64
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) type Name = (SegmentId, Option<Coding>);
 
 /// A part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ObjectPart {
     pub(super) id: SegmentId,
     /// Its coding when it was stored. A new configuration may change the coding, and the held
     /// segment stays useful.
@@ -84,7 +84,7 @@ pub(super) enum Found {
     /// Unknown or missing.
     Nothing,
     /// A part, and when the origin last confirmed its object.
-    Part(Description, Part, Instant),
+    Part(Description, ObjectPart, Instant),
     /// A document.
     Document(Document),
     /// The object ends before the offset.
@@ -112,7 +112,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Known {
-    Segments { description: Description, checked: Instant, parts: BTreeMap<u64, Part> },
+    Segments { description: Description, checked: Instant, parts: BTreeMap<u64, ObjectPart> },
     Document(Document),
 }
 
@@ -187,7 +187,7 @@ impl Catalogue {
     }
 
     /// Admits a part: compares its object with the known one, and drops parts of another version.
-    pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: Part, now: Instant) -> Admitted {
+    pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: ObjectPart, now: Instant) -> Admitted {
         self.welcome(path);
         let mut admitted = Admitted { length: description.length, ..Admitted::default() };
         let is_same = match self.entries.get(path).map(|entry| &entry.known) {
@@ -288,12 +288,12 @@ impl Catalogue {
         let Some(range) = &cut.range else { return self.forget(&cut.path) };
         let Some(Entry { known: Known::Segments { parts, .. }, .. }) = self.entries.get_mut(&cut.path) else { return Vec::new() };
         let inside: Vec<u64> = parts.range(range.clone()).map(|(offset, _)| *offset).collect();
-        let gone: Vec<Part> = inside.iter().filter_map(|offset| parts.remove(offset)).collect();
+        let gone: Vec<ObjectPart> = inside.iter().filter_map(|offset| parts.remove(offset)).collect();
         if parts.is_empty() {
             self.forget(&cut.path);
         }
         self.bytes -= gone.iter().filter_map(|part| part.inline.as_ref()).map(length_of).sum::<u64>();
-        gone.iter().map(Part::name).collect()
+        gone.iter().map(ObjectPart::name).collect()
     }
 
     /// Schedules a cut, as it is now, to be forgotten at `at`. Returns its segments.
@@ -360,7 +360,7 @@ impl Description {
     }
 }
 
-impl Part {
+impl ObjectPart {
     fn name(&self) -> Name {
         (self.id, self.coding)
     }
@@ -439,12 +439,18 @@ mod tests {
         Description { version: validators.version(length), validators, length, content_type: String::new(), issued_ms: 0 }
     }
 
-    fn part(offset: u64, length: u64) -> Part {
-        Part { id: SegmentId::of(&offset.to_le_bytes()), coding: None, offset, length, inline: None }
+    fn part(offset: u64, length: u64) -> ObjectPart {
+        ObjectPart { id: SegmentId::of(&offset.to_le_bytes()), coding: None, offset, length, inline: None }
     }
 
-    fn small(name: &str, bytes: usize) -> Part {
-        Part { id: SegmentId::of(name.as_bytes()), coding: None, offset: 0, length: 10, inline: Some(vec![0; bytes].into()) }
+    fn small(name: &str, bytes: usize) -> ObjectPart {
+        ObjectPart {
+            id: SegmentId::of(name.as_bytes()),
+            coding: None,
+            offset: 0,
+            length: 10,
+            inline: Some(vec![0; bytes].into()),
+        }
     }
 
     #[test]
@@ -479,7 +485,7 @@ mod tests {
     fn other_bytes_under_the_same_tag_are_another_version() {
         let (mut catalogue, now) = (catalogue(), Instant::now());
         let admit = |catalogue: &mut Catalogue, offset, name: &str| {
-            let part = Part { id: SegmentId::of(name.as_bytes()), ..part(offset, 100) };
+            let part = ObjectPart { id: SegmentId::of(name.as_bytes()), ..part(offset, 100) };
             catalogue.admit(&path("a"), description("1", Some(300)), part, now)
         };
         let first = admit(&mut catalogue, 0, "x");

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, mpsc};
 use super::point::Point;
 use crate::ingest::planner::Cut;
 use crate::ingest::{Change, ChangeKind, ObjectPath};
-use crate::supervise::Part;
+use crate::supervise::ServerPart;
 
 /// The changes of a directory, locked by the follower.
 type Changes = Arc<Mutex<Option<mpsc::Receiver<Change>>>>;
@@ -41,7 +41,7 @@ pub(super) async fn follow(point: Arc<Point>, changes: Changes) {
 
 fn refresh(point: &Arc<Point>, path: ObjectPath, has_changed: bool) {
     let refresh = Arc::clone(point).refresh(path, has_changed);
-    tokio::spawn(point.supervisor().contained(Part::Fetch, refresh));
+    tokio::spawn(point.supervisor().contained(ServerPart::Fetch, refresh));
 }
 
 async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {

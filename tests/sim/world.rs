@@ -26,7 +26,7 @@ use ncserverd::object::{
     Shape, Signature,
 };
 use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
-use ncserverd::ring::{Lane, LineKey, SessionId};
+use ncserverd::ring::{LineKey, LineKind, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
 use ncserverd::wire::frame::Reader;
@@ -591,14 +591,14 @@ impl World {
                     continue;
                 }
                 let generation = self.generation(claim.line.generation);
-                let vector = match claim.line.lane {
-                    Lane::Source(_) => {
+                let vector = match claim.line.kind {
+                    LineKind::Source(_) => {
                         let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
                         let index = next.expect("as many as are claimed");
                         self.doubled_sources += u64::from(!self.sent_sources.insert((claim.line.generation, index)));
                         Vector::numbered(index, generation.n)
                     }
-                    Lane::Coded | Lane::Sparse(_) | Lane::Recoded(_) => {
+                    LineKind::Coded | LineKind::Sparse(_) | LineKind::Recoded(_) => {
                         let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
                         *seed = seed.wrapping_add(1);
                         let seed = *seed;
@@ -680,7 +680,7 @@ impl World {
             let row = gfq::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
             return Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect());
         }
-        let Lane::Sparse(weight) = line.lane else { return Vector::Seed(seed) };
+        let LineKind::Sparse(weight) = line.kind else { return Vector::Seed(seed) };
         let (_, held) = self.held(line.generation);
         let mut row = vec![0; generation.n.into()];
         row_key(&held.lease.id, &generation).fill_sparse(seed, weight.get(), &mut row);

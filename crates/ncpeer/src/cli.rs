@@ -17,7 +17,7 @@ use ncs_device::{self as device, BackendChoice, Device};
 use ncs_net::admin;
 use ncs_net::console;
 use ncs_net::endpoint::Congestion;
-use ncs_net::supervise::{DIED, Death, Part, Supervisor};
+use ncs_net::supervise::{DIED, Death, ServerPart, Supervisor};
 use ncs_net::telemetry::{self, Readiness};
 use ncs_net::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
 use ncs_proto::integrity::signing::{NoKey, StreamKey};
@@ -334,7 +334,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             .await?;
             let stats = client.stats();
             let supervisor = supervisor(&registry, &readiness)?;
-            tokio::spawn(supervisor.vital(Part::Client, followed.follow(stats.clone())));
+            tokio::spawn(supervisor.vital(ServerPart::Client, followed.follow(stats.clone())));
             let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
             console::note(format_args!("{server} is served at {} (Ctrl-C stops)", gateway.url("/")));
             say_waiting(&server, fault.as_ref());

@@ -187,11 +187,11 @@ pub struct Object {
     pub max_age: Duration,
     /// Whether the object is sent whole, as playlists are, and may change.
     pub mutable: bool,
-    bytes: Parts,
+    bytes: ObjectBytes,
 }
 
 #[derive(Debug)]
-enum Parts {
+enum ObjectBytes {
     Whole(Option<Bytes>),
     /// The sending task's handle is kept until the task is known to have sent everything.
     Coming(mpsc::Receiver<Result<Bytes, Error>>, Option<JoinHandle<()>>),
@@ -263,11 +263,11 @@ impl Client {
         let meta = known.meta.clone();
         let range = clip(&meta, &asked)?;
         let bytes = match known.whole {
-            Some(whole) => Parts::Whole(Some(slice(&whole, &meta, &range))),
+            Some(whole) => ObjectBytes::Whole(Some(slice(&whole, &meta, &range))),
             None => {
                 let (sender, receiver) = mpsc::channel(1);
                 let pump = tokio::spawn(self.clone().pump(known, range.clone(), sender));
-                Parts::Coming(receiver, Some(pump))
+                ObjectBytes::Coming(receiver, Some(pump))
             }
         };
         let Meta { content_type, object_length, version, max_age, mutable, .. } = (&*meta).into();
@@ -684,8 +684,8 @@ impl Object {
     /// nothing follows: the bytes so far are right but incomplete.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         match &mut self.bytes {
-            Parts::Whole(bytes) => bytes.take().map(Ok),
-            Parts::Coming(parts, pump) => {
+            ObjectBytes::Whole(bytes) => bytes.take().map(Ok),
+            ObjectBytes::Coming(parts, pump) => {
                 if let Some(part) = parts.recv().await {
                     return Some(part);
                 }
@@ -1113,7 +1113,7 @@ mod tests {
             version: 1,
             max_age: Duration::ZERO,
             mutable: false,
-            bytes: Parts::Coming(parts, Some(task)),
+            bytes: ObjectBytes::Coming(parts, Some(task)),
         };
         let (sender, parts) = mpsc::channel(1);
         let dies = tokio::spawn(async move {

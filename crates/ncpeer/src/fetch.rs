@@ -82,7 +82,7 @@ pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Optio
                 let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
                 return copy(client, path, object, &mut writer, most, failed).await;
             }
-            let (part, mut writer) = Part::create(&file).await.map_err(failed)?;
+            let (part, mut writer) = PartialFile::create(&file).await.map_err(failed)?;
             let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
             copy(client, path, object, &mut writer, most, failed).await?;
             writer.sync_all().await.map_err(failed)?;
@@ -198,12 +198,12 @@ const LOOK_EVERY: u64 = 4 << 20;
 
 /// An incomplete file. Dropping it removes it.
 #[derive(Debug)]
-struct Part {
+struct PartialFile {
     part: PathBuf,
     file: PathBuf,
 }
 
-impl Part {
+impl PartialFile {
     /// The target of a link is replaced in the end, not the link.
     async fn create(file: &Path) -> io::Result<(Self, File)> {
         let file = &file.canonicalize().unwrap_or_else(|_| file.into());
@@ -218,7 +218,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         // After a rename there is nothing to remove.
         let _ = std::fs::remove_file(&self.part);
@@ -366,12 +366,12 @@ mod tests {
     async fn a_file_that_is_not_complete_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("x.ts");
-        let (part, mut writer) = Part::create(&file).await.unwrap();
+        let (part, mut writer) = PartialFile::create(&file).await.unwrap();
         writer.write_all(b"half").await.unwrap();
         drop(part);
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
 
-        let (part, mut writer) = Part::create(&file).await.unwrap();
+        let (part, mut writer) = PartialFile::create(&file).await.unwrap();
         writer.write_all(b"whole").await.unwrap();
         writer.sync_all().await.unwrap();
         part.rename().await.unwrap();

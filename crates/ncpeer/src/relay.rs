@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncs_net::endpoint;
-use ncs_net::supervise::{self, Part, Supervisor};
+use ncs_net::supervise::{self, ServerPart, Supervisor};
 use ncs_net::telemetry::Readiness;
 use ncs_net::tls::ServerIdentity;
 use ncs_proto::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentKey};
@@ -42,7 +42,7 @@ use ncs_proto::wire::message::{Delivery, Meta};
 use ncs_serve::admission::{self, Admission, Tickets};
 use ncs_serve::aside::Aside;
 use ncs_serve::directory::{self, Directory};
-use ncs_serve::front::{Front, Parts, ROOM_LOOK};
+use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
 use ncs_serve::ring::{self, Ring};
 use ncs_serve::session::{self, Ask, Ledgers};
 use ncs_serve::turns::{self, Gate, Place, Refused, Wanted};
@@ -196,10 +196,10 @@ impl Relay {
             heeded.clone().heed_room("relay", ROOM_LOOK, move |now| room.refused(now))
         };
         let mut tasks = vec![
-            aside.spawn(supervisor.vital(Part::Recoder, recoder.run())),
+            aside.spawn(supervisor.vital(ServerPart::Recoder, recoder.run())),
             // It ends with the client's task.
-            tokio::spawn(supervisor.vital(Part::Client, follow)),
-            tokio::spawn(supervisor.clone().revived(Part::Room, heed)),
+            tokio::spawn(supervisor.vital(ServerPart::Client, follow)),
+            tokio::spawn(supervisor.clone().revived(ServerPart::Room, heed)),
         ];
 
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
@@ -207,11 +207,11 @@ impl Relay {
         let (asked, contain) = (client.clone(), supervisor.clone());
         let gate = Gate::new(QUESTIONS);
         let answerer = Answerer { client: asked, holdings, fetcher, gate, news: HashMap::new(), supervisor: contain };
-        tasks.push(tokio::spawn(supervisor.vital(Part::Answers, answerer.run(questions))));
+        tasks.push(tokio::spawn(supervisor.vital(ServerPart::Answers, answerer.run(questions))));
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names no peers.
         let directory = Directory::new(directory::Metrics::new(registry)?);
-        let parts = Parts {
+        let parts = FrontParts {
             endpoint,
             session,
             identity,
@@ -229,7 +229,7 @@ impl Relay {
             client.offer(address.port(), fingerprint).await?;
             let teller = client.clone();
             let tell = move || tell(teller.clone(), Arc::clone(&told));
-            tasks.push(tokio::spawn(supervisor.clone().revived(Part::Teller, tell)));
+            tasks.push(tokio::spawn(supervisor.clone().revived(ServerPart::Teller, tell)));
         }
         Ok(Self { front, client, fault, supervisor, tasks, _aside: aside, closing })
     }
@@ -301,7 +301,7 @@ impl Answerer {
                         continue;
                     };
                     let (client, holdings, gate) = (self.client.clone(), Arc::clone(&self.holdings), Arc::clone(&self.gate));
-                    tokio::spawn(self.supervisor.contained(Part::Question, async move {
+                    tokio::spawn(self.supervisor.contained(ServerPart::Question, async move {
                         let place = match client.knows(&get.path, get.offset) {
                             true => Ok(None),
                             false => tokio::select! {
@@ -370,7 +370,7 @@ impl Answerer {
         let (sender, receiver) = broadcast::channel(NEWS_KEPT);
         self.news.insert(stream.to_owned(), sender.clone());
         let holdings = Arc::clone(&self.holdings);
-        tokio::spawn(self.supervisor.contained(Part::LiveEdge, async move {
+        tokio::spawn(self.supervisor.contained(ServerPart::LiveEdge, async move {
             while let Some(meta) = incoming.recv().await {
                 let whole = match &meta.delivery {
                     Delivery::Inline(bytes) => Some(bytes.clone()),

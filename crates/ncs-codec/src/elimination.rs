@@ -21,7 +21,7 @@
 
 use std::ops::Range;
 
-use ncs_gf::{Field, Part};
+use ncs_gf::{Field, RowPart};
 
 /// The rows stored so far, reduced.
 #[derive(Debug)]
@@ -85,8 +85,8 @@ impl<F: Field> Elimination<F> {
             return false;
         };
         if matches!(self.tail, Tail::Payload(_)) {
-            payload(self.field.row_mut(&mut self.matrix, row, Part::Tail));
-            self.reduce(Part::Tail, 0..self.settled);
+            payload(self.field.row_mut(&mut self.matrix, row, RowPart::Tail));
+            self.reduce(RowPart::Tail, 0..self.settled);
         }
         for part in self.parts() {
             self.field.divide(&mut self.matrix, row, *part, leading);
@@ -106,7 +106,7 @@ impl<F: Field> Elimination<F> {
     /// row is pending, leaves the factors that reduced it.
     fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
         let n = self.n;
-        let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
+        let place = self.field.row_mut(&mut self.matrix, row, RowPart::Coefficients);
         place.fill(F::ZERO);
         coefficients(&mut place[..n]);
         if self.tail == Tail::Transform {
@@ -117,16 +117,16 @@ impl<F: Field> Elimination<F> {
         for held in [0..self.settled, self.settled..row].into_iter().filter(|held| !held.is_empty()) {
             self.factors.clear();
             self.field.gather(&self.matrix, row..row + 1, &self.pivots[held.clone()], &mut self.factors);
-            self.reduce(Part::Coefficients, held);
+            self.reduce(RowPart::Coefficients, held);
         }
-        let place = self.field.row_mut(&mut self.matrix, row, Part::Coefficients);
+        let place = self.field.row_mut(&mut self.matrix, row, RowPart::Coefficients);
         place[..self.first_free].fill(F::ZERO);
         let pivot = place[..n].iter().position(|&element| element != F::ZERO)?;
         Some((pivot, place[pivot]))
     }
 
     /// Reduces the newest row by these rows.
-    fn reduce(&mut self, part: Part, rows: Range<usize>) {
+    fn reduce(&mut self, part: RowPart, rows: Range<usize>) {
         let (columns, target) = (self.columns_in_use(part, self.rank() + 1), self.rank());
         if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
             self.field.reduce(&mut self.matrix, part, columns, rows, target, &self.factors);
@@ -153,18 +153,18 @@ impl<F: Field> Elimination<F> {
 
     /// The columns in which the first `rows` rows, outside of the pivots of settled ones, may be
     /// non-zero.
-    fn columns_in_use(&self, part: Part, rows: usize) -> Range<usize> {
+    fn columns_in_use(&self, part: RowPart, rows: usize) -> Range<usize> {
         match (part, self.tail) {
-            (Part::Coefficients, Tail::Transform) => self.first_free..self.n + rows,
-            (Part::Coefficients, _) => self.first_free..self.n,
-            (Part::Tail, Tail::Payload(length)) => 0..length,
-            (Part::Tail, _) => 0..0,
+            (RowPart::Coefficients, Tail::Transform) => self.first_free..self.n + rows,
+            (RowPart::Coefficients, _) => self.first_free..self.n,
+            (RowPart::Tail, Tail::Payload(length)) => 0..length,
+            (RowPart::Tail, _) => 0..0,
         }
     }
 
     /// The parts that a row has.
-    fn parts(&self) -> &'static [Part] {
-        if matches!(self.tail, Tail::Payload(_)) { &[Part::Coefficients, Part::Tail] } else { &[Part::Coefficients] }
+    fn parts(&self) -> &'static [RowPart] {
+        if matches!(self.tail, Tail::Payload(_)) { &[RowPart::Coefficients, RowPart::Tail] } else { &[RowPart::Coefficients] }
     }
 
     /// The row with its pivot in `column`, if there is one, by its order of arrival.
@@ -174,7 +174,7 @@ impl<F: Field> Elimination<F> {
 
     /// The coefficients of a row.
     fn coefficients(&self, row: usize) -> &[F::Element] {
-        &self.field.row(&self.matrix, row, Part::Coefficients)[..self.n]
+        &self.field.row(&self.matrix, row, RowPart::Coefficients)[..self.n]
     }
 
     /// How a row is made of the arrived ones, in the order of arrival.
@@ -183,12 +183,12 @@ impl<F: Field> Elimination<F> {
     /// If the tail is something else.
     pub(super) fn transform(&self, row: usize) -> &[F::Element] {
         assert_eq!(self.tail, Tail::Transform, "rows with a transform");
-        &self.field.row(&self.matrix, row, Part::Coefficients)[self.n..]
+        &self.field.row(&self.matrix, row, RowPart::Coefficients)[self.n..]
     }
 
     /// A row's reduced payload.
     pub(super) fn payload(&self, row: usize) -> &[F::Element] {
-        self.field.row(&self.matrix, row, Part::Tail)
+        self.field.row(&self.matrix, row, RowPart::Tail)
     }
 
     /// All rows: coefficients, followed by the transform, in one part; payloads in the other.

@@ -21,7 +21,7 @@ use super::elimination::{Elimination, Tail};
 use super::{Error, Outcome, block_bytes, check, check_vector, length, write_number};
 use crate::block::{Block, Vector};
 use crate::shape::{Generation, Shape};
-use ncs_gf::{Kernels, Panel, Part, RowKey};
+use ncs_gf::{Kernels, Panel, RowKey, RowPart};
 
 /// Makes coded blocks of a complete generation.
 #[derive(Debug)]
@@ -334,7 +334,7 @@ impl Decoder {
     fn combine_rows(&self, weights: &[&[u8]], vectors: &mut [&mut [u8]]) -> (Vec<u8>, usize) {
         let (n, held) = (usize::from(self.n()), usize::from(self.rank()));
         let first = if held == n { n } else { 0 };
-        let (strip, start) = self.elimination.matrix().strip(Part::Coefficients, held, first);
+        let (strip, start) = self.elimination.matrix().strip(RowPart::Coefficients, held, first);
         // The strip begins on a cache line.
         let width = n + held - start;
         let mut sums = vec![0; weights.len() * width];

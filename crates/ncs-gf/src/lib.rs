@@ -68,19 +68,19 @@ pub trait Field {
     /// A matrix of zeros.
     fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> Self::Matrix;
     /// A part of a row.
-    fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: Part) -> &'a [Self::Element];
+    fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: RowPart) -> &'a [Self::Element];
     /// A part of a row, to change.
-    fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: Part) -> &'a mut [Self::Element];
+    fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: RowPart) -> &'a mut [Self::Element];
     /// Appends the coefficients of these rows in these columns, row by row.
     fn gather(&self, matrix: &Self::Matrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<Self::Element>);
     /// Divides this part of `row` by `divisor`, which is not zero.
-    fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: Part, divisor: Self::Element);
+    fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: RowPart, divisor: Self::Element);
     /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which comes
     /// after them, at least in these columns of the part.
     fn reduce(
         &self,
         matrix: &mut Self::Matrix,
-        part: Part,
+        part: RowPart,
         columns: Range<usize>,
         rows: Range<usize>,
         target: usize,
@@ -91,7 +91,7 @@ pub trait Field {
     fn spread(
         &self,
         matrix: &mut Self::Matrix,
-        part: Part,
+        part: RowPart,
         columns: Range<usize>,
         rows: Range<usize>,
         count: usize,
@@ -101,7 +101,7 @@ pub trait Field {
 
 /// The columns of a matrix that an operation applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum RowPart {
     /// The coefficients, and their transform.
     Coefficients,
     /// The payload.
@@ -122,22 +122,22 @@ pub struct ByteMatrix {
 
 impl ByteMatrix {
     /// The first line of a part in its row, its number of lines, and its bytes without padding.
-    fn extent(&self, part: Part) -> (usize, usize, usize) {
+    fn extent(&self, part: RowPart) -> (usize, usize, usize) {
         match part {
-            Part::Coefficients => (0, self.split, self.coefficients),
-            Part::Tail => (self.split, self.stride - self.split, self.tail),
+            RowPart::Coefficients => (0, self.split, self.coefficients),
+            RowPart::Tail => (self.split, self.stride - self.split, self.tail),
         }
     }
 
     /// The lines of a row that hold these columns.
-    fn lines_of(&self, part: Part, columns: Range<usize>) -> Range<usize> {
+    fn lines_of(&self, part: RowPart, columns: Range<usize>) -> Range<usize> {
         let (first, ..) = self.extent(part);
         first + columns.start / Line::BYTES..first + columns.end.div_ceil(Line::BYTES)
     }
 
     /// The first `count` rows as sources of a combination, in a part's columns from `column` on;
     /// and the first column of the strip, which begins at a cache line.
-    pub fn strip(&self, part: Part, count: usize, column: usize) -> (Strip<'_>, usize) {
+    pub fn strip(&self, part: RowPart, count: usize, column: usize) -> (Strip<'_>, usize) {
         let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
         let lines = &self.lines[..count * self.stride];
         (Strip::new(lines, count, self.stride, first + skipped, width - skipped), skipped * Line::BYTES)
@@ -157,13 +157,13 @@ impl Field for Kernels {
         ByteMatrix { lines: vec![Line::ZERO; rows * stride], coefficients, tail, split, stride }
     }
 
-    fn row<'a>(&self, matrix: &'a ByteMatrix, row: usize, part: Part) -> &'a [u8] {
+    fn row<'a>(&self, matrix: &'a ByteMatrix, row: usize, part: RowPart) -> &'a [u8] {
         let (first, width, bytes) = matrix.extent(part);
         let start = row * matrix.stride + first;
         &Line::bytes(&matrix.lines[start..start + width])[..bytes]
     }
 
-    fn row_mut<'a>(&self, matrix: &'a mut ByteMatrix, row: usize, part: Part) -> &'a mut [u8] {
+    fn row_mut<'a>(&self, matrix: &'a mut ByteMatrix, row: usize, part: RowPart) -> &'a mut [u8] {
         let (first, width, bytes) = matrix.extent(part);
         let start = row * matrix.stride + first;
         &mut Line::bytes_mut(&mut matrix.lines[start..start + width])[..bytes]
@@ -178,14 +178,14 @@ impl Field for Kernels {
         }
     }
 
-    fn divide(&self, matrix: &mut ByteMatrix, row: usize, part: Part, divisor: u8) {
+    fn divide(&self, matrix: &mut ByteMatrix, row: usize, part: RowPart, divisor: u8) {
         self.scale(self.row_mut(matrix, row, part), gf256::inv(divisor));
     }
 
     fn reduce(
         &self,
         matrix: &mut ByteMatrix,
-        part: Part,
+        part: RowPart,
         columns: Range<usize>,
         rows: Range<usize>,
         target: usize,
@@ -201,7 +201,7 @@ impl Field for Kernels {
     fn spread(
         &self,
         matrix: &mut ByteMatrix,
-        part: Part,
+        part: RowPart,
         columns: Range<usize>,
         rows: Range<usize>,
         count: usize,

@@ -30,7 +30,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 
 use crate::listener::{self, Crowd, Limits};
-use crate::supervise::{Part, Supervisor};
+use crate::supervise::{ServerPart, Supervisor};
 use crate::telemetry::{Config, Error, Readiness, Reason, Status, rate, register};
 
 /// The running listener. Dropping it ends its thread.
@@ -70,7 +70,8 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervis
     let (stop, stopped) = oneshot::channel();
     let shown = Shown { registry, readiness, ready, ready_when_degraded: config.ready_when_degraded };
     let interval = config.rate_interval;
-    let answering = supervisor.clone().revived(Part::Telemetry, move || answer(socket.try_clone(), shown.clone(), interval));
+    let answering =
+        supervisor.clone().revived(ServerPart::Telemetry, move || answer(socket.try_clone(), shown.clone(), interval));
     let answering = async move {
         tokio::select! {
             _ = stopped => {}

@@ -73,9 +73,9 @@ impl Counts {
     }
 }
 
-/// The state of a direction.
+/// The state of one direction of a path.
 #[derive(Debug)]
-pub struct Lane {
+pub struct PathDirection {
     shape: Shape,
     dice: Xoshiro256PlusPlus,
     /// When the bottleneck will have sent its queue.
@@ -84,7 +84,7 @@ pub struct Lane {
     counts: Counts,
 }
 
-impl Lane {
+impl PathDirection {
     /// An idle direction.
     pub fn new(shape: Shape, seed: u64, now: Instant) -> Result<Self, InvalidShape> {
         let possible = |probability: f64| (0.0..=1.0).contains(&probability);
@@ -149,15 +149,15 @@ mod tests {
     fn packets_wait_for_those_before_them_and_a_full_queue_drops() {
         let start = Instant::now();
         let shape = Shape { bits_per_second: 1e6, buffer: 25 * MS, delay: 5 * MS, ..Shape::default() };
-        let mut lane = Lane::new(shape, 0, start).unwrap();
+        let mut direction = PathDirection::new(shape, 0, start).unwrap();
         // Ten milliseconds each.
-        let mut arrives = |at| lane.take(at, 1250).map(|due| due - start).collect::<Vec<_>>();
+        let mut arrives = |at| direction.take(at, 1250).map(|due| due - start).collect::<Vec<_>>();
         assert_eq!(arrives(start), [15 * MS]);
         assert_eq!(arrives(start), [25 * MS]);
         assert_eq!(arrives(start), [35 * MS]);
         assert_eq!(arrives(start), Vec::new() as Vec<Duration>, "30 ms of queue are more than fit");
         assert_eq!(arrives(start + 10 * MS), [45 * MS]);
-        let counts = lane.counts(start + 50 * MS);
+        let counts = direction.counts(start + 50 * MS);
         assert_eq!((counts.offered, counts.overflowed, counts.bytes, counts.lost), (5, 1, 5000, 0));
         let (mean, most) = counts.queue();
         assert!((14.0..15.0).contains(&mean) && (25.0..=30.0).contains(&most), "{mean} {most}");
@@ -168,8 +168,8 @@ mod tests {
         let start = Instant::now();
         let shape = Shape { loss: 0.1, reorder: 0.2, reorder_by: MS, duplicate: 0.3, ..Shape::default() };
         let fates = |seed| {
-            let mut lane = Lane::new(shape, seed, start).unwrap();
-            (0..10_000).map(|_| lane.take(start, 1).map(|due| due - start).collect::<Vec<_>>()).collect::<Vec<_>>()
+            let mut direction = PathDirection::new(shape, seed, start).unwrap();
+            (0..10_000).map(|_| direction.take(start, 1).map(|due| due - start).collect::<Vec<_>>()).collect::<Vec<_>>()
         };
         let all = fates(3);
         assert!(all == fates(3) && all != fates(4));
@@ -186,7 +186,7 @@ mod tests {
             Shape { duplicate: f64::NAN, ..Shape::default() },
             Shape { bits_per_second: 0.0, ..Shape::default() },
         ] {
-            assert_eq!(Lane::new(shape, 0, Instant::now()).err(), Some(InvalidShape));
+            assert_eq!(PathDirection::new(shape, 0, Instant::now()).err(), Some(InvalidShape));
         }
     }
 }

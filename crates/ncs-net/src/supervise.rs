@@ -30,7 +30,7 @@ pub const DIED: u8 = 10;
 
 /// The parts of a server or relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum ServerPart {
     /// Accepts connections on a socket.
     Accept,
     /// Answers questions of sessions that need no time.
@@ -71,7 +71,7 @@ pub enum Part {
     Teller,
 }
 
-impl Part {
+impl ServerPart {
     /// All parts.
     pub const ALL: [Self; 19] = [
         Self::Accept,
@@ -126,7 +126,7 @@ impl Part {
 #[error("the process ends because an essential part died: {}: {reason}", part.name())]
 pub struct Death {
     /// The part.
-    pub part: Part,
+    pub part: ServerPart,
     /// The reason, as far as known.
     pub reason: String,
 }
@@ -161,7 +161,7 @@ impl Supervisor {
     pub fn new(registry: &Registry, readiness: Readiness) -> Result<Self, prometheus::Error> {
         let help = "Parts of the process that panicked or ended unexpectedly.";
         let deaths = register::counters(registry, "ncserverd_supervise_deaths_total", help, &["part"])?;
-        for part in Part::ALL {
+        for part in ServerPart::ALL {
             deaths.with_label_values(&[part.name()]);
         }
         let (death, is_closing) = (watch::Sender::new(None), AtomicBool::new(false));
@@ -174,7 +174,7 @@ impl Supervisor {
     }
 
     /// Guards a vital task. It may be aborted, but must not end by itself.
-    pub fn vital<F>(&self, part: Part, task: F) -> impl Future<Output = ()> + Send + use<F>
+    pub fn vital<F>(&self, part: ServerPart, task: F) -> impl Future<Output = ()> + Send + use<F>
     where
         F: Future<Output = ()> + Send,
     {
@@ -187,7 +187,7 @@ impl Supervisor {
     }
 
     /// Guards a task that serves one session or question, which ends with it.
-    pub fn contained<F>(&self, part: Part, task: F) -> impl Future<Output = F::Output> + Send + use<F>
+    pub fn contained<F>(&self, part: ServerPart, task: F) -> impl Future<Output = F::Output> + Send + use<F>
     where
         F: Future<Output: Send> + Send,
     {
@@ -199,7 +199,7 @@ impl Supervisor {
     }
 
     /// Runs a task, and restarts it when it dies.
-    pub async fn revived<F: Future<Output = ()> + Send>(self, part: Part, mut make: impl FnMut() -> F + Send) {
+    pub async fn revived<F: Future<Output = ()> + Send>(self, part: ServerPart, mut make: impl FnMut() -> F + Send) {
         let mut pause = PAUSE_FIRST;
         loop {
             let begun = Instant::now();
@@ -221,7 +221,7 @@ impl Supervisor {
     }
 
     /// Reports the death of a vital part, after which the process ends. The first death counts.
-    pub fn died(&self, part: Part, reason: impl Into<String>) {
+    pub fn died(&self, part: ServerPart, reason: impl Into<String>) {
         if self.is_closing() {
             return;
         }
@@ -258,12 +258,12 @@ impl Supervisor {
         }
     }
 
-    fn panicked(&self, part: Part) {
+    fn panicked(&self, part: ServerPart) {
         self.count(part);
         tracing::error!(part = part.name(), "a task panicked: other tasks of its kind continue");
     }
 
-    fn count(&self, part: Part) {
+    fn count(&self, part: ServerPart) {
         self.shared.deaths.with_label_values(&[part.name()]).inc();
     }
 
@@ -275,7 +275,7 @@ impl Supervisor {
 /// Dropped with a task's state; if the task panicked, while its thread unwinds.
 struct Guard {
     supervisor: Supervisor,
-    part: Part,
+    part: ServerPart,
     is_vital: bool,
 }
 
@@ -306,60 +306,60 @@ mod tests {
         Supervisor::new(&Registry::new(), readiness).unwrap()
     }
 
-    fn deaths(supervisor: &Supervisor, part: Part) -> u64 {
+    fn deaths(supervisor: &Supervisor, part: ServerPart) -> u64 {
         supervisor.shared.deaths.with_label_values(&[part.name()]).get()
     }
 
     #[test]
     fn every_part_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<_> = Part::ALL.iter().map(|part| part.name()).collect();
-        assert_eq!(names.len(), Part::ALL.len());
+        let names: std::collections::HashSet<_> = ServerPart::ALL.iter().map(|part| part.name()).collect();
+        assert_eq!(names.len(), ServerPart::ALL.len());
     }
 
     #[tokio::test]
     async fn a_vital_part_that_panics_or_ends_ends_the_process() {
         for (panics, reason) in [(true, "it panicked"), (false, "it ended")] {
             let supervisor = supervisor();
-            let part = supervisor.vital(Part::Encoder, async move {
+            let part = supervisor.vital(ServerPart::Encoder, async move {
                 tokio::task::yield_now().await;
                 assert!(!panics, "injected");
             });
             let _ = tokio::spawn(part).await;
             let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
-            assert_eq!(death, Death { part: Part::Encoder, reason: reason.to_owned() });
+            assert_eq!(death, Death { part: ServerPart::Encoder, reason: reason.to_owned() });
             assert_eq!(death.to_string(), format!("the process ends because an essential part died: encoder: {reason}"));
             assert!(supervisor.shared.readiness.is_dead());
             assert_eq!(supervisor.shared.readiness.status().0, Status::NotReady);
-            supervisor.died(Part::Answers, "later");
-            assert_eq!(supervisor.death().await.part, Part::Encoder, "the first one counts");
-            assert_eq!((deaths(&supervisor, Part::Encoder), deaths(&supervisor, Part::Answers)), (1, 1));
+            supervisor.died(ServerPart::Answers, "later");
+            assert_eq!(supervisor.death().await.part, ServerPart::Encoder, "the first one counts");
+            assert_eq!((deaths(&supervisor, ServerPart::Encoder), deaths(&supervisor, ServerPart::Answers)), (1, 1));
         }
     }
 
     #[tokio::test]
     async fn a_vital_part_may_be_aborted_and_may_end_once_the_server_closes() {
         let supervisor = supervisor();
-        let part = tokio::spawn(supervisor.vital(Part::Accept, std::future::pending()));
+        let part = tokio::spawn(supervisor.vital(ServerPart::Accept, std::future::pending()));
         tokio::task::yield_now().await;
         part.abort();
         assert!(part.await.unwrap_err().is_cancelled());
         drop(supervisor.closing());
-        tokio::spawn(supervisor.vital(Part::Accept, async {})).await.unwrap();
+        tokio::spawn(supervisor.vital(ServerPart::Accept, async {})).await.unwrap();
         assert_eq!(supervisor.until_done(async { 7 }).await, Ok(7));
         assert!(!supervisor.shared.readiness.is_dead());
-        assert_eq!(deaths(&supervisor, Part::Accept), 0);
+        assert_eq!(deaths(&supervisor, ServerPart::Accept), 0);
     }
 
     #[tokio::test]
     async fn what_is_contained_ends_alone() {
         let supervisor = supervisor();
-        let part = supervisor.contained(Part::Session, async {
+        let part = supervisor.contained(ServerPart::Session, async {
             tokio::task::yield_now().await;
             panic!("injected");
         });
         assert!(tokio::spawn(part).await.unwrap_err().is_panic());
-        assert_eq!(tokio::spawn(supervisor.contained(Part::Session, async { 7 })).await.unwrap(), 7);
-        assert_eq!(deaths(&supervisor, Part::Session), 1);
+        assert_eq!(tokio::spawn(supervisor.contained(ServerPart::Session, async { 7 })).await.unwrap(), 7);
+        assert_eq!(deaths(&supervisor, ServerPart::Session), 1);
         assert_eq!(supervisor.shared.readiness.status().0, Status::Ready);
     }
 
@@ -369,7 +369,7 @@ mod tests {
         let readiness = supervisor.shared.readiness.clone();
         let mut panics = true;
         let wellness = Arc::clone(&is_well);
-        let part = tokio::spawn(supervisor.clone().revived(Part::Keys, move || {
+        let part = tokio::spawn(supervisor.clone().revived(ServerPart::Keys, move || {
             // It panics and ends alternately.
             panics = !panics;
             let (panics, is_well) = (panics, wellness.load(Ordering::Relaxed));
@@ -388,7 +388,7 @@ mod tests {
         };
         is(Status::NotReady).await;
         assert_eq!(readiness.status().1[0].part, "keys");
-        while deaths(&supervisor, Part::Keys) < 2 {
+        while deaths(&supervisor, ServerPart::Keys) < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         is_well.store(true, Ordering::Relaxed);

@@ -49,12 +49,12 @@ pub struct LineKey {
     /// Its generation.
     pub generation: GenerationKey,
     /// The kind of its blocks.
-    pub lane: Lane,
+    pub kind: LineKind,
 }
 
 /// The kind of blocks in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum LineKind {
     /// Coded blocks of dense rows, for any session.
     Coded,
     /// Coded blocks of rows with this many non-zero coefficients, for any session.
@@ -66,15 +66,15 @@ pub enum Lane {
     Recoded(SessionId),
 }
 
-impl Lane {
-    /// The lane of coded blocks of a generation of `n` blocks whose rows have this many non-zero
+impl LineKind {
+    /// The kind of coded blocks of a generation of `n` blocks whose rows have this many non-zero
     /// coefficients. As many as `n` make a row dense.
     pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
         row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
     }
 
     /// Room that slots of a segment with this code need in front of the payload, for coded blocks
-    /// of `n` or fewer in this lane.
+    /// of this kind with rows of `n` or fewer coefficients.
     pub fn headroom(self, codec: Codec, n: u16) -> usize {
         let n = usize::from(n);
         match (codec, self) {
@@ -269,7 +269,7 @@ impl<T> Board<T> {
 
     /// Registers a session's demand for source blocks of a generation.
     pub fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
-        let key = LineKey { generation, lane: Lane::Source(session) };
+        let key = LineKey { generation, kind: LineKind::Source(session) };
         let line = self.line(key);
         line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)), deadline);
         line.to_make.push_back(blocks);
@@ -293,7 +293,7 @@ impl<T> Board<T> {
             return Vec::new();
         }
         let before = line.ready.len();
-        let is_reused = key.lane.is_reused(max_reuse);
+        let is_reused = key.kind.is_reused(max_reuse);
         let claimed = if is_reused { line.take_shared(session, wanted, share) } else { line.take(session, wanted) };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
@@ -315,7 +315,7 @@ impl<T> Board<T> {
             line.wanting.remove(&(want.deadline, session));
             line.waiters.remove(&(want.deadline, session));
         }
-        if !key.lane.is_shared() {
+        if !key.kind.is_shared() {
             line.to_make.clear();
             self.ready -= line.ready.len();
             line.ready.clear();
@@ -323,7 +323,7 @@ impl<T> Board<T> {
                 held.remove(&key);
             }
         }
-        line.pass_on(key.lane.is_reused(self.max_reuse), &mut self.woken);
+        line.pass_on(key.kind.is_reused(self.max_reuse), &mut self.woken);
         self.settle(key);
     }
 
@@ -428,11 +428,11 @@ impl<T> Board<T> {
     /// have any more.
     pub fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
-        let (clock, uses_left) = (self.clock, if key.lane.is_shared() { self.max_reuse } else { 1 });
+        let (clock, uses_left) = (self.clock, if key.kind.is_shared() { self.max_reuse } else { 1 });
         let Some(line) = self.lines.get_mut(&key) else { return blocks };
         let count = u32::try_from(blocks.len()).expect("a batch is bounded");
         line.making = line.making.saturating_sub(count);
-        if !key.lane.is_shared() && line.wants.is_empty() {
+        if !key.kind.is_shared() && line.wants.is_empty() {
             self.settle(key);
             return blocks;
         }
@@ -520,7 +520,7 @@ impl<T> Board<T> {
     fn settle(&mut self, key: LineKey) {
         let max_reuse = self.max_reuse;
         let Some(line) = self.lines.get_mut(&key) else { return };
-        let mut need = line.count_need(key.lane, max_reuse);
+        let mut need = line.count_need(key.kind, max_reuse);
         if need > 0
             && let Some(waiting) = self.parked.get_mut(&key.generation.segment)
         {
@@ -661,12 +661,12 @@ impl<T> Line<T> {
     }
 
     /// Blocks to make beyond those that are being made.
-    fn count_need(&self, lane: Lane, max_reuse: u32) -> u32 {
-        if lane.is_source() {
+    fn count_need(&self, kind: LineKind, max_reuse: u32) -> u32 {
+        if kind.is_source() {
             return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
         }
         let ready = self.ready.len() as u64;
-        let missing = if lane.is_reused(max_reuse) {
+        let missing = if kind.is_reused(max_reuse) {
             self.missing_shared(max_reuse)
         } else {
             (self.wanted + u64::from(self.floor)).saturating_sub(ready)
@@ -687,7 +687,7 @@ impl<T> Line<T> {
 
     fn start(&mut self, key: LineKey, count: u32) -> Blocks {
         self.making += count;
-        if !key.lane.is_source() {
+        if !key.kind.is_source() {
             return Blocks::Coded(count);
         }
         let mut indices = Vec::with_capacity(count as usize);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ncs_net::endpoint;
-use ncs_net::supervise::{Part, Supervisor};
+use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::Readiness;
 use ncs_net::tls::ServerIdentity;
 use prometheus::Registry;
@@ -43,7 +43,7 @@ pub struct Front {
 
 /// The parts it needs.
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct FrontParts<'a> {
     /// Where it listens, and how many may connect.
     pub endpoint: &'a endpoint::Config,
     /// What peers may do in a session.
@@ -67,13 +67,13 @@ pub struct Parts<'a> {
 impl Front {
     /// Opens the sockets. The tasks that answer and encode must be running already. Must be called
     /// within a tokio runtime.
-    pub async fn open<E>(parts: Parts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
+    pub async fn open<E>(parts: FrontParts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
-        let Parts { endpoint: config, session, identity, admission, directory, ring, asks, aside, supervisor } = parts;
+        let FrontParts { endpoint: config, session, identity, admission, directory, ring, asks, aside, supervisor } = parts;
         let gauges = ring.clone();
-        let gauges = supervisor.clone().revived(Part::Gauges, move || keep_gauges(gauges.clone()));
+        let gauges = supervisor.clone().revived(ServerPart::Gauges, move || keep_gauges(gauges.clone()));
         let mut tasks = vec![tokio::spawn(gauges)];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
@@ -81,7 +81,7 @@ impl Front {
         let headroom = Headroom::new(registry)?;
         let (watched, sessions) = ((headroom.clone(), ring.clone(), readiness.clone()), Handle::current());
         let wait_max = config.wait_max;
-        tasks.push(aside.spawn(supervisor.clone().revived(Part::Headroom, move || {
+        tasks.push(aside.spawn(supervisor.clone().revived(ServerPart::Headroom, move || {
             let (headroom, ring, readiness) = watched.clone();
             headroom.watch(ring, sessions.clone(), wait_max, readiness)
         })));
@@ -98,7 +98,7 @@ impl Front {
         admission.refresh(readiness).await;
         let kept = (admission.clone(), readiness.clone());
         let keep = move || kept.0.clone().keep_fresh(kept.1.clone());
-        tasks.push(tokio::spawn(supervisor.clone().revived(Part::Keys, keep)));
+        tasks.push(tokio::spawn(supervisor.clone().revived(ServerPart::Keys, keep)));
         let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
         // All are needed: a reload is checked against the bound addresses.
@@ -113,11 +113,11 @@ impl Front {
             let (context, next_session, contain) = (context.clone(), Arc::clone(&next_session), supervisor.clone());
             let serve = move |connection, place| {
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                contain.contained(Part::Session, session::driver::run(connection, session, place, context.clone()))
+                contain.contained(ServerPart::Session, session::driver::run(connection, session, place, context.clone()))
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
             let accepting = accept::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
-            tasks.push(tokio::spawn(supervisor.vital(Part::Accept, accepting)));
+            tasks.push(tokio::spawn(supervisor.vital(ServerPart::Accept, accepting)));
         }
         Ok(Self { addresses, endpoints, drain, audience, tasks })
     }

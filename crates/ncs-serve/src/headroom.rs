@@ -186,7 +186,7 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::{self, Lane, LineKey, SessionId};
+    use crate::ring::{self, LineKey, LineKind, SessionId};
     use ncs_proto::object::{GenerationKey, SegmentKey};
 
     const MAX: Duration = Duration::from_millis(100);
@@ -250,7 +250,7 @@ mod tests {
         let (headroom, readiness) = (Headroom::new(&registry).unwrap(), Readiness::new());
         readiness.ready("server");
         tokio::spawn(headroom.clone().watch(ring.clone(), sessions.handle().clone(), MAX, readiness.clone()));
-        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, lane: Lane::Coded };
+        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, kind: LineKind::Coded };
         ring.want_coded(SessionId(1), line, 8, Instant::now() + MAX);
         let begun = Instant::now();
         let within = |what: &str| assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {headroom:?}");

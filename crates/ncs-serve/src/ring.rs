@@ -34,7 +34,7 @@ use ncs_proto::ring::Board;
 use serde::{Deserialize, Serialize};
 
 pub use metrics::Metrics;
-pub use ncs_proto::ring::{Blocks, HEADROOM, Lane, LineKey, Order, SessionId, headroom};
+pub use ncs_proto::ring::{Blocks, HEADROOM, LineKey, LineKind, Order, SessionId, headroom};
 pub use slots::{Pin, Quota, Slot};
 pub use wait::{next_wake, own_waker};
 
@@ -267,7 +267,7 @@ impl Ring {
 
     /// Publishes the blocks made for an order.
     pub fn publish(&self, line: LineKey, blocks: impl IntoIterator<Item = (Vector, Slot)>) {
-        let share = line.lane.is_reused(self.shared.max_reuse);
+        let share = line.kind.is_reused(self.shared.max_reuse);
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
             vector,
             payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },

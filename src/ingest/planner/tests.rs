@@ -126,14 +126,14 @@ fn byte_ranges_become_cuts() {
     let plan = planner.update(&path("vod.m3u8"), text.as_bytes(), now).unwrap();
     assert_eq!(plan, Plan::default(), "nothing of a finished recording is fetched ahead");
     let part = |offset, max| planner.part(&path("all.mp4"), offset, max);
-    assert_eq!(part(0, 1 << 20), Part { range: 0..700, listed: true });
-    assert_eq!(part(699, 1 << 20), Part { range: 0..700, listed: true });
-    assert_eq!(part(700, 1 << 20), Part { range: 700..1000, listed: false });
-    assert_eq!(part(1000, 1 << 20), Part { range: 1000..2000, listed: true });
-    assert_eq!(part(2400, 1 << 20), Part { range: 2000..2500, listed: true });
-    assert_eq!(part(1999, 300), Part { range: 1900..2000, listed: true }, "long ranges are cut further");
+    assert_eq!(part(0, 1 << 20), ReadRange { range: 0..700, listed: true });
+    assert_eq!(part(699, 1 << 20), ReadRange { range: 0..700, listed: true });
+    assert_eq!(part(700, 1 << 20), ReadRange { range: 700..1000, listed: false });
+    assert_eq!(part(1000, 1 << 20), ReadRange { range: 1000..2000, listed: true });
+    assert_eq!(part(2400, 1 << 20), ReadRange { range: 2000..2500, listed: true });
+    assert_eq!(part(1999, 300), ReadRange { range: 1900..2000, listed: true }, "long ranges are cut further");
     assert_eq!(part(2600, 1 << 20).range.start, 2500);
-    assert_eq!(planner.part(&path("other.mp4"), 1030, 500), Part { range: 1000..1500, listed: false });
+    assert_eq!(planner.part(&path("other.mp4"), 1030, 500), ReadRange { range: 1000..1500, listed: false });
 }
 
 #[test]
@@ -410,10 +410,10 @@ fn of_two_ranges_from_one_offset_on_the_newer_counts() {
         |length| format!("#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:{length}@0\nx.ts\n#EXTINF:2,\n#EXT-X-BYTERANGE:5@900\nx.ts\n");
     planner.update(&path("a.m3u8"), text(100).as_bytes(), now).unwrap();
     planner.update(&path("b.m3u8"), text(70).as_bytes(), now + Duration::from_secs(1)).unwrap();
-    assert_eq!(planner.part(&path("x.ts"), 10, 1 << 20), Part { range: 0..70, listed: true });
-    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), Part { range: 70..900, listed: false });
+    assert_eq!(planner.part(&path("x.ts"), 10, 1 << 20), ReadRange { range: 0..70, listed: true });
+    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), ReadRange { range: 70..900, listed: false });
     planner.forget(&path("b.m3u8"), now);
-    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), Part { range: 0..100, listed: true });
+    assert_eq!(planner.part(&path("x.ts"), 80, 1 << 20), ReadRange { range: 0..100, listed: true });
 }
 
 #[test]

@@ -105,7 +105,8 @@ pub(super) fn decode_by(
     let progress = Progress::new("decoding", length);
     let missing = Missing { of_symbols: set.code.is_of_symbols(), ..Missing::default() };
     let place = Place::new(&set);
-    let job = Job { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing, place, next: 0, at: None };
+    let job =
+        DecodeJob { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing, place, next: 0, at: None };
     job.run(&entries, output, crew)
 }
 
@@ -172,7 +173,7 @@ impl Entry {
     }
 }
 
-struct Job<'a> {
+struct DecodeJob<'a> {
     directory: &'a Path,
     set: Set,
     kernels: Kernels,
@@ -257,7 +258,7 @@ enum Whence {
     Made(usize),
 }
 
-impl<'a> Job<'a> {
+impl<'a> DecodeJob<'a> {
     /// While portions are decoded and written, blocks of the next ones are read.
     fn run(
         mut self,

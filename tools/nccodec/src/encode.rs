@@ -179,13 +179,13 @@ pub(super) fn encode_by(
         let mut spool = Partial::create(&directory.join("standard-input"))?;
         io::copy(&mut io::stdin(), spool.writer()).and_then(|_| spool.writer().flush()).map_err(Error::write(spool.path()))?;
         let file = spool.writer().get_ref().try_clone().map_err(Error::read(input))?;
-        return Job::new(plan, file, input, directory)?.run(crew);
+        return EncodeJob::new(plan, file, input, directory)?.run(crew);
     }
-    Job::new(plan, File::open(input).map_err(Error::read(input))?, input, directory)?.run(crew)
+    EncodeJob::new(plan, File::open(input).map_err(Error::read(input))?, input, directory)?.run(crew)
 }
 
 /// One file on its way into a directory.
-struct Job<'a> {
+struct EncodeJob<'a> {
     plan: &'a Plan,
     segments: Segments<'a>,
     directory: &'a Path,
@@ -193,7 +193,7 @@ struct Job<'a> {
     written: u64,
 }
 
-impl<'a> Job<'a> {
+impl<'a> EncodeJob<'a> {
     /// Reads the file once, for its hash.
     fn new(plan: &'a Plan, mut source: File, input: &'a Path, directory: &'a Path) -> Result<Self, Error> {
         let mut hasher = blake3::Hasher::new();

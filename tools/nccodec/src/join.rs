@@ -103,7 +103,7 @@ pub(super) fn decode_by(
     let output_bytes = usize::from(set.k.min(set.n - set.k)) * set.piece(0);
     let demand = Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES };
     let crew = crew(&demand)?;
-    let job = Job { set, progress, rebuilt_pieces: 0, short: Short::default(), shorts: 0 };
+    let job = JoinJob { set, progress, rebuilt_pieces: 0, short: Short::default(), shorts: 0 };
     let joined = job.run(Pieces { set, code, chunks }, (&crew, &demand), output, present, faults)?;
     Ok(Joined { skipped, makers: crew.makers(), ..joined })
 }
@@ -307,7 +307,7 @@ impl Plan {
     }
 }
 
-struct Job {
+struct JoinJob {
     set: Set,
     progress: Progress,
     rebuilt_pieces: u64,
@@ -316,7 +316,7 @@ struct Job {
     shorts: u64,
 }
 
-impl Job {
+impl JoinJob {
     /// While stripes are worked on, the next ones are read.
     fn run(
         mut self,

@@ -106,7 +106,7 @@ pub(super) fn encode_by(
     fs::create_dir_all(&directory).map_err(Error::write(&directory))?;
     let outs = (0..plan.n).map(|index| Out::create(plan, input, &directory, index)).collect::<Result<_, _>>()?;
     let progress = bytes.map_or_else(|| Progress::open("coding"), |bytes| Progress::new("coding", bytes));
-    let job = Job { plan, code, input, directory, outs, progress };
+    let job = SplitJob { plan, code, input, directory, outs, progress };
     job.run(Source { source, hasher: blake3::Hasher::new() }, &crew)
 }
 
@@ -205,7 +205,7 @@ impl ChunkPlan {
     }
 }
 
-struct Job<'a> {
+struct SplitJob<'a> {
     plan: &'a ChunkPlan,
     code: Code,
     input: &'a Path,
@@ -214,7 +214,7 @@ struct Job<'a> {
     progress: Progress,
 }
 
-impl Job<'_> {
+impl SplitJob<'_> {
     /// While stripes are coded and written, the next ones are read.
     fn run(mut self, mut source: Source, crew: &Crew) -> Result<Stored, Error> {
         let (k, input) = (self.code.k(), self.input);

@@ -17,7 +17,7 @@ use ncs_proto::object::{
     row_key,
 };
 use ncs_proto::peer::{self, Event, Order, Place, Proof, SourceId, StreamEnd, Urgency};
-use ncs_proto::ring::{Lane, LineKey, SessionId};
+use ncs_proto::ring::{LineKey, LineKind, SessionId};
 use ncs_proto::session::{self, Route, Want};
 use ncs_proto::time::Instant;
 use ncs_proto::wire::block::StreamHead;
@@ -313,7 +313,7 @@ impl World {
     fn register(&mut self) {
         while let Some((want, _)) = self.server.poll_want(u32::MAX) {
             if let Want::Source(generation, range) = want {
-                let line = LineKey { generation, lane: Lane::Source(SessionId(1)) };
+                let line = LineKey { generation, kind: LineKind::Source(SessionId(1)) };
                 self.numbered.entry(line).or_default().extend(range);
             }
         }

@@ -92,7 +92,7 @@ struct Segment {
 #[derive(Debug)]
 enum Body {
     Named,
-    Coming { parts: Vec<Part>, fetch: Fetch },
+    Coming { parts: Vec<PartialGeneration>, fetch: Fetch },
     Whole(Vec<Whole>),
 }
 
@@ -133,7 +133,7 @@ pub(super) struct Begun {
 
 /// An incomplete generation.
 #[derive(Debug)]
-struct Part {
+struct PartialGeneration {
     rows: Arc<Mutex<Rows>>,
     /// Received rows that have not been absorbed.
     pending: Vec<News>,
@@ -271,7 +271,7 @@ impl Holdings {
         match &mut segment.body {
             Body::Coming { fetch: failed, .. } => *failed = fetch,
             body => {
-                let parts = segment.lease.shape.iter().map(|own| Part::new(&segment.lease.id, own)).collect();
+                let parts = segment.lease.shape.iter().map(|own| PartialGeneration::new(&segment.lease.id, own)).collect();
                 *body = Body::Coming { parts, fetch };
             }
         }
@@ -445,7 +445,7 @@ impl Holdings {
     }
 
     /// Adds to an incomplete generation.
-    fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut Part)) {
+    fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut PartialGeneration)) {
         let mut state = self.state();
         let Some(key) = state.keys.get(cut).copied() else { return };
         let Some(Segment { body: Body::Coming { parts, fetch }, is_told, .. }) = state.segments.get_mut(&key) else { return };
@@ -570,7 +570,7 @@ fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
     BlockHashes::made(hashes.into(), shape)
 }
 
-impl Part {
+impl PartialGeneration {
     /// A generation without rows.
     fn new(id: &SegmentId, generation: Generation) -> Self {
         Self {

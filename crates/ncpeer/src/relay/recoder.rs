@@ -19,7 +19,7 @@ use ncs_codec::gfq::Cores;
 use ncs_codec::rlnc::Encoder;
 use ncs_proto::object::{Codec, Generation, GenerationKey, SegmentKey};
 use ncs_serve::planner::{Planner, Step, planned};
-use ncs_serve::ring::{self, Blocks, Lane, LineKey, Order, Ring, Slot};
+use ncs_serve::ring::{self, Blocks, LineKey, LineKind, Order, Ring, Slot};
 use ncs_serve::words::Wanted;
 use rand::rngs::{SmallRng, StdRng};
 use rand::{Rng, SeedableRng};
@@ -87,7 +87,7 @@ type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
 /// The result of preparing an order.
 enum Prepared {
     /// As much of it as can be made now.
-    Ready(Part),
+    Ready(RecodeOrder),
     /// There are no slots; a returning slot wakes the task.
     NoSlots,
     /// It is held, or its segment is gone.
@@ -95,7 +95,7 @@ enum Prepared {
 }
 
 /// An order with slots.
-struct Part {
+struct RecodeOrder {
     line: LineKey,
     source: Source,
     slots: Vec<Slot>,
@@ -197,7 +197,7 @@ impl Recoder {
                     None if pending.is_empty() => return Prepared::Passed,
                     None => {
                         let source = Source::Rows { rows, pending, plan: Plan::new() };
-                        return Prepared::Ready(Part { line, source, slots: Vec::new() });
+                        return Prepared::Ready(RecodeOrder { line, source, slots: Vec::new() });
                     }
                 }
             }
@@ -213,7 +213,7 @@ impl Recoder {
             }
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
-        let headroom = Lane::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
+        let headroom = LineKind::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
         let (headroom, is_new) = self.sizes.take(Instant::now(), shape.coded_bytes(), headroom);
         if is_new {
             self.ring.promise(self.sizes.slots());
@@ -230,7 +230,7 @@ impl Recoder {
         if order.is_none() {
             return match source {
                 // The pending rows have to be absorbed all the same.
-                Source::Rows { ref pending, .. } if !pending.is_empty() => Prepared::Ready(Part { line, source, slots }),
+                Source::Rows { ref pending, .. } if !pending.is_empty() => Prepared::Ready(RecodeOrder { line, source, slots }),
                 _ => Prepared::NoSlots,
             };
         }
@@ -245,7 +245,7 @@ impl Recoder {
             }
             source => source,
         };
-        Prepared::Ready(Part { line, source, slots })
+        Prepared::Ready(RecodeOrder { line, source, slots })
     }
 
     /// The source of an order whose generation is complete.
@@ -271,7 +271,7 @@ impl Recoder {
     /// The part of an order that a session may have of these rows, and the heaps to use; the rest
     /// is held.
     fn allow(&mut self, order: Order, held: &BTreeMap<Heap, u32>, is_tainted: bool) -> Option<(Order, Plan)> {
-        let (Blocks::Coded(count), Lane::Recoded(_)) = (&order.blocks, order.line.lane) else {
+        let (Blocks::Coded(count), LineKind::Recoded(_)) = (&order.blocks, order.line.kind) else {
             // Source blocks, and blocks with seeds, need the whole generation.
             self.ring.hold(&order);
             return None;
@@ -376,7 +376,7 @@ impl Sizes {
     }
 }
 
-impl Part {
+impl RecodeOrder {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
-const CODED: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
+const CODED: LineKey = LineKey { generation: GENERATION, kind: LineKind::Coded };
 const ANNA: SessionId = SessionId(1);
 const BERT: SessionId = SessionId(2);
 
@@ -17,7 +17,7 @@ fn soon() -> Instant {
 }
 
 fn coded(generation: GenerationKey) -> LineKey {
-    LineKey { generation, lane: Lane::Coded }
+    LineKey { generation, kind: LineKind::Coded }
 }
 
 fn board(max_reuse: u32) -> Board<u32> {
@@ -165,7 +165,7 @@ fn nobody_takes_what_another_was_woken_for() {
 #[test]
 fn source_blocks_go_to_who_ordered_them() {
     let mut board = board(1);
-    let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
+    let line = LineKey { generation: GENERATION, kind: LineKind::Source(ANNA) };
     board.want_source(ANNA, GENERATION, 2..5, soon());
     let orders = board.take_orders(2);
     assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3]) }]);
@@ -181,7 +181,7 @@ fn source_blocks_go_to_who_ordered_them() {
 #[test]
 fn source_blocks_of_a_session_that_left_come_back() {
     let mut board = board(1);
-    let line = LineKey { generation: GENERATION, lane: Lane::Source(ANNA) };
+    let line = LineKey { generation: GENERATION, kind: LineKind::Source(ANNA) };
     board.want_source(ANNA, GENERATION, 0..2, soon());
     board.take_orders(9);
     board.leave(ANNA, line);
@@ -280,9 +280,9 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     board.resume(SegmentKey(1));
     wake(&mut board);
     assert_eq!((board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)), (9, 1));
-    let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.lane, order.blocks.count())).collect();
+    let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.kind, order.blocks.count())).collect();
     made.sort_by_key(|(_, count)| *count);
-    assert_eq!(made, [(Lane::Source(BERT), 3), (Lane::Coded, 6)]);
+    assert_eq!(made, [(LineKind::Source(BERT), 3), (LineKind::Coded, 6)]);
 }
 
 #[test]
@@ -389,9 +389,9 @@ proptest! {
 fn dense_and_sparse_blocks_of_a_generation_lie_apart() {
     let mut board = board(2);
     let weight = |weight| NonZeroU16::new(weight);
-    assert_eq!(Lane::coded(weight(13), 64), Lane::Sparse(weight(13).unwrap()));
-    assert_eq!((Lane::coded(weight(64), 64), Lane::coded(None, 64)), (Lane::Coded, Lane::Coded));
-    let sparse = LineKey { lane: Lane::coded(weight(13), 64), ..CODED };
+    assert_eq!(LineKind::coded(weight(13), 64), LineKind::Sparse(weight(13).unwrap()));
+    assert_eq!((LineKind::coded(weight(64), 64), LineKind::coded(None, 64)), (LineKind::Coded, LineKind::Coded));
+    let sparse = LineKey { kind: LineKind::coded(weight(13), 64), ..CODED };
     for session in [ANNA, BERT] {
         board.want_coded(session, sparse, 2, soon());
     }

@@ -13,7 +13,7 @@ use super::ledgers::Ledgers;
 use super::tally::Tally;
 use crate::admission::Share;
 use crate::object::{Birth, Codec, GRACE, Generation, GenerationKey, Lease, Released};
-use crate::ring::{Lane, LineKey};
+use crate::ring::{LineKey, LineKind};
 use crate::time::Instant;
 use crate::wire::message::{Accept, Request};
 use crate::wire::{Violation, block};
@@ -28,8 +28,8 @@ pub(super) struct Open {
     pub(super) tenure: Tenure,
     pub(super) generation: Generation,
     pub(super) key: GenerationKey,
-    /// The lane of its coded blocks.
-    pub(super) lane: Lane,
+    /// The kind of its coded blocks.
+    pub(super) kind: LineKind,
     pub(super) accept: Accept,
     pub(super) deadline: Instant,
     /// Blocks that may still leave.
@@ -148,7 +148,7 @@ impl Open {
 
     /// The line of its coded blocks.
     pub(super) fn line(&self) -> LineKey {
-        LineKey { generation: self.key, lane: self.lane }
+        LineKey { generation: self.key, kind: self.kind }
     }
 
     /// How its blocks travel: in datagrams where the peer takes them and every block fits. A
@@ -158,7 +158,7 @@ impl Open {
             return Route::Stream;
         }
         let vector = match self.generation.codec {
-            Codec::Rlnc if self.lane.is_explicit() => block::Kind::Explicit,
+            Codec::Rlnc if self.kind.is_explicit() => block::Kind::Explicit,
             Codec::Rlnc => block::Kind::Seeded,
             Codec::ReedSolomon { .. } => block::Kind::Shard,
             Codec::RaptorQ => block::Kind::Symbol,

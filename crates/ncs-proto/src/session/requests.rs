@@ -13,7 +13,7 @@ use super::open::{Open, Tenancy, Tenure, Unleased, numbered};
 use super::proto::Proto;
 use crate::admission::Share;
 use crate::object::{FirstPass, GenerationKey, Held};
-use crate::ring::{Lane, LineKey};
+use crate::ring::{LineKey, LineKind};
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Message, Request, RequestCode, stream_of};
@@ -82,9 +82,9 @@ impl Proto {
         }
         // Sparse rows have no seed that the peer could draw them from: a peer that does not take
         // explicit vectors gets dense rows.
-        let lane = match held.is_recoded {
-            true => Lane::Recoded(self.session),
-            false => Lane::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
+        let kind = match held.is_recoded {
+            true => LineKind::Recoded(self.session),
+            false => LineKind::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
         };
         if let Some(path) = held.path.as_deref() {
             self.events.extend(self.streams.watch_by(now, request.alias, stream_of(path)));
@@ -98,7 +98,7 @@ impl Proto {
             tenure: Tenure::Idle(lease.release(), now),
             generation,
             key,
-            lane,
+            kind,
             accept: request.accept,
             deadline,
             credit: request.credit,
@@ -155,7 +155,7 @@ impl Proto {
     pub(super) fn next_rescheduled(&mut self) -> Option<Event> {
         std::iter::from_fn(|| self.rescheduled.pop_first()).find_map(|alias| {
             let open = self.requests.get(&alias)?;
-            let source = LineKey { generation: open.key, lane: Lane::Source(self.session) };
+            let source = LineKey { generation: open.key, kind: LineKind::Source(self.session) };
             let lines = [(open.source_wanted > 0).then_some(source), (open.coded_wanted > 0).then(|| open.line())];
             lines.iter().any(Option::is_some).then_some(Event::Rescheduled { alias, lines, deadline: open.deadline })
         })
@@ -176,7 +176,7 @@ impl Proto {
         self.tally.useless += u64::from(useless.saturating_sub(open.reported.0));
         let newly_lost = lost.saturating_sub(open.reported.1);
         self.tally.lost += u64::from(newly_lost);
-        if newly_lost > 0 && matches!(open.lane, Lane::Recoded(_)) {
+        if newly_lost > 0 && matches!(open.kind, LineKind::Recoded(_)) {
             self.events.push_back(Event::Lost { line: open.line(), blocks: newly_lost });
         }
         open.reported = (useless.max(open.reported.0), lost.max(open.reported.1));

@@ -11,7 +11,7 @@ use ncs_codec::block::Vector;
 use super::claim::{Claim, Header, Route, Stamp, Want};
 use super::open::Open;
 use super::proto::Proto;
-use crate::ring::{Lane, LineKey};
+use crate::ring::{LineKey, LineKind};
 use crate::time::Instant;
 use crate::wire::block;
 
@@ -39,15 +39,15 @@ impl Proto {
                 continue;
             }
             let route = open.route(datagram_max, &mut self.tally);
-            let mut add = |lane, blocks| {
-                let line = LineKey { generation: open.key, lane };
+            let mut add = |kind, blocks| {
+                let line = LineKey { generation: open.key, kind };
                 claims.push(Claim { alias: *alias, line, blocks, route, deadline: open.deadline });
             };
             if open.source_wanted > 0 {
-                add(Lane::Source(session), open.source_wanted);
+                add(LineKind::Source(session), open.source_wanted);
             }
             if open.coded_wanted > 0 {
-                add(open.lane, open.coded_wanted);
+                add(open.kind, open.coded_wanted);
             }
         }
         claims.sort_by_key(|claim| claim.deadline);

@@ -15,7 +15,7 @@ use crate::object::{
     Birth, Body, Codec, Coding, FirstPass, GenerationKey, Held, Lease, Loan, Refusal, Resolved, SegmentId, SegmentKey, Shape,
     Standing,
 };
-use crate::ring::{Lane, LineKey, SessionId};
+use crate::ring::{LineKey, LineKind, SessionId};
 use crate::wire::block;
 use crate::wire::message::{
     Accept, Checks, Codecs, Credential, Delivery, GRANT_FOREVER, Get, GetChecks, Hello, Holding, HoldingState, Introduction,
@@ -40,7 +40,7 @@ fn held(first_pass: FirstPass) -> Held {
 }
 
 fn coded(generation: GenerationKey) -> LineKey {
-    LineKey { generation, lane: Lane::Coded }
+    LineKey { generation, kind: LineKind::Coded }
 }
 
 fn resolved(held: Held) -> Resolved {
@@ -310,7 +310,7 @@ fn a_segment_is_looked_for_with_the_coding_that_is_meant() {
 #[test]
 fn sparse_rows_go_to_who_takes_vectors_and_others_get_dense_ones() {
     let key = GenerationKey { segment: SegmentKey(2), index: 0 };
-    let line = LineKey { generation: key, lane: Lane::Sparse(NonZeroU16::new(13).unwrap()) };
+    let line = LineKey { generation: key, kind: LineKind::Sparse(NonZeroU16::new(13).unwrap()) };
     let mut proto = ask_for_sparse(64, true);
     assert_eq!(wants(&mut proto), [Want::Coded(line, 10)]);
     assert_eq!((proto.claims()[0].line, proto.lines().collect::<Vec<_>>()), (line, vec![line]));
@@ -365,7 +365,7 @@ fn blocks_with_numbers_come_once_each_and_then_no_others() {
     let key = GenerationKey { segment: SegmentKey(3), index: 0 };
     let (mut proto, now) = ask_for_fixed(fixed(RS), Codecs::ALL, |_| {}).unwrap();
     assert_eq!(wants(&mut proto), [Want::Source(key, 0..8)]);
-    assert_eq!(proto.claims()[0].line, LineKey { generation: key, lane: Lane::Source(SESSION) });
+    assert_eq!(proto.claims()[0].line, LineKey { generation: key, kind: LineKind::Source(SESSION) });
     for number in 0..8 {
         proto.stamp(3, &Vector::Source(number), Route::Datagram).unwrap();
     }

@@ -73,7 +73,7 @@ fn soon() -> Instant {
 }
 
 const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
-const LINE: LineKey = LineKey { generation: GENERATION, lane: Lane::Coded };
+const LINE: LineKey = LineKey { generation: GENERATION, kind: LineKind::Coded };
 
 fn make(ring: &Ring, count: u32) {
     for order in ring.take_orders(count) {

@@ -45,7 +45,7 @@ use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Share, Vis
 use crate::directory::{Asker, Directory};
 
 use crate::headroom::Headroom;
-use crate::ring::{self, Claimed, Lane, LineKey, Quota, Ring, SessionId};
+use crate::ring::{self, Claimed, LineKey, LineKind, Quota, Ring, SessionId};
 
 /// The maximum number of blocks per write.
 const WRITE_BLOCKS_MAX: u32 = 64;
@@ -988,8 +988,8 @@ impl Session {
     }
 
     fn leave(&self, ended: Ended) {
-        for lane in [ended.line.lane, Lane::Source(self.id)] {
-            self.context.ring.leave(self.id, LineKey { lane, ..ended.line });
+        for kind in [ended.line.kind, LineKind::Source(self.id)] {
+            self.context.ring.leave(self.id, LineKey { kind, ..ended.line });
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ncserverd::lab::path::{Counts, Lane, Shape};
+use ncserverd::lab::path::{Counts, PathDirection, Shape};
 
 use crate::netns::ip;
 
@@ -119,7 +119,7 @@ type Late = Reverse<(Instant, u64, Vec<u8>)>;
 /// What stands for a hop while it is not dropped.
 pub(crate) struct Box {
     /// The way down the chain.
-    pub(crate) there: Arc<Mutex<Lane>>,
+    pub(crate) there: Arc<Mutex<PathDirection>>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -133,23 +133,23 @@ impl Box {
         let outside = [near, far].map(|[outside, _]| outside);
         let ends = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        let lanes: Vec<Arc<Mutex<Lane>>> = path
+        let directions: Vec<Arc<Mutex<PathDirection>>> = path
             .into_iter()
             .zip(0..)
             .map(|(shape, number)| {
-                let lane = Lane::new(shape, 2 * seed + number, Instant::now()).expect("a shape that can be");
-                Arc::new(Mutex::new(lane))
+                let direction = PathDirection::new(shape, 2 * seed + number, Instant::now()).expect("a shape that can be");
+                Arc::new(Mutex::new(direction))
             })
             .collect();
         for (from, to) in [(0, 1), (1, 0)] {
             let (late, due) = channel();
             let incoming = sockets[from].try_clone().expect("a socket is cloned");
             let outgoing = sockets[to].try_clone().expect("a socket is cloned");
-            let (lane, ends, outside) = (Arc::clone(&lanes[from]), Arc::clone(&ends), outside[to].clone());
-            threads.push(std::thread::spawn(move || take(&incoming, &lane, &late, &ends)));
+            let (direction, ends, outside) = (Arc::clone(&directions[from]), Arc::clone(&ends), outside[to].clone());
+            threads.push(std::thread::spawn(move || take(&incoming, &direction, &late, &ends)));
             threads.push(std::thread::spawn(move || deliver(&outgoing, &outside, &due)));
         }
-        Self { there: Arc::clone(&lanes[0]), ends, threads }
+        Self { there: Arc::clone(&directions[0]), ends, threads }
     }
 
     /// What happened down the chain since this was last asked.
@@ -167,7 +167,7 @@ impl Drop for Box {
     }
 }
 
-fn take(socket: &UdpSocket, lane: &Mutex<Lane>, late: &Sender<Late>, ends: &AtomicBool) {
+fn take(socket: &UdpSocket, direction: &Mutex<PathDirection>, late: &Sender<Late>, ends: &AtomicBool) {
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout above zero");
     let mut buffer = vec![0; 1 << 16];
     let mut number = 0;
@@ -177,7 +177,7 @@ fn take(socket: &UdpSocket, lane: &Mutex<Lane>, late: &Sender<Late>, ends: &Atom
         let Some(frame) = buffer[..length].get_mut(VXLAN_HEADER..) else { continue };
         mend(frame);
         let packet = frame.len().saturating_sub(ETHERNET_HEADER);
-        for due in lane.lock().expect("nobody panics with it").take(now, packet) {
+        for due in direction.lock().expect("nobody panics with it").take(now, packet) {
             number += 1;
             // The other thread lives as long as this one.
             let _ = late.send(Reverse((due, number, buffer[..length].to_vec())));

@@ -37,13 +37,13 @@ impl Line {
 /// What a node has of a segment.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    parts: Vec<Part>,
+    parts: Vec<HeldGeneration>,
     pub(crate) is_whole: bool,
     pub(crate) is_told: bool,
 }
 
 #[derive(Debug, Default)]
-struct Part {
+struct HeldGeneration {
     rows: Option<Rows>,
     held: u32,
     is_checked: bool,
@@ -53,7 +53,7 @@ struct Part {
 impl Holding {
     /// Nothing yet.
     pub(crate) fn new(segment: &Segment) -> Self {
-        let parts = segment.shape.iter().map(|_| Part::default()).collect();
+        let parts = segment.shape.iter().map(|_| HeldGeneration::default()).collect();
         Self { parts, is_whole: false, is_told: false }
     }
 
@@ -81,7 +81,7 @@ impl Holding {
     }
 }
 
-impl Part {
+impl HeldGeneration {
     fn rows(&mut self, segment: &Segment, index: u32) -> &mut Rows {
         self.rows.get_or_insert_with(|| {
             let generation = segment.generation(index);
@@ -108,7 +108,7 @@ pub(crate) struct Sending {
 
 /// The requests of one asker.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct AskerRequests {
     pub(crate) requests: Vec<Sending>,
     /// Whether it is to be looked at again at some time.
     pub(crate) is_scheduled: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Lane {
 /// All open requests of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
-    pub(crate) lanes: BTreeMap<usize, Lane>,
+    pub(crate) askers: BTreeMap<usize, AskerRequests>,
     /// In this order they have their turn.
     pub(crate) turns: VecDeque<usize>,
     pub(crate) is_scheduled: bool,
@@ -125,26 +125,26 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn add(&mut self, asker: usize, sending: Sending) {
-        if !self.lanes.contains_key(&asker) {
+        if !self.askers.contains_key(&asker) {
             self.turns.push_back(asker);
         }
-        let requests = &mut self.lanes.entry(asker).or_default().requests;
+        let requests = &mut self.askers.entry(asker).or_default().requests;
         let place = requests.partition_point(|other| other.deadline <= sending.deadline);
         requests.insert(place, sending);
     }
 
     pub(crate) fn find(&mut self, asker: usize, alias: u16) -> Option<&mut Sending> {
-        self.lanes.get_mut(&asker)?.requests.iter_mut().find(|sending| sending.alias == alias)
+        self.askers.get_mut(&asker)?.requests.iter_mut().find(|sending| sending.alias == alias)
     }
 
     pub(crate) fn stop(&mut self, asker: usize, alias: u16) {
-        if let Some(lane) = self.lanes.get_mut(&asker) {
-            lane.requests.retain(|sending| sending.alias != alias);
+        if let Some(open) = self.askers.get_mut(&asker) {
+            open.requests.retain(|sending| sending.alias != alias);
         }
     }
 
     pub(crate) fn forget(&mut self, asker: usize) {
-        self.lanes.remove(&asker);
+        self.askers.remove(&asker);
         self.turns.retain(|other| *other != asker);
     }
 }

@@ -145,7 +145,7 @@ enum What {
     /// A line has room again.
     Send {
         node: usize,
-        lane: Option<usize>,
+        to: Option<usize>,
     },
     /// A viewer tells what it holds.
     Tell(usize),
@@ -379,9 +379,9 @@ impl World {
         }
     }
 
-    /// A node sends what it can to those whose turn it is; `lane`: to this one.
-    fn send(&mut self, node: usize, lane: Option<usize>) {
-        match lane {
+    /// A node sends what it can to those whose turn it is; `to`: to this one.
+    fn send(&mut self, node: usize, to: Option<usize>) {
+        match to {
             Some(asker) => while self.send_to(node, asker) {},
             None => while self.send_one(node) {},
         }
@@ -415,13 +415,13 @@ impl World {
     /// Sends the next block to one asker, whose line alone is in the way.
     fn send_to(&mut self, node: usize, asker: usize) -> bool {
         let room_at = self.room_at(asker);
-        let Some(lane) = self.nodes[node].serving.lanes.get_mut(&asker) else { return false };
-        if lane.requests.iter().all(|sending| sending.credit == 0) {
+        let Some(open) = self.nodes[node].serving.askers.get_mut(&asker) else { return false };
+        if open.requests.iter().all(|sending| sending.credit == 0) {
             return false;
         }
         if room_at > self.now {
-            if !std::mem::replace(&mut lane.is_scheduled, true) {
-                self.post(room_at, What::Send { node, lane: Some(asker) });
+            if !std::mem::replace(&mut open.is_scheduled, true) {
+                self.post(room_at, What::Send { node, to: Some(asker) });
             }
             return false;
         }
@@ -430,7 +430,7 @@ impl World {
 
     fn schedule(&mut self, node: usize, at: Instant) {
         if !std::mem::replace(&mut self.nodes[node].serving.is_scheduled, true) {
-            self.post(at, What::Send { node, lane: None });
+            self.post(at, What::Send { node, to: None });
         }
     }
 
@@ -442,9 +442,9 @@ impl World {
     /// Sends the next block for the first request of an asker that there is one for.
     fn send_next(&mut self, node: usize, asker: usize) -> bool {
         let Node { serving, consumer, role, .. } = &mut self.nodes[node];
-        let Some(lane) = serving.lanes.get_mut(&asker) else { return false };
+        let Some(open) = serving.askers.get_mut(&asker) else { return false };
         let holdings = consumer.as_ref().map(|consumer| &consumer.holdings);
-        for sending in &mut lane.requests {
+        for sending in &mut open.requests {
             let segment = &self.stream[sending.segment];
             let holding = match holdings {
                 None => None,

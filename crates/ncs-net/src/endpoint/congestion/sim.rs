@@ -17,7 +17,7 @@ use quinn_proto::{
     StreamId, TransportConfig, VarInt,
 };
 
-use crate::path::{Lane, Shape};
+use crate::path::{PathDirection, Shape};
 use crate::tls::{ServerIdentity, Trust, client_config};
 
 /// The bottleneck and its surroundings.
@@ -78,7 +78,7 @@ pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -
         network.advance(next);
         if !counted && next >= path.start + from {
             counted = true;
-            network.lanes[0].counts(next);
+            network.directions[0].counts(next);
             before = pairs.iter().map(|pair| pair.received).collect();
         }
         while let Some(packet) = network.arrived() {
@@ -88,7 +88,7 @@ pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -
     let seconds = (until - from).as_secs_f64();
     let goodputs = pairs.iter().zip(before).map(|(pair, before)| (pair.received - before) as f64 * 8.0 / seconds).collect();
     let lost = pairs.iter().map(Pair::lost).collect();
-    let counts = network.lanes[0].counts(end);
+    let counts = network.directions[0].counts(end);
     let (queue_mean, queue_95th) = counts.queue();
     let overflow = counts.overflowed as f64 / counts.offered.max(1) as f64;
     Outcome { goodputs, queue_mean, queue_95th, overflow, lost }
@@ -105,7 +105,7 @@ struct Network {
     path: Path,
     now: Instant,
     /// Towards the receiver, and back.
-    lanes: [Lane; 2],
+    directions: [PathDirection; 2],
     due: BinaryHeap<Reverse<(Instant, u64)>>,
     packets: HashMap<u64, Packet>,
     number: u64,
@@ -116,9 +116,9 @@ impl Network {
         let Path { bits_per_second, buffer, delay, loss, seed, start, .. } = path;
         let there = Shape { bits_per_second, buffer, delay, loss, ..Shape::default() };
         let back = Shape { delay, loss, ..Shape::default() };
-        let lanes =
-            [(there, 0), (back, 1)].map(|(shape, lane)| Lane::new(shape, 2 * seed + lane, start).expect("a shape that can be"));
-        Self { path, now: start, lanes, due: BinaryHeap::new(), packets: HashMap::new(), number: 0 }
+        let directions = [(there, 0), (back, 1)]
+            .map(|(shape, number)| PathDirection::new(shape, 2 * seed + number, start).expect("a shape that can be"));
+        Self { path, now: start, directions, due: BinaryHeap::new(), packets: HashMap::new(), number: 0 }
     }
 
     fn next(&self) -> Option<Instant> {
@@ -130,15 +130,15 @@ impl Network {
         if let Some((at, rate, delay)) = self.path.change
             && self.now >= self.path.start + at
         {
-            self.lanes[0].change(rate, delay);
-            self.lanes[1].change(f64::INFINITY, delay);
+            self.directions[0].change(rate, delay);
+            self.directions[1].change(f64::INFINITY, delay);
             self.path.change = None;
         }
     }
 
     fn send(&mut self, packet: Packet) {
-        let lane = &mut self.lanes[usize::from(!packet.to_receiver)];
-        for due in lane.take(self.now, packet.bytes.len() + UDP_IP_HEADERS) {
+        let direction = &mut self.directions[usize::from(!packet.to_receiver)];
+        for due in direction.take(self.now, packet.bytes.len() + UDP_IP_HEADERS) {
             self.number += 1;
             self.due.push(Reverse((due, self.number)));
             self.packets.insert(self.number, packet.clone());

@@ -19,7 +19,7 @@ pub(super) struct Case {
     pub(super) place: Option<Place>,
     /// What the stream's key has signed about it.
     pub(super) proof: Option<Proof>,
-    pub(super) parts: BTreeMap<u32, Part>,
+    pub(super) parts: BTreeMap<u32, GenerationEvidence>,
     pub(super) hashes: Option<BlockHashes>,
     pub(super) wants_hashes: bool,
     pub(super) refused: BTreeSet<(SourceId, Topic)>,
@@ -48,9 +48,9 @@ pub(super) enum Stage {
     Trial(BTreeSet<u32>),
 }
 
-/// A generation.
+/// The rows of a generation.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct GenerationEvidence {
     pub(super) rows: Vec<Row>,
     /// Checksums for rows as they come.
     pub(super) checks: Option<RowChecks>,
@@ -160,7 +160,7 @@ impl Case {
     }
 }
 
-impl Part {
+impl GenerationEvidence {
     /// Tests the first `count` rows, and removes the wrong ones.
     pub(super) fn test(&mut self, checks: &RowChecks, count: usize) -> Vec<Row> {
         let rows = || self.rows.iter().take(count).filter(|row| !row.is_right);

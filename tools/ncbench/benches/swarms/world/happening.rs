@@ -49,16 +49,16 @@ impl World {
             }
             What::Datagram { to, source, bytes } => self.datagram(to, source, bytes),
             What::Timer(node) => self.due(node),
-            What::Send { node, lane } => {
-                match lane {
+            What::Send { node, to } => {
+                match to {
                     Some(asker) => {
-                        if let Some(lane) = self.nodes[node].serving.lanes.get_mut(&asker) {
-                            lane.is_scheduled = false;
+                        if let Some(open) = self.nodes[node].serving.askers.get_mut(&asker) {
+                            open.is_scheduled = false;
                         }
                     }
                     None => self.nodes[node].serving.is_scheduled = false,
                 }
-                self.send(node, lane);
+                self.send(node, to);
             }
             What::Tell(node) => self.tell(node),
         }

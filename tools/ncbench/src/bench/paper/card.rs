@@ -19,7 +19,7 @@ use super::fountain::Factors;
 use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
-use super::stripes::Job;
+use super::stripes::ChunkProduct;
 use super::{Error, Outcome, Sample, Settings, dense, portions, words};
 
 /// Checks bytes and measures, or says why not.
@@ -55,7 +55,7 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     if !lab.has(kernel, case.n) {
         return Ok(Outcome::skipped(format!("no kernel {kernel} here")));
     }
-    let job = Job::new(case).ok_or_else(|| wrong(case))?;
+    let job = ChunkProduct::new(case).ok_or_else(|| wrong(case))?;
     let bytes = usize::try_from(case.k).expect("a chunk fits in memory");
     let n = u8::try_from(case.n).expect("codes have 256 chunks at most");
     if !bytes.is_multiple_of(16) {
@@ -97,7 +97,7 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
 }
 
 /// Code chunks where a piece begins and where the chunk ends, against those of the CPU's kernels, which have been compared with the definition.
-fn check(work: &mut dyn ChunkWork, job: &Job, is_on_host: bool, bytes: usize, piece: usize) -> Option<()> {
+fn check(work: &mut dyn ChunkWork, job: &ChunkProduct, is_on_host: bool, bytes: usize, piece: usize) -> Option<()> {
     let mut made = vec![0; CHECKED.min(bytes)];
     let last = bytes - made.len();
     for (row, expected) in job.expected.chunks_exact(bytes).enumerate() {

@@ -121,7 +121,7 @@ pub(super) struct Sweep {
     pub(super) full_k: &'static [u32],
     pub(super) rows: &'static [Amount],
     pub(super) generations: &'static [Amount],
-    pub(super) part: &'static [Part],
+    pub(super) part: &'static [CardShare],
     pub(super) threads: &'static [Crew],
     pub(super) coefficients: Kind,
     /// Coefficients of a row other than zero, for `Kind::Sparse`.
@@ -142,7 +142,7 @@ pub(super) const SWEEP: Sweep = Sweep {
     full_k: &[],
     rows: &[Amount::Output(32 << 20)],
     generations: &[Amount::Count(1)],
-    part: &[Part::All],
+    part: &[CardShare::All],
     threads: &[Crew::All],
     coefficients: Kind::Dense,
     weights: &[0],
@@ -168,7 +168,7 @@ pub(super) enum Amount {
 
 /// How much of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum CardShare {
     Quarter,
     Half,
     /// All of it, and said so.
@@ -308,10 +308,10 @@ impl Sweep {
             Crew::Count(count) => count,
         };
         let sms = match of.part {
-            Part::All => None,
-            Part::Whole => Some(scope.sms),
-            Part::Half => Some(scope.sms / 2),
-            Part::Quarter => Some(scope.sms / 4),
+            CardShare::All => None,
+            CardShare::Whole => Some(scope.sms),
+            CardShare::Half => Some(scope.sms / 2),
+            CardShare::Quarter => Some(scope.sms / 4),
         };
         let gpus = match self.gpus {
             Cards::All => scope.gpus.max(1),
@@ -397,7 +397,7 @@ struct Dimensions {
     k: u32,
     rows: Amount,
     generations: Amount,
-    part: Part,
+    part: CardShare,
     threads: Crew,
 }
 

@@ -32,7 +32,7 @@ fn wrong(case: &Case) -> Error {
 }
 
 /// A block's system, as our decoders make it of the symbols that came.
-struct Job {
+struct DenseSystem {
     order: usize,
     matrix: Vec<u8>,
     sums: Vec<Vec<u32>>,
@@ -42,7 +42,7 @@ struct Job {
     rows: Vec<u8>,
 }
 
-impl Job {
+impl DenseSystem {
     /// The first scheme: all of the constraint matrix.
     fn first(of: &Parameters, block: &Block) -> Self {
         let (order, zeros) = (of.l as usize, (of.s + of.h) as usize);
@@ -94,11 +94,11 @@ fn columns(of: &Parameters, isi: u32) -> Vec<u32> {
 fn systems(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let (blocks, kernels) = (Blocks::new(case), Kernels::detect());
     let (of, t) = (&blocks.parameters, blocks.symbol_bytes);
-    let jobs: Vec<Job> = match case.kernel {
-        "scheme-1" => blocks.blocks.iter().map(|block| Job::first(of, block)).collect(),
+    let jobs: Vec<DenseSystem> = match case.kernel {
+        "scheme-1" => blocks.blocks.iter().map(|block| DenseSystem::first(of, block)).collect(),
         _ => {
             let stored = Inverse::new(of.k, kernels).map_err(|_| wrong(case))?;
-            blocks.blocks.iter().map(|block| Job::second(of, block, &stored, kernels)).collect()
+            blocks.blocks.iter().map(|block| DenseSystem::second(of, block, &stored, kernels)).collect()
         }
     };
     let symbols: Vec<Vec<Option<&[u8]>>> = jobs.iter().zip(&blocks.blocks).map(|(job, block)| job.symbols(block, t)).collect();

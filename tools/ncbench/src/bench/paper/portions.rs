@@ -16,14 +16,14 @@ use super::{Error, Outcome, Run, Sample, Settings};
 
 /// By all cores, after a look at every byte; none if one is wrong.
 pub(super) fn by_cpu(case: &Case) -> Option<Run> {
-    let mut job = Job::new(case, |demand| Crew::with(BackendChoice::Cpu, None, demand, case.threads)).ok()?;
+    let mut job = PortionsRun::new(case, |demand| Crew::with(BackendChoice::Cpu, None, demand, case.threads)).ok()?;
     job.is_right().then(|| Box::new(move |repeats| job.time(repeats)) as Run)
 }
 
 /// By a GPU, or by it and all cores: `cuda` and `hybrid`.
 pub(super) fn by_gpu(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let backend = if case.kernel == "hybrid" { BackendChoice::Hybrid } else { BackendChoice::Cuda };
-    let mut job = Job::new(case, |demand| Crew::with(backend, Some(lab.opener(demand)), demand, case.threads))?;
+    let mut job = PortionsRun::new(case, |demand| Crew::with(backend, Some(lab.opener(demand)), demand, case.threads))?;
     if !job.is_right() {
         return Err(Error::Wrong { case: format!("{} {}", case.series, case.panel) });
     }
@@ -33,13 +33,13 @@ pub(super) fn by_gpu(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Res
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
-struct Job {
+struct PortionsRun {
     crew: Crew,
     stripes: Stripes,
     portions: Vec<Portion>,
 }
 
-impl Job {
+impl PortionsRun {
     fn new<E>(case: &Case, crew: impl FnOnce(&Demand) -> Result<Crew, E>) -> Result<Self, E> {
         let stripes = Stripes::new(case);
         let (k, count) = (stripes.code.k(), stripes.code.n() - stripes.code.k());

@@ -3,7 +3,7 @@
 //! Their m is our k; their k, the side of a tile, has no name here. Their three cards are one card with its grid limited to a
 //! quarter, a half and all of its multiprocessors.
 
-use super::catalogue::{Amount, Axis, Bar, Crew, Group, Kind, Part, Row, SWEEP, Sweep};
+use super::catalogue::{Amount, Axis, Bar, CardShare, Crew, Group, Kind, Row, SWEEP, Sweep};
 use super::measure::Measure;
 
 pub(super) const ROWS: &[Row] = &[
@@ -206,7 +206,7 @@ pub(super) const ROWS: &[Row] = &[
         axis: Axis::K,
         base: "",
         sweeps: &[
-            Sweep { kernels: &["tiled"], part: &[Part::Quarter, Part::Whole], k: &[16_384], ..SWEEP },
+            Sweep { kernels: &["tiled"], part: &[CardShare::Quarter, CardShare::Whole], k: &[16_384], ..SWEEP },
             Sweep {
                 kernels: &["tiled-bytes", "tiled-small", "tiled-rolled", "tiled-strided", "tiled-global", "tiled-logs", "tiled"],
                 k: &[16_384],
@@ -269,6 +269,6 @@ const FROM_ONE: &[Amount] = &[
     Amount::Count(1024),
     Amount::Count(2048),
 ];
-const CARDS: &[Part] = &[Part::Quarter, Part::Half, Part::Whole];
+const CARDS: &[CardShare] = &[CardShare::Quarter, CardShare::Half, CardShare::Whole];
 const CREWS: &[Crew] = &[Crew::Count(1), Crew::Count(4), Crew::All];
 const TABLE: &[&str] = &["table"];

@@ -59,7 +59,7 @@ fn all_threads() -> NonZeroUsize {
 }
 
 /// What is multiplied: rows, what they are multiplied with, and what has to come out.
-pub(super) struct Job {
+pub(super) struct ChunkProduct {
     pub(super) rows: Vec<u8>,
     /// Chunks, one behind the other.
     pub(super) sources: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Job {
     chunk_bytes: usize,
 }
 
-impl Job {
+impl ChunkProduct {
     /// All code chunks of the native ones, or the first two native chunks of all others.
     pub(super) fn new(case: &Case) -> Option<Self> {
         let stripes = Stripes::new(case);
@@ -95,7 +95,7 @@ impl Job {
 
 /// Codes or rebuilds, and looks at every byte of it; none if one is wrong.
 pub(super) fn code(case: &Case) -> Option<Run> {
-    let (job, threads) = (Job::new(case)?, case.threads);
+    let (job, threads) = (ChunkProduct::new(case)?, case.threads);
     let way = Way::named(case.kernel);
     let count = job.rows().count();
     let run = move |repeats: u32| {
