@@ -73,7 +73,7 @@ pub(crate) struct Serve {
     /// Publish a stream from an HTTP origin; short for --set stream.NAME.origin=URL (repeatable)
     #[arg(long, value_name = "NAME=URL", value_parser = parse_stream)]
     origin: Vec<(String, String)>,
-    /// Publish a watched directory; short for --set stream.NAME.directory=PATH (repeatable)
+    /// Publish a watched folder; short for --set stream.NAME.directory=PATH (repeatable)
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_stream)]
     directory: Vec<(String, String)>,
 }
@@ -230,7 +230,7 @@ fn parse_stream(text: &str) -> Result<(String, String), String> {
         text.split_once('=').filter(|(name, source)| !name.is_empty() && !name.contains('.') && !source.is_empty());
     name_and_source
         .map(|(name, source)| (name.into(), source.into()))
-        .ok_or_else(|| "expected NAME=SOURCE: a stream's name and its URL or directory".into())
+        .ok_or_else(|| "expected NAME=SOURCE: a stream's name and its URL or folder".into())
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {

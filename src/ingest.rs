@@ -1,11 +1,11 @@
-//! Sources of segments: origins over HTTP, and watched directories.
+//! Sources of segments: origins over HTTP, and watched folders.
 //!
 //! A [`Source`] answers one question, "give me this object, or these bytes of it", with the right
 //! bytes or with an [`Error`]. It never returns bytes that were cut short, too long, or changed
 //! while being read. It keeps nothing: coalescing, caching and cutting belong to `stream`.
 //! [`planner`] derives prefetching and expiry from HLS playlists, without I/O.
 //!
-//! HTTP fetches run in the caller's task. A watched directory has one task, which turns file system
+//! HTTP fetches run in the caller's task. A watched folder has one task, which turns file system
 //! events and periodic scans into [`Change`]s on a bounded channel. When that is full, the task
 //! waits; if the kernel's queue overflows meanwhile, the next scan repairs that.
 
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::object::RefusalCode;
 use crate::telemetry::quiet::{self, RateLimited};
 
-pub mod directory;
+pub mod folder;
 pub mod http;
 pub mod metrics;
 pub mod names;
@@ -63,7 +63,7 @@ pub struct Config {
     /// How long an origin's refusal is remembered before it is asked again.
     #[serde(with = "crate::units::duration")]
     pub negative_age: Duration,
-    /// The interval of scans of a watched directory, for changes without events.
+    /// The interval of scans of a watched folder, for changes without events.
     #[serde(with = "crate::units::duration")]
     pub rescan: Duration,
     /// How long size and time of a file must stay unchanged before a scan considers it complete.
@@ -290,7 +290,7 @@ pub enum Error {
     #[error("the origin's answer is invalid: {0}")]
     Protocol(String),
     /// The file system failed.
-    #[error("the directory cannot be read: {0}")]
+    #[error("the folder cannot be read: {0}")]
     Io(String),
 }
 

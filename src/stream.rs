@@ -3,14 +3,14 @@
 //! The [`Library`] has one publishing point per configured stream. A point answers a path from its
 //! catalogue if the entry is held and fresh. Otherwise it begins one fetch in a separate task, for
 //! which all requests of the same path wait. A fetched part is put into the store before any
-//! answer. Segments that playlists newly list, and files that appear in a watched directory, are
+//! answer. Segments that playlists newly list, and files that appear in a watched folder, are
 //! prefetched, announced to subscribers and passed to the encoder.
 //!
 //! If a stream has a key, answers and announcements are signed ([`signer`]), once, when they become
 //! known or are confirmed. Checksums of blocks are computed when a peer requests them, a few at a
 //! time.
 //!
-//! Each point has one task that follows its playlists or its directory; the library has one that
+//! Each point has one task that follows its playlists or its folder; the library has one that
 //! sweeps. All end when the library is dropped. Requests take turns at fetches
 //! ([`ncs_serve::turns`]). `ingest::Config` bounds concurrent and waiting fetches, waiting
 //! requests, known paths, and the bytes of documents and listings; anything beyond is refused as
@@ -34,10 +34,10 @@ use url::Url;
 use crate::directory::Policy;
 use crate::gf::Kernels;
 use crate::gf::rows::sparse::{weight_floor, weight_min};
-use crate::ingest::directory::Directory;
+use crate::ingest::folder::Folder;
 use crate::ingest::http::{Http, Origin};
 use crate::ingest::names::{self, Names};
-use crate::ingest::{self, ObjectPath, Parameters, Source, directory, http};
+use crate::ingest::{self, ObjectPath, Parameters, Source, folder, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{
@@ -65,7 +65,7 @@ pub use signer::{KeyFileError, Signer};
 pub struct Config {
     /// URL to which paths of the stream are appended.
     pub origin: Option<SecretUrl>,
-    /// Directory to watch instead of an origin; its files are the objects.
+    /// A folder to watch instead of an origin; its files are the objects.
     pub directory: Option<PathBuf>,
     /// File with the stream's signing key; without one nothing is signed.
     pub signing_key: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub struct Config {
     pub row_weight: Option<u16>,
     /// Accepts a `row_weight` with which peers need many more blocks.
     pub row_weight_force: bool,
-    /// How long a segment is kept after it has left its playlist's window or the directory.
+    /// How long a segment is kept after it has left its playlist's window or the folder.
     #[serde(with = "crate::units::duration")]
     pub retention: Duration,
     /// How long a playlist or another mutable object is used before the origin is asked again.
@@ -131,7 +131,7 @@ pub struct Config {
     /// Hosts, as `name` or `name:port`, that the origin may redirect to.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub redirect_hosts: Vec<String>,
-    /// Names of files and directories that are not published, with `*` for any characters.
+    /// names of files and folders that are not published, with `*` for any characters.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub refuse: Vec<String>,
     /// Names that are published even if `refuse` matches.
@@ -212,7 +212,7 @@ impl Config {
         Ok(codec)
     }
 
-    /// The names of a directory that are published.
+    /// The names of a folder that are published.
     pub fn names(&self) -> Result<Names, Fault> {
         Names::new(&self.refuse, &self.allow).map_err(|(text, error)| Fault::Pattern(text, error))
     }
@@ -315,9 +315,9 @@ pub enum Fault {
     /// The HTTP origin cannot be used.
     #[error(transparent)]
     Http(#[from] http::OpenError),
-    /// The directory cannot be used.
+    /// The folder cannot be used.
     #[error(transparent)]
-    Directory(#[from] directory::OpenError),
+    Folder(#[from] folder::OpenError),
 }
 
 /// A setting that does not fit the code of a stream.
@@ -600,9 +600,9 @@ impl Library {
         let supervisor = &self.inner.shared.supervisor;
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
-            Place::Directory(root, names) => {
-                let metrics = metrics.directory.clone();
-                Arc::new(Directory::open(root, names.clone(), settings.timeout, config, metrics, supervisor).await?)
+            Place::Folder(root, names) => {
+                let metrics = metrics.folder.clone();
+                Arc::new(Folder::open(root, names.clone(), settings.timeout, config, metrics, supervisor).await?)
             }
         };
         let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);
@@ -667,7 +667,7 @@ struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Http(Origin),
-    Directory(PathBuf, Names),
+    Folder(PathBuf, Names),
 }
 
 impl Settings {
@@ -721,7 +721,7 @@ impl Place {
     fn new(config: &Config) -> Result<Self, Fault> {
         let origin = match (&config.origin, &config.directory) {
             (Some(origin), None) => origin,
-            (None, Some(directory)) => return Ok(Self::Directory(directory.clone(), config.names()?)),
+            (None, Some(root)) => return Ok(Self::Folder(root.clone(), config.names()?)),
             (Some(_), Some(_)) | (None, None) => return Err(Fault::Place),
         };
         let fail = |why| Fault::Origin(origin.clone(), why);
@@ -750,7 +750,7 @@ impl Config {
     pub(crate) fn http(&self) -> Result<Origin, Fault> {
         match Place::new(self)? {
             Place::Http(origin) => Ok(origin),
-            Place::Directory(..) => Err(Fault::Place),
+            Place::Folder(..) => Err(Fault::Place),
         }
     }
 }

@@ -197,7 +197,7 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         report.fault(format!("stream.{name}"), "a name must be 1 to 64 letters, digits, `-` or `_`");
     }
     match (&stream.origin, &stream.directory) {
-        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a directory: remove one of them"),
+        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a folder: remove one of them"),
         (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
         (Some(_), None) => {
             if let Err(stream::Fault::Origin(_, reason)) = stream.http() {

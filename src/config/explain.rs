@@ -68,7 +68,7 @@ fn streams(config: &Config, text: &mut String) {
 fn source(stream: &stream::Config) -> String {
     match (&stream.origin, &stream.directory) {
         (Some(origin), _) => origin.to_string(),
-        (None, Some(directory)) => format!("directory {}", directory.display()),
+        (None, Some(root)) => format!("directory {}", root.display()),
         (None, None) => "nowhere".into(),
     }
 }

@@ -1,11 +1,11 @@
-//! Finds secrets that a stream would publish: files below its directory.
+//! Finds secrets that a stream would publish: files below its folder.
 
 use std::path::{Path, PathBuf};
 
 use super::{Config, Finding};
 use crate::units;
 
-/// A fault for every file with a secret below the directory of a stream, even through links.
+/// A fault for every file with a secret below the folder of a stream, even through links.
 pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let roots: Vec<_> =
         config.stream.iter().filter_map(|(name, stream)| Some((name, real(stream.directory.as_deref()?)))).collect();
@@ -15,7 +15,7 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
     let mut faults: Vec<_> = files(config, file)
         .into_iter()
         .filter_map(|(key, path)| {
-            // A link below the directory is found by its own name.
+            // A link below the folder is found by its own name.
             let places = [real(&path), real_parent(&path)];
             let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
             let text = format!(
@@ -25,7 +25,7 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
             Some(Finding { key, text })
         })
         .collect();
-    // A directory and its files count as one fault.
+    // A folder and its files count as one fault.
     faults.dedup_by(|next, first| next.key == first.key);
     faults
 }

@@ -1,4 +1,4 @@
-//! Checks of streams' sources: directories, origins, and missing signing keys.
+//! Checks of streams' sources: folders, origins, and missing signing keys.
 
 use std::fs;
 use std::path::Path;
@@ -27,14 +27,14 @@ pub(super) fn streams(config: &Config) -> Vec<Check> {
         Err(error) => vec![Check::fail(STREAM, error.to_string(), "cannot create timers: raise the system's limits")],
     };
     for (name, stream) in &config.stream {
-        checks.extend(stream.directory.as_deref().map(|root| directory(name, root)));
+        checks.extend(stream.directory.as_deref().map(|root| folder(name, root)));
         checks.extend(stream.signing_key.as_deref().and_then(|key| new_key(name, key)));
     }
     checks
 }
 
-/// The server does not start without a readable directory.
-fn directory(name: &str, root: &Path) -> Check {
+/// The server does not start without a readable folder.
+fn folder(name: &str, root: &Path) -> Check {
     match fs::read_dir(root) {
         Ok(mut entries) => match entries.next() {
             Some(_) => Check::ok(STREAM, format!("{name} from {}, which is readable", root.display())),
@@ -43,7 +43,7 @@ fn directory(name: &str, root: &Path) -> Check {
         Err(error) => Check::fail(
             STREAM,
             format!("{name} from {}, which cannot be read: {error}", root.display()),
-            format!("set `stream.{name}.directory` to a directory that the service's user may read"),
+            format!("set `stream.{name}.directory` to a folder that the service's user may read"),
         ),
     }
 }

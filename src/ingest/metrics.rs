@@ -12,8 +12,8 @@ use crate::telemetry::register;
 pub struct Metrics {
     /// Sources over HTTP.
     pub http: SourceMetrics,
-    /// Watched directories.
-    pub directory: SourceMetrics,
+    /// Watched folders.
+    pub folder: SourceMetrics,
     /// Playlists that could not be parsed to the end.
     pub playlist_errors: IntCounter,
 }
@@ -84,7 +84,7 @@ impl Metrics {
         };
         Ok(Self {
             http: of("http"),
-            directory: of("directory"),
+            folder: of("directory"),
             playlist_errors: register::counter(
                 registry,
                 &name("playlist_errors_total"),

@@ -73,7 +73,7 @@ impl Names {
         HIDDEN.into_iter().filter(|name| self.publish_name(name)).collect()
     }
 
-    /// Whether a path below the directory is published.
+    /// Whether a path below the folder is published.
     pub fn publish(&self, path: &Path) -> bool {
         path.components().all(|component| match component {
             Component::Normal(name) => self.publish_name(&name.to_string_lossy()),

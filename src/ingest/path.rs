@@ -161,7 +161,7 @@ impl ObjectPath {
         format!("GET {}", redacted(self.to_url(base).as_ref().unwrap_or(base).as_str()))
     }
 
-    /// The object of a file below a directory, if its name is valid.
+    /// The object of a file below a folder, if its name is valid.
     pub fn from_file(file: &std::path::Path) -> Option<Self> {
         let mut text = String::new();
         for component in file.components() {

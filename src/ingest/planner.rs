@@ -271,8 +271,8 @@ impl Planner {
         self.playlists.get(path).map(|tracked| tracked.target)
     }
 
-    /// Whether a live playlist, rather than a directory's events, announces segments of this
-    /// directory.
+    /// Whether a live playlist, rather than a folder's events, announces segments of this
+    /// folder.
     pub fn governs(&self, parent: &str) -> bool {
         self.listings().any(|listing| listing.live && listing.parents.contains(parent))
     }

@@ -1,4 +1,4 @@
-//! Decides which files of a watched directory are complete. A plain value: events, scans and `now`
+//! Decides which files of a watched folder are complete. A plain value: events, scans and `now`
 //! go in, changes come out.
 //!
 //! A file is complete when the kernel reports that its writer has closed it or moved it into place.
@@ -40,7 +40,7 @@ impl Stat {
     }
 }
 
-/// The files of a directory.
+/// The files of a folder.
 #[derive(Debug)]
 pub struct Tracker {
     settle: Duration,
@@ -208,7 +208,7 @@ mod tests {
         changes.into_iter().map(|change| (change.path, change.kind)).collect()
     }
 
-    /// A tracker after its first scan, of an empty directory.
+    /// A tracker after its first scan, of an empty folder.
     fn tracker(now: Instant) -> Tracker {
         let mut tracker = Tracker::new(SETTLE, 100);
         assert!(tracker.scanned(Vec::new(), 1, now, wall(0)).is_empty());

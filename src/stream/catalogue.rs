@@ -275,7 +275,7 @@ impl Catalogue {
         entry.known.names(None)
     }
 
-    /// Forgets all objects in these directories. Returns their segments.
+    /// Forgets all objects in these folders. Returns their segments.
     pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<Name> {
         let is_segments = |entry: &Entry| matches!(entry.known, Known::Segments { .. });
         let inside = self.entries.iter().filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));

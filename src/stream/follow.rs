@@ -1,5 +1,5 @@
 //! The task of a publishing point: looks at live playlists when they are due, or listens to a
-//! directory.
+//! folder.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::ingest::planner::Cut;
 use crate::ingest::{Change, ChangeKind, ObjectPath};
 use crate::supervise::ServerPart;
 
-/// The changes of a directory, locked by the follower.
+/// The changes of a folder, locked by the follower.
 type Changes = Arc<Mutex<Option<mpsc::Receiver<Change>>>>;
 
 /// Runs until it is aborted.
@@ -51,7 +51,7 @@ async fn next(changes: &mut Option<mpsc::Receiver<Change>>) -> Option<Change> {
     }
 }
 
-/// Reacts to a change in a directory. Segments that a live playlist will list are left to the
+/// Reacts to a change in a folder. Segments that a live playlist will list are left to the
 /// playlist, which is written after them.
 fn heed(point: &Arc<Point>, change: Change, now: Instant) {
     let Change { path, kind } = change;

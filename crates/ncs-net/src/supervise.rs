@@ -41,8 +41,8 @@ pub enum ServerPart {
     Device,
     /// Reports the device's state to `/readyz`.
     DeviceHealth,
-    /// Follows the changes of a directory.
-    Directory,
+    /// Follows the changes of a folder.
+    Folder,
     /// Fills the ring of a server.
     Encoder,
     /// Fetches an object, or part of one.
@@ -79,7 +79,7 @@ impl ServerPart {
         Self::Client,
         Self::Device,
         Self::DeviceHealth,
-        Self::Directory,
+        Self::Folder,
         Self::Encoder,
         Self::Fetch,
         Self::Gauges,
@@ -103,7 +103,7 @@ impl ServerPart {
             Self::Client => "client",
             Self::Device => "device",
             Self::DeviceHealth => "device-health",
-            Self::Directory => "directory",
+            Self::Folder => "directory",
             Self::Encoder => "encoder",
             Self::Fetch => "fetch",
             Self::Gauges => "gauges",

@@ -178,11 +178,11 @@ fn uris_lead_into_the_stream_or_nowhere() {
     ] {
         assert_eq!(planner.reader(&list, None, Instant::now()).locate(uri), object.map(path), "{uri}");
     }
-    let directory = Planner::new(planner.config.clone(), None);
-    assert_eq!(directory.reader(&list, None, Instant::now()).locate("seg.ts"), Some(path("v0/seg.ts")));
-    assert_eq!(directory.reader(&list, None, Instant::now()).locate("/seg.ts"), None);
+    let folder = Planner::new(planner.config.clone(), None);
+    assert_eq!(folder.reader(&list, None, Instant::now()).locate("seg.ts"), Some(path("v0/seg.ts")));
+    assert_eq!(folder.reader(&list, None, Instant::now()).locate("/seg.ts"), None);
     assert_eq!(
-        directory.reader(&list, None, Instant::now()).locate("../../../seg.ts"),
+        folder.reader(&list, None, Instant::now()).locate("../../../seg.ts"),
         Some(path("seg.ts")),
         "as RFC 3986 and every player resolve it"
     );

@@ -1,13 +1,13 @@
-//! Objects in a directory that another program writes.
+//! Objects in a folder that another program writes.
 //!
-//! One task per directory turns the kernel's events and periodic scans into [`Change`]s;
+//! One task per folder turns the kernel's events and periodic scans into [`Change`]s;
 //! [`settle`](super::settle) interprets them. A file is read only while it is complete by that
 //! judgement, and the bytes count only if the file is unchanged afterwards. A fetch of a file that
 //! is being written waits for it, up to the stream's timeout. Files that are hidden or temporary by
 //! name ([`names`](super::names)), and anything but regular files, are treated as missing.
 //!
 //! The watcher's thread sends events over a bounded channel. When that is full, it drops them and
-//! requests a scan, as the kernel does when its own queue overflows. Nothing outside the directory
+//! requests a scan, as the kernel does when its own queue overflows. Nothing outside the folder
 //! is read, not even through links.
 //!
 //! Every access to the file system runs on a separate thread, at most [`THREADS_MAX`] at once. If
@@ -36,21 +36,21 @@ use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath
 use crate::supervise::{ServerPart, Supervisor};
 use crate::telemetry::quiet::RateLimited;
 
-/// Why a directory cannot be watched.
+/// Why a folder cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The directory cannot be opened.
-    #[error("cannot open the directory {0}: {1}")]
+    /// The folder cannot be opened.
+    #[error("cannot open the folder {0}: {1}")]
     Root(PathBuf, std::io::Error),
     /// The kernel's notifications fail.
-    #[error("cannot watch the directory {0}: {1}")]
+    #[error("cannot watch the folder {0}: {1}")]
     Watch(PathBuf, notify::Error),
 }
 
-/// A watched directory. The watch ends when this is dropped.
+/// A watched folder. The watch ends when this is dropped.
 #[derive(Debug)]
-pub struct Directory {
+pub struct Folder {
     shared: Arc<Shared>,
     changes: Mutex<Option<mpsc::Receiver<Change>>>,
     task: JoinHandle<()>,
@@ -74,7 +74,7 @@ struct Shared {
     metrics: SourceMetrics,
 }
 
-impl Directory {
+impl Folder {
     /// Begins to watch. Must be called within a tokio runtime. Fails if the file system does not
     /// answer within `timeout`.
     pub async fn open(
@@ -105,18 +105,18 @@ impl Directory {
         let (changed, changes) = mpsc::channel(CHANGES_MAX);
         let (watched, event_queue) = (Arc::clone(&shared), Arc::new(tokio::sync::Mutex::new(event_queue)));
         let watch = move || watch(Arc::clone(&watched), Arc::clone(&event_queue), Arc::clone(&lost), changed.clone());
-        let task = tokio::spawn(supervisor.clone().revived(ServerPart::Directory, watch));
+        let task = tokio::spawn(supervisor.clone().revived(ServerPart::Folder, watch));
         Ok(Self { shared, changes: Mutex::new(Some(changes)), task, _watcher: watcher })
     }
 }
 
-impl Drop for Directory {
+impl Drop for Folder {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Source for Directory {
+impl Source for Folder {
     fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
@@ -283,7 +283,7 @@ impl Shared {
                 Meaning::Written => changes.extend(self.tracker().written(&path, now)),
                 Meaning::Gone => {
                     changes.extend(self.tracker().removed(&path));
-                    // A removed directory takes its files with it.
+                    // A removed folder takes its files with it.
                     scan |= matches!(event.kind, EventKind::Modify(_)) && path.extension().is_empty();
                 }
                 Meaning::Scan => scan = true,
@@ -310,8 +310,8 @@ impl Shared {
         let mut found = Vec::new();
         let mut pending = vec![(self.root.clone(), 0)];
         let files_max = usize::try_from(self.config.objects_max).unwrap_or(usize::MAX);
-        while let Some((directory, depth)) = pending.pop() {
-            let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        while let Some((folder, depth)) = pending.pop() {
+            let Ok(entries) = std::fs::read_dir(&folder) else { continue };
             for entry in entries.flatten() {
                 if found.len() >= files_max {
                     return found;
@@ -342,7 +342,7 @@ async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + 
     }
 }
 
-/// The canonical path of the directory, and its watcher.
+/// The canonical path of the folder, and its watcher.
 fn begin(root: &Path, forward: impl notify::EventHandler) -> Result<(PathBuf, RecommendedWatcher), OpenError> {
     let unread = |error| OpenError::Root(root.to_owned(), error);
     let unwatched = |error| OpenError::Watch(root.to_owned(), error);
@@ -367,7 +367,7 @@ enum Meaning {
     Nothing,
 }
 
-/// The task of a directory. It locks the events while it runs.
+/// The task of a folder. It locks the events while it runs.
 async fn watch(
     shared: Arc<Shared>,
     events: Arc<tokio::sync::Mutex<mpsc::Receiver<notify::Event>>>,
@@ -441,7 +441,7 @@ fn forwarder(
     }
 }
 
-/// Events caused by reading the directory.
+/// Events caused by reading the folder.
 fn is_idle(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
@@ -490,7 +490,7 @@ fn io_error(error: &std::io::Error) -> Error {
     }
 }
 
-/// Threads of one directory that access the file system. One that hangs stays until its system call
+/// Threads of one folder that access the file system. One that hangs stays until its system call
 /// ends.
 const THREADS_MAX: usize = 32;
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -499,7 +499,7 @@ const CHANGES_MAX: usize = 1024;
 const DEPTH_MAX: usize = 16;
 /// Events tell when a file is complete; this covers missing ones.
 const RECHECK: Duration = Duration::from_millis(250);
-/// The pause before a new directory is scanned, so that its first files can appear.
+/// The pause before a new folder is scanned, so that its first files can appear.
 const SCAN_PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
