@@ -101,7 +101,7 @@ pub enum Error {
     Shape(#[from] stream::Fault),
     /// The code uses other arithmetic than is measured here.
     #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`")]
-    Prime,
+    Gfq,
     /// Encoding could not be measured.
     #[error("cannot measure encoding: {0}")]
     Encode(#[from] bench::Error),

@@ -251,7 +251,7 @@ impl Server {
 
 /// Opens the arithmetic over the prime field, if a stream uses it. Opening it on a card takes time.
 async fn open_prime(device: &Device, config: &config::Config) -> Result<(), Error> {
-    if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_proving)) {
+    if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_gfq)) {
         return Ok(());
     }
     let device = device.clone();

@@ -254,7 +254,7 @@ impl Store {
                 return Ok(held);
             }
         }
-        let is_bytes = self.shared.has_two_tiers() || shape.codec().is_proving();
+        let is_bytes = self.shared.has_two_tiers() || shape.codec().is_gfq();
         let length = if is_bytes { shape.length() } else { state::padded(&shape) };
         // Before the hashes or the device's form are made, which may take long.
         let tree_bytes = tree.as_ref().map_or(0, |tree| tree.values().len() as u64);

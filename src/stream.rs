@@ -203,7 +203,7 @@ impl Config {
             (CodecName::RaptorQ, None) => Codec::RaptorQ,
             (CodecName::RlncQ, None) => Codec::RlncQ { group: self.group()? },
         };
-        if codec.is_proving() && self.signing_key.is_none() {
+        if codec.is_gfq() && self.signing_key.is_none() {
             return Err(CodecError::NoKey);
         }
         if self.row_weight.is_some() && codec != Codec::Rlnc {
@@ -232,7 +232,7 @@ impl Config {
     /// sparse row is sent with all coefficients, and blocks over a prime field are tested in
     /// batches per generation.
     fn parts(&self) -> Result<u16, CodecError> {
-        let is_costly = self.row_weight.is_some() || self.codec()?.is_proving();
+        let is_costly = self.row_weight.is_some() || self.codec()?.is_gfq();
         Ok(if is_costly { 1 } else { self.generations_min.max(1) })
     }
 
@@ -484,7 +484,7 @@ impl Library {
     pub async fn checks(&self, held: &Held, asked: &GetChecks) -> Result<Checks, Refusal> {
         let shared = &self.inner.shared;
         let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
-        if generation.codec.is_proving() {
+        if generation.codec.is_gfq() {
             return Err(unknown("this stream has public homomorphic hashes instead of secret checksums"));
         }
         let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many requests for checksums are waiting"))?;

@@ -400,7 +400,7 @@ async fn what_a_relay_could_not_test_it_says_so() {
 }
 
 /// A stream over the prime field, signed with a key in this folder.
-fn over_prime_field(folder: &Path) -> stream::Config {
+fn over_gfq(folder: &Path) -> stream::Config {
     let signing_key = Some(folder.join("key.pem"));
     stream::Config { codec: CodecName::RlncQ, signing_key, n_max: 16, block_bytes: 1024, ..stream::Config::default() }
 }
@@ -410,7 +410,7 @@ fn over_prime_field(folder: &Path) -> stream::Config {
 #[tokio::test(flavor = "multi_thread")]
 async fn relays_recode_over_the_prime_field() {
     let folder = tempfile::tempdir().unwrap();
-    let (origin, running, at) = publish_with(over_prime_field(folder.path())).await;
+    let (origin, running, at) = publish_with(over_gfq(folder.path())).await;
     let all = bytes(1, 200_001);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
     // Slow enough for the relays' requests to arrive long before the first relay is complete.

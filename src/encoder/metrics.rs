@@ -23,7 +23,7 @@ pub struct Metrics {
     /// RaptorQ repair symbols made.
     pub repair_blocks: IntCounter,
     /// Coded blocks over the prime field made.
-    pub prime_blocks: IntCounter,
+    pub gfq_blocks: IntCounter,
     /// Blocks per batch.
     pub batch_blocks: Histogram,
     /// Time from the launch of a batch until its blocks are in the ring.
@@ -47,7 +47,7 @@ impl Metrics {
             Some(Vector::Explicit(_) | Vector::Unverified(_)) => &self.sparse_blocks,
             Some(Vector::Shard(_)) => &self.parity_blocks,
             Some(Vector::Symbol(_)) => &self.repair_blocks,
-            Some(Vector::Narrow(_) | Vector::Wide(_)) => &self.prime_blocks,
+            Some(Vector::Narrow(_) | Vector::Wide(_)) => &self.gfq_blocks,
             Some(Vector::Source(_)) | None => return,
         };
         counter.inc_by((vectors.len() - sources) as u64);
@@ -74,7 +74,7 @@ impl Metrics {
             source_blocks: blocks.with_label_values(&["source"]),
             parity_blocks: blocks.with_label_values(&["parity"]),
             repair_blocks: blocks.with_label_values(&["repair"]),
-            prime_blocks: blocks.with_label_values(&["prime"]),
+            gfq_blocks: blocks.with_label_values(&["prime"]),
             batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks per batch.", &sizes)?,
             batch_seconds: register::histogram(
                 registry,

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ncs_serve::words::{Wanted, make};
+use ncs_serve::gfq::{Wanted, make};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use bytesize::ByteSize;
-use ncs_serve::words::draw;
+use ncs_serve::gfq::draw;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 

@@ -57,8 +57,8 @@ impl Layout {
         let stream::Config { n_max, generations_min, block_bytes, .. } = stream;
         // Invalid codes were refused when the configuration was loaded.
         let codec = stream.codec().unwrap_or_default();
-        if codec.is_proving() {
-            return Err(Error::Prime);
+        if codec.is_gfq() {
+            return Err(Error::Gfq);
         }
         let is_source_first = !codec.is_recodable() || stream.first_pass == FirstPass::Systematic;
         let object = object_bytes(options);

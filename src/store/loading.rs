@@ -62,7 +62,7 @@ impl Shared {
 
     /// Has the device take a segment; `None` if it never has a use for the bytes.
     async fn image(&self, bytes: Bytes, shape: Shape) -> Result<Option<Image>, device::Error> {
-        if shape.codec().is_proving() {
+        if shape.codec().is_gfq() {
             return Ok(self.device.keep(bytes, shape).await?.map(Image::Kept));
         }
         let resident = self.device.load(bytes, shape).await?;

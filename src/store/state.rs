@@ -536,7 +536,7 @@ impl Slot {
     /// Its bytes, if its blocks are made of them alone.
     fn plain(&self) -> Option<&Bytes> {
         match &self.form {
-            Form::Bytes { bytes, .. } if self.shape.codec().is_proving() => Some(bytes),
+            Form::Bytes { bytes, .. } if self.shape.codec().is_gfq() => Some(bytes),
             _ => None,
         }
     }

@@ -122,7 +122,7 @@ struct Open {
 enum Maker {
     Bytes(Encoder),
     /// Over the prime field.
-    Words {
+    Gfq {
         shape: gfq::Shape,
         source: Vec<u8>,
     },
@@ -132,14 +132,14 @@ impl Maker {
     fn new(id: &SegmentId, generation: &Generation, bytes: &[u8]) -> Self {
         if let Codec::RlncQ { .. } = generation.codec {
             let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap();
-            return Self::Words { shape: gfq::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
+            return Self::Gfq { shape: gfq::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
         }
         Self::Bytes(Encoder::new(generation, bytes, row_key(id, generation), Kernels::detect()).unwrap())
     }
 
     /// A valid block over the prime field, at random like a recoder's or a server's.
     fn draw(&self) -> Option<Vector> {
-        let Self::Words { shape, .. } = self else { return None };
+        let Self::Gfq { shape, .. } = self else { return None };
         let row = gfq::draw_rows(*shape, 1, &mut rand::rng());
         Some(Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect()))
     }
@@ -149,15 +149,15 @@ impl Maker {
         match (self, vector) {
             (Self::Bytes(encoder), Vector::Seed(seed)) => encoder.block(*seed, out),
             (Self::Bytes(encoder), vector) => encoder.numbered(std::slice::from_ref(vector), &mut [out]),
-            (Self::Words { shape, source }, Vector::Narrow(row)) => {
+            (Self::Gfq { shape, source }, Vector::Narrow(row)) => {
                 let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
                 Cores::all().encode(*shape, &mut [gfq::Encode::new(*shape, source, &rows, out)]).unwrap();
             }
-            (Self::Words { shape, source }, Vector::Source(index)) => {
+            (Self::Gfq { shape, source }, Vector::Source(index)) => {
                 let block = source.chunks(shape.block_bytes()).nth(usize::from(*index)).unwrap();
                 out[..block.len()].copy_from_slice(block);
             }
-            (Self::Words { .. }, _) => {}
+            (Self::Gfq { .. }, _) => {}
         }
     }
 }

@@ -458,7 +458,7 @@ impl Swarm {
             }
             for Block { vector, payload } in blocks {
                 sending.credit -= 1;
-                if sending.generation.codec.is_proving() {
+                if sending.generation.codec.is_gfq() {
                     let mut out = Vec::new();
                     let stream = *sending.stream.get_or_insert_with(|| {
                         StreamHead::Blocks { alias: key.1 }.encode(&mut out);
@@ -511,7 +511,7 @@ impl Swarm {
                 let payload = own.slice(start..start + generation.block_length(index));
                 Block { vector: Vector::Source(index), payload }
             }
-            None if generation.codec.is_proving() => {
+            None if generation.codec.is_gfq() => {
                 let shape = gfq::Shape::new(generation.n, u16::try_from(BLOCK_BYTES / Codec::WORD_BYTES).unwrap()).unwrap();
                 let (rows, mut payload) = (gfq::draw_rows(shape, 1, rng), vec![0; shape.payload_bytes()]);
                 let task = gfq::Encode::new(shape, &own, &rows, &mut payload);
@@ -540,12 +540,12 @@ impl Swarm {
         {
             let mut wrong = next.payload.to_vec();
             // Over the prime field the lowest bits of a word, so that the result is still a word.
-            let is_proving = generation.codec.is_proving();
-            let at = if is_proving { 31 + 32 * rng.random_range(0..2) } else { rng.random_range(0..wrong.len()) };
+            let is_gfq = generation.codec.is_gfq();
+            let at = if is_gfq { 31 + 32 * rng.random_range(0..2) } else { rng.random_range(0..wrong.len()) };
             let at = at.min(wrong.len() - 1);
             wrong[at] ^= rng.random_range(1..=255u8);
             next.payload = wrong.into();
-            if is_proving {
+            if is_gfq {
                 return vec![next];
             }
             // Now and then the coefficients are invented, too.

@@ -300,7 +300,7 @@ impl World {
             signature: None,
         };
         if let Body::Coded(held) = &resolved.body
-            && held.lease.shape.codec().is_proving()
+            && held.lease.shape.codec().is_gfq()
         {
             resolved.signature = Some(signed(&resolved, held.lease.shape, &bytes));
         }
@@ -675,7 +675,7 @@ impl World {
         if generation.codec == Codec::RaptorQ {
             return Vector::repair(seed, generation.n);
         }
-        if generation.codec.is_proving() {
+        if generation.codec.is_gfq() {
             let shape = gfq::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
             let row = gfq::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
             return Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect());

@@ -84,8 +84,8 @@ impl Codec {
         matches!(self, Self::Rlnc | Self::RlncQ { .. })
     }
 
-    /// Whether homomorphic hashes test each of its blocks before any use.
-    pub const fn is_proving(self) -> bool {
+    /// Whether it computes over GF(q): homomorphic hashes test each of its blocks before any use.
+    pub const fn is_gfq(self) -> bool {
         matches!(self, Self::RlncQ { .. })
     }
 

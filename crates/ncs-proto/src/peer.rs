@@ -21,7 +21,7 @@
 //!
 //! The first source is trusted. Others are believed if they can prove what they send (`keyring`,
 //! `evidence`). A source that sends wrong blocks or forged answers is not used again
-//! ([`Event::Polluter`]). All blocks over the prime field prove themselves (`words`), so that for
+//! ([`Event::Polluter`]). All blocks over the prime field prove themselves (`gfq`), so that for
 //! them no source is trusted.
 //!
 //! This file has the program's calls and the polls; `connections`, `messages` and `streams` take
@@ -36,6 +36,7 @@ mod evidence;
 mod fetches;
 mod flight;
 mod gets;
+mod gfq;
 mod ids;
 mod keyring;
 mod link;
@@ -49,7 +50,6 @@ mod rebuilder;
 mod refusal;
 mod shares;
 mod streams;
-mod words;
 mod work;
 
 use std::collections::BTreeSet;
@@ -64,6 +64,7 @@ use crate::wire::message::{Credential, Holding, Message, Subscribe};
 pub use config::{Config, Secret};
 pub use counts::{Counts, Progress, SourceCounts};
 pub use event::{Answer, Event, Failure};
+pub use gfq::{GfqGeneration, Tested, Trial, parsed};
 pub use ids::{FetchId, SourceId};
 use keyring::FIRST;
 pub use keyring::{Keys, Proof};
@@ -74,7 +75,6 @@ pub use order::{Cut, Order, Place, Urgency};
 pub use proto::Proto;
 use proto::Subscription;
 pub use rebuilder::Rebuilder;
-pub use words::{Tested, Trial, Words, parsed};
 
 /// What the program wants.
 impl Proto {

@@ -442,7 +442,7 @@ fn published(bytes: &Bytes, codec: Codec, now: Instant) -> (Resolved, Option<Blo
         blocks_digest: None,
         tree,
     };
-    let hashes = codec.is_proving().then(|| hashes_of(bytes, &shape));
+    let hashes = codec.is_gfq().then(|| hashes_of(bytes, &shape));
     let resolved = Resolved {
         path: PATH.to_owned(),
         id,

@@ -102,7 +102,7 @@ pub(super) enum Whole {
     /// The encoder over its bytes.
     Encoder(Arc<Encoder>),
     /// Its bytes without padding: words of the prime field.
-    Words(Bytes),
+    Gfq(Bytes),
 }
 
 /// The state of a fetch.
@@ -298,8 +298,8 @@ impl Holdings {
             let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
             let range = place(generation.offset)..place(generation.offset + generation.length);
             let own = bytes.get(range.clone())?;
-            if shape.codec().is_proving() {
-                return Some(Whole::Words(bytes.slice(range)));
+            if shape.codec().is_gfq() {
+                return Some(Whole::Gfq(bytes.slice(range)));
             }
             let encoder = Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).ok()?;
             Some(Whole::Encoder(Arc::new(encoder)))
@@ -341,7 +341,7 @@ impl Holdings {
     pub(super) fn awaits_hashes(&self, key: SegmentKey) -> bool {
         let state = self.state();
         let segment = state.segments.get(&key).filter(|segment| segment.hashes.is_none());
-        segment.is_some_and(|segment| segment.lease.shape.codec().is_proving() && !matches!(segment.body, Body::Whole(_)))
+        segment.is_some_and(|segment| segment.lease.shape.codec().is_gfq() && !matches!(segment.body, Body::Whole(_)))
     }
 
     /// Notes the failure of this fetch. Rows received so far stay useful.
@@ -556,8 +556,8 @@ fn whole_bytes(cut: &Cut) -> u64 {
 /// larger than blocks, and the client that fetches holds them too.
 fn rows_bytes(shape: &Shape) -> u64 {
     let more = |generation: Generation| {
-        let words = Rows::over_prime_field(&generation)?;
-        let (all, payloads) = (words.memory_bytes(), u64::from(generation.coded_bytes()) * u64::from(generation.n));
+        let gfq = Rows::over_gfq(&generation)?;
+        let (all, payloads) = (gfq.memory_bytes(), u64::from(generation.coded_bytes()) * u64::from(generation.n));
         Some((2 * all as u64 - payloads).saturating_sub(generation.length))
     };
     shape.iter().filter_map(more).sum()
@@ -580,7 +580,7 @@ impl PartialGeneration {
             ranks: BTreeMap::new(),
             n: generation.n.into(),
             // Blocks over the prime field are tested before they arrive here.
-            is_checked: generation.codec.is_proving(),
+            is_checked: generation.codec.is_gfq(),
             is_tainted: false,
         }
     }

@@ -18,9 +18,9 @@ use ncs_codec::block::Vector;
 use ncs_codec::gfq::Cores;
 use ncs_codec::rlnc::Encoder;
 use ncs_proto::object::{Codec, Generation, GenerationKey, SegmentKey};
+use ncs_serve::gfq::Wanted;
 use ncs_serve::planner::{Planner, Step, planned};
 use ncs_serve::ring::{self, Blocks, LineKey, LineKind, Order, Ring, Slot};
-use ncs_serve::words::Wanted;
 use rand::rngs::{SmallRng, StdRng};
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinHandle;
@@ -79,7 +79,7 @@ enum Source {
     Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
     Seeds(Arc<Encoder>, u32),
     Numbers(Arc<Encoder>, Vec<Vector>),
-    Words(Wanted),
+    Gfq(Wanted),
 }
 
 type Running = FuturesUnordered<JoinHandle<Vec<Made>>>;
@@ -205,11 +205,11 @@ impl Recoder {
                 let Some(generation) = generation else { return Prepared::Passed };
                 (self.whole(encoder, &order, &generation), order)
             }
-            Supply::Whole(Whole::Words(bytes)) => {
+            Supply::Whole(Whole::Gfq(bytes)) => {
                 let wanted = generation.and_then(|generation| Wanted::new(order.blocks.clone(), generation, bytes));
                 let Some(wanted) = wanted else { return Prepared::Passed };
                 self.made.remove(&order.line);
-                (Source::Words(wanted), order)
+                (Source::Gfq(wanted), order)
             }
         };
         let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
@@ -239,9 +239,9 @@ impl Recoder {
                 vectors.truncate(slots.len());
                 Source::Numbers(encoder, vectors)
             }
-            Source::Words(mut wanted) => {
+            Source::Gfq(mut wanted) => {
                 wanted.truncate(slots.len());
-                Source::Words(wanted)
+                Source::Gfq(wanted)
             }
             source => source,
         };
@@ -380,7 +380,7 @@ impl RecodeOrder {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
-            Source::Words(wanted) => wanted.make(&mut self.slots, &Cores::all(), random).expect("the CPU does not fail"),
+            Source::Gfq(wanted) => wanted.make(&mut self.slots, &Cores::all(), random).expect("the CPU does not fail"),
             Source::Numbers(encoder, vectors) => {
                 let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
                 encoder.numbered(&vectors, &mut outs);

@@ -77,14 +77,14 @@ impl News {
 impl Rows {
     /// No rows yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
-        let proven = Self::over_prime_field(&generation);
+        let proven = Self::over_gfq(&generation);
         Self { generation, key, heaps: BTreeMap::new(), proven }
     }
 
     /// A decoder that keeps rows over the prime field; `None` for other codes.
-    pub(super) fn over_prime_field(generation: &Generation) -> Option<gfq::Decoder> {
+    pub(super) fn over_gfq(generation: &Generation) -> Option<gfq::Decoder> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
-        let shape = gfq::Shape::new(generation.n, words).filter(|_| generation.codec.is_proving());
+        let shape = gfq::Shape::new(generation.n, words).filter(|_| generation.codec.is_gfq());
         shape.map(gfq::Decoder::new)
     }
 
@@ -273,7 +273,7 @@ mod tests {
 
     /// A generation over the prime field of three blocks of two words, and its source blocks as
     /// sent.
-    fn over_prime_field() -> (Rows, impl Fn(u8, bool) -> News) {
+    fn over_gfq() -> (Rows, impl Fn(u8, bool) -> News) {
         let codec = Codec::RlncQ { group: HashGroup::P1024 };
         let generation = Shape::new(192, 64, 3).unwrap().coded_with(codec).unwrap().generation(0).unwrap();
         let row = move |index: u8, is_checked: bool| {
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn over_the_prime_field_nothing_is_mixed_that_was_not_tested() {
-        let (mut rows, row) = over_prime_field();
+        let (mut rows, row) = over_gfq();
         rows.take(row(0, false));
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 0)]));
         assert!(made(&rows, Heap::Checked, 1).is_empty());
@@ -297,7 +297,7 @@ mod tests {
     /// make.
     #[test]
     fn what_came_before_a_new_beginning_counts_once() {
-        let (mut rows, row) = over_prime_field();
+        let (mut rows, row) = over_gfq();
         let rank = |rows: &Rows| rows.ranks()[&Heap::Checked];
         [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
         [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));

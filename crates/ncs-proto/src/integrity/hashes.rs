@@ -14,7 +14,7 @@ impl BlockHashes {
     /// The hashes of the segment with these bytes; `bytes` has the shape's length. Homomorphic
     /// hashes are [made](Self::made) elsewhere, with more processing power.
     pub fn of(bytes: &[u8], shape: &Shape) -> Self {
-        debug_assert!(!shape.codec().is_proving(), "homomorphic hashes are made elsewhere");
+        debug_assert!(!shape.codec().is_gfq(), "homomorphic hashes are made elsewhere");
         debug_assert_eq!(bytes.len() as u64, shape.length(), "the bytes of another segment");
         let block_bytes = shape.block_bytes() as usize;
         let hashes = bytes.chunks(block_bytes).flat_map(|block| hash(block, block_bytes)).collect::<Vec<_>>();

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use ncs_codec::block::Block;
 
+use super::gfq::Trial;
 use super::ids::{FetchId, SourceId};
 use super::order::Cut;
 use super::rebuilder::Rebuilder;
-use super::words::Trial;
 use crate::integrity::hashes::BlockHashes;
 use crate::object::{Refusal, SegmentId};
 use crate::wire::message::{self, Meta};

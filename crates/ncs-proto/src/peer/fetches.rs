@@ -7,7 +7,7 @@
 //! - `credit`: how the missing blocks of a generation are shared out among sources;
 //! - `requests`: open requests, from the first credit to the end;
 //! - `receive`: blocks as they come;
-//! - `proving`: blocks over the prime field, which are tested first;
+//! - `gfq`: blocks over the prime field, which are tested first;
 //! - `trial`, `queries`, `blame`: wrong segments, the queries that find their wrong rows, and the
 //!   senders of these;
 //! - `naming`: sources that do not know a segment;
@@ -22,9 +22,9 @@ mod connections;
 mod credit;
 mod drip;
 mod fetch;
+mod gfq;
 mod naming;
 mod patience;
-mod proving;
 mod queries;
 mod receive;
 mod requests;
@@ -61,7 +61,7 @@ impl Fetches {
         let patience = self.sources.patience_with_neighbours(now, place.as_ref());
         let (patient_until, expect_until) = (now + patience, now + patience / 2);
         self.evidence.open(id, order, place.clone(), proof);
-        if order.shape.codec().is_proving() {
+        if order.shape.codec().is_gfq() {
             self.evidence.want_hashes(id);
         }
         let fetch = Fetch::new(now, order, place.clone());

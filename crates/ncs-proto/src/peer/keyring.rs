@@ -76,7 +76,7 @@ impl Keyring {
     pub(super) fn judge(&mut self, source: SourceId, path: Option<&str>, meta: &Meta) -> Verdict {
         let pinned = self.key(path.unwrap_or(&meta.path));
         let Some(signature) = &meta.signature else {
-            if matches!(&meta.delivery, Delivery::Coded(shape) if shape.codec().is_proving()) {
+            if matches!(&meta.delivery, Delivery::Coded(shape) if shape.codec().is_gfq()) {
                 return Verdict::Refused("the hashes of its blocks are not signed");
             }
             return match path {

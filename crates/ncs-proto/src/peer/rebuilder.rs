@@ -6,7 +6,7 @@ use ncs_codec::rlnc::{Decoder, Progressive, System};
 use ncs_codec::{Error, Outcome};
 
 use super::config::Config;
-use super::words::Words;
+use super::gfq::GfqGeneration;
 use crate::object::{Generation, SegmentId, row_key};
 
 /// A decoder, from the first block of a generation to its source.
@@ -17,15 +17,15 @@ pub enum Rebuilder {
     /// Processes payloads as they come: the most work, and the least after the last block.
     Progressive(Progressive),
     /// Over the prime field: blocks are tested before they count.
-    Words(Box<Words>),
+    Gfq(Box<GfqGeneration>),
 }
 
 impl Rebuilder {
     /// An empty decoder for a generation. `is_pressed`: the deadline leaves too little time to
     /// multiply the payloads after the last block.
     pub(super) fn for_generation(config: &Config, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Self> {
-        if let Some(words) = Words::new(generation) {
-            return Box::new(Self::Words(Box::new(words)));
+        if let Some(gfq) = GfqGeneration::new(generation) {
+            return Box::new(Self::Gfq(Box::new(gfq)));
         }
         let (key, kernels) = (row_key(segment, &generation), config.kernels);
         Box::new(match (config.gathers, is_pressed) {
@@ -40,7 +40,7 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.absorb(vector, payload),
             Self::Progressive(decoder) => decoder.absorb(vector, payload),
-            Self::Words(words) => Err(Error::Foreign { codec: words.generation().codec, n: words.generation().n }),
+            Self::Gfq(gfq) => Err(Error::Foreign { codec: gfq.generation().codec, n: gfq.generation().n }),
         }
     }
 
@@ -49,7 +49,7 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.generation(),
             Self::Progressive(decoder) => decoder.generation(),
-            Self::Words(words) => words.generation(),
+            Self::Gfq(gfq) => gfq.generation(),
         }
     }
 
@@ -63,14 +63,14 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.rank(),
             Self::Progressive(decoder) => decoder.rank(),
-            Self::Words(words) => words.rank(),
+            Self::Gfq(gfq) => gfq.rank(),
         }
     }
 
     /// Independent blocks still needed, if all untested ones are right.
     pub fn missing(&self) -> u16 {
         match self {
-            Self::Words(words) => words.missing(),
+            Self::Gfq(gfq) => gfq.missing(),
             Self::Blocked(_) | Self::Progressive(_) => self.n() - self.rank(),
         }
     }
@@ -90,7 +90,7 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.into_bytes(),
             Self::Progressive(decoder) => decoder.into_bytes(),
-            Self::Words(words) => words.into_bytes(arithmetic),
+            Self::Gfq(gfq) => gfq.into_bytes(arithmetic),
         }
     }
 
@@ -99,7 +99,7 @@ impl Rebuilder {
     pub fn into_system(self) -> Option<System> {
         match self {
             Self::Blocked(decoder) => decoder.into_system().ok(),
-            Self::Progressive(_) | Self::Words(_) => None,
+            Self::Progressive(_) | Self::Gfq(_) => None,
         }
     }
 }

@@ -112,9 +112,9 @@ impl Work {
             asked.useless += 1;
         }
         let n = u32::from(self.decoder.n());
-        let is_proving = self.decoder.generation().codec.is_proving();
+        let is_gfq = self.decoder.generation().codec.is_gfq();
         let useless = self.useless.entry(source).or_default();
-        if is_proving || matches!(vector, Vector::Explicit(_) | Vector::Unverified(_)) {
+        if is_gfq || matches!(vector, Vector::Explicit(_) | Vector::Unverified(_)) {
             useless.chosen += if is_zero(vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
         }
         let has_all = matches!(vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));

@@ -131,7 +131,7 @@ pub fn record_header_len(vector: &Vector) -> usize {
 /// travel in records alone.
 pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u16, last: bool) {
     assert_eq!(out.len(), datagram_header_len(vector), "room for the header of a datagram");
-    assert!(!is_over_prime_field(vector), "blocks over the prime field do not travel in datagrams");
+    assert!(!is_over_gfq(vector), "blocks over the prime field do not travel in datagrams");
     out[0] = kind_byte(vector);
     out[1] = if last { FLAG_LAST } else { 0 };
     out[2..4].copy_from_slice(&alias.to_be_bytes());
@@ -284,7 +284,7 @@ impl Records {
             self.buffer.reserve(head + payload - self.buffer.len());
             return Ok(None);
         }
-        if is_over_prime_field(&vector) && !are_coded_words(&self.buffer[head..head + payload]) {
+        if is_over_gfq(&vector) && !are_coded_words(&self.buffer[head..head + payload]) {
             return Err(MALFORMED);
         }
         self.buffer.advance(head);
@@ -362,7 +362,7 @@ impl Vectors {
 
 const MALFORMED: Violation = Violation::Malformed("block record");
 
-fn is_over_prime_field(vector: &Vector) -> bool {
+fn is_over_gfq(vector: &Vector) -> bool {
     matches!(vector, Vector::Narrow(_) | Vector::Wide(_))
 }
 
@@ -469,7 +469,7 @@ mod tests {
 
     /// Coefficients of either length, each below q: those that begin with 1 have their own bytes or
     /// zeros from there on.
-    fn over_prime_field(n: u16) -> impl Strategy<Value = Vector> {
+    fn over_gfq(n: u16) -> impl Strategy<Value = Vector> {
         let narrow = prop::collection::vec(any::<[u8; 4]>(), usize::from(n));
         let wide = prop::collection::vec((any::<[u8; 32]>(), 0u8..3), usize::from(n));
         let element = |(low, kind): ([u8; 32], u8)| match kind {
@@ -497,7 +497,7 @@ mod tests {
                 .boxed(),
                 Codec::ReedSolomon { .. } => prop_oneof![source, (n..generation.numbered()).prop_map(Vector::Shard)].boxed(),
                 Codec::RaptorQ => prop_oneof![source, (u32::from(n)..ESI_END).prop_map(Vector::Symbol)].boxed(),
-                Codec::RlncQ { .. } => prop_oneof![source, over_prime_field(n)].boxed(),
+                Codec::RlncQ { .. } => prop_oneof![source, over_gfq(n)].boxed(),
             };
             (Just(generation), vector)
         })
@@ -508,7 +508,7 @@ mod tests {
         fn datagrams_round_trip_and_no_cut_one_is_taken(
             (generation, vector) in any_case(), alias: u16, seq: u16, last: bool, fill: u8,
         ) {
-            prop_assume!(!is_over_prime_field(&vector));
+            prop_assume!(!is_over_gfq(&vector));
             let payload = vec![fill; payload_len(&vector, &generation).unwrap()];
             let bytes = datagram(&vector, &payload, alias, seq, last);
             let (head, block) = parse(bytes.clone(), &generation).unwrap();
@@ -523,7 +523,7 @@ mod tests {
 
         #[test]
         fn records_round_trip_however_they_are_cut((generation, vector) in any_case(), step in 1usize..40) {
-            let payload = match is_over_prime_field(&vector) {
+            let payload = match is_over_gfq(&vector) {
                 // Its last byte has bits that belong to no word.
                 true => vec![0; payload_len(&vector, &generation).unwrap()],
                 false => vec![7; payload_len(&vector, &generation).unwrap()],

@@ -170,7 +170,7 @@ impl Evidence {
             // Other sources may have the right ones.
             case.refused.insert((source, Topic::Hashes));
             self.wants.push(want);
-            if !shape.codec().is_proving() {
+            if !shape.codec().is_gfq() {
                 // The source that passed these on may have received them wrong.
                 return Ok(Vec::new());
             }
@@ -178,7 +178,7 @@ impl Evidence {
             case.forgers.insert(source);
             return Err(Violation::Unexpected("hashes that nobody has signed"));
         }
-        if shape.codec().is_proving() {
+        if shape.codec().is_gfq() {
             self.learnt.push(want.fetch);
         }
         let mut all = Vec::new();

@@ -31,7 +31,7 @@ impl Fetches {
     /// Blames the senders of wrong rows of a segment under way.
     pub(super) fn blame(&mut self, id: WorkId, wrong: &[Row]) {
         if let Some((order, _)) = self.evidence.order(id.fetch) {
-            self.accuse(id, order.segment, order.shape.codec().is_proving(), wrong);
+            self.accuse(id, order.segment, order.shape.codec().is_gfq(), wrong);
         }
     }
 

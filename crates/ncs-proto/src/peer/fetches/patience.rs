@@ -17,7 +17,7 @@ impl Fetches {
         if fetch.order.deadline.is_some_and(|deadline| deadline <= now) {
             return Some(Failure::Deadline);
         }
-        if fetch.order.shape.codec().is_proving() && !self.evidence.is_signed(id) {
+        if fetch.order.shape.codec().is_gfq() && !self.evidence.is_signed(id) {
             // Nothing could tell its right blocks from wrong ones.
             let reason = "the hashes of its blocks are not signed by the stream's key".to_owned();
             return Some(Failure::Refused(Refusal { code: RefusalCode::Origin, retry_after: None, reason }));

@@ -143,7 +143,7 @@ impl Fetches {
         if !asked.is_none_or(|asked| asked.expects(&block.vector)) {
             return self.stray(source);
         }
-        if generation.codec.is_proving() {
+        if generation.codec.is_gfq() {
             self.gather(now, source, id, block);
             return Ok(());
         }
@@ -208,7 +208,7 @@ impl Fetches {
                     effects.report(Event::Brought { cut, generation: id.index, source, block, is_checked });
                 }
                 // A block that proves itself is not kept for later tests.
-                if keeps_rows && !fetch.order.shape.codec().is_proving() {
+                if keeps_rows && !fetch.order.shape.codec().is_gfq() {
                     self.evidence.keep(id.fetch, id.index, row);
                 }
             }

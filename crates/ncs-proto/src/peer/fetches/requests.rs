@@ -153,7 +153,7 @@ impl Fetches {
         };
         let blocks = numbers.map_or(blocks, |numbers| blocks.min(numbers.len()));
         // Blocks of some codes travel on streams alone.
-        let is_on_stream = order.shape.codec().is_proving();
+        let is_on_stream = order.shape.codec().is_gfq();
         let datagrams = self.config.datagrams && !is_on_stream;
         let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams, recoded: true };
         let deadline = order.deadline.unwrap_or_else(|| work.due.max(now + self.config.stall_timeout / 2));

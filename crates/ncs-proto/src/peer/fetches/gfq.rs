@@ -8,9 +8,9 @@ use super::state::Fetches;
 use crate::peer::effects::Effects;
 use crate::peer::event::{Event, Failure};
 use crate::peer::evidence::Row;
+use crate::peer::gfq::{Tested, Verdict};
 use crate::peer::ids::{SourceId, WorkId};
 use crate::peer::rebuilder::Rebuilder;
-use crate::peer::words::{Tested, Verdict};
 use crate::time::Instant;
 use crate::wire::message::StopReason;
 
@@ -24,8 +24,8 @@ impl Fetches {
         }
         let Some(work) = find(&mut self.fetches, id) else { return };
         work.silences.remove(&source);
-        if let Rebuilder::Words(words) = &mut *work.decoder {
-            words.gather(now, source, block);
+        if let Rebuilder::Gfq(gfq) = &mut *work.decoder {
+            gfq.gather(now, source, block);
         }
     }
 
@@ -33,7 +33,7 @@ impl Fetches {
     /// more batches than it runs at a time. The rest keeps collecting, and a polluter that is found
     /// meanwhile costs nothing more.
     pub(super) fn begin_tests(&mut self, now: Instant, effects: &mut Effects) {
-        let proving = self.fetches.iter().filter(|(_, fetch)| fetch.order.shape.codec().is_proving());
+        let proving = self.fetches.iter().filter(|(_, fetch)| fetch.order.shape.codec().is_gfq());
         let mut turns: Vec<Turn> = proving.map(|(id, fetch)| fetch.turn(*id)).collect();
         turns.sort_unstable();
         for (.., id) in turns {
@@ -44,9 +44,9 @@ impl Fetches {
                 if self.testing >= self.config.tests_max {
                     return;
                 }
-                let Rebuilder::Words(words) = &mut *work.decoder else { continue };
-                let own = hashes.of_generation(words.generation());
-                if let Some(trial) = words.begin_trial(now, (id, segment), self.next_trial, own) {
+                let Rebuilder::Gfq(gfq) = &mut *work.decoder else { continue };
+                let own = hashes.of_generation(gfq.generation());
+                if let Some(trial) = gfq.begin_trial(now, (id, segment), self.next_trial, own) {
                     self.next_trial += 1;
                     self.testing += 1;
                     effects.report(Event::Test(Box::new(trial)));
@@ -61,11 +61,11 @@ impl Fetches {
             return None;
         }
         let tested = self.fetches.iter().filter(|(id, _)| self.evidence.hashes(**id).is_some());
-        let words = tested.flat_map(|(_, fetch)| fetch.works.values()).filter_map(|work| match &*work.decoder {
-            Rebuilder::Words(words) => words.due(),
+        let due = tested.flat_map(|(_, fetch)| fetch.works.values()).filter_map(|work| match &*work.decoder {
+            Rebuilder::Gfq(gfq) => gfq.due(),
             Rebuilder::Blocked(_) | Rebuilder::Progressive(_) => None,
         });
-        words.min()
+        due.min()
     }
 
     /// Takes the result of a test: absorbs right blocks, and accuses the senders of wrong ones.
@@ -80,7 +80,7 @@ impl Fetches {
         // The generation may be over, or begun anew. Then its right blocks bring nothing, and
         // senders of wrong ones are accused all the same.
         let is_wanted = match find(&mut self.fetches, id).map(|work| &mut *work.decoder) {
-            Some(Rebuilder::Words(words)) => words.end_trial(tested),
+            Some(Rebuilder::Gfq(gfq)) => gfq.end_trial(tested),
             _ => false,
         };
         if is_hopeless && is_wanted {
@@ -115,8 +115,8 @@ impl Fetches {
     /// Drops all untested blocks of a source that is no longer used.
     pub(in crate::peer) fn forget(&mut self, source: SourceId) {
         for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
-            if let Rebuilder::Words(words) = &mut *work.decoder {
-                words.forget(source);
+            if let Rebuilder::Gfq(gfq) = &mut *work.decoder {
+                gfq.forget(source);
             }
         }
         self.stirred = true;

@@ -2,10 +2,10 @@
 //! the source blocks before it is used.
 //!
 //! A test takes milliseconds, and a test of many blocks hardly longer than one of a few. So blocks
-//! are collected ([`Words`]) until they are enough, or the first of them has waited for a moment.
-//! Then they are given away together with the decoder, as a [`Trial`], to be eliminated and tested
-//! where that blocks no other work. Further blocks are collected meanwhile. A collected block
-//! counts as held until it is known to be wrong: nothing is requested twice.
+//! are collected ([`GfqGeneration`]) until they are enough, or the first of them has waited for a
+//! moment. Then they are given away together with the decoder, as a [`Trial`], to be eliminated and
+//! tested where that blocks no other work. Further blocks are collected meanwhile. A collected
+//! block counts as held until it is known to be wrong: nothing is requested twice.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const GATHER_MAX: usize = 64;
 
 /// A generation under way.
 #[derive(Debug)]
-pub struct Words {
+pub struct GfqGeneration {
     generation: Generation,
     group: Group,
     shape: gfq::Shape,
@@ -84,7 +84,7 @@ pub(super) enum Verdict {
     Untested,
 }
 
-impl Words {
+impl GfqGeneration {
     /// A generation with a code over the prime field, without blocks. `None` for other codes.
     pub fn new(generation: Generation) -> Option<Self> {
         let Codec::RlncQ { group } = generation.codec else { return None };
@@ -297,9 +297,9 @@ mod tests {
     const FETCH: (FetchId, SegmentId) = (FetchId(1), SegmentId::from_bytes([1; 32]));
 
     /// The verdicts of a trial, if it is the one under way.
-    fn end(words: &mut Words, mut tested: Tested) -> Option<Vec<(Row, Verdict)>> {
+    fn end(held: &mut GfqGeneration, mut tested: Tested) -> Option<Vec<(Row, Verdict)>> {
         let rows = std::mem::take(&mut tested.rows);
-        words.end_trial(tested).then_some(rows)
+        held.end_trial(tested).then_some(rows)
     }
 
     /// A generation of five blocks of two words, its bytes and hashes.
@@ -337,27 +337,27 @@ mod tests {
     }
 
     /// The result of a trial of these, each from a sender of its own.
-    fn try_out(words: &mut Words, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Verdict> {
-        try_out_of(words, (0..).map(SourceId).zip(blocks), now, number)
+    fn try_out(held: &mut GfqGeneration, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Verdict> {
+        try_out_of(held, (0..).map(SourceId).zip(blocks), now, number)
     }
 
     fn try_out_of(
-        words: &mut Words,
+        held: &mut GfqGeneration,
         blocks: impl IntoIterator<Item = (SourceId, Block)>,
         now: Instant,
         number: u64,
     ) -> Vec<Verdict> {
-        blocks.into_iter().for_each(|(source, block)| words.gather(now, source, block));
-        let hashes = generation_of(words.generation().n).2;
-        let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes).unwrap();
+        blocks.into_iter().for_each(|(source, block)| held.gather(now, source, block));
+        let hashes = generation_of(held.generation().n).2;
+        let trial = held.begin_trial(now + GATHER_FOR, FETCH, number, hashes).unwrap();
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
-        end(words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
+        end(held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
     }
 
     #[test]
     fn wrong_blocks_are_found_among_right_ones_and_the_rest_makes_the_source() {
         let (generation, source, _) = generation();
-        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
         let mut some = blocks(6, &mut StdRng::seed_from_u64(1));
         let last = Block { vector: Vector::Source(4), payload: Bytes::copy_from_slice(&source[256..]) };
         // A bit of a word, a top bit, a coefficient, and a source block that is another one.
@@ -375,15 +375,15 @@ mod tests {
         let mut all: Vec<Block> = some.drain(..3).collect();
         all.splice(1..1, wrong);
         all.push(last);
-        assert_eq!(words.missing(), 5);
-        let outcomes = try_out(&mut words, all, now, 1);
+        assert_eq!(held.missing(), 5);
+        let outcomes = try_out(&mut held, all, now, 1);
         let right = Verdict::Right(Outcome::Innovative);
         assert_eq!(outcomes[..5], [&[right][..], &[Verdict::Wrong; 4]].concat());
         assert_eq!(outcomes[5..], [right; 3]);
-        assert_eq!((words.rank(), words.missing()), (4, 1));
+        assert_eq!((held.rank(), held.missing()), (4, 1));
         let twice = vec![some[0].clone(), some[0].clone()];
-        assert_eq!(try_out(&mut words, twice, now, 2), [Outcome::Complete, Outcome::Redundant].map(Verdict::Right));
-        assert_eq!(words.into_bytes(&Cores::all()).unwrap(), source);
+        assert_eq!(try_out(&mut held, twice, now, 2), [Outcome::Complete, Outcome::Redundant].map(Verdict::Right));
+        assert_eq!(held.into_bytes(&Cores::all()).unwrap(), source);
     }
 
     /// A polluter costs few tests, however many wrong blocks it sends, and other senders lose no
@@ -393,7 +393,7 @@ mod tests {
         let (generation, ..) = generation_of(40);
         let (honest, liar, other) = (SourceId(1), SourceId(2), SourceId(3));
         for first in 0..20 {
-            let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+            let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
             let all = blocks_of(40, 40, &mut StdRng::seed_from_u64(first));
             // Every other block is the polluter's, whose blocks from this one on are wrong; one of
             // another sender, too.
@@ -410,7 +410,7 @@ mod tests {
                 let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(is_wrong && at == 31)).collect();
                 (source, Block { payload, ..block })
             });
-            let found = try_out_of(&mut words, blocks, now, 1);
+            let found = try_out_of(&mut held, blocks, now, 1);
             for (place, verdict) in found.iter().enumerate() {
                 let expected = match (place % 2, place as u64 / 2) {
                     (0, _) => None,
@@ -433,19 +433,19 @@ mod tests {
     #[test]
     fn what_brings_nothing_costs_no_test() {
         let (generation, _, hashes) = generation();
-        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
         let some = blocks(3, &mut StdRng::seed_from_u64(7));
         let wrong = |block: &Block| {
             let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
             Block { payload, ..block.clone() }
         };
         let mut run = |number: u64, blocks: Vec<Block>| {
-            (0..).map(SourceId).zip(blocks).for_each(|(source, block)| words.gather(now, source, block));
-            let trial = words.begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone()).unwrap();
+            (0..).map(SourceId).zip(blocks).for_each(|(source, block)| held.gather(now, source, block));
+            let trial = held.begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone()).unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
             let took = tested.tested;
-            let verdicts: Vec<Verdict> = end(&mut words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
-            (verdicts, took, words.rank())
+            let verdicts: Vec<Verdict> = end(&mut held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            (verdicts, took, held.rank())
         };
         let [innovative, redundant] = [Outcome::Innovative, Outcome::Redundant].map(Verdict::Right);
         let first = run(1, vec![some[0].clone(), some[0].clone(), wrong(&some[0])]);
@@ -495,16 +495,16 @@ mod tests {
         let slanders: [fn(&Batch<'_>) -> bool; 3] =
             [|_| true, |batch| batch.blocks().len() > 1, |batch| batch.blocks().len() == 1];
         for (slander, is_wrong) in slanders.into_iter().flat_map(|slander| [(slander, false), (slander, true)]) {
-            let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+            let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
             let mut some = blocks(4, &mut StdRng::seed_from_u64(8));
             if is_wrong {
                 some[1].payload = some[1].payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
             }
             // The first two are from one sender, the others from another.
-            some.into_iter().enumerate().for_each(|(place, block)| words.gather(now, SourceId(u32::from(place > 1)), block));
-            let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone()).unwrap();
+            some.into_iter().enumerate().for_each(|(place, block)| held.gather(now, SourceId(u32::from(place > 1)), block));
+            let trial = held.begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone()).unwrap();
             let tested = trial.run(&Slanderous(slander), &mut StdRng::seed_from_u64(9));
-            let verdicts: Vec<Verdict> = end(&mut words, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            let verdicts: Vec<Verdict> = end(&mut held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
             let mut expected = [Verdict::Right(Outcome::Innovative); 4];
             if is_wrong {
                 expected[1] = Verdict::Wrong;
@@ -516,42 +516,42 @@ mod tests {
     #[test]
     fn what_has_gathered_counts_until_it_is_known_to_be_wrong() {
         let (generation, _, hashes) = generation();
-        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
-        assert_eq!(words.due(), None);
+        let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
+        assert_eq!(held.due(), None);
         let mut some = blocks(9, &mut StdRng::seed_from_u64(2));
-        words.gather(now, SourceId(1), some.remove(0));
-        assert_eq!((words.missing(), words.due()), (4, Some(now + GATHER_FOR)));
-        assert!(words.begin_trial(now, FETCH, 1, hashes.clone()).is_none(), "there is time");
+        held.gather(now, SourceId(1), some.remove(0));
+        assert_eq!((held.missing(), held.due()), (4, Some(now + GATHER_FOR)));
+        assert!(held.begin_trial(now, FETCH, 1, hashes.clone()).is_none(), "there is time");
         for block in some.drain(..4) {
-            words.gather(now + GATHER_FOR / 2, SourceId(1), block);
+            held.gather(now + GATHER_FOR / 2, SourceId(1), block);
         }
         // They would be enough: no more are waited for.
-        assert_eq!((words.missing(), words.due()), (0, Some(now)));
-        let trial = words.begin_trial(now, FETCH, 7, hashes.clone()).unwrap();
-        assert_eq!((words.missing(), words.due()), (0, None));
-        words.gather(now, SourceId(1), some.remove(0));
-        assert_eq!(words.due(), None, "a trial is under way");
-        let bytes = Words::new(generation).unwrap();
+        assert_eq!((held.missing(), held.due()), (0, Some(now)));
+        let trial = held.begin_trial(now, FETCH, 7, hashes.clone()).unwrap();
+        assert_eq!((held.missing(), held.due()), (0, None));
+        held.gather(now, SourceId(1), some.remove(0));
+        assert_eq!(held.due(), None, "a trial is under way");
+        let bytes = GfqGeneration::new(generation).unwrap();
         assert!(matches!(bytes.into_bytes(&Cores::all()), Err(Error::Incomplete { missing: 5 })));
         // The result of another trial does not belong to this one.
-        let mut other = Words::new(generation).unwrap();
+        let mut other = GfqGeneration::new(generation).unwrap();
         other.gather(now, SourceId(1), some.remove(0));
         let foreign = other.begin_trial(now + GATHER_FOR, FETCH, 8, hashes).unwrap();
-        assert!(end(&mut words, foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
+        assert!(end(&mut held, foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(4));
-        assert_eq!(end(&mut words, tested).unwrap().len(), 5);
-        assert_eq!((words.rank(), words.missing()), (5, 0));
+        assert_eq!(end(&mut held, tested).unwrap().len(), 5);
+        assert_eq!((held.rank(), held.missing()), (5, 0));
     }
 
     #[test]
     fn hashes_that_no_block_has_and_blocks_that_are_none_are_no_panic() {
         let (generation, _, hashes) = generation();
-        let (mut words, now) = (Words::new(generation).unwrap(), Instant::now());
+        let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
         for hashes in [Bytes::new(), vec![0; 640].into(), vec![0xff; 640].into(), hashes.slice(1..)] {
-            words.gather(now, SourceId(1), blocks(1, &mut StdRng::seed_from_u64(5)).remove(0));
-            let trial = words.begin_trial(now + GATHER_FOR, FETCH, 1, hashes).unwrap();
+            held.gather(now, SourceId(1), blocks(1, &mut StdRng::seed_from_u64(5)).remove(0));
+            let trial = held.begin_trial(now + GATHER_FOR, FETCH, 1, hashes).unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(6));
-            assert!(tested.is_hopeless && end(&mut words, tested).unwrap().is_empty());
+            assert!(tested.is_hopeless && end(&mut held, tested).unwrap().is_empty());
         }
         let payload = |length| Bytes::from(vec![0; length]);
         let row = Bytes::from(vec![0; 20]);
@@ -564,9 +564,9 @@ mod tests {
             (Vector::Wide(row), payload(65)),
             (Vector::Wide(Q.repeat(5).into()), payload(65)),
         ] {
-            assert_eq!(try_out(&mut words, vec![Block { vector, payload }], now, 2), [Verdict::Wrong]);
+            assert_eq!(try_out(&mut held, vec![Block { vector, payload }], now, 2), [Verdict::Wrong]);
         }
-        assert_eq!(words.missing(), 5);
+        assert_eq!(held.missing(), 5);
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Wanted {
     /// prime field.
     pub fn new(blocks: Blocks, generation: Generation, source: Bytes) -> Option<Self> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
-        let shape = Shape::new(generation.n, words).filter(|_| generation.codec.is_proving())?;
+        let shape = Shape::new(generation.n, words).filter(|_| generation.codec.is_gfq())?;
         Some(Self { blocks, generation, shape, source, kept: None })
     }
 
