@@ -24,4 +24,4 @@ pub use encoder::{Encoder, EncodingPlan};
 pub use error::Error;
 pub use parameters::{ESI_END, Parameters, Triple};
 
-pub use super::raptor::{Arrival, Plan};
+pub use super::raptor::{Arrival, Plan, Refusal};

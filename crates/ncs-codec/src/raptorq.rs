@@ -34,5 +34,5 @@ pub use generator::Generator;
 pub use object::{ObjectDecoder, ObjectEncoder, Oti, Partition, PayloadId};
 pub use parameters::{Parameters, Tuple};
 
-pub use super::raptor::{Arrival, Plan};
+pub use super::raptor::{Arrival, Plan, Refusal};
 pub use crate::block::ESI_END;

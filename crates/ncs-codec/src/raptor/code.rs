@@ -25,9 +25,11 @@ pub trait Code: System + Copy + PartialEq + fmt::Debug {
 }
 
 /// What both codes refuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// Symbols, or a block, with a wrong length.
+    #[error("got {length} bytes, expected {expected}")]
     Length {
         /// The given length in bytes.
         length: usize,
@@ -35,13 +37,16 @@ pub enum Refusal {
         expected: usize,
     },
     /// An encoding symbol id that the code does not have, or that came twice.
+    #[error("encoding symbol {esi} is out of range, or came twice")]
     Esi {
         /// The id.
         esi: u32,
     },
-    /// A plan for another number of symbols, or for other symbols.
+    /// A plan, or a stored inverse, for another number of symbols, or for other symbols.
+    #[error("the plan or stored inverse belongs to other symbols")]
     Mismatch,
     /// Symbols are missing.
+    #[error("{missing} more symbols are needed")]
     Incomplete {
         /// Lower bound of their number.
         missing: usize,

@@ -3,7 +3,7 @@
 
 use super::error::Error;
 use super::parameters::{ESI_END, Parameters};
-use crate::raptor::{self, Code, Held};
+use crate::raptor::{self, Code, Held, Refusal};
 use ncs_gf::Kernels;
 
 /// Collects symbols of one block until the source symbols can be found.
@@ -23,7 +23,7 @@ impl Code for Parameters {
     }
 
     fn decode(&self, (): &(), held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Error> {
-        held.decoded(kernels, self).map_err(|missing| Error::Incomplete { missing })
+        held.decoded(kernels, self).map_err(|missing| Refusal::Incomplete { missing }.into())
     }
 }
 

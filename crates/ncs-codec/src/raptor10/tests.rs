@@ -229,7 +229,7 @@ proptest! {
         symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        let is_incomplete = |error: &Error| matches!(error, Error::Incomplete { .. });
+        let is_incomplete = |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
         testing::nothing_that_arrives_panics(Decoder::new, is_incomplete, k, symbol_bytes, symbols, small)?;
     }
 }

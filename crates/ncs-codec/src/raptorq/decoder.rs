@@ -7,7 +7,7 @@ use super::dense::{self, DENSE_K_MAX, Inverse};
 use super::error::Error;
 use super::parameters::Parameters;
 use crate::block::ESI_END;
-use crate::raptor::{self, Code, Held};
+use crate::raptor::{self, Code, Held, Refusal};
 use ncs_gf::Kernels;
 use ncs_gf::dense::{Algebra, Cores};
 
@@ -53,7 +53,7 @@ impl Code for Parameters {
     fn decode(&self, solver: &Solver, held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Error> {
         let algebra = solver.algebra.as_ref();
         match &solver.method {
-            Method::Inactivation => held.decoded(kernels, self).map_err(|missing| Error::Incomplete { missing }),
+            Method::Inactivation => held.decoded(kernels, self).map_err(|missing| Refusal::Incomplete { missing }.into()),
             Method::Inversion => decode_densely(self, held, |received, missing, outs| {
                 dense::invert(self, received, missing, outs, kernels, algebra)
             }),
@@ -70,7 +70,7 @@ fn decode_densely(
     solve: impl FnOnce(dense::Received<'_>, &[u32], &mut [&mut [u8]]) -> Result<(), Error>,
 ) -> Result<Vec<u8>, Error> {
     if held.shortage() > 0 {
-        return Err(Error::Incomplete { missing: held.shortage() });
+        return Err(Refusal::Incomplete { missing: held.shortage() }.into());
     }
     let mut block = held.block();
     let missing = held.missing();
@@ -95,7 +95,7 @@ impl raptor::Decoder<Parameters> {
             Method::Inversion | Method::Reduction(_) if k > DENSE_K_MAX => return Err(Error::Dense { k }),
             Method::Inversion => (),
             Method::Reduction(inverse) if inverse.k_prime() == parameters.k_prime => (),
-            Method::Reduction(_) => return Err(Error::Mismatch),
+            Method::Reduction(_) => return Err(Refusal::Mismatch.into()),
         }
         let solver = Solver { method, algebra: Arc::new(Cores::new(kernels, NonZeroUsize::MIN)) };
         Self::with_solver(parameters, symbol_bytes, solver, kernels)

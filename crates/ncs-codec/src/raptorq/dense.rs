@@ -5,6 +5,7 @@ use super::encoder::EncodingPlan;
 use super::error::Error;
 use super::parameters::Parameters;
 use crate::elimination::{Elimination, Tail};
+use crate::raptor::Refusal;
 use ncs_gf::Kernels;
 use ncs_gf::dense::{Algebra, System};
 
@@ -107,7 +108,7 @@ impl Inverse {
         let (width, count, symbol_bytes) = (self.k_prime as usize, missing.len(), received.symbol_bytes);
         let repair: Vec<usize> = (0..received.esis.len()).filter(|&place| received.esis[place] >= parameters.k).collect();
         if repair.len() < count {
-            return Err(Error::Incomplete { missing: count - repair.len() });
+            return Err(Refusal::Incomplete { missing: count - repair.len() }.into());
         }
         let row = |place: &usize| sum(parameters, parameters.isi(received.esis[*place]), &self.rows, width, kernels);
         let mut known = vec![None; width];
@@ -144,7 +145,7 @@ fn independent_of(kernels: Kernels, count: usize, rows: impl Iterator<Item = Vec
     let found = rows.enumerate().filter(|(_, row)| is_new(row)).map(|(index, _)| index);
     let found: Vec<usize> = found.take(count).collect();
     let missing = count - found.len();
-    if missing > 0 { Err(Error::Incomplete { missing }) } else { Ok(found) }
+    if missing > 0 { Err(Refusal::Incomplete { missing }.into()) } else { Ok(found) }
 }
 
 /// The same by inversion of the whole matrix.
@@ -218,5 +219,5 @@ fn independent(parameters: &Parameters, precode: &[u8], isis: &[u32], kernels: K
     };
     let chosen: Vec<usize> = isis.iter().enumerate().filter(is_new).map(|(place, _)| place).collect();
     let missing = parameters.k_prime as usize - chosen.len();
-    if missing > 0 { Err(Error::Incomplete { missing }) } else { Ok(chosen) }
+    if missing > 0 { Err(Refusal::Incomplete { missing }.into()) } else { Ok(chosen) }
 }

@@ -8,7 +8,7 @@ use super::encoder::{Encoder, EncodingPlan};
 use super::error::Error;
 use super::parameters::Parameters;
 use crate::block::ESI_END;
-use crate::raptor::Arrival;
+use crate::raptor::{Arrival, Refusal};
 use ncs_gf::Kernels;
 
 /// `Partition[I, J]` (section 4.4.1.2): I items in J parts whose sizes differ by at most one, the
@@ -53,7 +53,7 @@ pub struct PayloadId {
 impl PayloadId {
     /// The id of symbol `esi` of source block `block`.
     pub fn new(block: u8, esi: u32) -> Result<Self, Error> {
-        if esi >= ESI_END { Err(Error::Esi { esi }) } else { Ok(Self { block, esi }) }
+        if esi >= ESI_END { Err(Refusal::Esi { esi }.into()) } else { Ok(Self { block, esi }) }
     }
 
     /// The encoding symbol id, below 2^24.
@@ -236,7 +236,7 @@ impl ObjectEncoder {
     pub fn new(object: &[u8], oti: Oti, kernels: Kernels) -> Result<Self, Error> {
         if u64::try_from(object.len()).ok() != Some(oti.length) {
             let expected = usize::try_from(oti.length).unwrap_or(usize::MAX);
-            return Err(Error::Length { length: object.len(), expected });
+            return Err(Refusal::Length { length: object.len(), expected }.into());
         }
         let mut plan: Option<EncodingPlan> = None;
         let mut blocks = Vec::with_capacity(oti.blocks.into());

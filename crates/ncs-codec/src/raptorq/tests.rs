@@ -259,7 +259,7 @@ fn methods_agree() {
                 assert!(results[0] == results[1] && results[0] == results[2], "K = {k}, {:?}", &esis[..count]);
                 match &results[0] {
                     Ok(block) => assert!(*block == source),
-                    Err(error) => assert!(matches!(error, Error::Incomplete { .. })),
+                    Err(error) => assert!(matches!(error, Error::Refused(Refusal::Incomplete { .. }))),
                 }
                 assert_eq!(deficit(k, &esis[..count]) == Ok(0), results[0].is_ok());
                 failures += usize::from(results[0].is_err());
@@ -339,7 +339,7 @@ fn dense_methods_end_at_their_limit() {
         assert_eq!(Decoder::new(DENSE_K_MAX + 1, 8, method, kernels).unwrap_err(), Error::Dense { k: 4097 });
     }
     assert!(Decoder::new(DENSE_K_MAX, 8, Method::Inversion, kernels).is_ok());
-    assert_eq!(Decoder::new(11, 8, Method::Reduction(inverse), kernels).unwrap_err(), Error::Mismatch);
+    assert_eq!(Decoder::new(11, 8, Method::Reduction(inverse), kernels).unwrap_err(), Error::from(Refusal::Mismatch));
     assert!(Decoder::new(Parameters::K_MAX, 8, Method::Inactivation, kernels).is_ok());
     assert_eq!(Decoder::new(Parameters::K_MAX + 1, 8, Method::Inactivation, kernels).unwrap_err(), Error::Symbols { k: 56_404 });
     assert_eq!(Decoder::new(0, 8, Method::Inactivation, kernels).unwrap_err(), Error::Symbols { k: 0 });
@@ -379,7 +379,7 @@ fn symbols_chosen_to_be_dense_are_not_worked_on() {
     assert_eq!(deficit(k, &esis), Ok(1));
     let mut decoder = Decoder::new(k, 1, Method::Inactivation, Kernels::detect()).unwrap();
     esis.iter().for_each(|&esi| assert_eq!(decoder.push(esi, &[0]), Ok(Arrival::Kept)));
-    assert_eq!(decoder.decode(), Err(Error::Incomplete { missing: 1 }));
+    assert_eq!(decoder.decode(), Err(Refusal::Incomplete { missing: 1 }.into()));
 }
 
 /// Section 5.8 allows one failure in a hundred, ten thousand and a million. Rank cannot do better
@@ -431,7 +431,7 @@ fn transmission_information_is_that_of_another_implementation() {
     let id = PayloadId::new(7, 0x0012_3456).unwrap();
     assert_eq!(id.to_bytes(), peer::PayloadId::new(7, 0x0012_3456).serialize());
     assert_eq!(PayloadId::from_bytes(id.to_bytes()), id);
-    assert_eq!(PayloadId::new(0, ESI_END), Err(Error::Esi { esi: ESI_END }));
+    assert_eq!(PayloadId::new(0, ESI_END), Err(Refusal::Esi { esi: ESI_END }.into()));
     for (items, parts) in [(10, 3), (9, 3), (1, 5), (56_403, 255)] {
         let Partition { long, short, longs, shorts } = Partition::new(items, parts);
         let theirs = peer::partition(u32::try_from(items).unwrap(), u32::try_from(parts).unwrap());
@@ -523,7 +523,7 @@ proptest! {
         symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        let is_incomplete = |error: &Error| matches!(error, Error::Incomplete { .. });
+        let is_incomplete = |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
         testing::nothing_that_arrives_panics(inactivating, is_incomplete, k, symbol_bytes, symbols, small)?;
     }
 
