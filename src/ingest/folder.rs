@@ -298,10 +298,10 @@ impl Shared {
         if let Ok(outcome) = tokio::time::timeout(self.timeout, &mut thread).await {
             return outcome.ok();
         }
-        let directory = self.root.display();
-        tracing::warn!(%directory, "the directory does not respond: watching stops until it does");
+        let folder = self.root.display();
+        tracing::warn!(%folder, "the folder does not respond: watching stops until it does");
         let outcome = thread.await.ok();
-        tracing::info!(directory = %self.root.display(), "the directory responds again");
+        tracing::info!(folder = %self.root.display(), "the folder responds again");
         outcome
     }
 
@@ -382,8 +382,8 @@ async fn watch(
             biased;
             event = events.recv(), if !is_deaf => {
                 let Some(event) = event else {
-                    let directory = shared.root.display();
-                    tracing::error!(%directory, "the watcher of a directory ended: scanning periodically instead");
+                    let folder = shared.root.display();
+                    tracing::error!(%folder, "the watcher of a folder ended: scanning periodically instead");
                     is_deaf = true;
                     continue;
                 };
@@ -431,7 +431,7 @@ fn forwarder(
         let is_sent = match event {
             Ok(event) => is_idle(event.kind) || events.try_send(event).is_ok(),
             Err(error) => {
-                tracing::warn!(%error, "cannot watch a directory: scanning it again");
+                tracing::warn!(%error, "cannot watch a folder: scanning it again");
                 false
             }
         };

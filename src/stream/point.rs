@@ -12,7 +12,7 @@ use prometheus::IntCounter;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use tracing::Instrument as _;
 
-use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, Part};
+use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, ObjectPart};
 use super::metrics::Metrics;
 use super::signer::wall_clock_ms;
 use super::{Settings, unknown};
@@ -257,7 +257,7 @@ impl Point {
     }
 
     /// A usable held segment: with a key, its blocks must be hashed.
-    fn stored(&self, part: &Part) -> Option<Held> {
+    fn stored(&self, part: &ObjectPart) -> Option<Held> {
         let is_signed = self.settings().signer.is_some();
         self.shared.store.lookup(&part.id, Some(part.coding?)).filter(|held| held.blocks_digest.is_some() || !is_signed)
     }
@@ -320,7 +320,7 @@ impl Point {
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
         };
-        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, fetch.instrument(span)));
+        tokio::spawn(self.shared.supervisor.contained(supervise::ServerPart::Fetch, fetch.instrument(span)));
         Ok(Landing { outcome: landing, _wish: Some(wish) })
     }
 
@@ -561,7 +561,7 @@ impl Point {
             Body::Coded(held) => (held.lease.id, Some(held.lease.shape.coding())),
             _ => (SegmentId::of(&object.bytes), None),
         };
-        let part = Part { id, coding, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
+        let part = ObjectPart { id, coding, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
         let admitted = self.catalogue().admit(path, description.clone(), part.clone(), now);
         self.expire(&admitted.dropped, now);
         if admitted.changed {
@@ -641,7 +641,7 @@ impl Point {
     /// Prefetches cuts, all at once, and announces them in order.
     pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>, followed: Option<Followed>) {
         let (point, by) = (Arc::clone(self), wanted(followed, None));
-        tokio::spawn(self.shared.supervisor.contained(supervise::Part::Fetch, async move {
+        tokio::spawn(self.shared.supervisor.contained(supervise::ServerPart::Fetch, async move {
             let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut, by)).collect();
             for (cut, landing) in cuts.iter().zip(begun) {
                 match point.wait_patiently(cut, by, landing).await {
@@ -766,11 +766,11 @@ impl Point {
 
     fn whole(&self, path: &ObjectPath, document: &Document, max_age: Duration) -> Resolved {
         let Document { description, id, bytes, .. } = document;
-        let part = Part { id: *id, coding: None, offset: 0, length: length_of(bytes), inline: None };
+        let part = ObjectPart { id: *id, coding: None, offset: 0, length: length_of(bytes), inline: None };
         self.resolved(path, description, &part, max_age, Body::Whole(bytes.clone()))
     }
 
-    fn resolved(&self, path: &ObjectPath, description: &Description, part: &Part, max_age: Duration, body: Body) -> Resolved {
+    fn resolved(&self, path: &ObjectPath, description: &Description, part: &ObjectPart, max_age: Duration, body: Body) -> Resolved {
         let mut resolved = Resolved {
             path: format!("/{}/{path}", self.name),
             id: part.id,

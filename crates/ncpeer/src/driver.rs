@@ -33,7 +33,7 @@ use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, Stats};
 pub(super) use callers::Command;
 use connections::Waiting;
-use jobs::{Done, Jobs, gather, multiply, prime};
+use jobs::{Done, PoolJobs, gather, gfq, multiply};
 use link::{End, Link, Shown};
 use segments::Rebuild;
 
@@ -106,7 +106,7 @@ struct Driver {
     gets: HashMap<u64, oneshot::Sender<Result<Answer, Error>>>,
     fetches: HashMap<FetchId, Rebuild>,
     subscriptions: HashMap<u64, mpsc::Sender<Meta>>,
-    jobs: Jobs,
+    jobs: PoolJobs,
     bulk: Bulk,
     listener: Option<Arc<dyn Listener>>,
     ready: Option<Waiting>,
@@ -134,7 +134,7 @@ impl Driver {
             agent: concat!("ncpeer/", env!("CARGO_PKG_VERSION")).to_owned(),
             ..Hello::defaults()
         };
-        let jobs = Jobs::new();
+        let jobs = PoolJobs::new();
         let proto = Proto::new(proto::Config {
             hello,
             datagrams: config.datagrams,
@@ -306,7 +306,7 @@ impl Driver {
                 }
                 Event::Test(trial) => {
                     let device = self.config.device.clone();
-                    self.jobs.add(move || Done::Tested(trial.run(&*prime(device), &mut rand::rng())));
+                    self.jobs.add(move || Done::Tested(trial.run(&*gfq(device), &mut rand::rng())));
                 }
                 Event::Decoded { fetch, decoder } => {
                     self.fetches.entry(fetch).and_modify(|rebuild| rebuild.decoding += 1);
@@ -362,7 +362,7 @@ mod tests {
     use crate::assembly::examine;
     use crate::flow::Flow;
     use crate::proto::Rebuilder;
-    use crate::proto::Words;
+    use crate::proto::GfqGeneration;
     use crate::proto::{Order, Place, Urgency};
     use ncs_codec::block::Vector;
     use ncs_codec::rlnc::{Decoder, Encoder};
@@ -398,8 +398,8 @@ mod tests {
         multiply(fetch, Rebuilder::Blocked(decoder), driver.config.device.clone(), None);
         assert!(!is_found(), "{device:?}");
         let shape = shape.coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
-        let words = Words::new(shape.generation(0).unwrap()).unwrap();
-        multiply(fetch, Rebuilder::Words(Box::new(words)), driver.config.device.clone(), None);
+        let gfq = GfqGeneration::new(shape.generation(0).unwrap()).unwrap();
+        multiply(fetch, Rebuilder::Gfq(Box::new(gfq)), driver.config.device.clone(), None);
         assert!(is_found(), "{device:?}");
     }
 

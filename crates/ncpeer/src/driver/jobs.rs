@@ -37,14 +37,14 @@ pub(super) enum Done {
 }
 
 /// Jobs for the blocking pool, at most one per core at a time.
-pub(super) struct Jobs {
+pub(super) struct PoolJobs {
     running: FuturesUnordered<JoinHandle<Done>>,
     waiting: VecDeque<Box<dyn FnOnce() -> Done + Send>>,
     /// The number of jobs at a time.
     pub(super) most: usize,
 }
 
-impl Jobs {
+impl PoolJobs {
     pub(super) fn new() -> Self {
         let most = std::thread::available_parallelism().map_or(1, usize::from);
         Self { running: FuturesUnordered::new(), waiting: VecDeque::new(), most }
@@ -83,14 +83,14 @@ impl Jobs {
 
 /// The arithmetic over the prime field. Opened only when needed, because most streams do not need
 /// it and opening a card takes time.
-pub(super) fn prime(device: Option<Device>) -> Arc<dyn Arithmetic> {
-    device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.prime())
+pub(super) fn gfq(device: Option<Device>) -> Arc<dyn Arithmetic> {
+    device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.gfq())
 }
 
 pub(super) fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>, tree: Option<&Tree>) -> Done {
     let generation = *decoder.generation();
-    let bytes = match generation.codec.is_proving() {
-        true => decoder.into_bytes(&*prime(device)),
+    let bytes = match generation.codec.is_gfq() {
+        true => decoder.into_bytes(&*gfq(device)),
         // Other codes do not use it.
         false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
     };

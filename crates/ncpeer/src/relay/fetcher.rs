@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ncs_net::secret::redacted_path;
-use ncs_net::supervise::{Part, Supervisor};
+use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_proto::object::SegmentKey;
 use ncs_serve::session::Ledgers;
 
@@ -40,7 +40,7 @@ impl Fetcher {
         let Some(Begun { meta, number, until }) = begun else { return };
         let fetching = Fetching { holdings: Arc::clone(&self.holdings), key, number };
         let client = self.client.clone();
-        tokio::spawn(self.supervisor.contained(Part::Fetch, async move {
+        tokio::spawn(self.supervisor.contained(ServerPart::Fetch, async move {
             let fetched = tokio::select! {
                 fetched = client.fetch_segment(&meta) => fetched,
                 _ = until => return,
