@@ -93,7 +93,7 @@ impl Backend for Poisoned {
 /// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
 #[test]
 fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
-    const NAME: &str = "device::cuda::tests::a_kernel_that_faults_moves_its_work_to_the_cpu";
+    const NAME: &str = "cuda::tests::a_kernel_that_faults_moves_its_work_to_the_cpu";
     const CHILD: &str = "NCTEST_FAULT_HERE";
     if !is_here() {
         return println!("skipped: no GPU");

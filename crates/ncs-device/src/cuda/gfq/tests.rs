@@ -485,7 +485,7 @@ fn several_threads_have_blocks_made_at_once() {
 /// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
 #[test]
 fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
-    const NAME: &str = "device::cuda::gfq::tests::a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up";
+    const NAME: &str = "cuda::gfq::tests::a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up";
     const CHILD: &str = "NCTEST_FAULT_HERE";
     let Some((card, _)) = calculator_and_host() else { return println!("skipped: no GPU") };
     if std::env::var_os(CHILD).is_none() {
