@@ -37,8 +37,6 @@ mod s2;
 mod s3;
 mod s4;
 mod s5;
-#[cfg(test)]
-mod stand_in;
 mod stripes;
 mod talk;
 mod thesis;
@@ -174,7 +172,7 @@ fn deliver(papers: &Papers, records: &[Record]) -> Result<(), Error> {
 }
 
 /// The GPUs that these rows can use.
-fn open(papers: &Papers, rows: &[&'static Row], out: &mut impl Write) -> Result<Vec<Box<dyn Lab>>, Error> {
+fn open(papers: &Papers, rows: &[&'static Row], out: &mut impl Write) -> Result<Vec<Lab>, Error> {
     if papers.backend == Backend::Cpu {
         return Ok(Vec::new());
     }

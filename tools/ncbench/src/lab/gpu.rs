@@ -20,14 +20,11 @@ use ncserverd::device::portions::{Demand, Opener};
 use ncserverd::device::{self, Error, Field, Kernel};
 
 use super::nvml::Gauge;
-use super::{
-    ChunkWork, Chunks, Decode, Decoder, Elimination, EliminationWork, Encode, Lab, Pin, Product, ProductWork, Replay, ReplayWork,
-    Systems, SystemsWork, WordElimination, Words, WordsWork, Work,
-};
+use super::{Chunks, Decode, Decoder, Elimination, Encode, Pin, Product, Replay, Systems, Words};
 use chunk_job::ChunkJob;
-use job::Job;
-use replay_job::ReplayJob;
 use systems_job::SystemsJob;
+use thesis::{EliminationJob, ProductJob};
+use word_steps::WordEliminationJob;
 use words_job::WordsJob;
 
 mod basics;
@@ -45,8 +42,11 @@ mod thesis;
 mod word_steps;
 mod words_job;
 
+pub(crate) use job::BatchJob;
+pub(crate) use replay_job::ReplayJob;
+
 /// A card with the tables of both fields.
-pub(super) struct GpuLab {
+pub(crate) struct Lab {
     facts: Gpu,
     standard: Card,
     rijndael: Card,
@@ -55,7 +55,7 @@ pub(super) struct GpuLab {
     ordinal: u16,
 }
 
-impl GpuLab {
+impl Lab {
     pub(super) fn open(ordinal: u16) -> Result<Self, Fault> {
         let standard = Card::open(ordinal, Field::Standard)?;
         let rijndael = Card::open(ordinal, Field::Rijndael)?;
@@ -82,86 +82,99 @@ impl GpuLab {
     fn known(&self, name: &str) -> Result<Combine, Error> {
         self.combine(name).ok_or_else(|| Error::Unavailable(format!("no kernel {name} for this card")))
     }
-}
 
-impl Lab for GpuLab {
-    fn card(&self) -> &Gpu {
+    /// What it is.
+    pub(crate) fn card(&self) -> &Gpu {
         &self.facts
     }
 
-    fn has(&self, name: &str, n: u16) -> bool {
+    /// Whether there is an encode kernel, inverter or decoder of this name that the card can run for generations of n blocks.
+    pub(crate) fn has(&self, name: &str, n: u16) -> bool {
         let is_inverter = || inverters::named(name, n.into(), 1, &self.standard).is_some();
         DECODERS.contains(&name) || Way::named(name).is_some() || self.combine(name).is_some() || is_inverter()
     }
 
-    fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
+    /// Brings generations onto the card, to be combined with rows.
+    pub(crate) fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<BatchJob<'a>, Error> {
         let card = if plan.field == Field::Rijndael { &self.rijndael } else { &self.standard };
         card.context.bind()?;
-        Ok(Box::new(Job::encode(card, self.known(plan.kernel)?, plan)?))
+        Ok(BatchJob::encode(card, self.known(plan.kernel)?, plan)?)
     }
 
-    fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<Box<dyn Work + 'a>, Error> {
+    /// Brings coded blocks onto the card, to be decoded.
+    pub(crate) fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<BatchJob<'a>, Error> {
         // A progressive decoder multiplies by itself; any kernel will do.
         let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) { Kernel::Table.name() } else { plan.kernel };
         self.standard.context.bind()?;
-        Ok(Box::new(Job::decode(&self.standard, self.known(kernel)?, plan)?))
+        Ok(BatchJob::decode(&self.standard, self.known(kernel)?, plan)?)
     }
 
-    fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<Box<dyn ChunkWork + 'a>, Error> {
+    /// Brings native chunks onto the card, to be coded.
+    pub(crate) fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<ChunkJob<'a>, Error> {
         let helpers = usize::from(plan.gpus).saturating_sub(1);
         self.open_others(helpers)?;
         self.standard.context.bind()?;
-        Ok(Box::new(ChunkJob::new(&self.standard, &self.others[..helpers], plan)?))
+        ChunkJob::new(&self.standard, &self.others[..helpers], plan)
     }
 
-    fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<Box<dyn ReplayWork + 'a>, Error> {
+    /// Brings plans of RaptorQ and symbols onto the card.
+    pub(crate) fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<ReplayJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(ReplayJob::new(&self.standard, plan)?))
+        ReplayJob::new(&self.standard, plan)
     }
 
-    fn opener(&self, demand: &Demand) -> Opener {
+    /// What opens the card for portions of files.
+    pub(crate) fn opener(&self, demand: &Demand) -> Opener {
         let (ordinal, demand) = (self.ordinal, *demand);
         Box::new(move || device::open_coder(ordinal, &demand))
     }
 
-    fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<Box<dyn ProductWork + 'a>, Error> {
+    /// Brings two matrices onto the card, to be multiplied as the thesis on RaptorQ does it.
+    pub(crate) fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<ProductJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(thesis::ProductJob::new(&self.standard, plan)?))
+        Ok(ProductJob::new(&self.standard, plan)?)
     }
 
-    fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<Box<dyn EliminationWork + 'a>, Error> {
+    /// Takes a matrix that is to be inverted as that thesis does it.
+    pub(crate) fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<EliminationJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(thesis::EliminationJob::new(&self.standard, plan)?))
+        Ok(EliminationJob::new(&self.standard, plan)?)
     }
 
-    fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<Box<dyn SystemsWork + 'a>, Error> {
+    /// Brings dense systems onto the card, to be solved.
+    pub(crate) fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<SystemsJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(SystemsJob::new(&self.standard, plan)?))
+        SystemsJob::new(&self.standard, plan)
     }
 
-    fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<Box<dyn WordsWork + 'a>, Error> {
+    /// Brings blocks over GF(q), or what is to be hashed, onto the card.
+    pub(crate) fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<WordsJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(WordsJob::new(&self.standard, plan)?))
+        WordsJob::new(&self.standard, plan)
     }
 
-    fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<Box<dyn WordElimination + 'a>, Error> {
+    /// Takes a matrix over GF(q), row by row, that is to be inverted as the paper does it: steps on the card, inverses of elements on the CPU.
+    pub(crate) fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<WordEliminationJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(Box::new(word_steps::Job::new(&self.standard, n, matrix)?))
+        Ok(WordEliminationJob::new(&self.standard, n, matrix)?)
     }
 
-    fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error> {
+    /// The card as coders over GF(q) have it, and what pins memory that it is to write blocks into.
+    pub(crate) fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error> {
         let host = HostMemory::default();
         let calculator = Box::new(gfq::Calculator::open(self.ordinal, &host)?);
         Ok((calculator, Box::new(move |memory| host.pin(memory))))
     }
 
-    fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
+    /// The card as decoders with dense matrices have it.
+    pub(crate) fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
         Ok(Box::new(Calculator::open(self.ordinal)?))
     }
 
-    fn gauge(&self) -> Result<Box<dyn super::Gauge>, String> {
+    /// What counts its energy, or why nothing here does.
+    pub(crate) fn gauge(&self) -> Result<Gauge, String> {
         let bus_id = self.standard.context.bus_id().map_err(|fault| fault.to_string())?;
-        Ok(Box::new(Gauge::open(&bus_id)?))
+        Gauge::open(&bus_id)
     }
 }
 
@@ -169,7 +182,7 @@ const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-u
 
 /// Whether there is a GPU, which a host may promise with `NCTEST_REQUIRE_GPU`.
 #[cfg(test)]
-pub(super) fn is_here() -> bool {
+pub(crate) fn is_here() -> bool {
     let absence = device::cuda::count().err();
     assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
     absence.is_none()

@@ -9,7 +9,7 @@ use std::ptr;
 use libloading::Library;
 
 /// A card's counters, while this lives.
-pub(super) struct Gauge {
+pub(crate) struct Gauge {
     device: Device,
     nvml: Nvml,
     /// Whether the card tells what it takes at the moment.
@@ -47,17 +47,17 @@ impl Gauge {
         self.nvml.check("nvmlDeviceGetPowerUsage", unsafe { (self.nvml.power)(self.device, &raw mut milliwatts) })?;
         Ok(milliwatts)
     }
-}
 
-impl super::Gauge for Gauge {
-    fn millijoules(&self) -> Result<u64, String> {
+    /// Millijoules from some moment on.
+    pub(crate) fn millijoules(&self) -> Result<u64, String> {
         let mut millijoules = 0;
         // SAFETY: the handle is of this NVML, and there is room for the number.
         let code = unsafe { (self.nvml.energy)(self.device, &raw mut millijoules) };
         self.nvml.check("nvmlDeviceGetTotalEnergyConsumption", code).map(|()| millijoules)
     }
 
-    fn milliwatts(&self) -> Result<u32, String> {
+    /// Milliwatts: at the moment, or over the last second of a card that tells no more.
+    pub(crate) fn milliwatts(&self) -> Result<u32, String> {
         if self.is_momentary { self.momentary() } else { self.averaged() }
     }
 }
@@ -145,8 +145,7 @@ const FIELD_POWER_INSTANT: c_uint = 186;
 mod tests {
     use std::time::Duration;
 
-    use super::super::Lab as _;
-    use super::super::gpu::{GpuLab, is_here};
+    use super::super::gpu::{Lab, is_here};
     use super::*;
 
     #[test]
@@ -167,7 +166,7 @@ mod tests {
         if !is_here() {
             return println!("skipped: no GPU");
         }
-        let lab = GpuLab::open(0).expect("a GPU that works");
+        let lab = Lab::open(0).expect("a GPU that works");
         let gauge = match lab.gauge() {
             Ok(gauge) => gauge,
             Err(reason) => return println!("skipped: {reason}"),

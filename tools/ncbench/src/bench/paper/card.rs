@@ -8,9 +8,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{iter, thread};
 
-use crate::lab::{ChunkWork, Chunks, Elimination, Group, Lab, Product, Replay, ReplayWork};
+use crate::lab::{Chunks, Elimination, Group, Lab, Product, Replay, ReplayJob};
 use ncs_codec::raptorq::{DecodingPlan, Plan};
 use ncs_gf::Kernels;
+use ncserverd::device;
 
 use super::blocks::{Block, Blocks};
 use super::catalogue::{Case, Kind};
@@ -19,11 +20,11 @@ use super::fountain::Factors;
 use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
-use super::stripes::ChunkProduct;
+use super::stripes::Job;
 use super::{Error, Outcome, Sample, Settings, dense, portions, words};
 
 /// Checks bytes and measures, or says why not.
-pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     if case.measure.is_of_systems() {
         return dense::measure(lab, case, settings);
     }
@@ -50,12 +51,12 @@ fn name_and_shape(kernel: &str) -> (&str, Option<(u32, u32)>) {
     (name, Some(numbers.expect("a shape such as 16x16")))
 }
 
-fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn chunks(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let (kernel, tile) = name_and_shape(case.kernel);
     if !lab.has(kernel, case.n) {
         return Ok(Outcome::skipped(format!("no kernel {kernel} here")));
     }
-    let job = ChunkProduct::new(case).ok_or_else(|| wrong(case))?;
+    let job = Job::new(case).ok_or_else(|| wrong(case))?;
     let bytes = usize::try_from(case.k).expect("a chunk fits in memory");
     let n = u8::try_from(case.n).expect("codes have 256 chunks at most");
     if !bytes.is_multiple_of(16) {
@@ -64,7 +65,7 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     let gpus = u16::try_from(case.gpus).expect("few GPUs");
     let plan = Chunks { kernel, n, matrix: &job.rows, bytes, sources: &job.sources, tile, gpus };
     let mut work = match lab.chunks(&plan) {
-        Err(ncserverd::device::Error::Unavailable(reason)) => return Ok(Outcome::skipped(reason)),
+        Err(device::Error::Unavailable(reason)) => return Ok(Outcome::skipped(reason)),
         work => work?,
     };
     let streams = case.generations;
@@ -86,7 +87,8 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
         } else {
             work.time(1)?;
         }
-        check(work.as_mut(), &job, is_through, bytes, piece).ok_or_else(|| wrong(case))?;
+        let read = |row: usize, at: usize, made: &mut [u8]| work.read(row, at, is_through, made);
+        check(read, &job, bytes, piece).ok_or_else(|| wrong(case))?;
     }
     let (times, repeats) = rounds_of(settings.short_pace(), |repeats| match (is_through, is_copied) {
         (false, false) => work.time(repeats),
@@ -97,12 +99,18 @@ fn chunks(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
 }
 
 /// Code chunks where a piece begins and where the chunk ends, against those of the CPU's kernels, which have been compared with the definition.
-fn check(work: &mut dyn ChunkWork, job: &ChunkProduct, is_on_host: bool, bytes: usize, piece: usize) -> Option<()> {
+/// `read` takes a code chunk and an offset in it, and fills in the bytes that were made.
+pub(super) fn check(
+    mut read: impl FnMut(usize, usize, &mut [u8]) -> Result<(), device::Error>,
+    job: &Job,
+    bytes: usize,
+    piece: usize,
+) -> Option<()> {
     let mut made = vec![0; CHECKED.min(bytes)];
     let last = bytes - made.len();
     for (row, expected) in job.expected.chunks_exact(bytes).enumerate() {
         for at in [0, piece.saturating_sub(CHECKED / 2).min(last), last] {
-            work.read(row, at, is_on_host, &mut made).ok()?;
+            read(row, at, &mut made).ok()?;
             if made != expected[at..][..made.len()] {
                 return None;
             }
@@ -111,7 +119,7 @@ fn check(work: &mut dyn ChunkWork, job: &ChunkProduct, is_on_host: bool, bytes: 
     Some(())
 }
 
-fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn symbols(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let meter = match case.measure.is_of_energy().then(|| energy::Card::of(lab)).transpose() {
         Ok(meter) => meter,
         Err(reason) => return Ok(Outcome::skipped(reason)),
@@ -152,7 +160,7 @@ fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
         }
         _ => rounds_of(settings.short_pace(), |repeats| {
             let bytes_of = |index: usize| plan_of(&blocks.blocks[index % blocks.blocks.len()]).plan().bytes();
-            (0..repeats).map(|_| planned(work.as_mut(), count, piece, case.threads, &bytes_of)).sum()
+            (0..repeats).map(|_| planned(&mut work, count, piece, case.threads, &bytes_of)).sum()
         }),
     };
     let times = times.into_iter().map(|time| time / case.generations).collect();
@@ -161,12 +169,12 @@ fn symbols(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
 
 /// The host's time until outputs of so many source blocks are there, with a plan made for each: no two need have lost the same.
 fn planned(
-    work: &mut dyn ReplayWork,
+    work: &mut ReplayJob<'_>,
     count: usize,
     piece: usize,
     threads: usize,
     bytes_of: &(impl Fn(usize) -> Vec<u8> + Sync),
-) -> Result<Duration, ncserverd::device::Error> {
+) -> Result<Duration, device::Error> {
     let (next, (done, plans)) = (AtomicUsize::new(0), mpsc::channel());
     let start = Instant::now();
     thread::scope(|scope| {
@@ -190,7 +198,7 @@ fn planned(
     Ok(start.elapsed())
 }
 
-fn product(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn product(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let factors = Factors::new(case);
     let mut best: Option<Sample> = None;
     for group in groups(case.kernel) {
@@ -214,7 +222,7 @@ fn product(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcom
     Ok(Outcome::of(best.expect("one shape at least")))
 }
 
-fn elimination(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn elimination(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let (matrix, inverse) = invertible(case.n.into(), 0, Kind::Dense, Kernels::detect());
     let mut best: Option<Sample> = None;
     for group in groups(case.kernel) {

@@ -18,7 +18,7 @@ use super::measure::Measure;
 use super::{Error, Outcome, Sample, Settings, fountain};
 
 /// Checks bytes and measures, or says why not.
-pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     match case.measure {
         Measure::SystemsWhole => whole(lab, case, settings),
         Measure::InvertWide => invert(lab, case, settings),
@@ -91,7 +91,7 @@ fn columns(of: &Parameters, isi: u32) -> Vec<u32> {
     columns
 }
 
-fn systems(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn systems(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let (blocks, kernels) = (Blocks::new(case), Kernels::detect());
     let (of, t) = (&blocks.parameters, blocks.symbol_bytes);
     let jobs: Vec<DenseSystem> = match case.kernel {
@@ -148,7 +148,7 @@ fn fitting(case: &Case, order: usize, bytes: usize) -> usize {
 }
 
 /// Our decoder, whose dense matrices the card inverts and multiplies.
-fn whole(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn whole(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let (blocks, kernels) = (Blocks::new(case), Kernels::detect());
     let algebra: Arc<dyn Algebra> = lab.algebra()?.into();
     let method = match case.kernel {
@@ -169,7 +169,7 @@ fn whole(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome,
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
-fn invert(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn invert(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let order = usize::from(case.n);
     let (matrix, inverse) = invertible(order, 0, Kind::Dense, Kernels::detect());
     let symbols = vec![None; order];
@@ -185,7 +185,7 @@ fn invert(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
 }
 
 /// Not a time, but the order from which on the card takes less of it.
-fn crossover(lab: &mut dyn Lab, case: &Case) -> Result<Outcome, Error> {
+fn crossover(lab: &mut Lab, case: &Case) -> Result<Outcome, Error> {
     let threads = case.threads.try_into().expect("one thread at least");
     let order = device::dense::crossover(&Cores::new(Kernels::detect(), threads), lab.algebra()?.as_ref());
     let value = f64::from(u32::try_from(order).expect("a small order"));

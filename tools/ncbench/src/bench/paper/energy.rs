@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::lab;
+use crate::lab::{Gauge, Lab};
 
 /// Something whose energy is counted.
 pub(super) trait Meter: Sync {
@@ -68,7 +68,7 @@ struct Zone {
 }
 
 /// A card.
-pub(super) struct Card(Box<dyn lab::Gauge>);
+pub(super) struct Card(Gauge);
 
 /// What a loop took.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -137,7 +137,7 @@ impl Meter for Packages {
 }
 
 impl Card {
-    pub(super) fn of(lab: &dyn lab::Lab) -> Result<Self, String> {
+    pub(super) fn of(lab: &Lab) -> Result<Self, String> {
         let gauge = lab.gauge().map_err(unreadable)?;
         gauge.millijoules().and_then(|_| gauge.milliwatts()).map_err(unreadable)?;
         Ok(Self(gauge))
@@ -152,13 +152,22 @@ impl Meter for Card {
     }
 
     fn joules(&self, before: &u64, after: &u64) -> f64 {
-        as_f64(after.saturating_sub(*before)) / 1e3
+        joules_between(*before, *after)
     }
 
     fn watts(&self) -> Result<f64, String> {
         thread::sleep(INTERVAL_OF_CARD);
-        Ok(f64::from(self.0.milliwatts().map_err(unreadable)?) / 1e3)
+        self.0.milliwatts().map(watts_of).map_err(unreadable)
     }
+}
+
+/// Joules from one reading of a card's counter, in millijoules, to the next.
+fn joules_between(before: u64, after: u64) -> f64 {
+    as_f64(after.saturating_sub(before)) / 1e3
+}
+
+fn watts_of(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1e3
 }
 
 fn read(path: &Path) -> Result<u64, String> {
@@ -185,7 +194,6 @@ const INTERVAL_OF_CARD: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, AtomicU64};
 
     use super::*;
@@ -230,35 +238,39 @@ mod tests {
         assert!(taken.watts_max >= taken.watts_mean && taken.watts_mean > 0.0, "{taken:?}");
     }
 
-    /// Two joules a call, and 100, 200, 300, 100 … watts.
+    /// Has the counters of a card: 100, 200, 300, 100 … watts.
     #[derive(Default)]
     struct Counted {
         millijoules: AtomicU64,
         samples: AtomicU32,
     }
 
-    /// One that the test sees, too.
-    struct Shared(Arc<Counted>);
+    impl Meter for Counted {
+        type Counters = u64;
 
-    impl lab::Gauge for Shared {
-        fn millijoules(&self) -> Result<u64, String> {
-            Ok(self.0.millijoules.load(Ordering::Relaxed))
+        fn counters(&self) -> Result<u64, String> {
+            Ok(self.millijoules.load(Ordering::Relaxed))
         }
 
-        fn milliwatts(&self) -> Result<u32, String> {
-            Ok((self.0.samples.fetch_add(1, Ordering::Relaxed) % 3 + 1) * 100_000)
+        fn joules(&self, before: &u64, after: &u64) -> f64 {
+            joules_between(*before, *after)
+        }
+
+        fn watts(&self) -> Result<f64, String> {
+            thread::sleep(INTERVAL_OF_CARD);
+            Ok(watts_of((self.samples.fetch_add(1, Ordering::Relaxed) % 3 + 1) * 100_000))
         }
     }
 
     #[test]
     fn a_card_says_what_it_takes() {
-        let counted = Arc::new(Counted::default());
-        let card = Card(Box::new(Shared(Arc::clone(&counted))));
+        let counted = Counted::default();
+        // Two joules a call.
         let mut work = || {
             counted.millijoules.fetch_add(2000, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(1));
         };
-        let taken = card.measure(&mut work, 8 * INTERVAL_OF_CARD).unwrap();
+        let taken = counted.measure(&mut work, 8 * INTERVAL_OF_CARD).unwrap();
         assert!((taken.joules - 2.0).abs() < 1e-9 && taken.repeats > 1, "{taken:?}");
         assert!((taken.watts_max - 300.0).abs() < 1e-9, "{taken:?}");
         assert!((100.0..300.0).contains(&taken.watts_mean) && counted.samples.load(Ordering::Relaxed) > 3, "{taken:?}");
@@ -266,19 +278,25 @@ mod tests {
 
     struct Silent;
 
-    impl lab::Gauge for Silent {
-        fn millijoules(&self) -> Result<u64, String> {
-            Err("not supported".into())
+    impl Meter for Silent {
+        type Counters = u64;
+
+        fn counters(&self) -> Result<u64, String> {
+            Err(unreadable("not supported"))
         }
 
-        fn milliwatts(&self) -> Result<u32, String> {
-            Ok(1)
+        fn joules(&self, before: &u64, after: &u64) -> f64 {
+            joules_between(*before, *after)
+        }
+
+        fn watts(&self) -> Result<f64, String> {
+            Ok(watts_of(1))
         }
     }
 
     #[test]
     fn a_card_that_says_nothing_ends_the_measurement() {
-        let error = Card(Box::new(Silent)).measure(&mut || {}, Duration::ZERO).unwrap_err();
+        let error = Silent.measure(&mut || {}, Duration::ZERO).unwrap_err();
         assert_eq!(error, "energy is not readable here: not supported");
     }
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::lab::{Card, Coefficients, Decode, Decoder, Encode, Lab, Stage, Work};
+use crate::lab::{BatchJob, Card, Coefficients, Decode, Decoder, Encode, Lab, Stage};
 use ncs_gf::Kernels;
 use ncserverd::bench::clock::Lap;
-use ncserverd::device::{BackendChoice, Config, Field, Kernel, KernelChoice};
+use ncserverd::device::{self, BackendChoice, Config, Field, Kernel, KernelChoice};
 
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, SEED, invertible};
@@ -20,13 +20,13 @@ use crate::bench::rounds::Pace;
 
 /// The GPUs, and what has been seen of their kernels.
 pub(super) struct Gpus {
-    labs: Vec<Box<dyn Lab>>,
+    labs: Vec<Lab>,
     /// Kernels whose whole output on small shapes has been right.
     checked: HashSet<String>,
 }
 
 impl Gpus {
-    pub(super) fn new(labs: Vec<Box<dyn Lab>>) -> Self {
+    pub(super) fn new(labs: Vec<Lab>) -> Self {
         Self { labs, checked: HashSet::new() }
     }
 
@@ -58,7 +58,7 @@ impl Gpus {
             if settings.field != Field::Standard {
                 return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
             }
-            return card::measure(self.labs[0].as_mut(), case, settings);
+            return card::measure(&mut self.labs[0], case, settings);
         }
         if case.gpus > 1 {
             return self.several(case, settings);
@@ -75,24 +75,22 @@ impl Gpus {
             && !is_made_up(case)
             && self.checked.insert(case.kernel.to_owned())
         {
-            whole_output(lab.as_mut(), case, settings.field)?;
+            whole_output(lab, case, settings.field)?;
         }
         match case.measure {
             Measure::Multiply | Measure::InTurn | Measure::Fresh | Measure::Store | Measure::RowRate | Measure::RowShare => {
-                encode(lab.as_mut(), case, settings)
+                encode(lab, case, settings)
             }
-            Measure::ToHost | Measure::Copy => to_host(lab.as_mut(), case, settings),
-            Measure::DecodeToHost => decode_to_host(lab.as_mut(), case, settings),
-            Measure::AnswerCopy | Measure::AnswerStore => answer(lab.as_mut(), case, settings),
-            Measure::Recode => recode(lab.as_mut(), case, settings),
-            Measure::Invert => invert(lab.as_mut(), case, settings),
-            Measure::Decode | Measure::DecodeRaw | Measure::InvertShare | Measure::Progressive => {
-                decode(lab.as_mut(), case, settings)
-            }
+            Measure::ToHost | Measure::Copy => to_host(lab, case, settings),
+            Measure::DecodeToHost => decode_to_host(lab, case, settings),
+            Measure::AnswerCopy | Measure::AnswerStore => answer(lab, case, settings),
+            Measure::Recode => recode(lab, case, settings),
+            Measure::Invert => invert(lab, case, settings),
+            Measure::Decode | Measure::DecodeRaw | Measure::InvertShare | Measure::Progressive => decode(lab, case, settings),
             Measure::SplitDecode | Measure::SplitInverse | Measure::SplitMultiply | Measure::SplitOverhead => {
-                split(lab.as_mut(), case, settings)
+                split(lab, case, settings)
             }
-            Measure::Together => together(lab.as_mut(), case, settings),
+            Measure::Together => together(lab, case, settings),
             Measure::AnswerDevice | Measure::AnswerTurnaround => answer_of_device(case, settings),
             _ => unreachable!("measures of the CPU are made elsewhere"),
         }
@@ -106,13 +104,13 @@ impl Gpus {
         let case = &fitting(case);
         let repeats = if settings.is_quick { 1 } else { SEVERAL_REPEATS };
         let (start, load) = (Barrier::new(case.gpus), Load::new(case, settings.field));
-        let one = |lab: &mut Box<dyn Lab>| -> Result<Vec<Duration>, Error> {
+        let one = |lab: &mut Lab| -> Result<Vec<Duration>, Error> {
             let mut work = lab.encode(&plan(case, &load))?;
-            prepare_chunks(work.as_mut(), case, &load)?;
+            prepare_chunks(&mut work, case, &load)?;
             (0..settings.pace.rounds)
                 .map(|_| {
                     start.wait();
-                    overlap(work.as_mut(), case, repeats)
+                    overlap(&mut work, case, repeats)
                 })
                 .collect()
         };
@@ -134,7 +132,7 @@ fn is_made_up(case: &Case) -> bool {
 }
 
 /// Everything a kernel makes on shapes that exercise its edges.
-fn whole_output(lab: &mut dyn Lab, case: &Case, field: Field) -> Result<(), Error> {
+fn whole_output(lab: &mut Lab, case: &Case, field: Field) -> Result<(), Error> {
     for (n, k, rows, generations) in SMALL {
         let small = Case { n, k, rows, generations, sms: None, coefficients: Kind::Dense, ..case.clone() };
         let load = Load::new(&small, field);
@@ -143,7 +141,7 @@ fn whole_output(lab: &mut dyn Lab, case: &Case, field: Field) -> Result<(), Erro
         work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
         let all = (0..load.generations).flat_map(|generation| (0..load.rows).map(move |row| (generation, row)));
         let all: Vec<_> = all.map(|place| (place, load.expected(place.0, place.1))).collect();
-        check(work.as_mut(), &load, false, case, &all)?;
+        check(|generation, row, block| work.read(generation, row, false, block), &load, case, &all)?;
     }
     Ok(())
 }
@@ -166,16 +164,16 @@ fn plan<'a>(case: &'a Case, load: &'a Load) -> Encode<'a> {
     }
 }
 
-fn check(
-    work: &mut dyn Work,
+/// Compares blocks with the expected ones. `read` takes a generation and a row, and fills in the block that was made.
+pub(super) fn check(
+    mut read: impl FnMut(u32, u32, &mut [u8]) -> Result<(), device::Error>,
     load: &Load,
-    on_host: bool,
     case: &Case,
     blocks: &[((usize, usize), Vec<u8>)],
 ) -> Result<(), Error> {
     let mut block = vec![0; load.k];
     for ((generation, row), expected) in blocks {
-        work.read(count(*generation), count(*row), on_host, &mut block)?;
+        read(count(*generation), count(*row), &mut block)?;
         if block != *expected {
             let (kernel, n, k) = (case.kernel, load.n, load.k);
             return Err(Error::Wrong { case: format!("{kernel} on {n}x{k}, block {row} of generation {generation}") });
@@ -184,12 +182,12 @@ fn check(
     Ok(())
 }
 
-fn check_sample(work: &mut dyn Work, load: &Load, on_host: bool, case: &Case) -> Result<(), Error> {
-    check(work, load, on_host, case, &load.expectations())
+fn check_sample(work: &mut BatchJob<'_>, load: &Load, on_host: bool, case: &Case) -> Result<(), Error> {
+    check(|generation, row, block| work.read(generation, row, on_host, block), load, case, &load.expectations())
 }
 
 /// Rounds of stages, by the card's clock.
-fn rounds(work: &mut dyn Work, stages: &[Stage], pace: Pace) -> (Vec<Duration>, u32) {
+fn rounds(work: &mut BatchJob<'_>, stages: &[Stage], pace: Pace) -> (Vec<Duration>, u32) {
     rounds_of(pace, |repeats| work.time(stages, repeats))
 }
 
@@ -203,7 +201,7 @@ pub(super) fn rounds_of<E: Debug>(pace: Pace, mut time: impl FnMut(u32) -> Resul
     (laps.laps.into_iter().map(|lap| lap.wall).collect(), laps.repeats)
 }
 
-fn encode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn encode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     let is_stored = case.measure == Measure::Store;
@@ -211,14 +209,14 @@ fn encode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows, last], 1)?;
     if !is_made_up(case) {
-        check_sample(work.as_mut(), &load, is_stored, case)?;
+        check_sample(&mut work, &load, is_stored, case)?;
     }
     if case.measure == Measure::InTurn {
         let (times, repeats) = rounds_of(settings.short_pace(), |repeats| work.time_in_turn(repeats));
-        check_sample(work.as_mut(), &load, false, case)?;
+        check_sample(&mut work, &load, false, case)?;
         return Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())));
     }
-    let mut of = |stages: &[Stage]| rounds(work.as_mut(), stages, settings.short_pace());
+    let mut of = |stages: &[Stage]| rounds(&mut work, stages, settings.short_pace());
     let sample = match case.measure {
         Measure::Fresh => of(&[Stage::Form, Stage::Rows, Stage::Multiply]),
         Measure::RowRate | Measure::RowShare => of(&[Stage::Rows]),
@@ -246,28 +244,28 @@ fn chunk(case: &Case) -> u32 {
     fit.clamp(1, case.generations.div_ceil(2))
 }
 
-fn overlap(work: &mut dyn Work, case: &Case, repeats: u32) -> Result<Duration, Error> {
+fn overlap(work: &mut BatchJob<'_>, case: &Case, repeats: u32) -> Result<Duration, Error> {
     Ok(work.overlap(chunk(case), case.measure != Measure::Copy, repeats)?)
 }
 
-fn prepare_chunks(work: &mut dyn Work, case: &Case, load: &Load) -> Result<(), Error> {
+fn prepare_chunks(work: &mut BatchJob<'_>, case: &Case, load: &Load) -> Result<(), Error> {
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows], 1)?;
     work.overlap(chunk(case), true, 1)?;
     check_sample(work, load, true, case)
 }
 
-fn to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn to_host(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let case = &fitting(case);
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
-    prepare_chunks(work.as_mut(), case, &load)?;
-    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| overlap(work.as_mut(), case, repeats));
+    prepare_chunks(&mut work, case, &load)?;
+    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| overlap(&mut work, case, repeats));
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
 /// One request after the other, each by itself.
-fn answer(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn answer(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     let stages: &[Stage] = match case.measure {
@@ -277,7 +275,7 @@ fn answer(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
     work.poison()?;
     work.time(&[Stage::Form], 1)?;
     work.answer(stages)?;
-    check_sample(work.as_mut(), &load, true, case)?;
+    check_sample(&mut work, &load, true, case)?;
     let (warm, counted) = if settings.is_quick { (2, 20) } else { (100, 1000) };
     for _ in 0..warm {
         work.answer(stages)?;
@@ -320,18 +318,18 @@ fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> 
 }
 
 /// Rows [C|x] as source blocks of n + k bytes: each new block is one combination of them.
-fn recode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn recode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let held = Case { k: case.k + u32::from(case.n).next_multiple_of(16), measure: Measure::Multiply, ..case.clone() };
     let load = Load::new(&held, settings.field);
     let mut work = lab.encode(&plan(&held, &load))?;
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
-    check_sample(work.as_mut(), &load, false, &held)?;
-    let (times, repeats) = rounds(work.as_mut(), &[Stage::Multiply], settings.short_pace());
+    check_sample(&mut work, &load, false, &held)?;
+    let (times, repeats) = rounds(&mut work, &[Stage::Multiply], settings.short_pace());
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
-fn invert(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn invert(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let n = usize::from(case.n);
     let (matrix, inverse) = invertible(n, 0, case.coefficients, Kernels::detect());
     // The payloads are the unit matrix, so that what is decoded is the inverse itself.
@@ -357,7 +355,7 @@ fn invert(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
             return Err(Error::Wrong { case: format!("{} of {n}x{n}, row {index}", case.kernel) });
         }
     }
-    let (times, repeats) = rounds(work.as_mut(), &[Stage::Invert], settings.short_pace());
+    let (times, repeats) = rounds(&mut work, &[Stage::Invert], settings.short_pace());
     Ok(Outcome::of(Sample::of_times(case, times, repeats, 0)))
 }
 
@@ -375,12 +373,20 @@ fn decode_plan<'a>(case: &'a Case, coded: &'a Coded, decoder: Decoder<'a>) -> De
     }
 }
 
-/// Whole blocks of some generations.
-fn check_decoded(work: &mut dyn Work, coded: &Coded, on_host: bool, case: &Case) -> Result<(), Error> {
+fn check_decoded(work: &mut BatchJob<'_>, coded: &Coded, on_host: bool, case: &Case) -> Result<(), Error> {
+    check_sources(|generation, row, block| work.read(generation, row, on_host, block), coded, case)
+}
+
+/// Compares whole decoded blocks of some generations with the source. `read` is that of [`check`].
+pub(super) fn check_sources(
+    mut read: impl FnMut(u32, u32, &mut [u8]) -> Result<(), device::Error>,
+    coded: &Coded,
+    case: &Case,
+) -> Result<(), Error> {
     let load = &coded.load;
     let mut block = vec![0; load.k];
     for (generation, row) in load.sample() {
-        work.read(count(generation), count(row), on_host, &mut block)?;
+        read(count(generation), count(row), &mut block)?;
         if block != load.source(generation)[row * load.k..][..load.k] {
             let (n, k) = (load.n, load.k);
             return Err(Error::Wrong {
@@ -391,7 +397,7 @@ fn check_decoded(work: &mut dyn Work, coded: &Coded, on_host: bool, case: &Case)
     Ok(())
 }
 
-fn decode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn decode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let coded = Coded::new(case);
     let is_progressive = case.measure == Measure::Progressive;
     let decoder = if is_progressive { Decoder::Progressive(case.kernel) } else { Decoder::Invert(INVERTER) };
@@ -406,40 +412,40 @@ fn decode(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome
         work.time(&[Stage::Form], 1)?;
     }
     work.time(all, 1)?;
-    check_decoded(work.as_mut(), &coded, false, case)?;
-    let sample = rounds(work.as_mut(), all, settings.short_pace());
+    check_decoded(&mut work, &coded, false, case)?;
+    let sample = rounds(&mut work, all, settings.short_pace());
     if case.measure == Measure::InvertShare {
-        let inversion = rounds(work.as_mut(), &[Stage::Invert], settings.short_pace());
+        let inversion = rounds(&mut work, &[Stage::Invert], settings.short_pace());
         return Ok(Outcome::of(Sample::share(case, &inversion, &sample)));
     }
     Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, case.bytes())))
 }
 
 /// Inversions of all generations, then their multiplications in chunks that are copied while the next is made.
-fn decode_to_host(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn decode_to_host(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let case = &fitting(case);
     let coded = Coded::new(case);
     let mut work = lab.decode(&decode_plan(case, &coded, Decoder::Invert(INVERTER)))?;
     let stages = [Stage::Form, Stage::Invert, Stage::Rows];
     work.poison()?;
     work.time(&stages, 1)?;
-    overlap(work.as_mut(), case, 1)?;
-    check_decoded(work.as_mut(), &coded, true, case)?;
+    overlap(&mut work, case, 1)?;
+    check_decoded(&mut work, &coded, true, case)?;
     let (times, repeats) = rounds_of(settings.long_pace(), |repeats| -> Result<Duration, Error> {
-        Ok(work.time(&stages, repeats)? + overlap(work.as_mut(), case, repeats)?)
+        Ok(work.time(&stages, repeats)? + overlap(&mut work, case, repeats)?)
     });
     Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
 }
 
 /// The CPU inverts, then the GPU gets inverse and payloads, multiplies, and gives the source back.
-fn split(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn split(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let coded = Coded::new(case);
     let (n, matrix) = (coded.load.n, coded.matrix(0));
     let mut work = lab.decode(&decode_plan(case, &coded, Decoder::Given))?;
     let stages = [Stage::Upload, Stage::Form, Stage::Rows, Stage::Multiply, Stage::Download];
     work.poison()?;
     work.answer(&stages)?;
-    check_decoded(work.as_mut(), &coded, true, case)?;
+    check_decoded(&mut work, &coded, true, case)?;
     let (mut inverse, mut multiply, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..settings.pace.rounds {
         let (elapsed, made) = cpu::timed_inverse(n, matrix, case.threads);
@@ -461,11 +467,11 @@ fn split(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome,
 }
 
 /// The CPU's device in a thread of its own while the GPU works.
-fn together(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+fn together(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let load = Load::new(case, settings.field);
     let on_cpu = Load::new(&Case { generations: case.generations.min(TOGETHER_CPU), ..case.clone() }, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
-    prepare_chunks(work.as_mut(), case, &load)?;
+    prepare_chunks(&mut work, case, &load)?;
     // One thread is left to the GPU.
     let config = cpu::config("simd", case.threads.saturating_sub(1).max(1));
     let (stop, ready) = (AtomicBool::new(false), Barrier::new(2));
@@ -490,7 +496,7 @@ fn together(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outco
         let (start, mut batches) = (Instant::now(), 0.0);
         let mut result = Ok(());
         while start.elapsed() < lasting && result.is_ok() {
-            result = overlap(work.as_mut(), case, 1).map(|_| batches += 1.0);
+            result = overlap(&mut work, case, 1).map(|_| batches += 1.0);
         }
         let rate = batches * as_f64(case.bytes()) / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);

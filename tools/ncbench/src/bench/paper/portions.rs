@@ -21,7 +21,7 @@ pub(super) fn by_cpu(case: &Case) -> Option<Run> {
 }
 
 /// By a GPU, or by it and all cores: `cuda` and `hybrid`.
-pub(super) fn by_gpu(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+pub(super) fn by_gpu(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let backend = if case.kernel == "hybrid" { BackendChoice::Hybrid } else { BackendChoice::Cuda };
     let mut job = PortionsRun::new(case, |demand| Crew::with(backend, Some(lab.opener(demand)), demand, case.threads))?;
     if !job.is_right() {

@@ -20,7 +20,7 @@ use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{Element, WORD_BYTES, matrix};
 use ncserverd::device;
 use ncserverd::object::Codec;
-use ncserverd::ring::{self, LineKind, Ring, Slot};
+use ncserverd::ring::{self, Lane, Ring, Slot};
 use prometheus::Registry;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -32,7 +32,7 @@ use super::measure::Measure;
 use super::{Error, Outcome, Run, Sample, Settings};
 
 /// What a case is about, and what has to come of it.
-struct WordsCase {
+struct Job {
     shape: Shape,
     rows: usize,
     /// A generation.
@@ -44,7 +44,7 @@ struct WordsCase {
     rng: SmallRng,
 }
 
-impl WordsCase {
+impl Job {
     fn new(case: &Case) -> Self {
         let words = u16::try_from(case.k as usize / WORD_BYTES).expect("blocks of 64 KiB at most");
         let shape = Shape::new(case.n, words).expect("cases have possible shapes");
@@ -149,7 +149,7 @@ fn wrong(case: &Case) -> Error {
 /// Checks what the CPU makes, and returns what measures it; none if it is wrong.
 pub(super) fn prepare(case: &Case) -> Option<Run> {
     let threads = NonZeroUsize::new(case.threads).unwrap_or(NonZeroUsize::MIN);
-    let (job, cores, generations) = (WordsCase::new(case), Cores::new(threads), case.generations as usize);
+    let (job, cores, generations) = (Job::new(case), Cores::new(threads), case.generations as usize);
     match case.measure {
         Measure::CpuWordsEncode => encode(job, Box::new(cores), generations),
         Measure::CpuWordsCombine => combine(job, threads),
@@ -161,8 +161,8 @@ pub(super) fn prepare(case: &Case) -> Option<Run> {
 }
 
 /// The same by the card as coders have it, from the host's memory to the host's memory.
-fn through(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let (job, generations, (card, pin)) = (WordsCase::new(case), case.generations as usize, lab.arithmetic()?);
+fn through(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let (job, generations, (card, pin)) = (Job::new(case), case.generations as usize, lab.arithmetic()?);
     let run = match case.measure {
         Measure::WordsEncodeServed => serve(job, card, pin, generations),
         Measure::WordsEncodeThrough => encode(job, card, generations),
@@ -183,7 +183,7 @@ fn timed(mut work: impl FnMut() + 'static) -> Run {
     })
 }
 
-fn encode(job: WordsCase, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
+fn encode(job: Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
     let made = job.encoded(arithmetic.as_ref());
     if !job.is_sum(&made, |row, block| u64::from(job.coefficients[row * job.shape.n() + block]).into()) {
         return None;
@@ -211,7 +211,7 @@ struct Served {
 
 impl Served {
     /// Generations that differ, those of a segment together; nothing if the card has no memory for them.
-    fn new(job: &mut WordsCase, arithmetic: &dyn Arithmetic, pin: Pin, generations: usize) -> Option<Self> {
+    fn new(job: &mut Job, arithmetic: &dyn Arithmetic, pin: Pin, generations: usize) -> Option<Self> {
         let shape = job.shape;
         let counts = (0..generations).step_by(SEGMENT).map(|first| SEGMENT.min(generations - first));
         let segment = |count: usize| {
@@ -222,7 +222,7 @@ impl Served {
         };
         let segments = counts.map(segment).collect::<Option<_>>()?;
         let n = u16::try_from(shape.n()).expect("a possible shape");
-        let headroom = LineKind::Coded.headroom(Codec::RlncQ { group: Group::P1024 }, n);
+        let headroom = Lane::Coded.headroom(Codec::RlncQ { group: Group::P1024 }, n);
         let bytes = ByteSize::b(((headroom + shape.payload_bytes()) * job.rows * generations) as u64);
         let metrics = ring::Metrics::new(&Registry::new()).expect("a registry of its own");
         let ring = Ring::pinned(&ring::Config { bytes, ..ring::Config::default() }, metrics, pin);
@@ -238,7 +238,7 @@ impl Served {
         (&source[offset..][..shape.source_bytes()], kept.as_deref().map(|kept| Place { kept, offset }))
     }
 
-    fn encode(&mut self, job: &WordsCase, arithmetic: &dyn Arithmetic) -> Result<(), Failed> {
+    fn encode(&mut self, job: &Job, arithmetic: &dyn Arithmetic) -> Result<(), Failed> {
         let mut slots = std::mem::take(&mut self.slots);
         let mut tasks = Vec::with_capacity(slots.len());
         for (index, slots) in slots.iter_mut().enumerate() {
@@ -253,7 +253,7 @@ impl Served {
     }
 
     /// Some generations, against what the CPU makes of them.
-    fn is_right(&self, job: &WordsCase) -> bool {
+    fn is_right(&self, job: &Job) -> bool {
         [0, self.slots.len() / 2, self.slots.len() - 1].into_iter().all(|index| {
             let (source, _) = self.source(job.shape, index);
             let mut expected = vec![0; job.payload_bytes()];
@@ -265,14 +265,14 @@ impl Served {
     }
 }
 
-fn serve(mut job: WordsCase, arithmetic: Box<dyn Arithmetic>, pin: Pin, generations: usize) -> Option<Run> {
+fn serve(mut job: Job, arithmetic: Box<dyn Arithmetic>, pin: Pin, generations: usize) -> Option<Run> {
     let mut served = Served::new(&mut job, arithmetic.as_ref(), pin, generations)?;
     served.encode(&job, arithmetic.as_ref()).ok().filter(|()| served.is_right(&job))?;
     Some(timed(move || served.encode(&job, arithmetic.as_ref()).expect(IT_HAS)))
 }
 
 /// Payloads alone, each thread its part of the rows.
-fn combine(job: WordsCase, threads: NonZeroUsize) -> Option<Run> {
+fn combine(job: Job, threads: NonZeroUsize) -> Option<Run> {
     let (shape, dots, n) = (job.shape, Dots::detect(), job.shape.n());
     let share = job.rows.div_ceil(threads.get());
     let factors: Vec<Factors> = job.factors.chunks(share * n).map(|factors| Factors::new(dots, factors)).collect();
@@ -299,7 +299,7 @@ fn combine(job: WordsCase, threads: NonZeroUsize) -> Option<Run> {
     Some(timed(move || work(&mut out)))
 }
 
-fn invert(job: &WordsCase, threads: NonZeroUsize) -> Option<Run> {
+fn invert(job: &Job, threads: NonZeroUsize) -> Option<Run> {
     let (n, matrix) = (job.shape.n(), square(job));
     matrix::invert(Dots::detect(), n, &matrix, threads)?;
     Some(timed(move || {
@@ -308,12 +308,12 @@ fn invert(job: &WordsCase, threads: NonZeroUsize) -> Option<Run> {
 }
 
 /// As many rows as columns.
-fn square(job: &WordsCase) -> Vec<Element> {
+fn square(job: &Job) -> Vec<Element> {
     let n = job.shape.n();
     draw_factors(n, n, &mut job.rng.clone())
 }
 
-fn decode(job: &WordsCase, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
+fn decode(job: &Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
     let (shape, blocks) = (job.shape, job.coded());
     let mut outs = vec![vec![0; shape.source_bytes()]; generations];
     let source = job.source.clone();
@@ -330,7 +330,7 @@ fn decode(job: &WordsCase, arithmetic: Box<dyn Arithmetic>, generations: usize) 
     Some(timed(move || assert!(run(false), "{IT_HAS}")))
 }
 
-fn hash(mut job: WordsCase, arithmetic: Box<dyn Arithmetic>, group: Group) -> Option<Run> {
+fn hash(mut job: Job, arithmetic: Box<dyn Arithmetic>, group: Group) -> Option<Run> {
     let (data, shape) = (job.data(), job.shape);
     // Who hashes one block alone and who hashes it among others come to the same.
     let first = Cores::all().hash(group, shape.words(), &[&data[..shape.block_bytes()]]).ok()?;
@@ -341,7 +341,7 @@ fn hash(mut job: WordsCase, arithmetic: Box<dyn Arithmetic>, group: Group) -> Op
     run().ok()?.starts_with(&first).then(|| timed(move || drop(std::hint::black_box(run().expect(IT_HAS)))))
 }
 
-fn check(job: &WordsCase, arithmetic: Box<dyn Arithmetic>, group: Group, generations: usize) -> Option<Run> {
+fn check(job: &Job, arithmetic: Box<dyn Arithmetic>, group: Group, generations: usize) -> Option<Run> {
     let (hashes, blocks, mut rng) = (job.hashes(group), job.coded_at_source(), job.rng.clone());
     let mut run = move || {
         let batches: Vec<_> = (0..generations).map(|_| Batch::new(&hashes, blocks.iter().collect(), &mut rng)).collect();
@@ -351,7 +351,7 @@ fn check(job: &WordsCase, arithmetic: Box<dyn Arithmetic>, group: Group, generat
 }
 
 /// Checks what a card makes and measures, or says why not.
-pub(super) fn measure(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let outcome = match case.measure {
         Measure::WordsSteps => steps(lab, case, settings),
         measure if measure.is_words_through() => through(lab, case, settings),
@@ -402,14 +402,14 @@ fn is_inverse(matrix: &[Element], inverse: &[Element]) -> bool {
     matrix.len() == inverse.len() && times(matrix, &times(inverse, &vector)) == vector
 }
 
-fn on_card(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let mut job = WordsCase::new(case);
+fn on_card(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let mut job = Job::new(case);
     let (shape, generations) = (job.shape, case.generations);
     let (kernel, group) = name_and_group(case.kernel);
     let (data, matrix) = (job.data(), square(&job));
     let weights: Vec<u128> = (0..job.rows).map(|_| job.rng.random::<u128>() >> 32).collect();
     let window = kernel.strip_prefix("window-").map_or(4, |bits| bits.parse().expect("a number of bits"));
-    let hashed = |job: &WordsCase| {
+    let hashed = |job: &Job| {
         let blocks: Vec<&[u8]> = data.chunks_exact(job.shape.block_bytes()).collect();
         Cores::all().hash(group, shape.words(), &blocks).expect("the CPU does not fail")
     };
@@ -486,8 +486,8 @@ fn sample(case: &Case, times: Vec<Duration>, repeats: u32) -> Sample {
     Sample::of_times(case, times.into_iter().map(|time| time / share).collect(), repeats, case.bytes())
 }
 
-fn steps(lab: &mut dyn Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let job = WordsCase::new(case);
+fn steps(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
+    let job = Job::new(case);
     let matrix = square(&job);
     let mut work = lab.word_elimination(job.shape.n(), &matrix)?;
     let start = Instant::now();

@@ -10,10 +10,10 @@ use ncserverd::device::cuda::chunks::Way;
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 
 use super::basics::{self, Clock, filled};
-use crate::lab::{ChunkWork, Chunks};
+use crate::lab::Chunks;
 
 /// Streams are waited for in `drop`, those of all cards, before memory goes.
-pub(super) struct ChunkJob<'a> {
+pub(crate) struct ChunkJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -165,10 +165,9 @@ impl<'a> ChunkJob<'a> {
         }
         Ok(())
     }
-}
 
-impl ChunkWork for ChunkJob<'_> {
-    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+    /// The card's time for coding so many times over, in its own memory.
+    pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -180,7 +179,9 @@ impl ChunkWork for ChunkJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
+    /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
+    /// which is read and written.
+    pub(crate) fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let bytes = (self.code.n + self.code.rows) * self.bytes / 2;
         let (from, to) = (Buffer::new(&self.card.context, bytes)?, Buffer::new(&self.card.context, bytes)?);
@@ -193,7 +194,9 @@ impl ChunkWork for ChunkJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
+    /// The host's time from native chunks in pinned memory to code chunks there: in pieces of so many bytes of each chunk, on so many streams of
+    /// each GPU in turn. Without `code` the copies alone.
+    pub(crate) fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
         assert!(streams > 0 && piece > 0 && piece.is_multiple_of(16), "{streams} streams, pieces of {piece} bytes");
         self.card.context.bind()?;
         self.make_host(streams, piece)?;
@@ -207,7 +210,8 @@ impl ChunkWork for ChunkJob<'_> {
         elapsed
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills code chunks with a pattern.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         basics::poison(&self.out, &self.stream)?;
         if let Some(host) = &mut self.host {
@@ -216,7 +220,8 @@ impl ChunkWork for ChunkJob<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
+    /// Bytes of a code chunk, as it lies on the card or in pinned memory.
+    pub(crate) fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
         assert!(row < self.code.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
         let start = row * self.bytes + at;
         match (&self.host, is_on_host) {

@@ -16,7 +16,7 @@ mod decoding;
 mod run;
 
 /// Fields are dropped in this order: the card is whole again before memory is freed, which waits for kernels.
-pub(super) struct Job<'a> {
+pub(crate) struct BatchJob<'a> {
     hold: Option<Hold>,
     /// Multiprocessors to be used, if not all.
     part: Option<u32>,
@@ -104,7 +104,7 @@ struct Chunks {
     lists: Vec<(List, usize)>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> BatchJob<'a> {
     pub(super) fn encode(card: &'a Card, combine: Combine, plan: &Encode<'_>) -> Result<Self, Fault> {
         let shape = Shape { n: plan.n.into(), k: plan.k, generations: plan.generations, rows: plan.rows };
         let mut job = Self::new(card, combine, shape, plan.sources, plan.sms)?;
@@ -279,7 +279,7 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Drop for Job<'_> {
+impl Drop for BatchJob<'_> {
     fn drop(&mut self) {
         self.hold = None;
         let _ = self.card.context.bind();

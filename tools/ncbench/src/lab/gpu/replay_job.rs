@@ -10,10 +10,10 @@ use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Str
 use ncserverd::device::cuda::replay_lane::{Blocks, ReplayShape, strips_of};
 
 use super::basics::{self, Clock};
-use crate::lab::{Planner, Replay, ReplayWork};
+use crate::lab::{Planner, Replay};
 
 /// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
-pub(super) struct ReplayJob<'a> {
+pub(crate) struct ReplayJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -219,10 +219,9 @@ impl<'a> ReplayJob<'a> {
         self.host = Some(host);
         elapsed
     }
-}
 
-impl ReplayWork for ReplayJob<'_> {
-    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+    /// The card's time for all source blocks so many times over, in its own memory.
+    pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -231,15 +230,20 @@ impl ReplayWork for ReplayJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
+    /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
+    /// Without `replay` the copies alone.
+    pub(crate) fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
         self.run(piece, if replay { Between::Replay } else { Between::Nothing })
     }
 
-    fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
+    /// The same by plans that come with the pieces, until outputs are in the host's memory. `plans` is asked for those of some source
+    /// blocks, as [`Plan::bytes`] has them, when their piece is next; what has been put on streams before goes on meanwhile.
+    pub(crate) fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
         self.run(piece, Between::Plans(plans)).map(|_| ())
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills outputs with a pattern.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         basics::poison(&self.made, &self.stream)?;
         if let Some(host) = &mut self.host {
@@ -248,7 +252,8 @@ impl ReplayWork for ReplayJob<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
+    /// All outputs of a source block, as they lie on the card or in pinned memory.
+    pub(crate) fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
         assert!(block < self.blocks && made.len() == self.outputs, "{} bytes of source block {block}", made.len());
         let start = block * self.outputs;
         match (&self.host, is_on_host) {

@@ -9,10 +9,10 @@ use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Str
 use ncserverd::device::{Error, abi};
 
 use super::basics::{self, Clock};
-use crate::lab::{Systems, SystemsWork};
+use crate::lab::Systems;
 
 /// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
-pub(super) struct SystemsJob<'a> {
+pub(crate) struct SystemsJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -179,10 +179,9 @@ impl<'a> SystemsJob<'a> {
         // SAFETY: as above.
         unsafe { result::memcpy_dtoh_async(&mut host.made, self.places.made, self.stream.raw) }.named("cuMemcpyDtoHAsync")
     }
-}
 
-impl SystemsWork for SystemsJob<'_> {
-    fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error> {
+    /// The card's time for all systems so many times over, in its own memory, or for inverting their matrices alone.
+    pub(crate) fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -191,7 +190,8 @@ impl SystemsWork for SystemsJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn through(&mut self) -> Result<Duration, Error> {
+    /// The host's time from matrices and symbols in pinned memory until what was made is there.
+    pub(crate) fn through(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.make_host()?;
         let mut host = self.host.take().expect("made a line ago");
@@ -200,7 +200,8 @@ impl SystemsWork for SystemsJob<'_> {
         elapsed
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills inverses and what is made with a pattern.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         // SAFETY: all of both places, which nothing uses.
         unsafe {
@@ -216,7 +217,8 @@ impl SystemsWork for SystemsJob<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error> {
+    /// An inverse, row by row; none if the matrix has none.
+    pub(crate) fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error> {
         assert!(index < self.shape.count, "system {index}");
         self.card.context.bind()?;
         let offset = |place: Address| usize::try_from(place - self.memory.address()).expect("inside of the memory");
@@ -230,7 +232,8 @@ impl SystemsWork for SystemsJob<'_> {
         Ok(Some(rows.chunks_exact(self.shape.pitch()).flat_map(|row| &row[..self.shape.order]).copied().collect()))
     }
 
-    fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
+    /// All wanted symbols of a system, as they lie on the card or in pinned memory.
+    pub(crate) fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
         let Shape { wanted, symbol_bytes, .. } = self.shape;
         assert!(index < self.shape.count && made.len() == wanted * symbol_bytes, "{} bytes of system {index}", made.len());
         let (each, mut bytes) = (self.shape.made_bytes(), vec![0; self.shape.made_bytes()]);

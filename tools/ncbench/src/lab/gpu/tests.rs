@@ -19,10 +19,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
 use super::*;
-use crate::lab::{Before, Coefficients, Group, ReplayWork, Stage};
+use crate::lab::{Before, Coefficients, Group, Stage};
 
-fn lab() -> Option<GpuLab> {
-    is_here().then(|| GpuLab::open(0).expect("a GPU that works"))
+fn lab() -> Option<Lab> {
+    is_here().then(|| Lab::open(0).expect("a GPU that works"))
 }
 
 fn random(length: usize, seed: u64) -> Vec<u8> {
@@ -72,13 +72,13 @@ fn every_kernel_combines_as_the_field_defines() {
     }
 }
 
-fn check_chunks(lab: &mut GpuLab, kernel: &str, n: u8, rows: usize, bytes: usize, tile: Option<(u32, u32)>) {
+fn check_chunks(lab: &mut Lab, kernel: &str, n: u8, rows: usize, bytes: usize, tile: Option<(u32, u32)>) {
     let (matrix, sources) = (random(usize::from(n) * rows, 1), random(usize::from(n) * bytes, 2));
     check_plan(lab, &Chunks { kernel, n, matrix: &matrix, bytes, sources: &sources, tile, gpus: 1 });
 }
 
 /// Every byte of every code chunk, on the card and through it, or through all of its cards.
-fn check_plan(lab: &mut GpuLab, plan: &Chunks<'_>) {
+fn check_plan(lab: &mut Lab, plan: &Chunks<'_>) {
     let Chunks { kernel, n, matrix, bytes, sources, tile, gpus } = *plan;
     let columns = usize::from(n);
     let what = format!("{kernel}, {n} chunks and {} coefficients, {bytes} bytes, tile {tile:?}, {gpus} GPUs", matrix.len());
@@ -158,11 +158,11 @@ fn kernels_for_large_chunks_go_round() {
     }
 }
 
-fn check_replay(lab: &mut GpuLab, plans: &[&Plan], blocks: usize, symbol_bytes: usize, what: &str) {
+fn check_replay(lab: &mut Lab, plans: &[&Plan], blocks: usize, symbol_bytes: usize, what: &str) {
     let inputs = plans[0].inputs() * symbol_bytes;
     let symbols = random(3 * inputs, 3);
     let mut work = lab.replay(&Replay { plans, blocks, symbol_bytes, symbols: &symbols }).expect(what);
-    let ways: [fn(&mut dyn ReplayWork, &[&Plan]); 4] = [
+    let ways: [fn(&mut ReplayJob<'_>, &[&Plan]); 4] = [
         |work, _| _ = work.time(2).unwrap(),
         |work, _| _ = work.through(2, true).unwrap(),
         |work, _| _ = work.through(3, true).unwrap(),
@@ -172,7 +172,7 @@ fn check_replay(lab: &mut GpuLab, plans: &[&Plan], blocks: usize, symbol_bytes: 
         let is_on_host = way > 0;
         work.through(2, false).unwrap();
         work.poison().unwrap();
-        run(work.as_mut(), plans);
+        run(&mut work, plans);
         for block in 0..blocks {
             let plan = plans[block % plans.len()];
             let mut expected = vec![0; plan.outputs() * symbol_bytes];
@@ -441,7 +441,7 @@ fn coded(shape: Shape, matrix: &[Element], payloads: &[u8]) -> Vec<Coded> {
 }
 
 /// Everything that a work makes, of each of so many generations.
-fn check_words(lab: &mut GpuLab, plan: &Words<'_>, generations: usize, expected: &[u8]) {
+fn check_words(lab: &mut Lab, plan: &Words<'_>, generations: usize, expected: &[u8]) {
     let mut work = lab.words(plan).unwrap();
     work.poison().unwrap();
     work.time(2).unwrap();

@@ -10,10 +10,10 @@ use ncserverd::device::cuda::launch::{Grid, argument};
 
 use super::basics::{self, Clock};
 use super::launch;
-use crate::lab::{Elimination, EliminationWork, Group, Product, ProductWork};
+use crate::lab::{Elimination, Group, Product};
 
 /// Two matrices and their product.
-pub(super) struct ProductJob<'a> {
+pub(crate) struct ProductJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -70,10 +70,9 @@ impl<'a> ProductJob<'a> {
         // SAFETY: the matrices are as large as the numbers say, and live until the stream has been waited for.
         unsafe { launch::thesis(self.card, "nc_thesis_multiply", grid, &mut arguments, &self.stream) }
     }
-}
 
-impl ProductWork for ProductJob<'_> {
-    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+    /// The card's time for the product so many times over.
+    pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -82,7 +81,8 @@ impl ProductWork for ProductJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn through(&mut self) -> Result<Duration, Error> {
+    /// The host's time from all three matrices in memory that is not pinned until the product is there (Algorithm 2).
+    pub(crate) fn through(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let mut c = vec![0; self.device_c.len()];
         let start = Instant::now();
@@ -95,13 +95,15 @@ impl ProductWork for ProductJob<'_> {
         Ok(start.elapsed())
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills the product with a pattern.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         basics::poison(&self.device_c, &self.stream)?;
         Ok(self.stream.synchronize()?)
     }
 
-    fn read(&mut self) -> Result<Vec<u8>, Error> {
+    /// All of the product, row by row.
+    pub(crate) fn read(&mut self) -> Result<Vec<u8>, Error> {
         self.card.context.bind()?;
         let mut c = vec![0; self.device_c.len()];
         basics::read(&self.device_c, 0, &mut c)?;
@@ -110,7 +112,7 @@ impl ProductWork for ProductJob<'_> {
 }
 
 /// A matrix, and room for it with the identity beside it, twice.
-pub(super) struct EliminationJob<'a> {
+pub(crate) struct EliminationJob<'a> {
     card: &'a Card,
     stream: Stream,
     order: u32,
@@ -201,17 +203,17 @@ impl<'a> EliminationJob<'a> {
         }
         Ok(Some(host.chunks_exact(2 * n).flat_map(|row| &row[n..]).copied().collect()))
     }
-}
 
-impl EliminationWork for EliminationJob<'_> {
-    fn run(&mut self) -> Result<Duration, Error> {
+    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    pub(crate) fn run(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let start = Instant::now();
         self.inverse = self.invert()?;
         Ok(start.elapsed())
     }
 
-    fn inverse(&self) -> Option<&[u8]> {
+    /// What the last run came to: nothing if the matrix has no inverse.
+    pub(crate) fn inverse(&self) -> Option<&[u8]> {
         self.inverse.as_deref()
     }
 }

@@ -13,10 +13,9 @@ use ncserverd::device::cuda::launch::{self, Grid};
 use ncserverd::device::{Error, abi};
 
 use super::basics;
-use crate::lab::WordElimination;
 
 /// The matrix, and room for it with the identity beside it.
-pub(super) struct Job<'a> {
+pub(crate) struct WordEliminationJob<'a> {
     card: &'a Card,
     stream: Stream,
     n: u32,
@@ -27,7 +26,7 @@ pub(super) struct Job<'a> {
     inverse: Option<Vec<Element>>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> WordEliminationJob<'a> {
     pub(super) fn new(card: &'a Card, n: usize, matrix: &[Element]) -> Result<Self, Fault> {
         assert_eq!(matrix.len(), n * n, "a square matrix");
         let context = &card.context;
@@ -93,10 +92,9 @@ impl<'a> Job<'a> {
         basics::read(&self.extended, 0, &mut bytes)?;
         Ok(Some(right_half(order, &bytes)))
     }
-}
 
-impl WordElimination for Job<'_> {
-    fn run(&mut self) -> Result<Duration, Error> {
+    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    pub(crate) fn run(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let start = Instant::now();
         let inverse = self.invert();
@@ -106,7 +104,8 @@ impl WordElimination for Job<'_> {
         Ok(start.elapsed())
     }
 
-    fn inverse(&self) -> Option<&[Element]> {
+    /// What the last run came to: nothing if the matrix has no inverse.
+    pub(crate) fn inverse(&self) -> Option<&[Element]> {
         self.inverse.as_deref()
     }
 }

@@ -11,10 +11,10 @@ use ncserverd::device::cuda::gfq::{self, Encoder, Rebuilding, Step, Tables, row_
 use ncserverd::device::{Error, abi};
 
 use super::basics::{self, Clock};
-use crate::lab::{Words, WordsWork};
+use crate::lab::Words;
 
 /// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
-pub(super) struct WordsJob<'a> {
+pub(crate) struct WordsJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -302,8 +302,9 @@ fn check(
     Ok((steps, made.into()))
 }
 
-impl WordsWork for WordsJob<'_> {
-    fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
+impl WordsJob<'_> {
+    /// The card's time for all of it so many times over, in its own memory.
+    pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
@@ -315,14 +316,17 @@ impl WordsWork for WordsJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills what is made with a pattern.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         // What is made is the last in its buffer.
         self.made.iter().try_for_each(|made| basics::poison_from(&made.buffer, made.start, &self.stream))?;
         Ok(self.stream.synchronize()?)
     }
 
-    fn read(&mut self, index: usize) -> Result<Vec<u8>, Error> {
+    /// What was made of a generation, matrix or batch: payloads one behind the other, rows of a matrix in the form of payloads, all hashes, the first
+    /// entries of tables in the form that kernels have them, or the two numbers of a batch that are the same if it holds.
+    pub(crate) fn read(&mut self, index: usize) -> Result<Vec<u8>, Error> {
         self.card.context.bind()?;
         let mut bytes = Vec::new();
         for made in &self.made {

@@ -7,7 +7,7 @@ use ncserverd::device::cuda::inversion::Inverter;
 use ncserverd::device::cuda::launch::Grid;
 
 use super::super::inverters;
-use super::{Job, Shape, filled};
+use super::{BatchJob, Shape, filled};
 use crate::lab::{Decode, Decoder};
 
 /// What is decoded with.
@@ -34,7 +34,7 @@ impl Decoding {
         }
     }
 
-    pub(super) fn new(card: &Card, shape: Shape, plan: &Decode<'_>, job: &Job<'_>) -> Result<Self, Fault> {
+    pub(super) fn new(card: &Card, shape: Shape, plan: &Decode<'_>, job: &BatchJob<'_>) -> Result<Self, Fault> {
         let (n, pitch, generations) = (shape.n as usize, shape.pitch(), shape.generations as usize);
         let mut padded = vec![0; generations * n * pitch];
         for (to, from) in padded.chunks_exact_mut(pitch).zip(plan.matrices.chunks_exact(n).cycle()) {

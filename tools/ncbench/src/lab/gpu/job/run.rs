@@ -14,10 +14,10 @@ use super::super::hold::Hold;
 use super::super::kernels::DECODE;
 use super::super::launch::progress;
 use super::decoding::Decoding;
-use super::{Chunks, Host, Job, List, Rows};
-use crate::lab::{Stage, Work};
+use super::{BatchJob, Chunks, Host, List, Rows};
+use crate::lab::Stage;
 
-impl Job<'_> {
+impl BatchJob<'_> {
     fn sms(&self) -> u32 {
         self.part.unwrap_or(self.card.sms)
     }
@@ -178,10 +178,9 @@ impl Job<'_> {
         self.chunks = Some(Chunks { generations, streams, lists });
         Ok(())
     }
-}
 
-impl Work for Job<'_> {
-    fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error> {
+    /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
+    pub(crate) fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(stages)?;
         self.clock.begin(&self.stream)?;
@@ -191,7 +190,9 @@ impl Work for Job<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
+    /// The time that row combination alone takes so many times over, on two streams in turn: one launch begins where the other leaves
+    /// room, as with the batches of a server.
+    pub(crate) fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Multiply])?;
         self.clock.begin(&self.stream)?;
@@ -206,7 +207,9 @@ impl Work for Job<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
+    /// The host's time for all generations so many times over, in chunks of so many: each is combined and then copied to pinned
+    /// memory, on two streams in turn. Without `multiply` the copies alone.
+    pub(crate) fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Download])?;
         self.make_chunks(chunk)?;
@@ -233,7 +236,8 @@ impl Work for Job<'_> {
         Ok(elapsed)
     }
 
-    fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Error> {
+    /// The host's time from the first call for these stages until all that they made is there.
+    pub(crate) fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(stages)?;
         let start = Instant::now();
@@ -242,7 +246,8 @@ impl Work for Job<'_> {
         Ok(start.elapsed())
     }
 
-    fn poison(&mut self) -> Result<(), Error> {
+    /// Fills everything that the stages make with a pattern that they would not make.
+    pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         for buffer in [Some(&self.out), Some(&self.forms), self.coefficients.as_ref()].into_iter().flatten() {
             basics::poison(buffer, &self.stream)?;
@@ -253,7 +258,8 @@ impl Work for Job<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    fn read(&mut self, generation: u32, row: u32, is_on_host: bool, block: &mut [u8]) -> Result<(), Error> {
+    /// A block that was made. `is_on_host`: as it lies in pinned memory.
+    pub(crate) fn read(&mut self, generation: u32, row: u32, is_on_host: bool, block: &mut [u8]) -> Result<(), Error> {
         let k = self.shape.k as usize;
         assert!(generation < self.shape.generations && row < self.shape.rows && block.len() == k, "block {row} of {generation}");
         let at = (generation as usize * self.shape.rows as usize + row as usize) * k;
