@@ -19,15 +19,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
-use ncs_codec::gfq::{Kept, Place};
+use ncs_codec::gfq::{Encode, Kept, Place, Shape};
+use ncs_gf::gfq::WORD_BYTES;
 
-use super::super::driver::{self, Event, Named, Pinned, Pool};
+use super::super::card::Card;
+use super::super::driver::{self, Address, Buffer, Context, Event, Fault, Named, Pinned, Pool, Stream};
 use super::super::engine::SCATTER_BLOCKS;
 use super::super::host::HostMemory;
+use super::super::image::Image;
 use super::super::kernels::COPY_THREADS;
 use super::super::lane::copy_run;
+use super::super::launch::{self, Grid};
 use super::super::plan::{self, Run, Way};
-use super::*;
+use super::{Encoder, PLACE_ALIGN, ROWS_MAX, Step, number, product, row_pitch};
+use crate::abi;
 
 /// Who encodes.
 #[derive(Debug)]

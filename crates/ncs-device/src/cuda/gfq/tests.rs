@@ -1,10 +1,14 @@
 //! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
 
 use ncs_codec::gfq::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
+use ncs_codec::hash::Hashes;
+use ncs_gf::{gfq, montgomery};
 use num_bigint::BigUint;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
+use super::super::image::Image;
+use super::super::launch::{self, Grid};
 use super::super::tests::is_here;
 use super::*;
 
