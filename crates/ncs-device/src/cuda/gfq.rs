@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ncs_codec::gfq::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
 use ncs_codec::hash::{Batch, Group, Hashes};
 use ncs_gf::gfq::{self, Element, WORD_BYTES};
-use ncs_gf::montgomery;
 
 use super::card::Card;
 use super::dense::{download, upload};
@@ -22,8 +21,12 @@ use super::launch::{self, Grid};
 use crate::Field;
 use crate::abi::{self, define};
 use coder::Coder;
+use layout::{PLACE_ALIGN, Places, copy_rows, element_bytes, number};
 
 mod coder;
+mod layout;
+
+pub use layout::{field, group_of, number_bytes, row_pitch, rows_of, spaced, weight_bytes, write_row};
 
 /// A kernel and what it is launched with. Addresses are of memory as large as `nc_abi.h` says.
 #[derive(Debug, Clone)]
@@ -168,85 +171,6 @@ const fn of(group: Group, entries: [&'static str; 2]) -> &'static str {
         Group::P1024 => entries[0],
         Group::P2048 => entries[1],
     }
-}
-
-/// From one row of so many elements to the next: words, their top bits, and up to a multiple of 16.
-pub const fn row_pitch(words: usize) -> usize {
-    (words * WORD_BYTES + words.div_ceil(8)).next_multiple_of(16)
-}
-
-/// Writes elements as a row of words with their top bits behind them.
-pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
-    let (words, tops) = row.split_at_mut(elements.len() * WORD_BYTES);
-    tops.fill(0);
-    for (index, (element, word)) in elements.zip(words.as_chunks_mut::<WORD_BYTES>().0).enumerate() {
-        *word = element.low_word();
-        tops[index / 8] |= u8::from(element.is_wide()) << (index % 8);
-    }
-}
-
-/// Rows of so many elements each, [`row_pitch`] apart.
-pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
-    let pitch = row_pitch(each);
-    let mut bytes = vec![0; elements.len() / each * pitch];
-    for (row, elements) in bytes.chunks_exact_mut(pitch).zip(elements.chunks_exact(each)) {
-        write_row(elements.iter().copied(), row);
-    }
-    bytes
-}
-
-/// The bytes of an element as it travels, of a row of so many.
-fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq::BYTES] {
-    let mut bytes = [0; gfq::BYTES];
-    bytes[0] = row[words * WORD_BYTES + index / 8] >> (index % 8) & 1;
-    bytes[1..].copy_from_slice(&row[index * WORD_BYTES..][..WORD_BYTES]);
-    bytes
-}
-
-/// The field as kernels have it.
-pub fn field() -> abi::GfqField {
-    let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
-    let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
-    // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles and takes off q if it fits.
-    let (mut rest, mut ratio) = (doubled(Element::ONE, 256), 0_u64);
-    for _ in 0..64 {
-        let is_there = !montgomery::is_below(rest.limbs(), rest.neg().limbs());
-        ratio = ratio << 1 | u64::from(is_there);
-        rest = rest.add(&rest);
-    }
-    let [ratio_low, ratio_high] = halves(ratio);
-    abi::GfqField {
-        q: std::array::from_fn(|index| halves(gfq::Q[index / 2])[index % 2]),
-        negated: halves(montgomery::negative_inverse(gfq::Q[0]))[0],
-        one: one.limbs_32(),
-        square: doubled(one, 32 * gfq::LIMBS_32).limbs_32(),
-        ratio_low,
-        ratio_high,
-    }
-}
-
-/// A group as kernels have it.
-pub fn group_of(group: Group) -> abi::Group {
-    let p = group.modulus();
-    let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
-    abi::Group {
-        p: padded(p),
-        one: padded(&montgomery::power_of_two(64 * p.len(), p)),
-        square: padded(&montgomery::power_of_two(128 * p.len(), p)),
-        negated: halves(montgomery::negative_inverse(p[0]))[0],
-        reserved: 0,
-    }
-}
-
-/// The lower half first.
-#[expect(clippy::cast_possible_truncation, reason = "halves are meant")]
-const fn halves(limb: u64) -> [u32; 2] {
-    [limb as u32, (limb >> 32) as u32]
-}
-
-/// Numbers as kernels read them.
-pub fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
-    numbers.iter().flatten().flat_map(|limb| limb.to_le_bytes()).collect()
 }
 
 /// How powers of so many bases are kept.
@@ -432,24 +356,6 @@ impl Arithmetic for Calculator {
 
     fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
         self.ask(|inner| inner.holds(batches))
-    }
-}
-
-/// Places in a card's memory, one behind the other.
-struct Places {
-    start: Address,
-    bytes: usize,
-}
-
-impl Places {
-    fn at(start: Address) -> Self {
-        Self { start, bytes: 0 }
-    }
-
-    fn take(&mut self, bytes: usize) -> Address {
-        let at = self.start + self.bytes as u64;
-        self.bytes += bytes.next_multiple_of(PLACE_ALIGN);
-        at
     }
 }
 
@@ -831,28 +737,9 @@ fn unpack(shape: Shape, made: &[u8], out: &mut [u8]) -> Rebuilt {
     Rebuilt::Whole
 }
 
-/// Copies the beginnings of rows.
-fn copy_rows(from: &[u8], pitch: usize, to: &mut [u8], bytes: usize) {
-    from.chunks_exact(pitch).zip(to.chunks_exact_mut(bytes)).for_each(|(from, to)| to.copy_from_slice(&from[..bytes]));
-}
-
-/// Rows so far apart, with zeros behind them.
-pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -> Vec<u8> {
-    super::dense::spaced(rows.map(Some), pitch)
-}
-
-/// Weights as kernels read them: four limbs each, of which three are looked at.
-pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
-    weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
-}
-
 /// Rows that so much memory has room for, at least one, beside what is there anyhow.
 fn rows_at_once(bytes: usize, fixed: usize, each: usize) -> usize {
     (bytes.saturating_sub(fixed) / each).clamp(1, ROWS_MAX)
-}
-
-fn number(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32")
 }
 
 const WARP: u32 = 32;
@@ -899,7 +786,6 @@ const WEIGHT_BYTES: usize = 16;
 /// Rows of a launch: a limit of grids.
 const ROWS_MAX: usize = 32_768;
 const BATCHES_MAX: usize = 256;
-const PLACE_ALIGN: usize = 256;
 /// Memory of a calculator beside tables of generators, or this part of a smaller card's.
 const WORK_BYTES: usize = 1 << 30;
 const WORK_PART: usize = 4;

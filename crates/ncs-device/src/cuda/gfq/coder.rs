@@ -31,7 +31,8 @@ use super::super::kernels::COPY_THREADS;
 use super::super::lane::copy_run;
 use super::super::launch::{self, Grid};
 use super::super::plan::{self, Run, Way};
-use super::{Encoder, PLACE_ALIGN, ROWS_MAX, Step, number, product, row_pitch};
+use super::layout::{PLACE_ALIGN, number, row_pitch};
+use super::{Encoder, ROWS_MAX, Step, product};
 use crate::abi;
 
 /// Who encodes.

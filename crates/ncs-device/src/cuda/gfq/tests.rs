@@ -10,6 +10,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use super::super::image::Image;
 use super::super::launch::{self, Grid};
 use super::super::tests::is_here;
+use super::layout::halves;
 use super::*;
 
 fn calculator() -> Option<Calculator> {
