@@ -32,7 +32,7 @@ use super::super::lane::copy_run;
 use super::super::launch::{self, Grid};
 use super::super::plan::{self, Run, Way};
 use super::layout::{PLACE_ALIGN, number, row_pitch};
-use super::{Encoder, ROWS_MAX, Step, product};
+use super::step::{Encoder, ROWS_MAX, Step, product};
 use crate::abi;
 
 /// Who encodes.
