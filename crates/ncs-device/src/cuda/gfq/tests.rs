@@ -11,6 +11,7 @@ use super::super::image::Image;
 use super::super::launch::{self, Grid};
 use super::super::tests::is_here;
 use super::layout::halves;
+use super::step::HASH_THREADS;
 use super::*;
 
 fn calculator() -> Option<Calculator> {
