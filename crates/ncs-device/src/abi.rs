@@ -1,6 +1,6 @@
 //! The numbers and structures that kernels and their host share. Numbers are read from
-//! `kernels/nc_abi.h` of this crate when it is compiled; structures are repeated, and a test compares
-//! their layouts.
+//! `kernels/nc_abi.h` of this crate when it is compiled; structures are repeated, and a test
+//! compares their layouts.
 
 // As in `cuda`, for the laboratory.
 #![allow(unreachable_pub, unnameable_types)]
@@ -372,7 +372,8 @@ pub struct Tables {
     pub reserved: [u32; 2],
 }
 
-/// Structures without padding, so that every byte of them may be read. The test of their layouts shows it.
+/// Structures without padding, so that every byte of them may be read. The test of their layouts
+/// shows it.
 pub trait Plain: Sized {}
 impl Plain for Task {}
 impl Plain for Launch {}
@@ -399,7 +400,8 @@ pub enum Field {
     #[default]
     /// 0x11D with the generator 2: what travels.
     Standard,
-    /// 0x11B with the generator 3, Rijndael's, in which one of the papers measures. In measurements alone.
+    /// 0x11B with the generator 3, Rijndael's, in which one of the papers measures. In measurements
+    /// alone.
     Rijndael,
 }
 
@@ -485,7 +487,8 @@ mod tests {
         assert!(std::panic::catch_unwind(|| define("NC_INVERT_PITCH(n)")).is_err());
     }
 
-    /// Fields of a structure of the header with their offsets, by the rules of C for types that are as large as they are aligned.
+    /// Fields of a structure of the header with their offsets, by the rules of C for types that are
+    /// as large as they are aligned.
     fn layout(name: &str) -> (Vec<(&'static str, usize)>, usize) {
         let body = HEADER.split(&format!("typedef struct {name} {{")).nth(1).expect("the structure is there");
         let body = body.split(&format!("}} {name};")).next().expect("it ends");

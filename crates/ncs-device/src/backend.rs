@@ -10,8 +10,8 @@ use super::decode::{Decode, Solved};
 use super::{Error, Resident};
 use std::sync::Arc;
 
-/// A back end. It is called from its own thread only, and nothing it does waits for anything but its own processor: what takes
-/// longer is begun by one call and asked for by another.
+/// A back end. It is called from its own thread only, and nothing it does waits for anything but
+/// its own processor: what takes longer is begun by one call and asked for by another.
 ///
 /// No method has a default body: one that silently does nothing would look as if it worked.
 pub(crate) trait Backend: Send {
@@ -23,7 +23,8 @@ pub(crate) trait Backend: Send {
     fn depth(&self) -> usize;
     /// Begins to take a segment in, under a number that has not been used before. One at a time.
     fn load(&mut self, load: Loading);
-    /// How the load under way ended: the bytes of memory that the segment takes. Asking moves it on.
+    /// How the load under way ended: the bytes of memory that the segment takes. Asking moves it
+    /// on.
     fn loaded(&mut self) -> Option<Result<u64, Error>>;
     /// Begins a batch.
     fn start(&mut self, batch: Vec<Work>);
@@ -76,7 +77,8 @@ impl Share {
     }
 }
 
-/// Rows of one generation that is on the device, checked: the rows fit it, there is a slot for each, and each is long enough.
+/// Rows of one generation that is on the device, checked: the rows fit it, there is a slot for
+/// each, and each is long enough.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(super) id: ResidentId,

@@ -25,7 +25,8 @@ pub struct Config {
     pub cpu_isa: IsaChoice,
     /// Threads that combine on the CPU.
     pub cpu_threads: Threads,
-    /// Batches, and as many loads and calls to decode, that wait for the device; when it is full the encoder waits.
+    /// Batches, and as many loads and calls to decode, that wait for the device; when it is full
+    /// the encoder waits.
     pub queue_batches: NonZeroU16,
     /// How long a GPU may end nothing of what is under way until it is given up.
     #[serde(with = "duration")]

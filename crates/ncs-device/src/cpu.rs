@@ -1,14 +1,16 @@
 //! The CPU back end: a pool of threads over segments held as packed bytes or as logarithms.
 //!
-//! `simd` holds each generation as a [`Panel`] and combines with the kernels of one instruction set. `table` holds it as
-//! logarithms and adds those: one addition, one look-up in the table of powers, and a select for the marker that stands for
-//! zero. It is the GPU's default path in plain Rust: slow here, and exact.
+//! `simd` holds each generation as a [`Panel`] and combines with the kernels of one instruction
+//! set. `table` holds it as logarithms and adds those: one addition, one look-up in the table of
+//! powers, and a select for the marker that stands for zero. It is the GPU's default path in plain
+//! Rust: slow here, and exact.
 //!
-//! A batch is cut into units of a few rows of one generation: whole blocks, [`Kernels::ROWS`] at least, because sources are loaded
-//! once for so many. A batch with too few of them for all threads is cut on, across the blocks: a unit then has the same bytes of
-//! its rows. The owner's thread and the pool's take units from one queue until it is empty; nobody shares memory, because a unit
-//! owns the slots it writes, or pieces that slots are cut into, without a copy, and joined from. All buffers of the queue are kept
-//! for the next batch.
+//! A batch is cut into units of a few rows of one generation: whole blocks, [`Kernels::ROWS`] at
+//! least, because sources are loaded once for so many. A batch with too few of them for all threads
+//! is cut on, across the blocks: a unit then has the same bytes of its rows. The owner's thread and
+//! the pool's take units from one queue until it is empty; nobody shares memory, because a unit
+//! owns the slots it writes, or pieces that slots are cut into, without a copy, and joined from.
+//! All buffers of the queue are kept for the next batch.
 
 use std::array;
 use std::collections::{HashMap, VecDeque};
@@ -69,8 +71,9 @@ impl Cpu {
         self.pool.combine(batch, &segments)
     }
 
-    /// One job a thread, or as many threads a job as there are for each. They are started for it: what they do takes much longer
-    /// than that. With the kernel `table` it is SIMD that decodes, since nothing here is resident.
+    /// One job a thread, or as many threads a job as there are for each. They are started for it:
+    /// what they do takes much longer than that. With the kernel `table` it is SIMD that decodes,
+    /// since nothing here is resident.
     fn solve(&self, jobs: &mut [Decode]) -> Result<Vec<bool>, Error> {
         let kernels = match self.kernel {
             Kernel::Simd(kernels) => kernels,
@@ -327,7 +330,8 @@ impl Unit {
         Self { segment, rows, bytes, slots: pieces, offset: 0, ..*self }
     }
 
-    /// Puts slots behind those of the task's rows before it, and pieces behind what they were cut from. Leaves an empty list.
+    /// Puts slots behind those of the task's rows before it, and pieces behind what they were cut
+    /// from. Leaves an empty list.
     fn give_back(mut self, out: &mut Vec<BytesMut>) -> Vec<BytesMut> {
         if self.bytes.start == 0 {
             out.append(&mut self.slots);
@@ -492,8 +496,9 @@ fn cost(task: &Work) -> usize {
     task.n() * task.block_bytes()
 }
 
-/// How many parts a unit of whole rows is cut into: more than one if it takes twice what units of the batch should, since there are
-/// too few rows. Each part draws the rows anew, and has to be worth waking a thread.
+/// How many parts a unit of whole rows is cut into: more than one if it takes twice what units of
+/// the batch should, since there are too few rows. Each part draws the rows anew, and has to be
+/// worth waking a thread.
 fn parts(cost: usize, unit_cost: usize, block_bytes: usize) -> usize {
     let wanted = cost / unit_cost.max(1);
     wanted.min(cost / PART_COST_MIN).min(block_bytes / PART_BYTES_MIN).max(1)

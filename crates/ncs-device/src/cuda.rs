@@ -1,7 +1,7 @@
 //! GPUs: looking for them, opening them, and the back end that each of them is.
 //!
-//! The driver's library is opened at run time, so all of this is compiled and looked at on machines that have none. `unsafe` is
-//! allowed here and below, and every block says who keeps its promise.
+//! The driver's library is opened at run time, so all of this is compiled and looked at on machines
+//! that have none. `unsafe` is allowed here and below, and every block says who keeps its promise.
 #![allow(unsafe_code)]
 // The laboratory (`tools/ncbench`) sees the modules below with the feature `lab`, as they are: they
 // are no interface that others may rely on.
@@ -150,7 +150,8 @@ pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
     Ok(Box::new(dense::Calculator::open(ordinal)?))
 }
 
-/// Opens a GPU for coding over GF(q) and for hashes. Blocks that are to go into memory of `host` are written there by the card.
+/// Opens a GPU for coding over GF(q) and for hashes. Blocks that are to go into memory of `host`
+/// are written there by the card.
 pub(super) fn open_arithmetic(ordinal: u16, host: &HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
     look_for(ordinal)?;
     Ok(Box::new(gfq::Calculator::open(ordinal, host)?))
@@ -181,8 +182,8 @@ fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
 
 /// How many GPUs there are, at least one.
 pub fn count() -> Result<u16, Absence> {
-    // SAFETY: opens the driver's shared library by its well-known names and closes it again, which runs its initialisers; they
-    // demand nothing of the process. No symbol of it is used here.
+    // SAFETY: opens the driver's shared library by its well-known names and closes it again, which
+    // runs its initialisers; they demand nothing of the process. No symbol of it is used here.
     if !unsafe { sys::is_culib_present() } {
         return Err(Absence::NoDriver);
     }

@@ -61,7 +61,8 @@ impl Decode {
 /// A generation that has been worked on.
 #[derive(Debug)]
 pub struct Decoded {
-    /// As it was handed in, with the source blocks in `out`, unless there is no solution; then `out` is undefined.
+    /// As it was handed in, with the source blocks in `out`, unless there is no solution; then
+    /// `out` is undefined.
     pub job: Decode,
     /// Whether there is one.
     pub solution: Result<(), Singular>,
@@ -80,9 +81,11 @@ pub struct Singular;
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Undecoded {
-    /// As they were handed in; what is in `out` is undefined. Empty only if the thread died over them.
+    /// As they were handed in; what is in `out` is undefined. Empty only if the thread died over
+    /// them.
     pub jobs: Vec<Decode>,
-    /// What was wrong. After [`Error::Lost`] it may be tried again: another back end has taken the lost one's place.
+    /// What was wrong. After [`Error::Lost`] it may be tried again: another back end has taken the
+    /// lost one's place.
     pub error: Error,
 }
 

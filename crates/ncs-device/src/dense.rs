@@ -1,4 +1,5 @@
-//! Dense matrices by a GPU where it is faster: what RaptorQ's decoders with dense matrices take for their [`Algebra`].
+//! Dense matrices by a GPU where it is faster: what RaptorQ's decoders with dense matrices take for
+//! their [`Algebra`].
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -9,13 +10,14 @@ use ncs_gf::{RowKey, matrix};
 
 use super::{Error, cuda};
 
-/// A GPU by its number, for systems of any size. It fails if the card does, or has too little memory.
+/// A GPU by its number, for systems of any size. It fails if the card does, or has too little
+/// memory.
 pub fn card(gpu: u16) -> Result<Box<dyn Algebra>, Error> {
     cuda::open_calculator(gpu)
 }
 
-/// A GPU for large systems and these cores for small ones, told apart by a [`crossover`] that is measured now, in the time of some
-/// inversions of up to 1,024 rows.
+/// A GPU for large systems and these cores for small ones, told apart by a [`crossover`] that is
+/// measured now, in the time of some inversions of up to 1,024 rows.
 pub fn fastest(gpu: u16, cores: Cores) -> Result<Chooser, Error> {
     let card = card(gpu)?;
     let crossover = crossover(&cores, card.as_ref());
@@ -23,8 +25,9 @@ pub fn fastest(gpu: u16, cores: Cores) -> Result<Chooser, Error> {
     Ok(Chooser::new(cores, card, crossover))
 }
 
-/// The order from which on `card` solves a system sooner than `cores`, copies included: the smallest of some orders from 32 to 1,024 from
-/// which on it was sooner at each of them, the best of three times. One more than the largest if there is none, for the card gains with the order.
+/// The order from which on `card` solves a system sooner than `cores`, copies included: the
+/// smallest of some orders from 32 to 1,024 from which on it was sooner at each of them, the best
+/// of three times. One more than the largest if there is none, for the card gains with the order.
 pub fn crossover(cores: &Cores, card: &dyn Algebra) -> usize {
     crossover_among(&ORDERS, cores, card)
 }
@@ -56,7 +59,8 @@ fn regular(order: usize) -> Vec<u8> {
     matrix
 }
 
-/// The best of three times, after one that loads kernels and takes memory. None if it fails, or finds no inverse.
+/// The best of three times, after one that loads kernels and takes memory. None if it fails, or
+/// finds no inverse.
 fn time(algebra: &dyn Algebra, order: usize, matrix: &[u8]) -> Option<Duration> {
     let (sums, symbol) = ([vec![0]], [1; 16]);
     let symbols = vec![Some(symbol.as_slice()); order];

@@ -1,8 +1,9 @@
-//! Coding over GF(q) and homomorphic hashes by a GPU, if the configuration has one: what `codec::gfq` takes for its [`Arithmetic`].
+//! Coding over GF(q) and homomorphic hashes by a GPU, if the configuration has one: what
+//! `codec::gfq` takes for its [`Arithmetic`].
 //!
-//! A card is compared with the CPU before anything is trusted to it: a small generation is coded, recoded, rebuilt, hashed and checked by
-//! both. One card does it all; hashes of a segment and batches of blocks are done in milliseconds, and what is sent to and fro is small
-//! beside that.
+//! A card is compared with the CPU before anything is trusted to it: a small generation is coded,
+//! recoded, rebuilt, hashed and checked by both. One card does it all; hashes of a segment and
+//! batches of blocks are done in milliseconds, and what is sent to and fro is small beside that.
 
 use std::num::NonZeroUsize;
 
@@ -15,7 +16,8 @@ use rand::{Rng, SeedableRng};
 
 use super::{BackendChoice, Config, Error, Gpus, cuda};
 
-/// A GPU by its number, which has made what the CPU makes of a small example. It fails if the card does, or has too little memory.
+/// A GPU by its number, which has made what the CPU makes of a small example. It fails if the card
+/// does, or has too little memory.
 pub fn card(gpu: u16) -> Result<Box<dyn Arithmetic>, Error> {
     open_card(gpu, &cuda::HostMemory::default())
 }
@@ -30,7 +32,8 @@ fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, E
     Err(Error::Lost(format!("GPU {gpu} computes different results over GF(q) than the CPU")))
 }
 
-/// The first GPU that the configuration names. None if it wants the CPU, or if it leaves the choice and no card can be used.
+/// The first GPU that the configuration names. None if it wants the CPU, or if it leaves the choice
+/// and no card can be used.
 pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Box<dyn Arithmetic>>, Error> {
     let gpu = match &config.gpus {
         Gpus::All => 0,
@@ -58,7 +61,8 @@ struct Results {
     holds: Vec<bool>,
 }
 
-/// A generation with a block that is not full, in a shape that fills neither warps nor thread blocks.
+/// A generation with a block that is not full, in a shape that fills neither warps nor thread
+/// blocks.
 fn example(arithmetic: &dyn Arithmetic) -> Result<Results, Failed> {
     let shape = Shape::new(5, 35).expect("a shape");
     let mut rng = SmallRng::seed_from_u64(257);

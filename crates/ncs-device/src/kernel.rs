@@ -30,7 +30,8 @@ macro_rules! kernels {
 kernels! {
     /// Vector instructions over packed bytes. The CPU's.
     Simd = "simd",
-    /// Sums of logarithms and one table of powers, over segments held as logarithms. The GPU's default, and on the CPU its oracle.
+    /// Sums of logarithms and one table of powers, over segments held as logarithms. The GPU's
+    /// default, and on the CPU its oracle.
     Table = "table",
     /// A matrix product over GF(2) on the 1-bit tensor cores of Hopper.
     Tensor = "tensor",

@@ -92,8 +92,8 @@ pub struct Device {
 impl Device {
     /// Opens the back ends that `config` asks for, each on a thread of its own.
     ///
-    /// `auto` looks for a GPU and says what it found. What is asked for by name and cannot be had is an error.
-    /// `recorder` takes note of what they do.
+    /// `auto` looks for a GPU and says what it found. What is asked for by name and cannot be had
+    /// is an error. `recorder` takes note of what they do.
     pub fn open(config: &Config, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
         Self::open_for(config, &Workload::default(), recorder)
     }

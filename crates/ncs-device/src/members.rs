@@ -1,13 +1,15 @@
 //! The back ends of a device and who of them does what.
 //!
-//! Over several GPUs the generations of a segment are dealt in turn, so that each holds its part of every segment and a batch
-//! over many generations runs on all of them. In a hybrid the CPU and the GPUs hold every segment, and of each task the CPU takes
-//! the first rows: as large a share as its measured rate is of all rates.
+//! Over several GPUs the generations of a segment are dealt in turn, so that each holds its part of
+//! every segment and a batch over many generations runs on all of them. In a hybrid the CPU and the
+//! GPUs hold every segment, and of each task the CPU takes the first rows: as large a share as its
+//! measured rate is of all rates.
 //!
-//! When a back end is lost, the CPU is put in its place and a new *epoch* begins: residents of older epochs are of no use any
-//! more, and whoever combines one is told so. A GPU is lost when it says so, when its thread dies, and when it ends nothing for
-//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose thread dies, nor of a GPU where the CPU
-//! cannot be opened: that is told as [`Health::Dead`].
+//! When a back end is lost, the CPU is put in its place and a new *epoch* begins: residents of
+//! older epochs are of no use any more, and whoever combines one is told so. A GPU is lost when it
+//! says so, when its thread dies, and when it ends nothing for
+//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose
+//! thread dies, nor of a GPU where the CPU cannot be opened: that is told as [`Health::Dead`].
 
 use std::any::Any;
 use std::future::Future;
@@ -28,7 +30,8 @@ use super::losses::Losses;
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Recorder, Resident, Task, Workload, cpu, cuda};
 
-/// Threads that live as long as the device; those of back ends that took a lost one's place join them.
+/// Threads that live as long as the device; those of back ends that took a lost one's place join
+/// them.
 pub(super) type Owners = Arc<Mutex<Vec<Owner>>>;
 
 #[derive(Debug)]
@@ -344,7 +347,8 @@ impl Members {
         self.replace(&set, index, substitute, reason);
     }
 
-    /// Begins an epoch with another back end in the place of one that was lost. Without one nothing is coded any more.
+    /// Begins an epoch with another back end in the place of one that was lost. Without one nothing
+    /// is coded any more.
     fn replace(&self, set: &Set, index: usize, substitute: Result<Seat, Error>, reason: &str) {
         let substitute = match substitute {
             Ok(seat) => seat,

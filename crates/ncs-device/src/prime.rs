@@ -1,8 +1,10 @@
-//! Who does arithmetic over the prime field: a card where the device has one that can, and the cores of the CPU.
+//! Who does arithmetic over the prime field: a card where the device has one that can, and the
+//! cores of the CPU.
 //!
-//! What a card fails at the cores do again. A card that ends no call for [`Config::hang_timeout`] is given up for the rest of the run: nobody
-//! waits for its calls any more, and they keep what they were given, since the card may write there yet. Whoever asks notices neither but by
-//! the time that it takes; the first of them is told as [`Health::Degraded`](super::Health::Degraded).
+//! What a card fails at the cores do again. A card that ends no call for [`Config::hang_timeout`]
+//! is given up for the rest of the run: nobody waits for its calls any more, and they keep what
+//! they were given, since the card may write there yet. Whoever asks notices neither but by the
+//! time that it takes; the first of them is told as [`Health::Degraded`](super::Health::Degraded).
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -39,7 +41,8 @@ impl Prime {
         Self { found: Mutex::new(Some(steady)), ..prime }
     }
 
-    /// Opens what the configuration asks for, if that was not done before. What is asked for by name and cannot be had is an error.
+    /// Opens what the configuration asks for, if that was not done before. What is asked for by
+    /// name and cannot be had is an error.
     pub(super) fn open(&self) -> Result<Arc<dyn Arithmetic>, Error> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = &*found {
@@ -61,8 +64,8 @@ impl Prime {
         })
     }
 
-    /// Has a job done where that holds nobody up. An [`Error::Lost`] says that the card hangs, and has the job with all that is in it: done
-    /// again, it is done by the cores.
+    /// Has a job done where that holds nobody up. An [`Error::Lost`] says that the card hangs, and
+    /// has the job with all that is in it: done again, it is done by the cores.
     pub(super) async fn run<T: Send + 'static>(
         self: Arc<Self>,
         job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static,
@@ -146,10 +149,12 @@ impl Arithmetic for Steady {
     }
 }
 
-/// Memory of cards that were given up. It is never freed, and stands here so that a checker of leaks finds it.
+/// Memory of cards that were given up. It is never freed, and stands here so that a checker of
+/// leaks finds it.
 static ABANDONED: Mutex<Vec<Arc<dyn Kept>>> = Mutex::new(Vec::new());
 
-/// What a card keeps. Of one that was given up nothing is freed, since that may hang as well: it goes with the process.
+/// What a card keeps. Of one that was given up nothing is freed, since that may hang as well: it
+/// goes with the process.
 #[derive(Debug)]
 struct OnCard {
     kept: Arc<dyn Kept>,

@@ -1,8 +1,10 @@
-//! The thread that owns a back end: takes batches, loads and generations to decode from their queues and keeps several under way.
+//! The thread that owns a back end: takes batches, loads and generations to decode from their
+//! queues and keeps several under way.
 //!
-//! With nothing under way the thread waits on an executor of its own without I/O or timers; nothing else runs there. With work
-//! under way it asks the back end again and again, at once in the beginning, since most batches take microseconds, and with
-//! pauses later. Nothing spins when nothing is asked for.
+//! With nothing under way the thread waits on an executor of its own without I/O or timers; nothing
+//! else runs there. With work under way it asks the back end again and again, at once in the
+//! beginning, since most batches take microseconds, and with pauses later. Nothing spins when
+//! nothing is asked for.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -83,8 +85,8 @@ impl Drop for Part {
     }
 }
 
-/// Ends the thread after the batches in hand and waits for it when dropped; batches still in the queue come back with
-/// [`Error::Closed`].
+/// Ends the thread after the batches in hand and waits for it when dropped; batches still in the
+/// queue come back with [`Error::Closed`].
 #[derive(Debug)]
 pub(super) struct Owner {
     stop: Option<oneshot::Sender<()>>,
@@ -105,7 +107,8 @@ impl Drop for Owner {
 }
 
 impl Member {
-    /// Starts the thread. `open` runs on it, since some back ends belong to the thread that opens them.
+    /// Starts the thread. `open` runs on it, since some back ends belong to the thread that opens
+    /// them.
     pub(super) fn start(
         device: &str,
         queue: NonZeroU16,
@@ -160,8 +163,8 @@ impl Member {
         Ok((Self { backend, kernel, memory, batches, loads, solves, pulse, is_hung }, owner))
     }
 
-    /// Waits for what the thread answers: as long as that takes, or until it has ended nothing for `limit`. `None` if so: it is not
-    /// waited for any more.
+    /// Waits for what the thread answers: as long as that takes, or until it has ended nothing for
+    /// `limit`. `None` if so: it is not waited for any more.
     pub(super) async fn unless_hung<T>(&self, limit: Option<Duration>, answer: impl Future<Output = T>) -> Option<T> {
         let Some(limit) = limit else { return Some(answer.await) };
         let mut answer = pin!(answer);

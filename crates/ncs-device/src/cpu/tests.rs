@@ -3,7 +3,8 @@
 use super::*;
 use crate::{Resident, Threads};
 
-/// Rows of a generation of 128 blocks of 4 KiB that a unit of a batch of so many has, and into how many parts it is cut.
+/// Rows of a generation of 128 blocks of 4 KiB that a unit of a batch of so many has, and into how
+/// many parts it is cut.
 fn cuts(rows: usize, threads: usize) -> usize {
     let cost = 128 * 4096;
     parts(rows.min(Kernels::ROWS) * cost, rows * cost / (threads * UNITS_PER_THREAD), 4096)
@@ -18,7 +19,8 @@ fn blocks_are_cut_where_there_are_too_few() {
     assert_eq!(parts(usize::MAX, 1, 48), 1, "one column");
 }
 
-/// Twelve tasks of 1 to 12 rows over one generation, in slots that are cut from one piece of memory.
+/// Twelve tasks of 1 to 12 rows over one generation, in slots that are cut from one piece of
+/// memory.
 fn work(rows: impl Fn(u16) -> Rows) -> Vec<Work> {
     let shape = Shape::new(63 * 4112, 4112, 63).unwrap();
     let generation = shape.generation(0).unwrap();

@@ -11,7 +11,8 @@ use super::driver::{Buffer, Context, Fault, Function, Module, Texture};
 use super::image::Image;
 use crate::{Field, Gpu, abi};
 
-/// A card, its loaded kernels, and the field's tables on it. Threads that share it make its context current first.
+/// A card, its loaded kernels, and the field's tables on it. Threads that share it make its context
+/// current first.
 #[derive(Debug)]
 pub struct Card {
     pub name: String,

@@ -1,4 +1,5 @@
-//! `device.kernel = "auto"`: measures what this card can do with the work that is to come, and takes the fastest.
+//! `device.kernel = "auto"`: measures what this card can do with the work that is to come, and
+//! takes the fastest.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

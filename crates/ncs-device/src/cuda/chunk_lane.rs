@@ -1,4 +1,5 @@
-//! Chunks on their way through a card on one stream: the part that measurements and the coding of files have in common.
+//! Chunks on their way through a card on one stream: the part that measurements and the coding of
+//! files have in common.
 
 use cudarc::driver::sys;
 
@@ -39,11 +40,12 @@ impl ChunkCode {
         shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
     }
 
-    /// Codes `bytes` bytes of each chunk, a multiple of 16, in the card's memory, where `matrix` is, too.
+    /// Codes `bytes` bytes of each chunk, a multiple of 16, in the card's memory, where `matrix`
+    /// is, too.
     ///
     /// # Safety
-    /// The chunks and the n coefficients of each row are there, and nobody else's until the stream is done. Chunks begin at multiples of
-    /// 16 bytes.
+    /// The chunks and the n coefficients of each row are there, and nobody else's until the stream
+    /// is done. Chunks begin at multiples of 16 bytes.
     pub unsafe fn code(&self, card: &Card, matrix: Address, chunks: Ends, bytes: usize, stream: &Stream) -> Result<(), Error> {
         let Shape { entry, grid, tile, groups } = self.shape(card, bytes)?;
         let chunks = abi::Chunks {
@@ -64,11 +66,12 @@ impl ChunkCode {
         Ok(unsafe { launch::chunks(card, entry, grid, &chunks, stream) }?)
     }
 
-    /// Brings `bytes` bytes of each native chunk onto the card, codes them there, and brings as many of each code chunk back. Without a
-    /// matrix the copies alone.
+    /// Brings `bytes` bytes of each native chunk onto the card, codes them there, and brings as
+    /// many of each code chunk back. Without a matrix the copies alone.
     ///
     /// # Safety
-    /// As for [`ChunkCode::code`], of the memory on either side; on the card there is room for `bytes` rounded up to 16 of each chunk.
+    /// As for [`ChunkCode::code`], of the memory on either side; on the card there is room for
+    /// `bytes` rounded up to 16 of each chunk.
     pub unsafe fn through(
         &self,
         card: &Card,
@@ -80,7 +83,8 @@ impl ChunkCode {
         // SAFETY: the caller's promise, here and below.
         unsafe { copy(device.sources, host.sources, bytes, self.n, stream) }?;
         if let Some(matrix) = matrix {
-            // SAFETY: as above. What is behind a chunk's last byte becomes what is behind that of a code chunk, which is not read.
+            // SAFETY: as above. What is behind a chunk's last byte becomes what is behind that of a
+            // code chunk, which is not read.
             unsafe { self.code(card, matrix, device, bytes.next_multiple_of(16), stream) }?;
         }
         // SAFETY: as above.
@@ -88,7 +92,8 @@ impl ChunkCode {
     }
 }
 
-/// Copies so many rows of `bytes` bytes between memory of either kind, which have one address space.
+/// Copies so many rows of `bytes` bytes between memory of either kind, which have one address
+/// space.
 ///
 /// # Safety
 /// Both sides are that large, and nobody else's until the stream is done.

@@ -35,8 +35,9 @@ impl Way {
         NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
     }
 
-    /// What codes files: tables for few code chunks or few native ones, tensor cores for many of both or where there is no room for tables,
-    /// and where there is neither room nor such a card, what any code does with.
+    /// What codes files: tables for few code chunks or few native ones, tensor cores for many of
+    /// both or where there is no room for tables, and where there is neither room nor such a card,
+    /// what any code does with.
     pub fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let has = |way: Self| way.shape(card, count(n), count(rows), 16, (1, 256)).is_some();
@@ -49,7 +50,8 @@ impl Way {
         }
     }
 
-    /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the memory for it, or there is no such tile.
+    /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the
+    /// memory for it, or there is no such tile.
     pub fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
         match self {
             Self::Stripes => stripes(card, n, rows),
@@ -90,7 +92,8 @@ impl Limits {
     }
 }
 
-/// As many copies of each table as leave room for the groups that are to read a source byte together.
+/// As many copies of each table as leave room for the groups that are to read a source byte
+/// together.
 fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
     let all = rows.div_ceil(define("NC_STRIPES_ROWS"));
     let tables = card.shared_bytes / define("NC_STRIPES_TABLE_BYTES");
@@ -142,8 +145,10 @@ const STRIPES: [(u32, &str); 6] = [
 ];
 /// With fewer groups native chunks are read too often.
 const GROUPS_MIN: u32 = 3;
-/// From so many native and code chunks on tensor cores are faster than tables. Of 128 and 64 they make 7.5 times as much, of 4 and 196 three fifths
-/// (row figure-chunks); in between, a look-up takes as long as the tables of so many native chunks have copies, and the tensor cores take 32 rows of 32 at a time.
+/// From so many native and code chunks on tensor cores are faster than tables. Of 128 and 64 they
+/// make 7.5 times as much, of 4 and 196 three fifths (row figure-chunks); in between, a look-up
+/// takes as long as the tables of so many native chunks have copies, and the tensor cores take 32
+/// rows of 32 at a time.
 const TENSOR_MIN: usize = 32;
 /// Of a code, and what the tensor cores' kernel is made for.
 const CHUNKS_MAX: usize = 255;

@@ -1,9 +1,12 @@
-//! Dense systems on a card: matrices of one order are inverted, sums of rows of the inverses multiply symbols.
+//! Dense systems on a card: matrices of one order are inverted, sums of rows of the inverses
+//! multiply symbols.
 //!
-//! Matrices that fit into shared memory are inverted there, a thread block each (`kernels/invert.cu`); larger ones, one or many, by all of
-//! the card (`kernels/wide.cu`). What is in between stays in the card's memory.
+//! Matrices that fit into shared memory are inverted there, a thread block each
+//! (`kernels/invert.cu`); larger ones, one or many, by all of the card (`kernels/wide.cu`). What is
+//! in between stays in the card's memory.
 //!
-//! [`Calculator`] does it for whoever decodes: systems come in the host's memory, one at a time, and what is made goes back there.
+//! [`Calculator`] does it for whoever decodes: systems come in the host's memory, one at a time,
+//! and what is made goes back there.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -169,8 +172,8 @@ impl Systems<'_> {
     /// Begins to invert all matrices.
     ///
     /// # Safety
-    /// The places are this shape's, in memory that lives until the stream has come past this; nothing else uses it meanwhile; and
-    /// [`prepare`](Self::prepare) has been called.
+    /// The places are this shape's, in memory that lives until the stream has come past this;
+    /// nothing else uses it meanwhile; and [`prepare`](Self::prepare) has been called.
     pub unsafe fn invert(&self, stream: &Stream) -> Result<(), Fault> {
         let (places, count) = (&self.places, number(self.shape.count));
         let Inversion::Block(inverter) = self.way else {
@@ -207,7 +210,8 @@ impl Systems<'_> {
         let grid = |blocks: u32, shared_bytes: u32| Grid { blocks: (blocks, count, 1), threads: THREADS, shared_bytes };
         let begin = grid((padded * padded / 4).div_ceil(THREADS * WORDS_A_THREAD), 0);
         let update = grid(padded.div_ceil(ROWS) * (padded / PANEL_U32).div_ceil(tiles), 0);
-        // SAFETY: the places are as large as `nc_wide` says for this order, the grids are those of `nc_abi.h`, and the caller keeps the memory.
+        // SAFETY: the places are as large as `nc_wide` says for this order, the grids are those of
+        // `nc_abi.h`, and the caller keeps the memory.
         unsafe {
             launch::wide(self.card, "nc_wide_begin", begin, &wide, stream)?;
             for first in (0..padded).step_by(PANEL) {
@@ -268,7 +272,8 @@ impl Systems<'_> {
 /// Begins `count` products.
 ///
 /// # Safety
-/// The task's matrices are as large as it says, in memory that lives until the stream has come past this, and nothing else writes it.
+/// The task's matrices are as large as it says, in memory that lives until the stream has come past
+/// this, and nothing else writes it.
 pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, stream: &Stream) -> Result<(), Fault> {
     let blocks = product.rows.div_ceil(ROWS) * product.columns.div_ceil(COLUMNS);
     let grid = Grid { blocks: (blocks, number(count), 1), threads: THREADS, shared_bytes: 0 };
@@ -276,8 +281,8 @@ pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, st
     unsafe { launch::wide(card, "nc_wide_multiply", grid, product, stream) }
 }
 
-/// Tiles that a thread block takes side by side: as many as leave some blocks for every multiprocessor, since what a block expands at first
-/// serves all of its tiles.
+/// Tiles that a thread block takes side by side: as many as leave some blocks for every
+/// multiprocessor, since what a block expands at first serves all of its tiles.
 fn tiles(padded: u32, count: u32, sms: u32) -> u32 {
     let (down, across) = (padded.div_ceil(ROWS) * count, padded / PANEL_U32);
     let blocks_across = (BLOCKS_A_SM * sms).div_ceil(down.max(1)).clamp(1, across.max(1));
@@ -348,7 +353,8 @@ impl Inner {
         let systems = Systems { card: &self.card, shape, way, places };
         systems.prepare()?;
         let (terms, ends) = terms_and_ends(system.sums);
-        // SAFETY: all places are as large as the shape says, inside of the memory, which nothing uses: every call waits for its work.
+        // SAFETY: all places are as large as the shape says, inside of the memory, which nothing
+        // uses: every call waits for its work.
         unsafe {
             upload(places.matrices, &spaced(system.matrix.chunks_exact(shape.order).map(Some), shape.pitch()))?;
             upload(places.terms, &terms)?;
@@ -440,7 +446,8 @@ pub unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
     }
     // SAFETY: the caller's promise.
     unsafe { result::memcpy_htod_sync(to, bytes) }.named("cuMemcpyHtoD")?;
-    // The copy returns when the bytes are in the driver's own memory; our streams do not wait for the default one.
+    // The copy returns when the bytes are in the driver's own memory; our streams do not wait for
+    // the default one.
     // SAFETY: null is the default stream of the context that is current.
     unsafe { result::stream::synchronize(std::ptr::null_mut()) }.named("cuStreamSynchronize")
 }
@@ -453,7 +460,8 @@ pub unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
 }
 
 /// # Safety
-/// As many symbols as outs are there, `pitch` bytes apart, and whoever writes them has been waited for.
+/// As many symbols as outs are there, `pitch` bytes apart, and whoever writes them has been waited
+/// for.
 unsafe fn download_symbols(from: Address, pitch: usize, outs: &mut [&mut [u8]]) -> Result<(), Fault> {
     if outs.is_empty() {
         return Ok(());

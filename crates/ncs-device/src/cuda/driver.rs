@@ -1,8 +1,10 @@
-//! The driver's objects with owners: a context, streams, events, memory. Nothing here knows what it is used for.
+//! The driver's objects with owners: a context, streams, events, memory. Nothing here knows what it
+//! is used for.
 //!
-//! This is a layer over the driver interface itself and not over the safe one of the same crate, whose pinned memory is
-//! write-combined, whose reads of it do not always wait, and whose buffers record events that nobody here asks for. What may be
-//! called is decided in one place: a [`Context`] exists only if the driver's library is there.
+//! This is a layer over the driver interface itself and not over the safe one of the same crate,
+//! whose pinned memory is write-combined, whose reads of it do not always wait, and whose buffers
+//! record events that nobody here asks for. What may be called is decided in one place: a
+//! [`Context`] exists only if the driver's library is there.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -61,13 +63,15 @@ pub struct Context {
     context: sys::CUcontext,
 }
 
-// SAFETY: contexts belong to the process; each thread that uses one makes it current first (`Context::bind`).
+// SAFETY: contexts belong to the process; each thread that uses one makes it current first
+// (`Context::bind`).
 unsafe impl Send for Context {}
 // SAFETY: the driver locks what threads share.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Retains the context of the GPU with this number and makes it current. The driver's library must be there (`probe`).
+    /// Retains the context of the GPU with this number and makes it current. The driver's library
+    /// must be there (`probe`).
     pub fn open(ordinal: u16) -> Result<Arc<Self>, Fault> {
         result::init().named("cuInit")?;
         let device = result::device::get(ordinal.into()).named("cuDeviceGet")?;
@@ -114,7 +118,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once, in `open`. A driver that has failed refuses, and nothing is to be done about it.
+        // SAFETY: it was retained once, in `open`. A driver that has failed refuses, and nothing is
+        // to be done about it.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
@@ -144,7 +149,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: it was created once. Work in it goes on; whoever owns the memory it uses has waited for it.
+        // SAFETY: it was created once. Work in it goes on; whoever owns the memory it uses has
+        // waited for it.
         let _ = unsafe { result::stream::destroy(self.raw) };
     }
 }
@@ -234,7 +240,8 @@ impl Buffer {
         Ok(Self { address, len, _context: Arc::clone(context) })
     }
 
-    /// Where so many bytes are, which nothing uses that is under way: those of `kept`, if they are enough.
+    /// Where so many bytes are, which nothing uses that is under way: those of `kept`, if they are
+    /// enough.
     pub fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
         if let Some(kept) = kept.as_ref().filter(|kept| kept.len >= len) {
             return Ok(kept.address);
@@ -257,8 +264,8 @@ impl Buffer {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
         unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
-        // The copy returns when the bytes are in the driver's own memory. Streams that do not wait for the default one, which ours
-        // are, could otherwise begin before the bytes have arrived.
+        // The copy returns when the bytes are in the driver's own memory. Streams that do not wait
+        // for the default one, which ours are, could otherwise begin before the bytes have arrived.
         // SAFETY: null is the default stream of the context that is current.
         unsafe { result::stream::synchronize(ptr::null_mut()) }.named("cuStreamSynchronize")
     }
@@ -352,7 +359,8 @@ impl Pinned {
         Ok(Self { start, len, _context: Arc::clone(context) })
     }
 
-    /// As the device sees it. Systems with one address space for both, which are all that CUDA 13 knows, use the host's address.
+    /// As the device sees it. Systems with one address space for both, which are all that CUDA 13
+    /// knows, use the host's address.
     pub fn address(&self) -> Address {
         self.start as Address
     }
@@ -362,7 +370,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: allocated with this length and initialised; whoever lets the device write there waits before reading.
+        // SAFETY: allocated with this length and initialised; whoever lets the device write there
+        // waits before reading.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -381,7 +390,8 @@ impl Drop for Pinned {
     }
 }
 
-/// Memory for what comes and goes, taken from the driver's pool in the order of one stream, so that nothing else waits for it.
+/// Memory for what comes and goes, taken from the driver's pool in the order of one stream, so that
+/// nothing else waits for it.
 #[derive(Debug)]
 pub struct Pool {
     stream: Stream,

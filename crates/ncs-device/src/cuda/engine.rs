@@ -1,12 +1,14 @@
 //! The back end of a GPU.
 //!
-//! A batch is cut into launches of at most `OUT_BYTES` of blocks. Each launch takes a *lane*: its tasks go up, a kernel makes the
-//! coefficients from their seeds, another combines, and the blocks go to their slots, in one stream and without a wait in between.
-//! There are several lanes, so that while the blocks of one launch are copied the next one computes, whether it belongs to the same
+//! A batch is cut into launches of at most `OUT_BYTES` of blocks. Each launch takes a *lane*: its
+//! tasks go up, a kernel makes the coefficients from their seeds, another combines, and the blocks
+//! go to their slots, in one stream and without a wait in between. There are several lanes, so that
+//! while the blocks of one launch are copied the next one computes, whether it belongs to the same
 //! batch or to the next. Batches end in the order in which they were begun.
 //!
-//! A fault of the driver ends everything under way: what had been begun is waited for as far as that is possible, every batch
-//! comes back with [`Error::Lost`], and so does everything that is asked later.
+//! A fault of the driver ends everything under way: what had been begun is waited for as far as
+//! that is possible, every batch comes back with [`Error::Lost`], and so does everything that is
+//! asked later.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -279,11 +281,12 @@ impl Engine {
         lane.send()?;
         if tasks.needs_rows {
             let n = tasks.list.iter().map(|task| task.n).max().unwrap_or(1);
-            // SAFETY: tasks describe memory of this lane and of segments that their works keep, and the lane is not used again
-            // before its stream is done.
+            // SAFETY: tasks describe memory of this lane and of segments that their works keep, and
+            // the lane is not used again before its stream is done.
             unsafe { launch::rows(&self.card, &launch, n, &lane.stream) }?;
         }
-        // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them before the batch has ended.
+        // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them
+        // before the batch has ended.
         unsafe { launch::combine(&self.card, self.combine, variant, &launch, self.card.sms, &lane.stream) }
     }
 
@@ -307,7 +310,8 @@ impl Engine {
                 for (piece, runs) in pieces.iter().zip(runs) {
                     let k = works[piece.work].block_bytes();
                     for run in runs {
-                        // SAFETY: pinned, as `way` was told, and nobody else's until the batch has ended.
+                        // SAFETY: pinned, as `way` was told, and nobody else's until the batch has
+                        // ended.
                         unsafe { lane.copy_to_run(offset, k, run) }?;
                         offset += k * run.count;
                     }
@@ -321,7 +325,8 @@ impl Engine {
                     let (k, count) = (works[piece.work].generation.block_bytes, piece.slots.len());
                     let from = lane.out.address() + offset as u64;
                     let count = u32::try_from(count).expect("fewer rows than bytes of a launch");
-                    // SAFETY: pinned and aligned, as `way` was told; addresses went up with the tasks.
+                    // SAFETY: pinned and aligned, as `way` was told; addresses went up with the
+                    // tasks.
                     unsafe { launch::scatter(function, grid, addresses, (from, k), (count, k), &lane.stream) }?;
                     addresses += u64::from(count) * plan::ADDRESS_BYTES as u64;
                     offset += count as usize * k as usize;
@@ -337,7 +342,8 @@ impl Engine {
         for active in std::mem::take(&mut self.active) {
             let index = usize::try_from(active.batch - self.first_batch).expect("few batches are under way");
             self.batches[index].launches -= 1;
-            // Dropped here, which waits: a driver that has failed says so again, one that has not stops writing to slots.
+            // Dropped here, which waits: a driver that has failed says so again, one that has not
+            // stops writing to slots.
         }
         for running in &mut self.batches {
             running.error.get_or_insert_with(|| Error::Lost(reason.clone()));
@@ -363,7 +369,8 @@ struct Tasks {
     needs_rows: bool,
 }
 
-/// How some rows from number `first` on are described: kind, where they were put if they are given, first seed, key.
+/// How some rows from number `first` on are described: kind, where they were put if they are given,
+/// first seed, key.
 fn given(lane: &mut Lane, rows: &Rows, first: usize, count: usize) -> (u32, Address, u32, (u64, u64)) {
     match rows {
         Rows::Seeded { key, first_seed, .. } => {
@@ -482,7 +489,8 @@ impl Backend for Engine {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        // Slots and buffers must not be written to after they are given back. If it is done, or the driver has failed, this is short.
+        // Slots and buffers must not be written to after they are given back. If it is done, or the
+        // driver has failed, this is short.
         if let Some(lane) = &self.lane {
             let _ = lane.stream.synchronize();
         }
@@ -495,7 +503,8 @@ const LANES: usize = 3;
 const OUT_BYTES: usize = 16 << 20;
 /// Coefficients of one launch.
 const ROW_BYTES: usize = 32 << 20;
-/// What goes up for one launch: tasks and given rows, of which launches are cut to half of this, and what aligns them.
+/// What goes up for one launch: tasks and given rows, of which launches are cut to half of this,
+/// and what aligns them.
 const UPLOAD_BYTES: usize = 8 << 20;
 /// Stores of kernels are sixteen bytes wide.
 const STORE_ALIGN: usize = 16;

@@ -1,10 +1,13 @@
-//! GF(q) and its hashes on a card: combinations of words, inverses of matrices, products of powers (`kernels/gfq.cu`, `kernels/hash.cu`).
+//! GF(q) and its hashes on a card: combinations of words, inverses of matrices, products of powers
+//! (`kernels/gfq.cu`, `kernels/hash.cu`).
 //!
-//! [`Step`] is a kernel with all that it is launched with, for whoever has everything in the card's memory; [`Calculator`] is the card as
-//! [`Arithmetic`]: what comes in the host's memory goes there again. It keeps its memory for the next call, takes no more of it than
-//! [`WORK_BYTES`] beside tables and sources that are to stay, and works through what is larger in portions. Powers of a group's generators
-//! are made at the first call that needs them, those of a generation's hashes at each call. Encoding is a server's work and goes its own
-//! way ([`coder`]), several calls at once; of all else there is one call at a time.
+//! [`Step`] is a kernel with all that it is launched with, for whoever has everything in the card's
+//! memory; [`Calculator`] is the card as [`Arithmetic`]: what comes in the host's memory goes there
+//! again. It keeps its memory for the next call, takes no more of it than [`WORK_BYTES`] beside
+//! tables and sources that are to stay, and works through what is larger in portions. Powers of a
+//! group's generators are made at the first call that needs them, those of a generation's hashes at
+//! each call. Encoding is a server's work and goes its own way ([`coder`]), several calls at once;
+//! of all else there is one call at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,7 +58,8 @@ struct Inner {
 }
 
 impl Calculator {
-    /// On the GPU with this number. Blocks that are to go into memory of `host` are written there by the card.
+    /// On the GPU with this number. Blocks that are to go into memory of `host` are written there
+    /// by the card.
     pub fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
         let card = Arc::new(Card::open(ordinal, Field::Standard)?);
         let total = usize::try_from(Context::memory()?.1).unwrap_or(usize::MAX);
@@ -136,7 +140,8 @@ impl Arithmetic for Calculator {
 }
 
 impl Inner {
-    /// Has these places filled by `lay`, which is called twice: to know how many bytes there are, and to know where.
+    /// Has these places filled by `lay`, which is called twice: to know how many bytes there are,
+    /// and to know where.
     fn lay<T>(&mut self, lay: impl Fn(&mut Places) -> T) -> Result<T, Fault> {
         let mut places = Places::at(0);
         lay(&mut places);

@@ -81,7 +81,8 @@ impl Drop for Pin {
     fn drop(&mut self) {
         self.shared.ranges.write().unwrap_or_else(PoisonError::into_inner).remove(&self.start);
         if self.shared.context.get().is_some_and(|context| context.bind().is_ok()) {
-            // SAFETY: it was registered with this start, and nobody who looks at `ranges` uses it any more.
+            // SAFETY: it was registered with this start, and nobody who looks at `ranges` uses it
+            // any more.
             let _ = unsafe { sys::cuMemHostUnregister(self.start as *mut c_void) };
         }
     }

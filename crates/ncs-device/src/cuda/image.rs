@@ -1,5 +1,5 @@
-//! The compiled kernels, embedded: `kernels/*.fatbin` of this crate, which `kernels/build.py` of the
-//! repository makes from the `.cu` files beside it.
+//! The compiled kernels, embedded: `kernels/*.fatbin` of this crate, which `kernels/build.py` of
+//! the repository makes from the `.cu` files beside it.
 
 use std::hash::{Hash, Hasher};
 
@@ -100,7 +100,8 @@ mod tests {
 
     const SOURCES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/SOURCES"));
 
-    /// Without a compiler: what is embedded was made from the sources in the tree. `kernels/build.py --check` compiles.
+    /// Without a compiler: what is embedded was made from the sources in the tree.
+    /// `kernels/build.py --check` compiles.
     #[test]
     fn images_were_compiled_from_these_sources() {
         for image in Image::ALL {

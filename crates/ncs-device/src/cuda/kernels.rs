@@ -1,4 +1,5 @@
-//! Which compiled kernel does what, in which form it wants segments and rows, and how it is launched.
+//! Which compiled kernel does what, in which form it wants segments and rows, and how it is
+//! launched.
 
 use super::card::Card;
 use super::driver::Fault;
@@ -187,15 +188,16 @@ const PRODUCT: Variant = {
     Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
 };
 
-/// A launch of few units is over before rows could be made by a kernel of their own; a large one reads the source less often.
+/// A launch of few units is over before rows could be made by a kernel of their own; a large one
+/// reads the source less often.
 fn table(demand: &Demand) -> Option<Variant> {
     let units = TABLE_SMALL.units(demand.rows, demand.k);
     let small = demand.grant(TABLE_SMALL).filter(|_| units <= SMALL_UNITS_PER_SM * demand.sms);
     small.or_else(|| demand.grant(TABLE))
 }
 
-/// Few rows of a task, or few units in all, want small units; large ones read the source less often. Above n = 512 two thread blocks
-/// share what neither could hold.
+/// Few rows of a task, or few units in all, want small units; large ones read the source less
+/// often. Above n = 512 two thread blocks share what neither could hold.
 fn tensor(demand: &Demand) -> Option<Variant> {
     let columns = demand.k.div_ceil(TENSOR_UNIT_BYTES);
     let is_little = demand.rows.div_ceil(8) * columns <= 2 * demand.sms;
@@ -225,8 +227,9 @@ struct TensorVariant {
 }
 
 impl TensorVariant {
-    /// For generations of up to n blocks: shared memory for a slot for each 128 coefficients of its rows, twice where there is room,
-    /// so that the next rows are made while the last are multiplied.
+    /// For generations of up to n blocks: shared memory for a slot for each 128 coefficients of its
+    /// rows, twice where there is room, so that the next rows are made while the last are
+    /// multiplied.
     fn for_n(&self, n: u32, available: u32) -> Option<Variant> {
         let slots = n.div_ceil(128);
         let needed = self.shared + slots * self.shared_slot;
@@ -260,7 +263,8 @@ const TENSOR_32: TensorVariant = tensor_variant!("32", "nc_tensor_32", 1);
 const TENSOR_16: TensorVariant = tensor_variant!("16", "nc_tensor_16", 1);
 const TENSOR_8: TensorVariant = tensor_variant!("8", "nc_tensor_8", 1);
 
-/// Up to which the small kernel is not slower: measured at n = 128 with two generations of 128 blocks of 4096.
+/// Up to which the small kernel is not slower: measured at n = 128 with two generations of 128
+/// blocks of 4096.
 const SMALL_UNITS_PER_SM: u32 = 16;
 const TENSOR_SLOTS_MAX: u32 = 16;
 const TENSOR_SHARED_MAX: u32 = define("NC_TENSOR_SHARED_MAX");

@@ -1,4 +1,5 @@
-//! What one launch at a time uses: a stream, and memory for its rows, its blocks, and what goes up with it.
+//! What one launch at a time uses: a stream, and memory for its rows, its blocks, and what goes up
+//! with it.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ pub(super) struct Lane {
     begun: Event,
     computed: Event,
     done: Event,
-    /// In the place of the last two where nothing is copied: small launches are over sooner without the GPU's clock.
+    /// In the place of the last two where nothing is copied: small launches are over sooner without
+    /// the GPU's clock.
     stored: Event,
     begun_at: Instant,
     copies: bool,
@@ -71,8 +73,8 @@ impl Lane {
         if self.uploaded == 0 {
             return Ok(());
         }
-        // SAFETY: both buffers live as long as the lane, whose work is waited for before it is dropped, and nothing writes to the
-        // host's side before the lane is used again.
+        // SAFETY: both buffers live as long as the lane, whose work is waited for before it is
+        // dropped, and nothing writes to the host's side before the lane is used again.
         unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }
             .named("cuMemcpyHtoDAsync")
     }
@@ -94,7 +96,8 @@ impl Lane {
         event.is_done()
     }
 
-    /// How long kernels and copies took, once everything is done: by the GPU's clock, or, without copies, by the host's.
+    /// How long kernels and copies took, once everything is done: by the GPU's clock, or, without
+    /// copies, by the host's.
     pub(super) fn times(&self) -> Result<(Duration, Duration), Fault> {
         if !self.copies {
             return Ok((self.begun_at.elapsed(), Duration::ZERO));
@@ -102,7 +105,8 @@ impl Lane {
         Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?))
     }
 
-    /// Copies blocks of `k` bytes that lie side by side from `offset` of the lane's blocks on to a run of pinned slots.
+    /// Copies blocks of `k` bytes that lie side by side from `offset` of the lane's blocks on to a
+    /// run of pinned slots.
     ///
     /// # Safety
     /// The slots are pinned and nobody else's until the stream is done.
@@ -130,7 +134,8 @@ impl Lane {
 /// Copies blocks of `k` bytes that lie `pitch` apart to a run of slots.
 ///
 /// # Safety
-/// So many blocks are there, the slots are pinned, and both are nobody else's until the stream is done.
+/// So many blocks are there, the slots are pinned, and both are nobody else's until the stream is
+/// done.
 pub(super) unsafe fn copy_run(from: Address, pitch: usize, k: usize, run: &Run, stream: &Stream) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,

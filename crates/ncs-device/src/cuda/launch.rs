@@ -1,7 +1,8 @@
 //! One function for each kind of kernel, which holds its only launch.
 //!
-//! They do not wait. What is true of all: the launch, form task or list that is passed holds addresses of memory that lives until the
-//! stream has come past the kernel, that the tasks and tables describe truly, and that nothing else writes meanwhile.
+//! They do not wait. What is true of all: the launch, form task or list that is passed holds
+//! addresses of memory that lives until the stream has come past the kernel, that the tasks and
+//! tables describe truly, and that nothing else writes meanwhile.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -44,7 +45,8 @@ pub unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -
 /// Combines as `combine` does in this variant of it, on up to `sms` multiprocessors.
 ///
 /// # Safety
-/// As the module says; the variant is of this way to combine, and sources and rows are in its forms.
+/// As the module says; the variant is of this way to combine, and sources and rows are in its
+/// forms.
 pub unsafe fn combine(
     card: &Card,
     combine: &Combine,
@@ -56,11 +58,13 @@ pub unsafe fn combine(
     let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
     let grid = Grid::line(variant.blocks(launch.units, sms), variant.threads, variant.shared_bytes);
     let (tables, texture) = (card.tables(), card.texture());
-    // SAFETY: the caller's promise. Kernels that read no texture have two parameters; the driver reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels that read no texture have two parameters; the driver
+    // reads as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
 }
 
-/// Puts generations into a form, `across` thread blocks each; `tasks` is a device address of `count` form tasks.
+/// Puts generations into a form, `across` thread blocks each; `tasks` is a device address of
+/// `count` form tasks.
 ///
 /// # Safety
 /// As the module says.
@@ -90,10 +94,12 @@ pub unsafe fn scatter(
     unsafe { start(function, grid, &mut arguments, stream) }
 }
 
-/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks, and `cluster` blocks share a matrix.
+/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks, and `cluster`
+/// blocks share a matrix.
 ///
 /// # Safety
-/// As the module says; the function is one of these kernels, and the grid is one that its source allows.
+/// As the module says; the function is one of these kernels, and the grid is one that its source
+/// allows.
 pub unsafe fn invert(
     function: Function,
     grid: Grid,
@@ -130,7 +136,8 @@ pub unsafe fn invert(
         attrs: &raw mut attribute,
         numAttrs: 1,
     };
-    // SAFETY: the driver copies configuration and arguments before it returns; the rest is the caller's promise.
+    // SAFETY: the driver copies configuration and arguments before it returns; the rest is the
+    // caller's promise.
     unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, arguments.as_mut_ptr(), ptr::null_mut()) }
         .result()
         .named(function.1)
@@ -156,21 +163,24 @@ pub unsafe fn chunks(
 /// Replays plans on symbols.
 ///
 /// # Safety
-/// As the module says; plans are as `nc_plan` has them, with no slot, input or place outside of what they and the task say there is.
+/// As the module says; plans are as `nc_plan` has them, with no slot, input or place outside of
+/// what they and the task say there is.
 pub unsafe fn replay(card: &Card, entry: &'static str, grid: Grid, task: &abi::Replay, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Replay, entry, grid.shared_bytes)?;
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(task)], stream) }
 }
 
-/// A kernel over large matrices: a step of inverting them, a product, or sums. Those that multiply read the tables.
+/// A kernel over large matrices: a step of inverting them, a product, or sums. Those that multiply
+/// read the tables.
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
 pub unsafe fn wide<T: abi::Plain>(card: &Card, entry: &'static str, grid: Grid, task: &T, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Wide, entry, grid.shared_bytes)?;
     let tables = card.tables();
-    // SAFETY: the caller's promise. Kernels that read no tables have one parameter; the driver reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels that read no tables have one parameter; the driver
+    // reads as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(task), argument(&tables)], stream) }
 }
 

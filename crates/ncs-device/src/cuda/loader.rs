@@ -1,5 +1,5 @@
-//! Segments on their way to the device: a megabyte at a time through two pinned buffers, then a kernel that puts every
-//! generation into the form of the run.
+//! Segments on their way to the device: a megabyte at a time through two pinned buffers, then a
+//! kernel that puts every generation into the form of the run.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -167,7 +167,8 @@ impl Current {
         while let Some((range, offset)) = self.left.pop_front() {
             let count = range.len().min(buffer.len() - filled);
             buffer[filled..filled + count].copy_from_slice(&self.load.bytes[range.start..range.start + count]);
-            // SAFETY: the destination is inside `raw`; the buffer is not touched before its event is done.
+            // SAFETY: the destination is inside `raw`; the buffer is not touched before its event
+            // is done.
             unsafe {
                 let address = self.raw.address + offset as u64;
                 result::memcpy_htod_async(address, &buffer[filled..filled + count], stream.raw).named("cuMemcpyHtoDAsync")?;
@@ -196,7 +197,8 @@ impl Current {
             raw += u64::from(length).next_multiple_of(RAW_ALIGN as u64);
         }
         let piece = pool.take(tasks.len().max(1))?;
-        // In the stream of the kernel: what the default stream copies from memory that is not pinned may arrive after it has begun.
+        // In the stream of the kernel: what the default stream copies from memory that is not
+        // pinned may arrive after it has begun.
         // SAFETY: the piece is as long as the tasks, and the call returns when they have been read.
         unsafe { result::memcpy_htod_async(piece.address, &tasks, stream.raw) }.named("cuMemcpyHtoDAsync")?;
         let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));

@@ -45,7 +45,8 @@ impl Cursor {
         self.work >= batch.len()
     }
 
-    /// The next launch: as many rows, in order, as the limits allow. At least one row, if any is left.
+    /// The next launch: as many rows, in order, as the limits allow. At least one row, if any is
+    /// left.
     pub(super) fn next(&mut self, batch: &[Work], limits: &Limits) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let (mut out, mut rows, mut upload) = (limits.out_bytes, limits.row_bytes, limits.upload_bytes);
@@ -89,7 +90,8 @@ impl Costs {
     }
 }
 
-/// Slots that lie at equal distances in memory that was pinned as one: the driver copies to no other.
+/// Slots that lie at equal distances in memory that was pinned as one: the driver copies to no
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     /// Where the first block goes.
@@ -99,7 +101,8 @@ pub(super) struct Run {
     pub(super) count: usize,
 }
 
-/// Finds runs of blocks of `k` bytes in the order of the list of their addresses, each with the pinned range that it is in.
+/// Finds runs of blocks of `k` bytes in the order of the list of their addresses, each with the
+/// pinned range that it is in.
 pub(super) fn runs(addresses: impl IntoIterator<Item = (usize, Option<usize>)>, k: usize) -> Vec<Run> {
     let (mut runs, mut last): (Vec<Run>, _) = (Vec::new(), None);
     for (address, range) in addresses {
@@ -140,7 +143,8 @@ pub(super) fn way(bytes: usize, runs: usize, is_pinned: bool, is_aligned: bool) 
 
 /// Slots further apart are not neighbours: pitches are 32-bit numbers.
 const PITCH_MAX: usize = 1 << 20;
-/// Above this, the copy engine is faster than stores (54 against 51 GB/s) and leaves the multiprocessors free.
+/// Above this, the copy engine is faster than stores (54 against 51 GB/s) and leaves the
+/// multiprocessors free.
 const STORED_BYTES_MAX: usize = 1 << 20;
 /// Each run is a task of its own.
 const STORED_RUNS_MAX: usize = 64;

@@ -1,5 +1,5 @@
-//! Portions of files on a GPU: several bites at once, each on a lane of its own, which takes what it is given up, has it coded and
-//! brings it back.
+//! Portions of files on a GPU: several bites at once, each on a lane of its own, which takes what
+//! it is given up, has it coded and brings it back.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -105,7 +105,8 @@ impl Drop for Shared {
     }
 }
 
-/// A stream with memory for a bite. Used again when that is done. Memory is dropped behind the stream, which is waited for.
+/// A stream with memory for a bite. Used again when that is done. Memory is dropped behind the
+/// stream, which is waited for.
 struct Lane {
     stream: Stream,
     input: Buffer,
@@ -187,8 +188,9 @@ impl Lane {
                 out: Side { start: portion.output.as_mut_ptr() as Address, pitch: bytes },
             };
             let device = Ends { sources: Side { start: input, pitch }, out: Side { start: output, pitch } };
-            // SAFETY: a crew only takes portions whose memory has what their work reads and makes; the lane has just been given room for
-            // all of them. The portions come back, and the lane is used again, when the stream has been waited for.
+            // SAFETY: a crew only takes portions whose memory has what their work reads and makes;
+            // the lane has just been given room for all of them. The portions come back, and the
+            // lane is used again, when the stream has been waited for.
             unsafe { code.through(card, Some(self.head.address()), (host, device), bytes, &self.stream) }?;
             input += (n * pitch) as Address;
             output += (count * pitch) as Address;
@@ -230,8 +232,9 @@ impl Lane {
             count,
             symbol_bytes: pitch,
         };
-        // SAFETY: all of it is this lane's memory, which has room for so many; plans write their words so that they stay inside of as
-        // many inputs and outputs as they say, which is no more than the layout has.
+        // SAFETY: all of it is this lane's memory, which has room for so many; plans write their
+        // words so that they stay inside of as many inputs and outputs as they say, which is no
+        // more than the layout has.
         unsafe { shape.replay(card, &blocks, &self.stream) }?;
         for portion in bite {
             let symbols = plans_of(&portion.work).len() * outputs;
@@ -297,7 +300,8 @@ fn plans_of(work: &Work) -> &[Arc<Plan>] {
     }
 }
 
-/// Makes room for so many bytes, which nothing uses that is under way. Rare: lanes begin with what portions are said to have.
+/// Makes room for so many bytes, which nothing uses that is under way. Rare: lanes begin with what
+/// portions are said to have.
 fn reserve(context: &Arc<Context>, buffer: &mut Buffer, bytes: usize) -> Result<(), Fault> {
     if buffer.len() < bytes {
         *buffer = Buffer::new(context, bytes)?;
@@ -308,7 +312,8 @@ fn reserve(context: &Arc<Context>, buffer: &mut Buffer, bytes: usize) -> Result<
 /// Brings bytes to the beginning of a buffer, in the order of the stream.
 fn upload(buffer: &Buffer, bytes: &[u8], stream: &Stream) -> Result<(), Fault> {
     assert!(bytes.len() <= buffer.len(), "{} bytes for a buffer of {}", bytes.len(), buffer.len());
-    // SAFETY: inside of the buffer, as has been asserted; memory that is not pinned is copied before the call returns.
+    // SAFETY: inside of the buffer, as has been asserted; memory that is not pinned is copied
+    // before the call returns.
     unsafe { result::memcpy_htod_async(buffer.address(), bytes, stream.raw) }.named("cuMemcpyHtoDAsync")
 }
 

@@ -1,4 +1,5 @@
-//! Plans on a card, and how they are replayed: the part that measurements and the coding of files have in common.
+//! Plans on a card, and how they are replayed: the part that measurements and the coding of files
+//! have in common.
 
 use super::card::Card;
 use super::driver::{Address, Fault, Stream};
@@ -16,7 +17,8 @@ pub struct ReplayShape {
 }
 
 impl ReplayShape {
-    /// For plans of at most so many slots, on so many strips a launch at most, with so many launches at once.
+    /// For plans of at most so many slots, on so many strips a launch at most, with so many
+    /// launches at once.
     pub fn new(card: &Card, slots: u32, strips: u32, launches: u32) -> Self {
         Self::on(card.sms, card.shared_bytes, slots, strips, launches)
     }
@@ -50,9 +52,9 @@ impl ReplayShape {
     /// Replays the plans, whose addresses are at `plans`, on so many source blocks.
     ///
     /// # Safety
-    /// `symbols` and `outputs` have as many symbols of each source block as its plan speaks of, `work` what
-    /// [`work_bytes`](Self::work_bytes) says, and all of it is nobody else's until the stream is done. No plan has more slots than the
-    /// shape.
+    /// `symbols` and `outputs` have as many symbols of each source block as its plan speaks of,
+    /// `work` what [`work_bytes`](Self::work_bytes) says, and all of it is nobody else's until the
+    /// stream is done. No plan has more slots than the shape.
     pub unsafe fn replay(self, card: &Card, blocks: &Blocks, stream: &Stream) -> Result<(), Fault> {
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let task = abi::Replay {
@@ -95,8 +97,9 @@ pub fn strips_of(symbol_bytes: usize) -> usize {
     symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize)
 }
 
-/// Fewer warps of a multiprocessor have their slots in device memory, of which the caches have a part: there is room for 32, and each waits for
-/// its own sums. (Of K = 511 two fit, and many blocks took three times as long as those of K = 1,002, of which none does.)
+/// Fewer warps of a multiprocessor have their slots in device memory, of which the caches have a
+/// part: there is room for 32, and each waits for its own sums. (Of K = 511 two fit, and many
+/// blocks took three times as long as those of K = 1,002, of which none does.)
 const SHARED_WARPS_MIN: u32 = 8;
 /// Of a multiprocessor.
 const BLOCKS_MAX: u32 = 4;

@@ -1,13 +1,17 @@
-//! Decoding: matrices are inverted on the device, many at once, and the inverses are the rows of a combination.
+//! Decoding: matrices are inverted on the device, many at once, and the inverses are the rows of a
+//! combination.
 //!
-//! The jobs of a call are cut into *parts* of at most `GIVEN_BYTES`. A part has one piece of memory for everything it needs, and a
-//! lane: a stream with two pinned buffers. Through these its coefficients and payloads go up and its blocks come down, a buffer at
-//! a time, so that nothing has to be pinned or copied as a whole. In between run, in one stream: the kernel that puts payloads into
-//! the form of the run, the inversions, the kernel that makes rows of the inverses where the way to combine wants another form
-//! of rows, and the combination. There are two lanes, so that one part computes or comes down while another goes up.
+//! The jobs of a call are cut into *parts* of at most `GIVEN_BYTES`. A part has one piece of memory
+//! for everything it needs, and a lane: a stream with two pinned buffers. Through these its
+//! coefficients and payloads go up and its blocks come down, a buffer at a time, so that nothing
+//! has to be pinned or copied as a whole. In between run, in one stream: the kernel that puts
+//! payloads into the form of the run, the inversions, the kernel that makes rows of the inverses
+//! where the way to combine wants another form of rows, and the combination. There are two lanes,
+//! so that one part computes or comes down while another goes up.
 //!
-//! Matrices up to the size that shared memory holds are inverted there, a thread block each, larger ones in device memory, and a few
-//! of them by several thread blocks each where the card has clusters.
+//! Matrices up to the size that shared memory holds are inverted there, a thread block each, larger
+//! ones in device memory, and a few of them by several thread blocks each where the card has
+//! clusters.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -275,7 +279,8 @@ impl Buffer {
             };
             let to = &mut self.pinned[filled..filled + transfer.len];
             to.copy_from_slice(&from[transfer.start..transfer.start + transfer.len]);
-            // SAFETY: the destination is inside the part's piece; the buffer is not touched before its event is done.
+            // SAFETY: the destination is inside the part's piece; the buffer is not touched before
+            // its event is done.
             unsafe { result::memcpy_htod_async(transfer.device, to, stream.raw) }.named("cuMemcpyHtoDAsync")?;
             filled += transfer.len;
         }
@@ -287,7 +292,8 @@ impl Buffer {
         let mut filled = 0;
         while let Some(transfer) = next_transfer(&mut part.down, self.pinned.len() - filled) {
             let to = &mut self.pinned[filled..filled + transfer.len];
-            // SAFETY: the source is inside the part's piece; nobody reads the buffer before its event is done.
+            // SAFETY: the source is inside the part's piece; nobody reads the buffer before its
+            // event is done.
             unsafe { result::memcpy_dtoh_async(to, transfer.device, stream.raw) }.named("cuMemcpyDtoHAsync")?;
             filled += transfer.len;
             self.arriving.push(transfer);
@@ -346,7 +352,8 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     let at = |offset: usize| part.piece.address + offset as u64;
     let count = number(layout.jobs.len());
     let largest = layout.jobs.iter().map(Place::bytes).max().unwrap_or(1);
-    // SAFETY: here and below: the tasks describe memory of the part's piece, which is kept until the stream is done.
+    // SAFETY: here and below: the tasks describe memory of the part's piece, which is kept until
+    // the stream is done.
     unsafe { launch::form(card, combine.form, form_blocks(largest), (at(layout.forms), count), stream) }?;
     invert(card, part, stream)?;
     let Part { variant, .. } = part;

@@ -1,4 +1,5 @@
-//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
+//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that
+//! there is one.
 
 use super::super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Work};
 use super::super::decode::{Decode, Solved};
@@ -90,7 +91,8 @@ impl Backend for Poisoned {
     }
 }
 
-/// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
+/// A kernel that reads where nothing is ends the context of the process, so this runs in a process
+/// of its own.
 #[test]
 fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
     const NAME: &str = "cuda::tests::a_kernel_that_faults_moves_its_work_to_the_cpu";

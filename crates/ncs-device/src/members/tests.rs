@@ -115,7 +115,8 @@ fn config() -> Config {
     Config { backend: BackendChoice::Cpu, kernel, cpu_threads: Threads::Count(2.try_into().unwrap()), ..Config::default() }
 }
 
-/// A device over `mortals` that last for so many batches and loads, behind a CPU that lasts if there is one.
+/// A device over `mortals` that last for so many batches and loads, behind a CPU that lasts if
+/// there is one.
 fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Sums) {
     let (config, sums) = (config(), Sums::default());
     let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());

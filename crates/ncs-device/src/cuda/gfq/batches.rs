@@ -85,7 +85,8 @@ impl Inner {
         Ok(made[0].chunks_exact(bytes).zip(made[1].chunks_exact(bytes)).map(|(left, right)| left == right).collect())
     }
 
-    /// The weighted sums of a batch's words and of its coefficients, of so many blocks at a time: each time one row, and then the sum of these.
+    /// The weighted sums of a batch's words and of its coefficients, of so many blocks at a time:
+    /// each time one row, and then the sum of these.
     fn fold(&self, shape: Shape, batch: &Batch<'_>, chunk: usize, places: &BatchPlaces, to: [Address; 2]) -> Result<(), Fault> {
         let (n, words) = (shape.n(), shape.words());
         let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));

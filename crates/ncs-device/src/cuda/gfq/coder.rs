@@ -1,17 +1,22 @@
-//! Encoding over GF(q) for whoever serves it: sources that stay in the card's memory, and several calls under way at once.
+//! Encoding over GF(q) for whoever serves it: sources that stay in the card's memory, and several
+//! calls under way at once.
 //!
-//! A call is cut into portions, each of some rows of one task or of many, and a portion takes a *lane*: its rows go up from pinned
-//! memory, kernels combine, and the blocks go to where they are wanted, in the order of one stream and without a wait in between. Sources
-//! at equal distances of which as many blocks are wanted share a launch; the other launches of a portion are dealt over some more streams,
-//! because few blocks of one source leave most of the card idle. A call has up to `LANES_A_CALL` lanes if they are free, so that rows of
-//! its next portion are put together and combined while the blocks of the one before are copied. It waits for a lane only while it has
+//! A call is cut into portions, each of some rows of one task or of many, and a portion takes a
+//! *lane*: its rows go up from pinned memory, kernels combine, and the blocks go to where they are
+//! wanted, in the order of one stream and without a wait in between. Sources at equal distances of
+//! which as many blocks are wanted share a launch; the other launches of a portion are dealt over
+//! some more streams, because few blocks of one source leave most of the card idle. A call has up
+//! to `LANES_A_CALL` lanes if they are free, so that rows of its next portion are put together and
+//! combined while the blocks of the one before are copied. It waits for a lane only while it has
 //! none: none waits for another that waits.
 //!
-//! Blocks that go into pinned memory are written there by the card: by its copy engine where they lie at equal distances, by a kernel
-//! where they are scattered. Others take the way through pinned memory of the lane.
+//! Blocks that go into pinned memory are written there by the card: by its copy engine where they
+//! lie at equal distances, by a kernel where they are scattered. Others take the way through pinned
+//! memory of the lane.
 //!
-//! A source that is not kept is brought to the card by the call itself, and leaves it with the call. A fault of the driver is the end of it
-//! all: what is kept is lost, nothing more is, and every later call fails.
+//! A source that is not kept is brought to the card by the call itself, and leaves it with the
+//! call. A fault of the driver is the end of it all: what is kept is lost, nothing more is, and
+//! every later call fails.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
@@ -88,7 +93,8 @@ impl Coder {
         Segment { address: PLACE_ALIGN as u64, len: usize::MAX, keeper: Arc::clone(&self.keeper) }
     }
 
-    /// Brings a source to the card, with zeros behind it up to `padded` bytes; nothing if the card is lost.
+    /// Brings a source to the card, with zeros behind it up to `padded` bytes; nothing if the card
+    /// is lost.
     pub fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Segment>, Fault> {
         if self.keeper.is_lost() {
             return Ok(None);
@@ -247,8 +253,9 @@ impl Coder {
                 )
             };
             let step = Step::encode(Encoder::Fitting, product, launch.generations, sms);
-            // SAFETY: sources are kept by the call or by the portion, which waits for its streams before it lets go of them; rows and blocks
-            // are in memory of the lane, of which `portions` takes no more than there is.
+            // SAFETY: sources are kept by the call or by the portion, which waits for its streams
+            // before it lets go of them; rows and blocks are in memory of the lane, of which
+            // `portions` takes no more than there is.
             unsafe { step.start(&self.card, stream) }?;
         }
         forks.iter().try_for_each(|(stream, done)| {
@@ -288,7 +295,8 @@ impl Coder {
             _ => slots
                 .iter()
                 .try_fold(0, |first, run| {
-                    // SAFETY: pinned, as `way` was told, and nobody else's until the portion has ended.
+                    // SAFETY: pinned, as `way` was told, and nobody else's until the portion has
+                    // ended.
                     unsafe { copy_run(from + (first * pitch) as u64, pitch, bytes, run, &lane.stream) }?;
                     Ok(first + run.count)
                 })
@@ -304,7 +312,8 @@ struct Piece {
     rows: Range<usize>,
 }
 
-/// Cuts tasks of so many rows, each with so many bytes that are brought for it, into portions of about one size.
+/// Cuts tasks of so many rows, each with so many bytes that are brought for it, into portions of
+/// about one size.
 fn portions(tasks: &[(usize, usize)], rows_max: usize, source_bytes_max: usize) -> Vec<Vec<Piece>> {
     let rows: usize = tasks.iter().map(|(rows, _)| rows).sum();
     let each = rows.div_ceil(rows.div_ceil(rows_max).max(1));
@@ -402,7 +411,8 @@ impl Lane {
 
     /// Sends up what was put.
     fn send(&self) -> Result<(), Fault> {
-        // SAFETY: both sides are the lane's, whose stream is waited for before either is written or dropped.
+        // SAFETY: both sides are the lane's, whose stream is waited for before either is written or
+        // dropped.
         unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }
             .named("cuMemcpyHtoDAsync")
     }
@@ -439,14 +449,16 @@ impl DerefMut for Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
-        // Nothing may write to slots that are given back, nor read a source. A driver that has failed writes no more.
+        // Nothing may write to slots that are given back, nor read a source. A driver that has
+        // failed writes no more.
         let _ = lane.wait();
         lock(&self.coder.idle).push(lane);
         self.coder.returned.notify_one();
     }
 }
 
-/// A portion under way. Fields are dropped in this order: the lane waits for what reads the sources.
+/// A portion under way. Fields are dropped in this order: the lane waits for what reads the
+/// sources.
 #[derive(Debug)]
 struct Portion<'a> {
     lane: Taken<'a>,
@@ -493,7 +505,8 @@ impl Keeper {
         let driver::Piece { address, len } = lock(&self.pool).take(padded)?;
         let segment = Segment { address, len, keeper: Arc::clone(self) };
         let (behind, rest) = (address + source.len() as u64, padded - source.len());
-        // SAFETY: the piece is that long, nobody else knows of it, and the stream is waited for whatever becomes of this.
+        // SAFETY: the piece is that long, nobody else knows of it, and the stream is waited for
+        // whatever becomes of this.
         let sent = unsafe {
             let source = match source {
                 [] => Ok(()),
@@ -545,11 +558,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const HAS_LANE: &str = "it is there until it goes back";
 /// Portions under way at once.
 const LANES: usize = 4;
-/// Of one call: one is copied, one is combined, one is made ready. Another is left for whoever else calls.
+/// Of one call: one is copied, one is combined, one is made ready. Another is left for whoever else
+/// calls.
 const LANES_A_CALL: usize = 3;
 /// Streams of a lane beside its own.
 const FORKS: usize = 7;
-/// Blocks of a portion: what is copied at once. Copies of 16 MiB reach 99 % of the link's rate, of 1 MiB 88 %.
+/// Blocks of a portion: what is copied at once. Copies of 16 MiB reach 99 % of the link's rate, of
+/// 1 MiB 88 %.
 const PORTION_BYTES: usize = 8 << 20;
 /// Coefficients of a portion, and addresses of its slots.
 const UPLOAD_BYTES: usize = 4 << 20;

@@ -1,4 +1,5 @@
-//! How elements, rows, numbers and the field itself lie in a card's memory, as the kernels read them.
+//! How elements, rows, numbers and the field itself lie in a card's memory, as the kernels read
+//! them.
 
 use ncs_codec::hash::Group;
 use ncs_gf::gfq::{self, Element, WORD_BYTES};
@@ -45,7 +46,8 @@ pub(super) fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq:
 pub fn field() -> abi::GfqField {
     let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
     let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
-    // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles and takes off q if it fits.
+    // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles
+    // and takes off q if it fits.
     let (mut rest, mut ratio) = (doubled(Element::ONE, 256), 0_u64);
     for _ in 0..64 {
         let is_there = !montgomery::is_below(rest.limbs(), rest.neg().limbs());

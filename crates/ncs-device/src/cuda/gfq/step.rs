@@ -1,4 +1,5 @@
-//! The kernels of GF(q) and its hashes, each with all that it is launched with (`kernels/gfq.cu`, `kernels/hash.cu`).
+//! The kernels of GF(q) and its hashes, each with all that it is launched with (`kernels/gfq.cu`,
+//! `kernels/hash.cu`).
 
 use ncs_codec::hash::Group;
 use ncs_gf::gfq;
@@ -103,7 +104,8 @@ impl Step {
         Self::Hash(entry, Grid::line(blocks, threads, 0), Box::new(hash))
     }
 
-    /// Each base to the powers that its table begins with, for so many sets of bases: a warp each, or a thread each where bases are many.
+    /// Each base to the powers that its table begins with, for so many sets of bases: a warp each,
+    /// or a thread each where bases are many.
     pub fn ladder(group: Group, hash: abi::Hash, sets: u32, is_by_lanes: bool) -> Self {
         let (entry, across) = match is_by_lanes {
             true => (of(group, ["nc_hash_lanes_1024", "nc_hash_lanes_2048"]), hash.words),
@@ -134,10 +136,12 @@ impl Step {
     /// Begins it.
     ///
     /// # Safety
-    /// Everything is in memory that is as large as the task and `nc_abi.h` say and that lives until the stream has come past this;
-    /// nothing else writes it meanwhile, and what an earlier step makes is made on this stream.
+    /// Everything is in memory that is as large as the task and `nc_abi.h` say and that lives until
+    /// the stream has come past this; nothing else writes it meanwhile, and what an earlier step
+    /// makes is made on this stream.
     pub unsafe fn start(&self, card: &Card, stream: &Stream) -> Result<(), Fault> {
-        // SAFETY: the constructors give each entry its structure and a grid that `nc_abi.h` allows; the rest is the caller's promise.
+        // SAFETY: the constructors give each entry its structure and a grid that `nc_abi.h` allows;
+        // the rest is the caller's promise.
         unsafe {
             match self {
                 Self::Product(entry, grid, task) => launch::words(card, (Image::Gfq, entry), *grid, &**task, stream),
@@ -180,7 +184,8 @@ pub(super) fn product(
     }
 }
 
-/// Matrices of this order one behind the other, and so are their inverses, in rows [`row_pitch`] apart.
+/// Matrices of this order one behind the other, and so are their inverses, in rows [`row_pitch`]
+/// apart.
 pub fn inversion(n: usize, [matrices, inverses, work, status]: [Address; 4], field: abi::GfqField) -> abi::GfqInversion {
     let (step, pitch) = ((n * row_pitch(n)) as u64, number(row_pitch(n)));
     abi::GfqInversion {
@@ -228,15 +233,18 @@ const INVERTERS: [(&str, &str, u32); 3] = [
     ("nc_gfq_invert_panel_4", "nc_gfq_invert_update_4", 4),
     ("nc_gfq_invert_panel_2", "nc_gfq_invert_update_2", 2),
 ];
-/// Rows of a thread block of an update, where there are matrices enough, and how many thread blocks a multiprocessor should have.
+/// Rows of a thread block of an update, where there are matrices enough, and how many thread blocks
+/// a multiprocessor should have.
 const UPDATE_ROWS: u32 = 64;
 const UPDATE_BLOCKS_A_SM: u32 = 4;
-/// Every card of compute capability 8.0 and above has so much of it for a thread block, beside what the kernels have of their own.
+/// Every card of compute capability 8.0 and above has so much of it for a thread block, beside what
+/// the kernels have of their own.
 const INVERT_SHARED_MAX: u32 = 98 << 10;
 pub(super) const HASH_THREADS: u32 = define("NC_HASH_THREADS");
 /// Rows and columns of the paper's tiles.
 const PAPER_TILE: u32 = 16;
-/// Thread blocks that two multiprocessors should have of an encoder, or its threads take fewer rows each.
+/// Thread blocks that two multiprocessors should have of an encoder, or its threads take fewer rows
+/// each.
 const BLOCKS_A_PAIR_OF_SMS: u32 = 3;
 /// Rows of a launch: a limit of grids.
 pub(super) const ROWS_MAX: usize = 32_768;

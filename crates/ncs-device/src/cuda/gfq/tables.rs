@@ -1,4 +1,5 @@
-//! Tables of powers: their size, how they are made, and how products by them are shared among a card's threads.
+//! Tables of powers: their size, how they are made, and how products by them are shared among a
+//! card's threads.
 
 use ncs_codec::hash::Group;
 
@@ -26,7 +27,8 @@ impl Tables {
         (self.words * self.windows() as usize * self.group.hash_bytes()) << self.window
     }
 
-    /// Products over so many rows of exponents, `exponents_pitch` apart, shared among all of a card. Addresses are yet to be given.
+    /// Products over so many rows of exponents, `exponents_pitch` apart, shared among all of a
+    /// card. Addresses are yet to be given.
     pub fn hash(&self, rows: usize, exponents_pitch: usize, has_tops: bool, sms: u32) -> abi::Hash {
         let (rows, words, whole) = (number(rows), number(self.words), 256 / self.window);
         let threads = THREADS_A_SM * sms;
@@ -67,11 +69,14 @@ impl Tables {
     }
 }
 
-/// Threads that a multiprocessor should have of a product of powers, which is as many as its registers allow.
+/// Threads that a multiprocessor should have of a product of powers, which is as many as its
+/// registers allow.
 const THREADS_A_SM: u32 = 512;
-/// Bases to a multiprocessor up to which a warp takes each of them: beyond, there are threads enough.
+/// Bases to a multiprocessor up to which a warp takes each of them: beyond, there are threads
+/// enough.
 const LANES_BASES_A_SM: u32 = 16;
-/// Multiplications that a thread should have at least before its thread block multiplies what its threads have.
+/// Multiplications that a thread should have at least before its thread block multiplies what its
+/// threads have.
 const SHARE_MIN: u32 = 4;
 /// How often all threads that there is room for come round before a thread takes more.
 const WAVES: u32 = 4;

@@ -1,4 +1,5 @@
-//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that there is one.
+//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that
+//! there is one.
 
 use ncs_codec::gfq::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
 use ncs_codec::hash::Hashes;
@@ -72,7 +73,8 @@ fn rows_of_words_are_as_payloads_travel() {
     }
 }
 
-/// Whatever the numbers: all windows of all words are some thread's, and there is a part for each thread block.
+/// Whatever the numbers: all windows of all words are some thread's, and there is a part for each
+/// thread block.
 #[test]
 fn products_are_shared_without_gaps() {
     for window in [1, 2, 4, 8] {
@@ -230,7 +232,8 @@ fn long_numbers_are_computed_as_by_a_library() {
             let task = abi::MpOperations { a: a.address(), b: b.address(), out: out.address(), count, operation, group };
             let grid = Grid::line(count.div_ceil(define("NC_MP_THREADS")), define("NC_MP_THREADS"), 0);
             let mut made = vec![0; out.len()];
-            // SAFETY: numbers and results are as large as the task says, and the stream is waited for.
+            // SAFETY: numbers and results are as large as the task says, and the stream is waited
+            // for.
             unsafe {
                 launch::words(&card, (Image::Mp, entry), grid, &task, &stream).unwrap();
                 stream.synchronize().unwrap();
@@ -343,7 +346,8 @@ enum Layout {
     Odd,
 }
 
-/// Has blocks made in memory that is laid out so: returns them, and sees to it that nothing between them is written.
+/// Has blocks made in memory that is laid out so: returns them, and sees to it that nothing between
+/// them is written.
 fn made_in(layout: Layout, host: &HostMemory, shape: Shape, count: usize, make: impl FnOnce(Vec<&mut [u8]>)) -> Vec<Vec<u8>> {
     const PAGE: usize = 4096;
     let bytes = shape.payload_bytes();
@@ -396,7 +400,8 @@ impl Kept3 {
         &self.bytes[start..self.bytes.len().min(start + self.shape.source_bytes())]
     }
 
-    /// Blocks of generations, some of them kept, in one call; all of them are compared with the cores'.
+    /// Blocks of generations, some of them kept, in one call; all of them are compared with the
+    /// cores'.
     fn check(&self, card: &dyn Arithmetic, host: &HostMemory, layout: Layout, wanted: &[(usize, usize, bool)]) {
         let (shape, mut rng) = (self.shape, SmallRng::seed_from_u64(12));
         let rows: Vec<Vec<u32>> = wanted.iter().map(|(_, count, _)| draw_rows(shape, *count, &mut rng)).collect();
@@ -420,7 +425,8 @@ impl Kept3 {
 }
 
 const LAYOUTS: [Layout; 4] = [Layout::Elsewhere, Layout::Even, Layout::Scattered, Layout::Odd];
-/// Generations, blocks of each, and whether their sources are kept: neighbours that share a launch, and tasks that do not.
+/// Generations, blocks of each, and whether their sources are kept: neighbours that share a launch,
+/// and tasks that do not.
 const WANTED: &[(usize, usize, bool)] =
     &[(0, 8, true), (1, 8, true), (2, 8, true), (2, 3, true), (0, 5, false), (1, 70, true), (0, 0, true), (2, 1, false)];
 
@@ -488,7 +494,8 @@ fn several_threads_have_blocks_made_at_once() {
     assert_eq!(card.coder.busy(), 0);
 }
 
-/// A kernel that reads where nothing is ends the context of the process, so this runs in a process of its own.
+/// A kernel that reads where nothing is ends the context of the process, so this runs in a process
+/// of its own.
 #[test]
 fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
     const NAME: &str = "cuda::gfq::tests::a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up";
@@ -551,8 +558,8 @@ fn check_decoding(card: &dyn Arithmetic) {
     }
 }
 
-/// Matrices of many zeros, whose pivots are in other rows: source blocks from the last to the first, a third of them coded, and some of them sums
-/// of two.
+/// Matrices of many zeros, whose pivots are in other rows: source blocks from the last to the
+/// first, a third of them coded, and some of them sums of two.
 fn check_decoding_of_sparse(card: &dyn Arithmetic) {
     // The last of these take panels of four columns, and of two.
     for (n, words) in SHAPES.into_iter().chain([(342, 1), (670, 1)]) {
@@ -657,7 +664,8 @@ fn a_card_with_little_memory_does_the_same() {
     check_batches(&card, Group::P1024, (5, 35, 40));
 }
 
-/// Every bit of a block: of its words, of their top bits, of its coefficients; more than ten thousand.
+/// Every bit of a block: of its words, of their top bits, of its coefficients; more than ten
+/// thousand.
 #[test]
 fn no_change_of_a_bit_is_accepted() {
     let Some(card) = calculator() else { return println!("skipped: no GPU") };

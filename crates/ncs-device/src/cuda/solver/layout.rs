@@ -114,7 +114,8 @@ impl Layout {
                 ..abi::Task::default()
             };
             put(self.combinations + index * size_of_val(&combine), bytes_of(&combine));
-            // Given rows have no padding, and those of an inverse do: it is given as rows of as many coefficients as that makes.
+            // Given rows have no padding, and those of an inverse do: it is given as rows of as
+            // many coefficients as that makes.
             let rows = abi::Task { given: inverse, n: pitch, ..combine };
             put(self.rows + index * size_of_val(&rows), bytes_of(&rows));
             for (row, coefficients) in job.coefficients.chunks_exact(place.n).enumerate() {
