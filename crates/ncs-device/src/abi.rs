@@ -2,26 +2,26 @@
 //! `kernels/nc_abi.h` of this crate when it is compiled; structures are repeated, and a test
 //! compares their layouts.
 
-// As in `cuda`, for the laboratory.
+// Public items, as in `cuda`: the GPU laboratory uses them.
 #![allow(unreachable_pub, unnameable_types)]
 #![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations))]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
 pub(crate) const HEADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
 
-/// Tasks that travel with the launch itself.
+/// Tasks that fit into the launch structure itself; more are passed by address.
 pub const INLINE_TASKS: usize = define("NC_INLINE_TASKS") as usize;
-/// Rows start at multiples of this, in coefficients.
+/// Rows start at multiples of this many coefficients.
 pub const ROW_ALIGN: usize = define("NC_ROW_ALIGN") as usize;
 
 pub const ROWS_SEEDED: u32 = define("NC_ROWS_SEEDED");
 pub const ROWS_EXPLICIT: u32 = define("NC_ROWS_EXPLICIT");
 pub const ROWS_SOURCE: u32 = define("NC_ROWS_SOURCE");
 
-/// The number that `#define name number` gives in the header.
+/// The value of `#define name value` in the header.
 ///
 /// # Panics
-/// If there is none: while compiling, where the result is a constant.
+/// If the header has no such line. In a constant this stops the compilation.
 pub const fn define(name: &str) -> u32 {
     let (text, name, start) = (HEADER.as_bytes(), name.as_bytes(), b"\n#define ");
     let mut at = 0;
@@ -45,7 +45,7 @@ const fn begins(text: &[u8], at: usize, with: &[u8]) -> bool {
     true
 }
 
-/// A decimal number behind spaces.
+/// Parses a decimal number that follows spaces.
 const fn number(text: &[u8], mut at: usize) -> u32 {
     while text[at] == b' ' {
         at += 1;
@@ -59,22 +59,22 @@ const fn number(text: &[u8], mut at: usize) -> u32 {
     value
 }
 
-/// How a coefficient is kept in device memory.
+/// The form of a coefficient in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RowForm {
-    /// The coefficient.
+    /// The coefficient itself.
     Bytes = define("NC_ROW_BYTES"),
     /// Its logarithm, 255 for zero.
     Logs = define("NC_ROW_LOGS"),
     /// Its logarithm plus one, 0 for zero.
     Logs1 = define("NC_ROW_LOGS1"),
-    /// Two bytes, as the kernel `table` adds them.
+    /// Two bytes, in the form that the kernel `table` adds.
     Logs16 = define("NC_ROW_LOGS16"),
 }
 
 impl RowForm {
-    /// Bytes of one coefficient.
+    /// Bytes of a coefficient in this form.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Bytes | Self::Logs | Self::Logs1 => 1,
@@ -103,7 +103,7 @@ pub struct Task {
     pub first_row: u32,
 }
 
-/// What kernels over tasks are launched with: `nc_launch`.
+/// The argument of kernels that work on tasks: `nc_launch`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Launch {
@@ -115,7 +115,7 @@ pub struct Launch {
     pub few: [Task; INLINE_TASKS],
 }
 
-/// One generation to be put into a form: `nc_form_task`.
+/// A generation to convert into a form: `nc_form_task`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct FormTask {
@@ -127,7 +127,7 @@ pub struct FormTask {
     pub k: u32,
 }
 
-/// One matrix to be inverted: `nc_invert_task`.
+/// A matrix to invert: `nc_invert_task`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct InvertTask {
@@ -138,7 +138,7 @@ pub struct InvertTask {
     pub pitch: u32,
 }
 
-/// Large matrices that all of a card inverts: `nc_wide`.
+/// Large matrices that the whole card inverts together: `nc_wide`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Wide {
@@ -205,7 +205,7 @@ pub struct GfqField {
     pub ratio_high: u32,
 }
 
-/// Rows of words that are combined: `nc_gfq_product`.
+/// A combination of rows of words: `nc_gfq_product`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct GfqProduct {
@@ -226,7 +226,7 @@ pub struct GfqProduct {
     pub field: GfqField,
 }
 
-/// Matrices over that field that are inverted: `nc_gfq_inversion`.
+/// Matrices over that field to invert: `nc_gfq_inversion`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct GfqInversion {
@@ -260,7 +260,7 @@ pub struct GfqStep {
     pub field: GfqField,
 }
 
-/// A prime for hashes: `nc_group`.
+/// The prime of a group of hashes: `nc_group`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Group {
@@ -295,7 +295,7 @@ pub struct Hash {
     pub group: Group,
 }
 
-/// Operations on pairs of long numbers: `nc_mp_operations`.
+/// Operations on pairs of multi-precision numbers: `nc_mp_operations`.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -308,7 +308,7 @@ pub struct MpOperations {
     pub group: Group,
 }
 
-/// A generation that is decoded block by block: `nc_progress`.
+/// A generation that is decoded progressively, block by block: `nc_progress`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Progress {
@@ -325,7 +325,7 @@ pub struct Progress {
     pub reserved: u32,
 }
 
-/// Whole chunks that are combined: `nc_chunks`.
+/// A combination of whole chunks: `nc_chunks`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Chunks {
@@ -343,7 +343,7 @@ pub struct Chunks {
     pub reserved: u32,
 }
 
-/// Plans that are replayed on symbols: `nc_replay`.
+/// Plans to replay on symbols: `nc_replay`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Replay {
@@ -359,7 +359,7 @@ pub struct Replay {
     pub reserved: u32,
 }
 
-/// The field as data: `nc_tables`.
+/// The field's tables: `nc_tables`.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub struct Tables {
@@ -372,8 +372,8 @@ pub struct Tables {
     pub reserved: [u32; 2],
 }
 
-/// Structures without padding, so that every byte of them may be read. The test of their layouts
-/// shows it.
+/// Structures without padding: every byte of them may be read. The test of their layouts checks
+/// this.
 pub trait Plain: Sized {}
 impl Plain for Task {}
 impl Plain for Launch {}
@@ -398,10 +398,10 @@ impl Plain for u64 {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Field {
     #[default]
-    /// 0x11D with the generator 2: what travels.
+    /// 0x11D with the generator 2: the field of the protocol.
     Standard,
-    /// 0x11B with the generator 3, Rijndael's, in which one of the papers measures. In measurements
-    /// alone.
+    /// 0x11B with the generator 3, the field of Rijndael. One of the papers uses it; only
+    /// measurements do.
     Rijndael,
 }
 
@@ -420,7 +420,7 @@ impl Field {
         }
     }
 
-    /// The product of two elements, from the definition.
+    /// The product of two elements, computed from the definition.
     #[expect(clippy::cast_possible_truncation, reason = "a reduced polynomial has no x^8")]
     pub fn mul(self, a: u8, b: u8) -> u8 {
         let (mut a, mut b, mut product) = (u16::from(a), b, 0);
@@ -439,7 +439,7 @@ impl Field {
 }
 
 impl Tables {
-    /// Everything computed from the definition of the product.
+    /// All tables, computed from the definition of the product.
     #[expect(clippy::cast_possible_truncation, reason = "indices below 256")]
     pub fn of(field: Field) -> Box<Self> {
         let mut tables = Box::new(Self {
@@ -487,8 +487,8 @@ mod tests {
         assert!(std::panic::catch_unwind(|| define("NC_INVERT_PITCH(n)")).is_err());
     }
 
-    /// Fields of a structure of the header with their offsets, by the rules of C for types that are
-    /// as large as they are aligned.
+    /// Fields of a structure in the header with their offsets. Applies C's rules for types whose
+    /// alignment is their size.
     fn layout(name: &str) -> (Vec<(&'static str, usize)>, usize) {
         let body = HEADER.split(&format!("typedef struct {name} {{")).nth(1).expect("the structure is there");
         let body = body.split(&format!("}} {name};")).next().expect("it ends");
@@ -679,7 +679,7 @@ mod tests {
         for (index, &product) in tables.product.iter().enumerate() {
             assert_eq!(product, gf256::mul(u8::try_from(index >> 8).unwrap(), u8::try_from(index & 255).unwrap()));
         }
-        // In the matrices of GFNI, the row of bit i is byte 7 - i.
+        // In GFNI matrices the row of bit i is byte 7 - i.
         assert!(tables.bits.iter().zip(&gf256::AFFINE_MATRICES).all(|(bits, matrix)| bits.swap_bytes() == *matrix));
         let rijndael = Tables::of(Field::Rijndael);
         assert_eq!(Field::Rijndael.mul(0x53, 0xCA), 1, "the example of FIPS 197");

@@ -1,4 +1,4 @@
-//! What a back end has to do, and what it is given.
+//! The interface of a back end, and the values that it takes and returns.
 
 use std::time::Duration;
 
@@ -10,31 +10,32 @@ use super::decode::{Decode, Solved};
 use super::{Error, Resident};
 use std::sync::Arc;
 
-/// A back end. It is called from its own thread only, and nothing it does waits for anything but
-/// its own processor: what takes longer is begun by one call and asked for by another.
+/// A back end. Only its own thread calls it. No call waits for anything but its own processor: one
+/// call begins longer work, and another asks whether it has ended.
 ///
-/// No method has a default body: one that silently does nothing would look as if it worked.
+/// No method has a default body, because a default that silently does nothing looks as if it
+/// worked.
 pub(crate) trait Backend: Send {
     /// `cpu` or `cuda`.
     fn name(&self) -> &'static str;
     /// The kernel in use, as metrics and logs name it.
     fn kernel(&self) -> &'static str;
-    /// How many batches may be under way at once, and how many lists of generations to decode.
+    /// How many batches may be under way at once; also how many calls to decode.
     fn depth(&self) -> usize;
-    /// Begins to take a segment in, under a number that has not been used before. One at a time.
+    /// Begins to load a segment under a new number. At most one load is under way.
     fn load(&mut self, load: Loading);
-    /// How the load under way ended: the bytes of memory that the segment takes. Asking moves it
-    /// on.
+    /// The result of the load under way, once it has ended: the memory that the segment takes, in
+    /// bytes. Each call advances the load.
     fn loaded(&mut self) -> Option<Result<u64, Error>>;
     /// Begins a batch.
     fn start(&mut self, batch: Vec<Work>);
-    /// The batch begun first, if it has ended. Asking moves all of them on.
+    /// The oldest batch, once it has ended. Each call advances all batches.
     fn ended(&mut self) -> Option<Ended>;
-    /// Begins to decode. The jobs have been checked.
+    /// Begins to decode. The jobs are checked.
     fn decode(&mut self, jobs: Vec<Decode>);
-    /// The jobs begun first, if all of them have ended. Asking moves all on.
+    /// The oldest jobs, once all of them have ended. Each call advances all of them.
     fn decoded(&mut self) -> Option<Solved>;
-    /// Frees a segment. None of its work is under way.
+    /// Frees a segment that no work under way uses.
     fn release(&mut self, id: ResidentId);
     /// The device's memory, if it has one of its own.
     fn memory(&self) -> Option<Memory>;
@@ -42,21 +43,21 @@ pub(crate) trait Backend: Send {
     fn take_counts(&mut self) -> Counts;
 }
 
-/// A segment's number on its device, never used twice.
+/// A segment's number on its device. A number is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ResidentId(pub(super) u64);
 
-/// A segment on its way in.
+/// A segment to load.
 #[derive(Debug)]
 pub(crate) struct Loading {
     pub(super) id: ResidentId,
     pub(super) bytes: Bytes,
     pub(super) shape: Shape,
-    /// Which of its generations.
+    /// Which of its generations to load.
     pub(super) share: Share,
 }
 
-/// Every `of`-th generation of a segment, from number `index` on.
+/// Every `of`-th generation of a segment, starting with number `index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(super) index: u32,
@@ -71,18 +72,18 @@ impl Share {
         generation % self.of == self.index
     }
 
-    /// The generations of a segment that belong to it.
+    /// The generations of a segment that are in this share.
     pub(super) fn generations(self, shape: &Shape) -> impl Iterator<Item = Generation> + '_ {
         shape.iter().filter(move |generation| self.has(generation.index))
     }
 }
 
-/// Rows of one generation that is on the device, checked: the rows fit it, there is a slot for
-/// each, and each is long enough.
+/// Rows of one resident generation, checked: the rows match the generation, each row has a slot,
+/// and each slot is long enough.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(super) id: ResidentId,
-    /// Keeps it resident.
+    /// Keeps the segment resident.
     pub(super) _resident: Arc<Resident>,
     pub(super) generation: Generation,
     pub(super) rows: Rows,
@@ -90,7 +91,7 @@ pub(crate) struct Work {
     pub(super) first_row: usize,
     pub(super) out: Vec<BytesMut>,
     pub(super) out_offset: usize,
-    /// Which task of the batch this is a part of.
+    /// Index of the task that this work belongs to.
     pub(super) task: usize,
 }
 
@@ -104,7 +105,7 @@ impl Work {
     }
 }
 
-/// A batch that has ended. If it failed, the contents of the slots are undefined.
+/// A batch that has ended. After a failure the contents of its slots are undefined.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(super) batch: Vec<Work>,
@@ -112,24 +113,24 @@ pub(crate) struct Ended {
     pub(super) elapsed: Duration,
 }
 
-/// Memory of a device.
+/// A device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it, in bytes.
+    /// Total size in bytes.
     pub total: u64,
-    /// What nobody uses, in bytes.
+    /// Free bytes.
     pub free: u64,
 }
 
-/// What a device has done.
+/// Times and bytes of a device's work.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// Time that its kernels took.
+    /// Time that kernels took.
     pub(super) kernel: Duration,
     /// Time that copies to the host took.
     pub(super) copy: Duration,
     /// Bytes of these copies.
     pub(super) copied_bytes: u64,
-    /// Bytes written by kernels straight into memory of the host.
+    /// Bytes that kernels wrote straight into host memory.
     pub(super) stored_bytes: u64,
 }

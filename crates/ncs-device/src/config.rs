@@ -19,16 +19,16 @@ pub struct Config {
     pub backend: BackendChoice,
     /// Which GPUs take part.
     pub gpus: Gpus,
-    /// How blocks are combined.
+    /// The kernel that combines blocks.
     pub kernel: KernelChoice,
     /// The instruction set of the CPU's `simd` kernel.
     pub cpu_isa: IsaChoice,
     /// Threads that combine on the CPU.
     pub cpu_threads: Threads,
-    /// Batches, and as many loads and calls to decode, that wait for the device; when it is full
-    /// the encoder waits.
+    /// Capacity of each of the device's three queues: batches, loads, and calls to decode. When one
+    /// is full its callers wait.
     pub queue_batches: NonZeroU16,
-    /// How long a GPU may end nothing of what is under way until it is given up.
+    /// How long a GPU may complete none of the work under way before it is given up.
     #[serde(with = "duration")]
     pub hang_timeout: Duration,
 }
@@ -73,14 +73,14 @@ pub enum BackendChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// The GPUs, or no start.
+    /// The GPUs. Without one the start fails.
     Cuda,
-    /// The GPUs and the CPU, each its part of every batch, or no start.
+    /// The GPUs and the CPU, which share every batch. Without a GPU the start fails.
     Hybrid,
 }
 
 impl BackendChoice {
-    /// As in the configuration and on the command line.
+    /// Its name in the configuration and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -91,12 +91,12 @@ impl BackendChoice {
     }
 }
 
-/// `device.gpus`: a list of numbers as the driver counts them, or `"all"`.
+/// `device.gpus`: a list of GPU numbers in the driver's order, or `"all"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gpus {
-    /// All that the driver shows.
+    /// All GPUs that the driver shows.
     All,
-    /// These.
+    /// The GPUs with these numbers.
     List(Vec<u16>),
 }
 
@@ -107,14 +107,14 @@ impl Default for Gpus {
 }
 
 impl Gpus {
-    /// Numbers without repetition, and at least one.
+    /// Accepts at least one number, without repetition.
     fn list(list: Vec<u16>) -> Result<Self, NotGpus> {
         let is_valid = (1..=GPUS_MAX).contains(&list.len()) && list.iter().enumerate().all(|(i, gpu)| !list[..i].contains(gpu));
         if is_valid { Ok(Self::List(list)) } else { Err(NotGpus) }
     }
 }
 
-/// What is no choice of GPUs.
+/// A value that names no GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"all\" or a list of 1 to {GPUS_MAX} different GPU numbers")]
 pub struct NotGpus;
@@ -122,7 +122,7 @@ pub struct NotGpus;
 impl FromStr for Gpus {
     type Err = NotGpus;
 
-    /// `all`, or numbers with commas between them: what an environment variable can say.
+    /// Parses `all`, or numbers separated by commas, as in an environment variable.
     fn from_str(text: &str) -> Result<Self, NotGpus> {
         if text == "all" {
             return Ok(Self::All);
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for Gpus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IsaChoice {
-    /// The fastest that the processor has.
+    /// The fastest that the processor supports.
     #[default]
     Auto,
     /// [`Isa::Scalar`].
@@ -198,7 +198,7 @@ pub enum IsaChoice {
 }
 
 impl IsaChoice {
-    /// The instruction set, unless the choice is left to the processor.
+    /// The instruction set; `None` for `auto`.
     pub const fn isa(self) -> Option<Isa> {
         match self {
             Self::Auto => None,
@@ -211,18 +211,18 @@ impl IsaChoice {
     }
 }
 
-/// `device.cpu_threads`: a number, or `"auto"` for one a core.
+/// `device.cpu_threads`: a number, or `"auto"` for one thread per core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
-    /// One for each core that this process may use.
+    /// One thread for each core that this process may use.
     #[default]
     Auto,
-    /// This many.
+    /// This many threads.
     Count(NonZeroU16),
 }
 
 impl Threads {
-    /// How many that is here.
+    /// The number of threads on this machine.
     pub fn count(self) -> usize {
         match self {
             Self::Auto => std::thread::available_parallelism().map_or(1, usize::from),
@@ -251,7 +251,7 @@ impl FromStr for Threads {
     }
 }
 
-/// A text that is no number of threads.
+/// A text that is not a number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"auto\" or a number of threads from 1 to {THREADS_MAX}")]
 pub struct NotThreads;

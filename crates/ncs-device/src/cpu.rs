@@ -1,16 +1,18 @@
-//! The CPU back end: a pool of threads over segments held as packed bytes or as logarithms.
+//! The CPU back end: a pool of threads that combines segments held as packed bytes or as
+//! logarithms.
 //!
 //! `simd` holds each generation as a [`Panel`] and combines with the kernels of one instruction
-//! set. `table` holds it as logarithms and adds those: one addition, one look-up in the table of
-//! powers, and a select for the marker that stands for zero. It is the GPU's default path in plain
-//! Rust: slow here, and exact.
+//! set. `table` holds it as logarithms: a product is one addition, one look-up in the table of
+//! powers, and a select for the marker of zero. It is the GPU's default kernel in plain Rust, slow
+//! but exact.
 //!
-//! A batch is cut into units of a few rows of one generation: whole blocks, [`Kernels::ROWS`] at
-//! least, because sources are loaded once for so many. A batch with too few of them for all threads
-//! is cut on, across the blocks: a unit then has the same bytes of its rows. The owner's thread and
-//! the pool's take units from one queue until it is empty; nobody shares memory, because a unit
-//! owns the slots it writes, or pieces that slots are cut into, without a copy, and joined from.
-//! All buffers of the queue are kept for the next batch.
+//! A batch is cut into units. A unit is a few rows of one generation: whole blocks, and at least
+//! [`Kernels::ROWS`] of them, because the kernels load each source once for that many rows. If a
+//! batch has too few units for all threads, it is cut across the blocks as well; a unit then has
+//! the same range of bytes of each of its rows. The owner's thread and the pool's threads take
+//! units from one queue until it is empty. They share no memory: a unit owns the slots that it
+//! writes, or pieces of them. Slots are cut into pieces and joined again without a copy. The queue
+//! keeps its buffers for the next batch.
 
 use std::array;
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +34,7 @@ use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share,
 use super::decode::{Decode, Solved};
 use super::{Config, Error, KernelChoice, kernel};
 
-/// The back end of the CPU.
+/// The CPU back end.
 #[derive(Debug)]
 pub(super) struct Cpu {
     kernel: Kernel,
@@ -71,9 +73,9 @@ impl Cpu {
         self.pool.combine(batch, &segments)
     }
 
-    /// One job a thread, or as many threads a job as there are for each. They are started for it:
-    /// what they do takes much longer than that. With the kernel `table` it is SIMD that decodes,
-    /// since nothing here is resident.
+    /// Solves one job per thread, or gives each job several threads if there are enough. The
+    /// threads are started here, since the work takes much longer than their start. SIMD decodes
+    /// even with the kernel `table`, because nothing here is resident.
     fn solve(&self, jobs: &mut [Decode]) -> Result<Vec<bool>, Error> {
         let kernels = match self.kernel {
             Kernel::Simd(kernels) => kernels,
@@ -108,7 +110,7 @@ impl Cpu {
     }
 }
 
-/// Everything is done where it is begun: this thread has nothing else to do meanwhile.
+/// Each call completes its work before it returns: the thread has nothing else to do.
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
@@ -172,7 +174,7 @@ impl Backend for Cpu {
     }
 }
 
-/// A segment in its resident form.
+/// A segment in resident form.
 #[derive(Debug)]
 struct Segment {
     share: Share,
@@ -189,7 +191,7 @@ impl Segment {
         Ok(Self { share, generations: generations.collect::<Result<_, _>>()? })
     }
 
-    /// Where a generation that belongs to the share is among them.
+    /// Index of a generation of the share among those held.
     fn index(&self, generation: u32) -> usize {
         usize::try_from(generation / self.share.of).expect("a generation was found under this index")
     }
@@ -203,7 +205,7 @@ impl Segment {
     }
 }
 
-/// A generation in its resident form.
+/// A generation in resident form.
 #[derive(Debug)]
 enum Form {
     Packed(Panel),
@@ -238,7 +240,7 @@ impl Form {
     }
 }
 
-/// The padded blocks of a generation, every byte as its logarithm.
+/// The padded blocks of a generation, each byte as its logarithm.
 #[derive(Debug)]
 struct Logs {
     block_bytes: usize,
@@ -246,7 +248,7 @@ struct Logs {
 }
 
 impl Logs {
-    /// These bytes of the sum of a row's products.
+    /// Computes these bytes of a row's sum of products.
     fn combine(&self, row: &[u8], bytes: Range<usize>, out: &mut [u8]) {
         out.fill(0);
         for (&c, block) in row.iter().zip(self.blocks.chunks_exact(self.block_bytes)) {
@@ -266,7 +268,7 @@ impl Logs {
     }
 }
 
-/// Some rows of a task, or some bytes of these, with the slots they go to, or with pieces of these.
+/// Some rows of a task, or a range of bytes of them, with their slots or pieces of these slots.
 #[derive(Debug)]
 struct Unit {
     task: usize,
@@ -274,10 +276,10 @@ struct Unit {
     generation: usize,
     rows: Rows,
     first_row: usize,
-    /// Which bytes of a block.
+    /// The range of bytes in a block.
     bytes: Range<usize>,
     slots: Vec<BytesMut>,
-    /// Where in a slot they begin.
+    /// Where this range begins in a slot.
     offset: usize,
     failed: bool,
 }
@@ -321,7 +323,7 @@ impl Unit {
         }
     }
 
-    /// Its bytes from `at` on as a unit of its own, with pieces of its slots.
+    /// Splits off its bytes from `at` on as another unit, with pieces of its slots.
     fn split_off(&mut self, at: usize, mut pieces: Vec<BytesMut>) -> Self {
         let cut = self.offset + at - self.bytes.start;
         pieces.extend(self.slots.iter_mut().map(|slot| slot.split_off(cut)));
@@ -330,8 +332,8 @@ impl Unit {
         Self { segment, rows, bytes, slots: pieces, offset: 0, ..*self }
     }
 
-    /// Puts slots behind those of the task's rows before it, and pieces behind what they were cut
-    /// from. Leaves an empty list.
+    /// Appends its slots to those of the task's earlier rows, or joins its pieces with those before
+    /// them. Returns the emptied list.
     fn give_back(mut self, out: &mut Vec<BytesMut>) -> Vec<BytesMut> {
         if self.bytes.start == 0 {
             out.append(&mut self.slots);
@@ -343,7 +345,7 @@ impl Unit {
     }
 }
 
-/// Threads beside the owner's that take units from a queue.
+/// Threads that take units from a queue, besides the owner's.
 #[derive(Debug)]
 struct Pool {
     kernel: Kernel,
@@ -407,7 +409,7 @@ impl Pool {
         self.threads.len() + 1
     }
 
-    /// Cuts tasks into units that take about the same time, some for each thread, and queues them.
+    /// Cuts tasks into units of about equal time, several per thread, and queues them.
     fn cut(&mut self, tasks: &mut [Work], segments: &[Arc<Segment>]) {
         let unit_cost = tasks.iter().map(|task| task.out.len() * cost(task)).sum::<usize>() / (self.threads() * UNITS_PER_THREAD);
         let mut queue = self.shared.lock();
@@ -447,14 +449,14 @@ impl Drop for Pool {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // It ends without a panic: those of units are caught.
+            // It ends without a panic: panics of units are caught.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Nothing that runs under the lock panics halfway through a change.
+    /// Poisoning is harmless: no code panics halfway through a change under this lock.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -470,7 +472,7 @@ impl Shared {
         }
     }
 
-    /// Runs a unit without the lock and files it as done.
+    /// Runs a unit without holding the lock, then files it as done.
     fn run<'a>(
         &'a self,
         mut queue: MutexGuard<'a, Queue>,
@@ -491,14 +493,14 @@ impl Shared {
     }
 }
 
-/// Products of a row of a task.
+/// Products that a task's row takes.
 fn cost(task: &Work) -> usize {
     task.n() * task.block_bytes()
 }
 
-/// How many parts a unit of whole rows is cut into: more than one if it takes twice what units of
-/// the batch should, since there are too few rows. Each part draws the rows anew, and has to be
-/// worth waking a thread.
+/// How many parts a unit of whole rows is cut into. It is more than one if the batch has too few
+/// rows and the unit therefore takes at least twice its share. Each part draws the rows anew, and
+/// must be worth waking a thread for.
 fn parts(cost: usize, unit_cost: usize, block_bytes: usize) -> usize {
     let wanted = cost / unit_cost.max(1);
     wanted.min(cost / PART_COST_MIN).min(block_bytes / PART_BYTES_MIN).max(1)
@@ -508,13 +510,13 @@ fn block_bytes(generation: &Generation) -> usize {
     usize::try_from(generation.block_bytes).expect("a block fits in memory")
 }
 
-/// Rows of a unit at most: what its references take on the stack.
+/// Maximum rows of a unit: the size of its arrays of references on the stack.
 const UNIT_ROWS_MAX: usize = 64;
-/// Bytes of a part of a row at least: drawing a coefficient takes as long as 50 to 100 products do.
+/// Minimum bytes of a part of a row: drawing a coefficient takes as long as 50 to 100 products.
 const PART_BYTES_MIN: usize = 512;
-/// Products of a part of a unit at least: microseconds' worth, which waking a thread takes as well.
+/// Minimum products of a part of a unit: these take microseconds, as long as waking a thread.
 const PART_COST_MIN: usize = 1 << 18;
-/// More than one, so that a thread that is slow or late leaves its share to others.
+/// More than one, so that other threads take over the units of a slow or late thread.
 const UNITS_PER_THREAD: usize = 4;
 
 #[cfg(test)]

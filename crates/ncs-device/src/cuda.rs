@@ -1,10 +1,10 @@
-//! GPUs: looking for them, opening them, and the back end that each of them is.
+//! GPUs: finding and opening them, and the back end that each of them is.
 //!
-//! The driver's library is opened at run time, so all of this is compiled and looked at on machines
-//! that have none. `unsafe` is allowed here and below, and every block says who keeps its promise.
+//! The driver's library is opened at run time, so all of this compiles and is linted on machines
+//! without it. `unsafe` is allowed here and below, and every block says who keeps its promise.
 #![allow(unsafe_code)]
-// The laboratory (`tools/ncbench`) sees the modules below with the feature `lab`, as they are: they
-// are no interface that others may rely on.
+// With the feature `lab` the GPU laboratory (`tools/ncbench`) sees the modules below as they are.
+// They are not an interface for others.
 #![allow(unreachable_pub, unnameable_types, private_interfaces)]
 #![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations, clippy::len_without_is_empty))]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
@@ -52,14 +52,14 @@ use kernels::{COMBINES, Combine};
 pub enum Absence {
     NoDriver,
     NoDevice,
-    /// The driver, or a card, does not do what it should.
+    /// The driver or a card fails.
     Fails(String),
-    /// What is configured cannot be.
+    /// The configuration cannot be satisfied.
     Refused(String),
 }
 
 impl Absence {
-    /// Tells the operator what `auto` found.
+    /// Logs what `auto` found.
     pub(super) fn tell(&self) {
         match self {
             Self::NoDriver => tracing::info!("no NVIDIA driver found: the CPU encodes"),
@@ -70,7 +70,7 @@ impl Absence {
         }
     }
 
-    /// Why a back end that was asked for by name cannot be had.
+    /// The error of a back end that the configuration names.
     pub(super) fn into_error(self, choice: BackendChoice) -> Error {
         Error::NoGpu { choice, reason: self.into_reason() }
     }
@@ -84,7 +84,7 @@ impl Absence {
     }
 }
 
-/// Opens the GPUs that are configured, each on a thread of its own.
+/// Opens the configured GPUs, each on a thread of its own.
 pub(super) fn open(
     config: &Config,
     workload: &Workload,
@@ -109,7 +109,7 @@ pub(super) fn open(
     ordinals.into_iter().map(open_one).collect()
 }
 
-/// Opens a GPU on this thread; without a way to combine, the fastest is found out.
+/// Opens a GPU on the calling thread. Without a given kernel it measures which is fastest.
 fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workload, host: &HostMemory) -> Result<Engine, Error> {
     let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
     let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
@@ -127,7 +127,7 @@ fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workl
     Ok(engine)
 }
 
-/// The way to combine that a choice means; `None` for the fastest.
+/// The kernel that a choice names; `None` for the fastest.
 fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> {
     let kernel = match choice {
         KernelChoice::Auto => return Ok(None),
@@ -138,7 +138,7 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
     found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU kernel"))
 }
 
-/// What a GPU is.
+/// Describes a GPU.
 pub(super) fn describe(ordinal: u16) -> Result<Gpu, Error> {
     look_for(ordinal)?;
     Ok(Card::open(ordinal, Field::Standard)?.facts()?)
@@ -150,20 +150,20 @@ pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
     Ok(Box::new(dense::Calculator::open(ordinal)?))
 }
 
-/// Opens a GPU for coding over GF(q) and for hashes. Blocks that are to go into memory of `host`
-/// are written there by the card.
+/// Opens a GPU for coding over GF(q) and for hashes. The card writes blocks for memory of `host`
+/// there itself.
 pub(super) fn open_arithmetic(ordinal: u16, host: &HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
     look_for(ordinal)?;
     Ok(Box::new(gfq::Calculator::open(ordinal, host)?))
 }
 
-/// Whether there is a GPU of this number.
+/// Checks that a GPU has this number.
 pub fn look_for(ordinal: u16) -> Result<(), Error> {
     let count = count().map_err(|absence| absence.into_error(BackendChoice::Cuda))?;
     check_ordinal(ordinal, count)
 }
 
-/// Opens a GPU for portions of files, on this thread.
+/// Opens a GPU for portions of files on the calling thread.
 pub(super) fn open_coder(ordinal: u16, demand: &Demand) -> Result<Box<dyn Coder>, Error> {
     let count = count().map_err(|absence| Error::Unavailable(absence.into_reason()))?;
     check_ordinal(ordinal, count)?;
@@ -180,10 +180,10 @@ fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
     Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count} GPUs, numbered from 0")))
 }
 
-/// How many GPUs there are, at least one.
+/// Number of GPUs, at least one.
 pub fn count() -> Result<u16, Absence> {
-    // SAFETY: opens the driver's shared library by its well-known names and closes it again, which
-    // runs its initialisers; they demand nothing of the process. No symbol of it is used here.
+    // SAFETY: opens the driver's shared library by its well-known names and closes it again. This
+    // runs its initialisers, which have no preconditions. No symbol of it is used here.
     if !unsafe { sys::is_culib_present() } {
         return Err(Absence::NoDriver);
     }
@@ -195,7 +195,7 @@ pub fn count() -> Result<u16, Absence> {
     }
 }
 
-/// Compute capability × 10 of the cards that the tensor kernel is for.
+/// Compute capability × 10 of the cards that the tensor kernel is made for.
 pub const HOPPER: u32 = 90;
 
 #[cfg(test)]

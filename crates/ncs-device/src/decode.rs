@@ -1,4 +1,4 @@
-//! What is decoded on a device: whole generations of which n independent blocks are at hand.
+//! Decoding on a device: whole generations, from n independent blocks of each.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use ncs_codec::shape::Shape;
 
 use super::Error;
 
-/// A generation of n blocks of k bytes of which n blocks are at hand, coded or not.
+/// A generation of n blocks of k bytes, and n received blocks of it, coded or not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Decode {
-    /// Blocks in it.
+    /// Blocks of the generation.
     pub n: u16,
-    /// The rows of the blocks at hand, one behind the other: n × n bytes.
+    /// The rows of the received blocks, contiguous: n × n bytes.
     pub coefficients: Vec<u8>,
-    /// The blocks at hand in the same order: n × k bytes, k a multiple of 16.
+    /// The received blocks in the same order: n × k bytes, k a multiple of 16.
     pub payloads: Vec<u8>,
     /// Where the source blocks go: n × k bytes.
     pub out: Vec<u8>,
 }
 
-/// Without its bytes.
+/// Leaves out the bytes.
 impl fmt::Debug for Decode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decode").field("n", &self.n).field("bytes", &self.payloads.len()).finish_non_exhaustive()
@@ -58,13 +58,13 @@ impl Decode {
     }
 }
 
-/// A generation that has been worked on.
+/// A generation after decoding.
 #[derive(Debug)]
 pub struct Decoded {
-    /// As it was handed in, with the source blocks in `out`, unless there is no solution; then
-    /// `out` is undefined.
+    /// The job as it was handed in, with the source blocks in `out`. Without a solution `out` is
+    /// undefined.
     pub job: Decode,
-    /// Whether there is one.
+    /// Whether a solution exists.
     pub solution: Result<(), Singular>,
     /// `cpu` or `cuda`.
     pub backend: &'static str,
@@ -72,24 +72,24 @@ pub struct Decoded {
     pub kernel: &'static str,
 }
 
-/// The rows depend on each other.
+/// The rows are linearly dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the rows are linearly dependent")]
 pub struct Singular;
 
-/// Generations that could not be worked on.
+/// Generations that could not be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Undecoded {
-    /// As they were handed in; what is in `out` is undefined. Empty only if the thread died over
-    /// them.
+    /// The jobs as they were handed in; the contents of `out` are undefined. Empty only if the
+    /// thread died during the call.
     pub jobs: Vec<Decode>,
-    /// What was wrong. After [`Error::Lost`] it may be tried again: another back end has taken the
-    /// lost one's place.
+    /// The reason. After [`Error::Lost`] the call can be repeated: another back end has replaced
+    /// the lost one.
     pub error: Error,
 }
 
-/// What a back end has done. If it failed, the contents of `out` are undefined.
+/// The results of a back end's call to decode. After a failure the contents of `out` are undefined.
 #[derive(Debug)]
 pub(super) struct Solved {
     pub(super) jobs: Vec<Decode>,
@@ -103,7 +103,7 @@ impl Solved {
         Self { jobs, result: Err(error), elapsed: Duration::ZERO }
     }
 
-    /// Bytes of generations that were solved.
+    /// Bytes of the generations that were solved.
     pub(super) fn bytes(&self) -> u64 {
         let solved = self.result.as_deref().unwrap_or_default();
         self.jobs.iter().zip(solved).filter(|(_, is_solved)| **is_solved).map(|(job, _)| job.out.len() as u64).sum()

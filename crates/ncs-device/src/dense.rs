@@ -1,5 +1,5 @@
-//! Dense matrices by a GPU where it is faster: what RaptorQ's decoders with dense matrices take for
-//! their [`Algebra`].
+//! Dense matrices on a GPU where it is faster: the [`Algebra`] of RaptorQ's decoders with dense
+//! matrices.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -10,14 +10,14 @@ use ncs_gf::{RowKey, matrix};
 
 use super::{Error, cuda};
 
-/// A GPU by its number, for systems of any size. It fails if the card does, or has too little
-/// memory.
+/// Opens a GPU by its number, for systems of any size. Calls fail if the card fails or has too
+/// little memory.
 pub fn card(gpu: u16) -> Result<Box<dyn Algebra>, Error> {
     cuda::open_calculator(gpu)
 }
 
-/// A GPU for large systems and these cores for small ones, told apart by a [`crossover`] that is
-/// measured now, in the time of some inversions of up to 1,024 rows.
+/// A GPU for large systems and the CPU's cores for small ones. The [`crossover`] between them is
+/// measured now, which takes as long as some inversions of up to 1,024 rows.
 pub fn fastest(gpu: u16, cores: Cores) -> Result<Chooser, Error> {
     let card = card(gpu)?;
     let crossover = crossover(&cores, card.as_ref());
@@ -25,9 +25,10 @@ pub fn fastest(gpu: u16, cores: Cores) -> Result<Chooser, Error> {
     Ok(Chooser::new(cores, card, crossover))
 }
 
-/// The order from which on `card` solves a system sooner than `cores`, copies included: the
-/// smallest of some orders from 32 to 1,024 from which on it was sooner at each of them, the best
-/// of three times. One more than the largest if there is none, for the card gains with the order.
+/// The order from which on `card` solves a system faster than `cores`, copies included. It tries
+/// some orders from 32 to 1,024, each three times, and compares the best times. The result is the
+/// smallest order from which on the card was always faster, or one more than the largest if there
+/// is none, because the card's advantage grows with the order.
 pub fn crossover(cores: &Cores, card: &dyn Algebra) -> usize {
     crossover_among(&ORDERS, cores, card)
 }
@@ -41,7 +42,7 @@ fn crossover_among(orders: &[usize], cores: &Cores, card: &dyn Algebra) -> usize
     first_of_the_rest(&orders.iter().map(is_sooner).collect::<Vec<_>>())
 }
 
-/// The first of the orders from which on the card was sooner.
+/// The first order from which on the card was always faster.
 fn first_of_the_rest(sooner: &[(usize, bool)]) -> usize {
     let last = sooner.last().map_or(1, |(order, _)| order + 1);
     sooner.iter().rev().take_while(|(_, is_sooner)| *is_sooner).last().map_or(last, |(order, _)| *order)
@@ -59,8 +60,8 @@ fn regular(order: usize) -> Vec<u8> {
     matrix
 }
 
-/// The best of three times, after one that loads kernels and takes memory. None if it fails, or
-/// finds no inverse.
+/// The best of three times, after a first run that loads kernels and allocates memory. `None` if a
+/// run fails or finds no inverse.
 fn time(algebra: &dyn Algebra, order: usize, matrix: &[u8]) -> Option<Duration> {
     let (sums, symbol) = ([vec![0]], [1; 16]);
     let symbols = vec![Some(symbol.as_slice()); order];
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(of(&[true, true, true, true, true, false]), 1025);
     }
 
-    /// A card that fails is never sooner.
+    /// A card that fails is never faster.
     #[derive(Debug)]
     struct Broken;
 

@@ -1,9 +1,9 @@
-//! Coding over GF(q) and homomorphic hashes by a GPU, if the configuration has one: what
-//! `codec::gfq` takes for its [`Arithmetic`].
+//! Coding over GF(q) and homomorphic hashes on a GPU, if one is configured: the [`Arithmetic`] for
+//! `codec::gfq`.
 //!
-//! A card is compared with the CPU before anything is trusted to it: a small generation is coded,
-//! recoded, rebuilt, hashed and checked by both. One card does it all; hashes of a segment and
-//! batches of blocks are done in milliseconds, and what is sent to and fro is small beside that.
+//! A card is compared with the CPU before it is used: both encode, recode, rebuild, hash and check
+//! a small generation. One card does all this work. Hashing a segment or checking a batch of blocks
+//! takes it milliseconds, and the copies are short compared with that.
 
 use std::num::NonZeroUsize;
 
@@ -16,13 +16,13 @@ use rand::{Rng, SeedableRng};
 
 use super::{BackendChoice, Config, Error, Gpus, cuda};
 
-/// A GPU by its number, which has made what the CPU makes of a small example. It fails if the card
-/// does, or has too little memory.
+/// Opens a GPU by its number, and compares it with the CPU on a small example. Calls fail if the
+/// card fails or has too little memory.
 pub fn card(gpu: u16) -> Result<Box<dyn Arithmetic>, Error> {
     open_card(gpu, &cuda::HostMemory::default())
 }
 
-/// The same, which writes blocks that are to go into memory of `host` there by itself.
+/// The same. The card writes blocks for memory of `host` there itself.
 fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
     let card = cuda::open_arithmetic(gpu, host)?;
     let results = |arithmetic: &dyn Arithmetic| example(arithmetic).map_err(|Failed(reason)| Error::Lost(reason));
@@ -32,8 +32,8 @@ fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, E
     Err(Error::Lost(format!("GPU {gpu} computes different results over GF(q) than the CPU")))
 }
 
-/// The first GPU that the configuration names. None if it wants the CPU, or if it leaves the choice
-/// and no card can be used.
+/// Opens the first configured GPU. `None` if the configuration names the CPU, or if it leaves the
+/// choice and no card can be used.
 pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Box<dyn Arithmetic>>, Error> {
     let gpu = match &config.gpus {
         Gpus::All => 0,
@@ -49,7 +49,7 @@ pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Bo
     }
 }
 
-/// Everything that there is to compute, once.
+/// The results of all operations on the example.
 #[derive(Debug, PartialEq, Eq)]
 struct Results {
     coded: Vec<u8>,
@@ -61,8 +61,8 @@ struct Results {
     holds: Vec<bool>,
 }
 
-/// A generation with a block that is not full, in a shape that fills neither warps nor thread
-/// blocks.
+/// Computes everything for a generation with a short block, in a shape that fills neither warps nor
+/// thread blocks.
 fn example(arithmetic: &dyn Arithmetic) -> Result<Results, Failed> {
     let shape = Shape::new(5, 35).expect("a shape");
     let mut rng = SmallRng::seed_from_u64(257);
@@ -119,7 +119,7 @@ mod tests {
         let config = Config { backend: BackendChoice::Cpu, ..Config::default() };
         let open = |config: &Config| open(config, &cuda::HostMemory::default());
         assert!(open(&config).unwrap().is_none());
-        // A number that no host has.
+        // No host has a GPU of this number.
         let config = Config { gpus: Gpus::List(vec![u16::MAX]), ..Config::default() };
         assert!(open(&config).unwrap().is_none());
         let config = Config { backend: BackendChoice::Cuda, ..config };

@@ -1,18 +1,18 @@
-//! What a GPU is.
+//! The description of a GPU.
 
-/// The facts about a GPU that operators and figures go by.
+/// The properties of a GPU that operators and measurements need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// As the driver tells it.
+    /// The name that the driver reports.
     pub name: String,
-    /// The version of the driver.
+    /// The driver's version.
     pub driver: String,
     /// Streaming multiprocessors.
     pub sms: u32,
-    /// Its memory.
+    /// Bytes of its memory.
     pub memory_bytes: u64,
-    /// Such as 9.0.
+    /// Compute capability: major and minor, such as 9 and 0.
     pub compute_capability: (u32, u32),
-    /// The most that the processor clock can be, in MHz.
+    /// Maximum processor clock in MHz.
     pub clock_mhz: u32,
 }

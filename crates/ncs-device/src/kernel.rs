@@ -1,4 +1,4 @@
-//! The names of kernels, as the configuration, metrics and measurements use them.
+//! The names of kernels in the configuration, in metrics and in measurements.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// A kernel by name. docs/kernels.md describes each.
+        /// A kernel by name. `docs/kernels.md` describes each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kernel {
             $($(#[$doc])* $variant,)*
@@ -28,16 +28,16 @@ macro_rules! kernels {
 }
 
 kernels! {
-    /// Vector instructions over packed bytes. The CPU's.
+    /// Vector instructions over packed bytes. Only the CPU has it.
     Simd = "simd",
-    /// Sums of logarithms and one table of powers, over segments held as logarithms. The GPU's
-    /// default, and on the CPU its oracle.
+    /// Sums of logarithms and one table of powers, over segments held as logarithms. The default on
+    /// a GPU; the CPU's version is its oracle.
     Table = "table",
     /// A matrix product over GF(2) on the 1-bit tensor cores of Hopper.
     Tensor = "tensor",
     /// Bit planes, and tables of all sums of eight of them.
     Bitsliced = "bitsliced",
-    /// Products of three and two bits looked up in registers by byte permutation.
+    /// Products of three and two bits, looked up in registers by byte permutation.
     Prmt = "prmt",
     /// Products of one source byte with sixteen coefficients in one look-up.
     Product = "product",
@@ -74,7 +74,7 @@ pub enum KernelChoice {
     Default,
     /// The fastest on this machine, measured at the start.
     Auto,
-    /// This one.
+    /// The named kernel.
     Named(Kernel),
 }
 

@@ -1,32 +1,33 @@
 //! Back ends that hold segments and combine their blocks, each owned by one thread.
 //!
-//! A [`Device`] is a handle on one back end or several: the CPU, a GPU, some GPUs, or both kinds
-//! together. Each lives on a thread of its own, because a GPU context likes one owner and because
-//! combining takes a core for as long as it takes. Segments go in with [`Device::load`] and leave
-//! when their [`Resident`] is dropped; in between [`Device::combine`] multiplies rows with them. A
-//! receiver's work is done by [`Device::decode`], which needs nothing resident: it inverts the
-//! coefficients of many generations at once and multiplies.
+//! A [`Device`] is a handle on one or several back ends: the CPU, a GPU, some GPUs, or both kinds
+//! together. Each runs on a thread of its own, because a GPU context should have one owner and
+//! because combining occupies a core. [`Device::load`] brings a segment in, and dropping its
+//! [`Resident`] releases it. In between [`Device::combine`] multiplies rows with it.
+//! [`Device::decode`] does the work of a receiver and needs no resident segment: it inverts the
+//! coefficients of many generations at once, and multiplies.
 //!
-//! The back ends decide nothing: which rows is the codec's business, when is the encoder's. In
-//! which form a segment is held is the back end's secret, one form a run. Who does which part of a
-//! batch is decided in [`members`].
+//! The back ends decide nothing: the codec chooses the rows, and the encoder chooses the time. The
+//! resident form of segments is the back end's secret, and the same for a whole run. [`members`]
+//! decides which back end does which part of a batch.
 //!
-//! Three bounded queues lead to each thread, batches, loads and generations to decode; all three
-//! are worked on side by side. When a queue is full the caller waits. A batch always comes back,
-//! done or with an error, and so do generations to decode.
+//! Each thread has three bounded queues: batches, loads, and generations to decode. It works on all
+//! three side by side. When a queue is full the caller waits. A batch always comes back, done or
+//! with an error, and so do generations to decode.
 //!
-//! Files that are coded offline (`tools/nccodec`) are nothing resident and go another way:
-//! [`portions`] is what a GPU does of them.
+//! Files that are coded offline (`tools/nccodec`) hold no resident segments and use [`portions`]
+//! instead.
 //!
-//! A GPU that fails, by a fault of a kernel or of itself, that hangs, or whose thread dies, is
-//! given up for the rest of the run: the CPU takes its place, what was resident is no longer
-//! ([`Resident::is_alive`]) and has to be loaded again, and [`Device::health`] says so. So it is
-//! with one that computes over the prime field and hangs; if it fails, the CPU does what it has
-//! failed at. If the CPU's own thread dies there is nothing left to fall back to, and that says so,
-//! too.
+//! A GPU is given up for the rest of the run if a kernel or the card fails, if it hangs, or if its
+//! thread dies. The CPU then takes its place. Segments that were resident there are lost
+//! ([`Resident::is_alive`]) and must be loaded again, and [`Device::health`] reports it. The same
+//! holds for a GPU that hangs while it computes over the prime field; if it only fails there, the
+//! CPU repeats the failed call. If the CPU's own thread dies, nothing can replace it, and `health`
+//! reports that too.
 //!
-//! GPUs are the feature `cuda`. Without it the crate does not depend on the CUDA driver interface:
-//! the CPU does all the work, and who asks for a GPU by name gets [`Error::NotBuilt`].
+//! GPUs are behind the feature `cuda`. Without it the crate does not depend on the CUDA driver
+//! interface: the CPU does all the work, and a configuration that names a GPU gets
+//! [`Error::NotBuilt`].
 
 use std::any::Any;
 use std::fmt;
@@ -82,7 +83,7 @@ use prime::Prime;
 use without_cuda as cuda;
 use worker::Part;
 
-/// A handle on a device. Clones are cheap; when the last one is dropped, its threads end.
+/// A handle on a device. Clones are cheap. Dropping the last one ends its threads.
 #[derive(Debug, Clone)]
 pub struct Device {
     members: Arc<Members>,
@@ -90,15 +91,15 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the back ends that `config` asks for, each on a thread of its own.
+    /// Opens the configured back ends, each on a thread of its own.
     ///
-    /// `auto` looks for a GPU and says what it found. What is asked for by name and cannot be had
-    /// is an error. `recorder` takes note of what they do.
+    /// `auto` looks for a GPU and logs what it found. A back end that is configured by name and
+    /// cannot be opened is an error. `recorder` receives events of their work.
     pub fn open(config: &Config, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
         Self::open_for(config, &Workload::default(), recorder)
     }
 
-    /// The same for the work that is to come, which `device.kernel = "auto"` measures with.
+    /// The same for an expected workload, with which `device.kernel = "auto"` measures.
     pub fn open_for(config: &Config, workload: &Workload, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
         let (members, owners) = Members::open(config, workload, Arc::new(recorder))?;
         Ok((Self::over(config, members), Thread { _owners: owners }))
@@ -109,25 +110,25 @@ impl Device {
         Self { members: Arc::new(members), prime }
     }
 
-    /// The same with somebody else for arithmetic over the prime field, who may end nothing for so
-    /// long.
+    /// Replaces its arithmetic over the prime field by `card`, which is given up if it completes no
+    /// call for `hang_timeout`.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_prime(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
         let config = Config { hang_timeout, ..Config::default() };
         Self { prime: Arc::new(Prime::of(card, &config, self.members.losses())), ..self }
     }
 
-    /// `cpu`, `cuda` or `hybrid`: as it was opened.
+    /// `cpu`, `cuda` or `hybrid`: the choice at the start.
     pub fn backend(&self) -> &'static str {
         self.members.backend()
     }
 
-    /// The kernel in use, such as `simd-avx512` or `table`; of the GPUs, where there are any.
+    /// The kernel in use, such as `simd-avx512` or `table`. With GPUs it is theirs.
     pub fn kernel(&self) -> &'static str {
         self.members.kernel()
     }
 
-    /// Brings a segment onto the device. Waits while the queue is full.
+    /// Loads a segment onto the device. Waits while the queue is full.
     pub async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         if bytes.len() as u64 != shape.length() {
             return Err(Error::Length { length: bytes.len(), shape: shape.length() });
@@ -135,10 +136,10 @@ impl Device {
         self.members.load(bytes, shape).await
     }
 
-    /// Combines rows with resident segments, writing into the slots that come with the batch. Waits
+    /// Combines rows with resident segments, and writes the blocks into the batch's slots. Waits
     /// while the queue is full.
     ///
-    /// Dropping the future drops the batch once it is done.
+    /// If the future is dropped, the batch is dropped once it is done.
     pub async fn combine(&self, batch: Batch) -> Result<Done, Failed> {
         let begun = Instant::now();
         let mut done = self.members.combine(batch).await?;
@@ -146,29 +147,31 @@ impl Device {
         Ok(done)
     }
 
-    /// Decodes generations, in the order in which they are given: several at a time keep a GPU
-    /// busier than one. Waits while the queue is full.
+    /// Decodes generations and returns them in the same order. Several at a time keep a GPU busier
+    /// than one. Waits while the queue is full.
     ///
-    /// Dropping the future drops them once they are done.
+    /// If the future is dropped, the generations are dropped once they are done.
     pub async fn decode(&self, jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
         self.members.decode(jobs).await
     }
 
-    /// Who does arithmetic over the prime field, found at the first call: it may take as long as
-    /// opening a GPU. Its calls do not wait for those of this handle, and may hang with a GPU.
+    /// The arithmetic over the prime field: a GPU's or the CPU's. The first call opens it, which
+    /// can take as long as opening a GPU. Its calls do not wait for other work of this device, and
+    /// can hang with a GPU.
     pub fn prime(&self) -> Arc<dyn Arithmetic> {
         self.prime.get()
     }
 
-    /// Has a job done by them, on a thread where that holds nobody up. [`Error::Lost`] if the GPU
-    /// hangs: the job stays there with all that is in it, and done again it is done by the CPU.
+    /// Runs a job with this arithmetic on a thread where it blocks nobody. Returns [`Error::Lost`]
+    /// if the GPU hangs: the job is then abandoned with everything in it, and the CPU does a
+    /// repeated one.
     pub async fn compute<T: Send + 'static>(&self, job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static) -> Result<T, Error> {
         Arc::clone(&self.prime).run(job).await
     }
 
-    /// Brings a segment that is coded over the prime field to where that arithmetic is done, all
-    /// its blocks whole. Nothing if it is done with the bytes where they are, or if nothing can be
-    /// kept any more.
+    /// Uploads a segment that is coded over the prime field to the card that does this arithmetic,
+    /// padded to whole blocks. `None` if the arithmetic uses the bytes in place, or if the card can
+    /// keep nothing any more.
     pub async fn keep(&self, bytes: Bytes, shape: Shape) -> Result<Option<Arc<dyn Kept>>, Error> {
         let kept = self.compute(move |arithmetic| {
             let padded = shape.blocks() * u64::from(shape.block_bytes());
@@ -184,82 +187,82 @@ impl Device {
         }
     }
 
-    /// Finds that now. A GPU that is asked for by name and cannot do it is an error; elsewhere the
-    /// CPU does it.
+    /// Opens the arithmetic over the prime field now. A GPU that is configured by name and cannot
+    /// do it is an error; otherwise the CPU does it.
     pub fn open_prime(&self) -> Result<(), Error> {
         self.prime.open().map(drop)
     }
 
-    /// Notices threads that die though nothing is asked of them, for as long as it is polled; what
-    /// is asked of them notices that, too.
+    /// Notices threads that die while idle, for as long as this is polled. Calls notice threads
+    /// that die during the call.
     pub async fn watch(&self) {
         self.members.watch().await;
     }
 
-    /// Whether it is as it was opened.
+    /// Whether the device works as it was opened.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.members.health()
     }
 
-    /// Memory of its GPUs in all; `None` if it has no memory but this process's.
+    /// Total memory of its GPUs. `None` if it only uses this process's memory.
     pub fn memory(&self) -> Option<Memory> {
         self.members.memory()
     }
 
-    /// Prepares memory of this process for slots, so that a GPU can write into it. Slots elsewhere
-    /// work, too, by way of a copy.
+    /// Pins memory of this process for slots, so that a GPU can write into it. Slots in other
+    /// memory work too, with an additional copy.
     ///
-    /// What comes back undoes it when dropped, which must happen before the memory is given back.
-    /// Nothing is done, and nothing comes back, if the device is the CPU or the system refuses.
+    /// Dropping the result unpins the memory, and must happen before the memory is freed. Does
+    /// nothing and returns `None` if the device is the CPU or the system refuses.
     pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         self.members.pin(memory)
     }
 }
 
-/// Opens a GPU for portions of files, on the thread that calls.
+/// Opens a GPU for portions of files on the calling thread.
 pub fn open_coder(gpu: u16, demand: &portions::Demand) -> Result<Box<dyn portions::Coder>, Error> {
     cuda::open_coder(gpu, demand)
 }
 
-/// What a GPU is, by its number in the driver's order.
+/// Describes a GPU by its number in the driver's order.
 pub fn describe(ordinal: u16) -> Result<Gpu, Error> {
     cuda::describe(ordinal)
 }
 
-/// What a device's threads end with. Closing or dropping it ends them after the batches in hand and
-/// waits for them; batches still in the queue come back with [`Error::Closed`].
+/// Owns the device's threads. Closing or dropping it waits for the batches under way and ends the
+/// threads; batches still in the queue come back with [`Error::Closed`].
 #[derive(Debug)]
 pub struct Thread {
     _owners: members::Owners,
 }
 
 impl Thread {
-    /// Ends the threads and waits for them: as long as the batches under way take.
+    /// Ends the threads and waits for them, as long as the batches under way take.
     pub fn close(self) {}
 }
 
-/// A segment on the device, until this is dropped.
+/// A segment on the device. Dropping it releases the segment.
 pub struct Resident {
     shape: Shape,
     parts: Vec<Part>,
-    /// Which set of back ends it belongs to, and which is in use now.
+    /// The set of back ends that it belongs to, and the set in use now.
     epoch: u64,
     now: Arc<AtomicU64>,
 }
 
 impl Resident {
-    /// How the segment is cut.
+    /// The segment's shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Bytes of device memory that it takes; on the CPU these are bytes of this process.
+    /// Bytes of device memory that it takes. On the CPU this is memory of the process.
     pub fn resident_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// Whether it can still be combined. Not after a back end that held some of it was lost, or has
-    /// ended: then load the segment again.
+    /// Whether it can still be combined. It cannot after a back end that held a part of it was lost
+    /// or has ended; load the segment again then.
     pub fn is_alive(&self) -> bool {
         self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(Part::is_held)
     }
@@ -271,7 +274,7 @@ impl fmt::Debug for Resident {
     }
 }
 
-/// What most batches will be like.
+/// The size of a typical batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Blocks of a generation.
@@ -288,15 +291,15 @@ impl Default for Workload {
     }
 }
 
-/// Work for one launch.
+/// Work for one call of [`Device::combine`].
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Rows of generations, of the same or of different segments.
+    /// Rows of generations, of one or several segments.
     pub tasks: Vec<Task>,
 }
 
 impl Batch {
-    /// Blocks in it.
+    /// Number of blocks.
     pub fn blocks(&self) -> usize {
         self.tasks.iter().map(|task| task.out.len()).sum()
     }
@@ -306,21 +309,21 @@ impl Batch {
 pub struct Task {
     /// The segment.
     pub resident: Arc<Resident>,
-    /// Index of the generation in it.
+    /// Index of the generation in the segment.
     pub generation: u32,
-    /// What to combine its blocks with.
+    /// The rows to combine its blocks with.
     pub rows: Rows,
-    /// One slot for each row, at least `out_offset` + `block_bytes` long. What lies before and
-    /// behind the block is left alone.
+    /// One slot for each row, at least `out_offset` + `block_bytes` long. The bytes before and
+    /// after the block are left alone.
     ///
-    /// A GPU writes fastest into slots of pinned memory ([`Device::pin`]) that lie side by side, at
-    /// multiples of 16 bytes.
+    /// A GPU writes fastest into adjacent slots of pinned memory ([`Device::pin`]) at multiples of
+    /// 16 bytes.
     pub out: Vec<BytesMut>,
-    /// Where in each slot the block goes.
+    /// Offset of the block in each slot.
     pub out_offset: usize,
 }
 
-/// Without the bytes of its slots.
+/// Leaves out the bytes of its slots.
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resident, generation, rows, out, out_offset } = self;
@@ -330,20 +333,20 @@ impl fmt::Debug for Task {
     }
 }
 
-/// A batch whose slots are written.
+/// A batch whose blocks are in their slots.
 #[derive(Debug)]
 pub struct Done {
-    /// As it was handed in.
+    /// The batch as it was handed in.
     pub batch: Batch,
-    /// How long the back end worked on it; the longest if several did.
+    /// Time that the back end worked on it; the longest if there were several.
     pub elapsed: Duration,
-    /// From handing it in to having it back: the same with the way through queue and thread.
+    /// Time from the call to its return, including the wait in the queue.
     pub turnaround: Duration,
-    /// Who made it.
+    /// The back ends that did it.
     pub makers: Vec<Maker>,
 }
 
-/// A back end's part of a batch.
+/// A back end's share of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker {
     /// `cpu` or `cuda`.
@@ -356,49 +359,49 @@ pub struct Maker {
     pub coded_bytes: u64,
 }
 
-/// A batch that could not be done.
+/// A batch that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {
-    /// As it was handed in; what the slots contain is undefined. Empty only if a thread died over
-    /// it, or hangs.
+    /// The batch as it was handed in; the contents of its slots are undefined. Empty only if a
+    /// thread died or hangs during the call.
     pub batch: Batch,
-    /// What was wrong.
+    /// The reason.
     pub error: Error,
 }
 
-/// Whether a device is as it was opened.
+/// Whether a device works as it was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Health {
-    /// It is.
+    /// All back ends work.
     #[default]
     Good,
     /// A back end was lost for this reason, and the CPU does its work.
     Degraded(String),
-    /// The CPU was lost for this reason, or cannot take a lost back end's place: nothing is coded
-    /// any more.
+    /// The CPU was lost for this reason, or it cannot replace a lost back end. The device codes
+    /// nothing any more.
     Dead(String),
 }
 
-/// What can go wrong, by what can be done about it.
+/// An error, by what the caller can do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The back end that was asked for by name is not to be had.
+    /// A back end that was configured by name cannot be opened.
     #[error("{0}")]
     Unavailable(String),
-    /// GPUs were asked for by name, and this program was built without the feature `cuda`.
+    /// The configuration names GPUs, and this program was built without the feature `cuda`.
     #[error("this program was built without support for GPUs (feature `cuda` of ncs-device)")]
     NotBuilt,
     /// No GPU can be used, and the configuration requires one.
     #[error("device.backend = \"{}\": {reason}", .choice.name())]
     NoGpu {
-        /// What the configuration says.
+        /// The configured value.
         choice: BackendChoice,
         /// Why no GPU can be used.
         reason: String,
     },
-    /// The instruction set that was asked for by name is not to be had.
+    /// The processor does not support the configured instruction set.
     #[error("device.cpu_isa = \"{0}\": this processor does not support it")]
     Isa(Isa),
     /// A thread could not be started.
@@ -407,13 +410,13 @@ pub enum Error {
     /// The device has been closed.
     #[error("the device is closed")]
     Closed,
-    /// There is no room for the segment. Evict another one, then try again.
+    /// No room for the segment. Evict another one, then try again.
     #[error("out of device memory: cannot allocate {bytes} bytes")]
     Memory {
-        /// Bytes that were asked for.
+        /// Bytes requested.
         bytes: u64,
     },
-    /// The bytes are not the segment that the shape speaks of.
+    /// The number of bytes is not that of the shape.
     #[error("got {length} bytes for a segment of {shape} bytes")]
     Length {
         /// Bytes handed in.
@@ -421,27 +424,27 @@ pub enum Error {
         /// Bytes of the shape.
         shape: u64,
     },
-    /// The batch asks for what the segment does not have.
+    /// A task does not match its segment.
     #[error("task {task}: {reason}")]
     Task {
         /// Index of the first bad task.
         task: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// A resident of a back end that has been lost. Load the segment again.
+    /// The segment was resident on a back end that has been lost. Load it again.
     #[error("the segment was on a device that was lost")]
     Stale,
-    /// The back end is lost for the rest of the run; another takes its place.
+    /// The back end is lost for the rest of the run. Another takes its place.
     #[error("lost the device: {0}")]
     Lost(String),
-    /// A fault of ours inside the back end.
+    /// An internal fault of the back end.
     #[error("the back end failed while combining")]
     Fault,
 }
 
 impl Error {
-    /// The error without the configuration key, for programs that do not have that key.
+    /// The error's text without the configuration key, for programs that do not have that key.
     pub fn reason(&self) -> String {
         match self {
             Self::NoGpu { reason, .. } => reason.clone(),

@@ -1,4 +1,4 @@
-//! What is told of back ends that are lost.
+//! Reports of lost back ends.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::{Health, Recorder};
 
-/// Whoever loses one tells it here. Clones are the same.
+/// Receives reports of lost back ends. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Losses {
     health: watch::Sender<Health>,
@@ -23,7 +23,7 @@ impl Losses {
         self.health.subscribe()
     }
 
-    /// The CPU does from now on what a lost back end did.
+    /// Reports that the CPU now does the work of a lost back end.
     pub(super) fn degraded(&self, reason: &str) {
         self.recorder.fell_back();
         self.health.send_if_modified(|health| {
@@ -35,7 +35,7 @@ impl Losses {
         });
     }
 
-    /// Nothing takes the place of what is lost.
+    /// Reports that nothing can replace a lost back end.
     pub(super) fn dead(&self, reason: &str) {
         self.health.send_replace(Health::Dead(reason.to_owned()));
     }

@@ -1,15 +1,15 @@
-//! The back ends of a device and who of them does what.
+//! The back ends of a device, and the distribution of work among them.
 //!
-//! Over several GPUs the generations of a segment are dealt in turn, so that each holds its part of
-//! every segment and a batch over many generations runs on all of them. In a hybrid the CPU and the
-//! GPUs hold every segment, and of each task the CPU takes the first rows: as large a share as its
-//! measured rate is of all rates.
+//! With several GPUs the generations of a segment are dealt in turn: each GPU holds a part of every
+//! segment, and a batch over many generations runs on all of them. In a hybrid the CPU and the GPUs
+//! hold every segment. The CPU takes the first rows of each task: its share is its measured rate
+//! divided by the sum of all rates.
 //!
-//! When a back end is lost, the CPU is put in its place and a new *epoch* begins: residents of
-//! older epochs are of no use any more, and whoever combines one is told so. A GPU is lost when it
-//! says so, when its thread dies, and when it ends nothing for
-//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing takes the place of a CPU whose
-//! thread dies, nor of a GPU where the CPU cannot be opened: that is told as [`Health::Dead`].
+//! When a back end is lost, the CPU replaces it and a new *epoch* begins. Residents of older epochs
+//! cannot be combined any more, and callers that try get an error. A GPU is lost when it reports
+//! so, when its thread dies, or when it completes nothing for
+//! [`Config::hang_timeout`](super::Config::hang_timeout). Nothing replaces a CPU whose thread dies,
+//! nor a GPU where the CPU cannot be opened: this is reported as [`Health::Dead`].
 
 use std::any::Any;
 use std::future::Future;
@@ -30,8 +30,7 @@ use super::losses::Losses;
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Recorder, Resident, Task, Workload, cpu, cuda};
 
-/// Threads that live as long as the device; those of back ends that took a lost one's place join
-/// them.
+/// Threads that live as long as the device. Threads of replacements join them.
 pub(super) type Owners = Arc<Mutex<Vec<Owner>>>;
 
 #[derive(Debug)]
@@ -53,7 +52,7 @@ struct Set {
     seats: Vec<Seat>,
 }
 
-/// A back end and what is known of its speed.
+/// A back end and its measured rate.
 #[derive(Debug, Clone)]
 struct Seat {
     member: Member,
@@ -62,13 +61,14 @@ struct Seat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
-    /// Generations in turn.
+    /// Generations are dealt in turn.
     Deal,
-    /// The first seat is the CPU's, which has a share in everything; the others are dealt.
+    /// The first seat is the CPU's, which has a share in everything. The others are dealt
+    /// generations in turn.
     Hybrid,
 }
 
-/// Products a second, smoothed.
+/// Products per second, smoothed.
 #[derive(Debug, Default)]
 struct Rate(AtomicU64);
 
@@ -88,7 +88,7 @@ impl Rate {
     }
 }
 
-/// The parts of a batch, one list for each seat, and what is left of the batch itself.
+/// A batch split into lists of work, one per seat, and the remains of the batch.
 struct Split {
     parts: Vec<Vec<Work>>,
     tasks: Vec<Task>,
@@ -110,7 +110,7 @@ impl Members {
         let is_hybrid = config.backend == BackendChoice::Hybrid;
         let mut opened = Vec::new();
         if gpus.is_empty() || is_hybrid {
-            // With `auto`, a kernel that only GPUs have is no reason not to start.
+            // With `auto`, a kernel that only GPUs have must not prevent the start.
             let is_substitute = is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
             opened.push(open_cpu(config, &recorder, is_substitute)?);
         }
@@ -158,7 +158,7 @@ impl Members {
         self.losses.health()
     }
 
-    /// Whoever else loses a back end of this device tells it there.
+    /// Where others report a loss of one of this device's back ends.
     pub(super) fn losses(&self) -> Losses {
         self.losses.clone()
     }
@@ -169,7 +169,7 @@ impl Members {
         memories.reduce(|one, other| Memory { total: one.total + other.total, free: one.free + other.free })
     }
 
-    /// Which memory of this process GPUs may write into.
+    /// The memory of this process that GPUs may write to.
     pub(super) fn host(&self) -> cuda::HostMemory {
         self.host.clone()
     }
@@ -178,7 +178,7 @@ impl Members {
         self.host.pin(memory)
     }
 
-    /// Brings a segment to every back end that is to hold some of it.
+    /// Loads a segment onto every back end that holds a part of it.
     pub(super) async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         let set = self.set.load_full();
         let shares = set.shares();
@@ -193,7 +193,7 @@ impl Members {
         Ok(Resident { shape, parts, epoch: set.epoch, now: Arc::clone(&self.epoch) })
     }
 
-    /// Has every back end do its part.
+    /// Has every back end do its part of a batch.
     pub(super) async fn combine(&self, batch: Batch) -> Result<Done, Failed> {
         let set = self.set.load_full();
         if let Err(error) = check(&batch, set.epoch) {
@@ -248,7 +248,7 @@ impl Members {
         }
     }
 
-    /// Deals generations to be decoded to those back ends that segments are dealt to.
+    /// Deals generations to decode to the back ends that segments are dealt to.
     pub(super) async fn decode(&self, mut jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
         let bad = jobs.iter().enumerate().find_map(|(task, job)| Some(Error::Task { task, reason: job.check().err()? }));
         if let Some(error) = bad {
@@ -277,7 +277,7 @@ impl Members {
             }
             ended.push((part.into_iter(), result.unwrap_or_default().into_iter()));
         }
-        // Back in the order in which they came.
+        // Restores the original order.
         let mut job_of = |index: usize| ended[index % seats.len()].0.next();
         if let Some(error) = fault {
             return Err(Undecoded { jobs: (0..count).filter_map(job_of).collect(), error });
@@ -291,14 +291,14 @@ impl Members {
         Ok(decoded.collect())
     }
 
-    /// What a back end answers, unless it is a GPU that hangs.
+    /// Awaits a back end's answer, unless it is a GPU that hangs.
     async fn answer_of<T>(&self, member: &Member, answer: impl Future<Output = T>) -> Result<T, Error> {
         let limit = self.config.hang_timeout;
         let answer = member.unless_hung((member.backend != "cpu").then_some(limit), answer).await;
         answer.ok_or_else(|| Error::Lost(format!("it has finished no work for {}", humantime::format_duration(limit))))
     }
 
-    /// A thread that has ended before the device was closed is a loss.
+    /// Turns an error into a loss if the thread ended before the device was closed.
     fn meaning_of(&self, error: Error) -> Error {
         match error {
             Error::Closed if self.owners.strong_count() > 0 => Error::Lost(THREAD_ENDED.to_owned()),
@@ -306,7 +306,7 @@ impl Members {
         }
     }
 
-    /// Notices threads that end though nothing is asked of them, for as long as it is polled.
+    /// Notices threads that end while idle, for as long as this is polled.
     pub(super) async fn watch(&self) {
         loop {
             let set = self.set.load_full();
@@ -314,13 +314,13 @@ impl Members {
             let ((), index, _) = select_all(ends).await;
             self.judge(&set, index, &self.meaning_of(Error::Closed));
             if self.set.load().epoch == set.epoch {
-                // Nothing has taken its place: there is nothing more to notice.
+                // Nothing has replaced it, so there is nothing more to notice.
                 return std::future::pending().await;
             }
         }
     }
 
-    /// Puts the CPU in a lost back end's place.
+    /// Replaces a lost back end by the CPU.
     fn judge(&self, seen: &Set, index: usize, error: &Error) {
         let Error::Lost(reason) = error else { return };
         let Some(owners) = self.owners.upgrade() else { return };
@@ -337,7 +337,7 @@ impl Members {
         }
         tracing::error!("lost the back end {}, falling back to the CPU: {reason}", lost.backend);
         let substitute = match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
-            // In a hybrid it has a share already, and the other seat goes to it as well.
+            // The CPU of a hybrid has a share already, and takes the other seat as well.
             Some(seat) => Ok(seat.clone()),
             None => open_cpu(&self.config, &self.recorder, true).map(|(member, owner)| {
                 owners.push(owner);
@@ -347,8 +347,8 @@ impl Members {
         self.replace(&set, index, substitute, reason);
     }
 
-    /// Begins an epoch with another back end in the place of one that was lost. Without one nothing
-    /// is coded any more.
+    /// Begins an epoch with a replacement for a lost back end. Without one the device codes nothing
+    /// any more.
     fn replace(&self, set: &Set, index: usize, substitute: Result<Seat, Error>, reason: &str) {
         let substitute = match substitute {
             Ok(seat) => seat,
@@ -398,7 +398,7 @@ impl Set {
         Split { parts, tasks: batch.tasks }
     }
 
-    /// How much of every task the CPU of a hybrid does.
+    /// The CPU's share of every task in a hybrid.
     fn cpu_share(&self) -> f64 {
         if self.policy == Policy::Deal {
             return 0.0;
@@ -429,7 +429,7 @@ fn work(task: &Task, index: usize, seat: usize, first_row: usize, out: Vec<Bytes
     }
 }
 
-/// Gives the slots back to their tasks, in their order.
+/// Returns the slots to their tasks, in order.
 fn put_back(tasks: &mut [Task], mut works: Vec<Work>) {
     works.sort_unstable_by_key(|work| (work.task, work.first_row));
     for mut work in works {
@@ -464,12 +464,12 @@ fn check_task(task: &Task) -> Result<(), &'static str> {
 }
 
 impl Work {
-    /// Rows that are coded ones.
+    /// Number of rows that are coded blocks.
     fn coded_blocks(&self) -> u64 {
         if matches!(self.rows, Rows::Source { .. }) { 0 } else { self.out.len() as u64 }
     }
 
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub(super) fn coded_bytes(&self) -> u64 {
         self.coded_blocks() * u64::from(self.generation.block_bytes)
     }
@@ -479,7 +479,7 @@ impl Work {
     }
 }
 
-/// The CPU, beside a GPU or instead of one with the kernel that suits it.
+/// Opens the CPU, beside a GPU or in its place, with a kernel that the CPU has.
 fn open_cpu(config: &Config, recorder: &Arc<dyn Recorder>, is_substitute: bool) -> Result<(Member, Owner), Error> {
     let mut config = config.clone();
     if is_substitute {
@@ -491,11 +491,11 @@ fn open_cpu(config: &Config, recorder: &Arc<dyn Recorder>, is_substitute: bool) 
     Ok(opened)
 }
 
-/// Why a back end is lost whose thread is gone.
+/// The reason for losing a back end whose thread has ended.
 const THREAD_ENDED: &str = "its thread died";
-/// How much a new measurement counts.
+/// Weight of a new measurement.
 const RATE_WEIGHT: f64 = 0.2;
-/// Until both have been measured.
+/// Used until both have been measured.
 const CPU_SHARE_AT_FIRST: f64 = 0.125;
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Parts of files, and what a GPU that codes them does: the interface of file coding, which is a
-//! tool (`nccodec`).
+//! Parts of files, and the interface of a GPU that codes them. The tool `nccodec` uses it.
 //!
-//! A *portion* is a part of a file that is coded by itself: a stripe of Reed-Solomon, the source
+//! A *portion* is a part of a file that is coded by itself: a stripe of Reed-Solomon, or the source
 //! blocks of a segment. A GPU takes a *bite* at a time: as many portions as are worth a launch.
 
 use std::fmt;
@@ -15,59 +14,58 @@ use ncs_gf::Kernels;
 
 use super::Error;
 
-/// What portions of a file are like.
+/// The sizes of a file's portions.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {
-    /// Bytes that one of them reads at most.
+    /// Maximum input bytes of a portion.
     pub input_bytes: usize,
-    /// Bytes that one of them makes at most.
+    /// Maximum output bytes of a portion.
     pub output_bytes: usize,
-    /// Bytes that a GPU should have at a time, so that a launch is worth it.
+    /// Bytes that a GPU should get at a time, so that a launch is worth its cost.
     pub bite_bytes: usize,
 }
 
-/// A part of a file, and what is to be made of it.
+/// A part of a file, and the work on it.
 #[derive(Debug)]
 pub struct Portion {
-    /// What is to be made.
+    /// The work.
     pub work: Work,
-    /// What it is made of; as many bytes as `work` says are read.
+    /// Its input; `work` says how many bytes of it are read.
     pub input: Memory,
-    /// What is made; as many bytes as `work` says are written.
+    /// Its output; `work` says how many bytes of it are written.
     pub output: Memory,
 }
 
-/// What is done with a portion.
+/// The work on a portion.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Nothing: it only keeps its place.
+    /// Nothing: the portion only keeps its place in the order.
     Nothing,
-    /// Rows over n sources of `bytes` bytes, one behind the other: as many results, one behind the
-    /// other.
+    /// A matrix times n contiguous sources of `bytes` bytes. Results are contiguous as well.
     Product {
-        /// n coefficients a row.
+        /// n coefficients per row.
         rows: Arc<[u8]>,
-        /// Sources.
+        /// Number of sources.
         n: usize,
-        /// Of each.
+        /// Bytes of a source.
         bytes: usize,
     },
-    /// Plans over source blocks, one behind the other. A plan may have fewer inputs and outputs
-    /// than there is room for.
+    /// Plans over contiguous source blocks. A plan may have fewer inputs and outputs than there is
+    /// room for.
     Replay {
-        /// One a source block.
+        /// One plan per source block.
         plans: Vec<Arc<Plan>>,
-        /// Of a symbol.
+        /// Bytes of a symbol.
         symbol_bytes: usize,
-        /// Symbols of a source block that there is room for.
+        /// Input symbols of a source block that there is room for.
         inputs: usize,
-        /// Symbols that there is room for of what is made of it.
+        /// Output symbols of a source block that there is room for.
         outputs: usize,
     },
 }
 
 impl Work {
-    /// Bytes that it reads.
+    /// Bytes of its input.
     pub fn input_bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -76,7 +74,7 @@ impl Work {
         }
     }
 
-    /// Bytes that it makes.
+    /// Bytes of its output.
     pub fn output_bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -85,13 +83,13 @@ impl Work {
         }
     }
 
-    /// Whether nothing is made.
+    /// Whether it has no output.
     pub fn is_nothing(&self) -> bool {
         self.output_bytes() == 0
     }
 
-    /// Whether a GPU may do both at once: with the same rows, or plans over source blocks that lie
-    /// alike.
+    /// Whether a GPU can do both in one bite: they have the same rows, or plans over source blocks
+    /// of the same layout.
     pub fn goes_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Product { rows, n, .. }, Self::Product { rows: others, n: of_others, .. }) => {
@@ -105,7 +103,7 @@ impl Work {
         }
     }
 
-    /// On the CPU, with at most so many threads.
+    /// Does the work on the CPU with at most `threads` threads.
     pub fn run(&self, kernels: Kernels, threads: NonZeroUsize, input: &[u8], output: &mut [u8]) {
         match self {
             Self::Nothing => {}
@@ -140,7 +138,7 @@ impl Work {
         }
     }
 
-    /// Whether what it made is the same in both, where it means anything.
+    /// Whether two outputs of this work are equal, ignoring bytes that it does not write.
     pub fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
         match self {
             Self::Nothing => true,
@@ -156,11 +154,11 @@ impl Work {
     }
 }
 
-/// Bytes that are allocated once; for a GPU where it reads and writes them fastest.
+/// Memory that is allocated once. For a GPU it is where it reads and writes fastest.
 pub enum Memory {
-    /// Anywhere.
+    /// Ordinary memory.
     Plain(Vec<u8>),
-    /// Where the GPU reads and writes.
+    /// Pinned memory, which the GPU reads and writes directly.
     Pinned(Box<dyn DerefMut<Target = [u8]> + Send>),
 }
 
@@ -184,7 +182,7 @@ impl DerefMut for Memory {
     }
 }
 
-/// Without the bytes.
+/// Leaves out the bytes.
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory").field("bytes", &self.len()).field("is_pinned", &matches!(self, Self::Pinned(_))).finish()
@@ -193,31 +191,29 @@ impl fmt::Debug for Memory {
 
 /// A GPU that codes portions. It belongs to the thread that opens it.
 pub trait Coder {
-    /// How many bites may be under way at once.
+    /// Maximum bites under way at once.
     fn depth(&self) -> usize;
-    /// Begins a bite: portions that go with each other, one at least.
+    /// Begins a bite: at least one portion, all of which go with each other.
     fn begin(&mut self, bite: Vec<Portion>) -> Result<(), Spat>;
-    /// Waits for the bite begun first, of which there has to be one.
+    /// Waits for the oldest bite. There must be one.
     fn end(&mut self) -> (Vec<Portion>, Result<(), Error>);
-    /// What allocates memory that it reads and writes fast, if there is a difference; `None` of it
-    /// if there is no room.
+    /// An allocator of memory that the GPU reads and writes fast. `None` if any memory is as fast.
     fn pinner(&self) -> Option<Pinner>;
 }
 
-/// A bite that could not be begun.
+/// A bite that could not begin.
 #[derive(Debug)]
 pub struct Spat {
-    /// As it was handed in.
+    /// The bite as it was handed in.
     pub bite: Vec<Portion>,
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 
-/// Allocates so many bytes of memory that a GPU reads and writes fast; `None` if there is no room.
+/// Allocates memory that a GPU reads and writes fast. Returns `None` if there is no room.
 pub type Pinner = Box<dyn Fn(usize) -> Option<Memory> + Send + Sync>;
-/// Opens a GPU on the thread that it is going to belong to.
+/// Opens a GPU on the thread that will own it.
 pub type Opener = Box<dyn FnOnce() -> Result<Box<dyn Coder>, Error> + Send>;
 
-/// Bites of a GPU that are under way at once: one on its way up, one that is worked on, one on its
-/// way back.
+/// Bites of a GPU that are under way at once: one is uploaded, one is computed, one is downloaded.
 pub const LANES: usize = 3;

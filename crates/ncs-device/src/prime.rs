@@ -1,10 +1,11 @@
-//! Who does arithmetic over the prime field: a card where the device has one that can, and the
-//! cores of the CPU.
+//! Arithmetic over the prime field: on a card if the device has one that can do it, otherwise on
+//! the CPU's cores.
 //!
-//! What a card fails at the cores do again. A card that ends no call for [`Config::hang_timeout`]
-//! is given up for the rest of the run: nobody waits for its calls any more, and they keep what
-//! they were given, since the card may write there yet. Whoever asks notices neither but by the
-//! time that it takes; the first of them is told as [`Health::Degraded`](super::Health::Degraded).
+//! If a card fails at a call, the cores repeat it. A card that completes no call for
+//! [`Config::hang_timeout`] is given up for the rest of the run. Nobody waits for its calls any
+//! more, and these keep the memory that they were given, because the card may still write there.
+//! Callers notice only the time that this takes. The first of these events is reported as
+//! [`Health::Degraded`](super::Health::Degraded).
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -17,7 +18,7 @@ use ncs_codec::hash::{Batch, Group};
 use super::losses::Losses;
 use super::{Config, Error, cuda, gfq};
 
-/// Found when somebody asks for it: most servers have no stream that needs it.
+/// Opened at first use: most servers have no stream that needs it.
 #[derive(Debug)]
 pub(super) struct Prime {
     config: Config,
@@ -27,13 +28,13 @@ pub(super) struct Prime {
 }
 
 impl Prime {
-    /// Blocks that are to go into memory of `host` are written there by the card itself.
+    /// The card writes blocks for memory of `host` there itself.
     pub(super) fn new(config: &Config, host: cuda::HostMemory, losses: Losses) -> Self {
         let watch = Arc::new(Watch { losses, calls: Mutex::default() });
         Self { config: config.clone(), host, found: Mutex::default(), watch }
     }
 
-    /// One that is found already.
+    /// Uses this arithmetic in place of opening one.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn of(card: Box<dyn Arithmetic>, config: &Config, losses: Losses) -> Self {
         let prime = Self::new(config, cuda::HostMemory::default(), losses);
@@ -41,8 +42,8 @@ impl Prime {
         Self { found: Mutex::new(Some(steady)), ..prime }
     }
 
-    /// Opens what the configuration asks for, if that was not done before. What is asked for by
-    /// name and cannot be had is an error.
+    /// Opens the configured arithmetic at the first call. A GPU that is configured by name and
+    /// cannot be opened is an error.
     pub(super) fn open(&self) -> Result<Arc<dyn Arithmetic>, Error> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = &*found {
@@ -55,7 +56,7 @@ impl Prime {
         Ok(Arc::clone(found.insert(opened)))
     }
 
-    /// The same, or the cores.
+    /// The same, with the cores in place of an error.
     pub(super) fn get(&self) -> Arc<dyn Arithmetic> {
         self.open().unwrap_or_else(|error| {
             tracing::warn!(%error, "no GPU for arithmetic over the prime field: using the CPU");
@@ -64,8 +65,8 @@ impl Prime {
         })
     }
 
-    /// Has a job done where that holds nobody up. An [`Error::Lost`] says that the card hangs, and
-    /// has the job with all that is in it: done again, it is done by the cores.
+    /// Runs a job where it blocks nobody. Returns [`Error::Lost`] if the card hangs: the job is
+    /// then abandoned with everything in it, and the cores do a repeated one.
     pub(super) async fn run<T: Send + 'static>(
         self: Arc<Self>,
         job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static,
@@ -94,7 +95,7 @@ impl Prime {
     }
 }
 
-/// A card that may fail or hang, and the cores behind it.
+/// A card that may fail or hang, with the cores as a fallback.
 #[derive(Debug)]
 struct Steady {
     card: Box<dyn Arithmetic>,
@@ -103,7 +104,7 @@ struct Steady {
 }
 
 impl Steady {
-    /// What the card answers, unless it fails or has been given up.
+    /// The card's answer. `None` if it fails or has been given up.
     fn ask<T>(&self, call: impl FnOnce(&dyn Arithmetic) -> Result<T, Failed>) -> Option<T> {
         let _call = self.watch.begin(Instant::now())?;
         call(&*self.card).inspect_err(|failed| self.watch.fail(failed)).ok()
@@ -111,7 +112,8 @@ impl Steady {
 }
 
 impl Arithmetic for Steady {
-    /// What fails to keep a source keeps nothing, and whoever has it for what it is does without.
+    /// A card that fails to keep a source keeps nothing. Callers then pass its bytes with each
+    /// call.
     fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
         let Some(_call) = self.watch.begin(Instant::now()) else { return Ok(None) };
         match self.card.keep(source, padded) {
@@ -149,12 +151,12 @@ impl Arithmetic for Steady {
     }
 }
 
-/// Memory of cards that were given up. It is never freed, and stands here so that a checker of
-/// leaks finds it.
+/// Memory of cards that were given up. It is never freed; this list keeps it reachable for leak
+/// checkers.
 static ABANDONED: Mutex<Vec<Arc<dyn Kept>>> = Mutex::new(Vec::new());
 
-/// What a card keeps. Of one that was given up nothing is freed, since that may hang as well: it
-/// goes with the process.
+/// A source that a card keeps. If the card was given up, the source is never freed, because freeing
+/// may hang as well.
 #[derive(Debug)]
 struct OnCard {
     kept: Arc<dyn Kept>,
@@ -199,14 +201,14 @@ struct Watch {
 #[derive(Debug, Default)]
 struct Calls {
     under_way: usize,
-    /// When the last one ended, or when one began with no other under way.
+    /// When the last call ended, or when one began with no other under way.
     moved: Option<Instant>,
     has_failed: bool,
     is_given_up: bool,
 }
 
 impl Calls {
-    /// When the card is to have ended one of those under way.
+    /// By when the card must complete one of the calls under way.
     fn due(&self, limit: Duration) -> Option<Instant> {
         self.moved.filter(|_| self.under_way > 0)?.checked_add(limit)
     }
@@ -217,7 +219,7 @@ impl Watch {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A call begins; not with a card that was given up.
+    /// Begins a call. `None` if the card was given up.
     fn begin(&self, now: Instant) -> Option<Call<'_>> {
         let mut calls = self.calls();
         if calls.is_given_up {
@@ -230,12 +232,12 @@ impl Watch {
         Some(Call(self))
     }
 
-    /// How long to wait until [`judge`](Self::judge) has something to say.
+    /// How long to wait before calling [`judge`](Self::judge) again.
     fn patience(&self, now: Instant, limit: Duration) -> Duration {
         self.calls().due(limit).map_or(limit, |due| due.saturating_duration_since(now))
     }
 
-    /// Gives up a card that has ended nothing for so long.
+    /// Gives up a card that has completed nothing for `limit`.
     fn judge(&self, now: Instant, limit: Duration) -> Result<(), String> {
         let mut calls = self.calls();
         if calls.due(limit).is_none_or(|due| now < due) {
@@ -250,7 +252,7 @@ impl Watch {
         Err(reason)
     }
 
-    /// Says so once.
+    /// Reports a failure once.
     fn fail(&self, failed: &Failed) {
         let mut calls = self.calls();
         if !calls.has_failed {
@@ -266,7 +268,7 @@ impl Watch {
     }
 }
 
-/// A call under way, until this is dropped.
+/// A call under way. Dropping it ends the call.
 struct Call<'a>(&'a Watch);
 
 impl Drop for Call<'_> {

@@ -1,30 +1,30 @@
-//! What a device tells of its work, for whoever counts it.
+//! Events of a device's work, for a program that counts them.
 //!
-//! This module knows no library for metrics. A program that shows figures of a device implements
-//! [`Recorder`]; all others pass [`Unrecorded`].
+//! This module depends on no metrics library. A program that exports metrics of a device implements
+//! [`Recorder`]; others pass [`Unrecorded`].
 
 use std::fmt;
 use std::time::Duration;
 
 use super::backend::Memory;
 
-/// Takes note of the back ends of a device. The device calls it from several threads, a few times
-/// for each batch; no call may wait.
+/// Receives the events of a device's back ends. The device calls it from several threads, a few
+/// times for each batch, so its methods must not block.
 pub trait Recorder: fmt::Debug + Send + Sync {
-    /// A back end has been opened: `cpu` or `cuda`, its kernel, and which device it is: `cpu`, or
-    /// the number of a GPU. What it returns takes note of this back end's work.
+    /// A back end has been opened. Gets its kind (`cpu` or `cuda`), its kernel, and its device
+    /// (`cpu`, or the number of a GPU). Returns the receiver of its events.
     fn opened(&self, backend: &str, kernel: &str, device: &str) -> Box<dyn Tally>;
     /// A back end was lost, and the CPU has taken over its work.
     fn fell_back(&self);
 }
 
-/// Takes note of the work of one back end.
+/// Receives the events of one back end.
 pub trait Tally: fmt::Debug + Send {
-    /// One thing that has happened.
+    /// Records an event.
     fn note(&self, event: Event);
 }
 
-/// What happens at a back end. Times do not contain any waiting in a queue.
+/// An event of a back end. Times do not include the wait in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A batch was begun.
@@ -70,11 +70,11 @@ pub enum Event {
         /// Bytes that kernels wrote directly into host memory.
         stored_bytes: u64,
     },
-    /// The memory of the device was looked at.
+    /// The device's memory was queried.
     Memory(Memory),
 }
 
-/// Takes note of nothing.
+/// Records nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unrecorded;
 
@@ -97,7 +97,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The sums that tests look at, over all back ends of a device. Clones are the same.
+    /// Sums over all back ends of a device, for tests. Clones are the same.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Sums(Arc<Numbers>);
 

@@ -1,4 +1,4 @@
-//! A stand-in for a card, for tests of this crate and of those that use it (feature `testing`).
+//! A stand-in for a card, for tests of this crate and of others (feature `testing`).
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use ncs_codec::gfq::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Place, Rebuilt, Recode, Shape};
 use ncs_codec::hash::{Batch, Group};
 
-/// Arithmetic over the prime field that keeps sources as a card does, and works on the cores.
+/// Arithmetic over the prime field that keeps sources as a card does, but computes on the cores.
 /// Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Hoard(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Bytes of what is kept, and how many there is room for.
+    /// Bytes kept, and the limit on them.
     used: AtomicU64,
     room: AtomicU64,
     is_lost: AtomicBool,
-    /// Tasks whose sources were kept, and tasks whose sources came with them.
+    /// Number of tasks whose sources were kept, and of tasks that brought theirs.
     kept: AtomicUsize,
     brought: AtomicUsize,
-    /// Calls that have begun, and whether they are to wait.
+    /// Number of calls begun, and whether calls have to wait.
     gate: Mutex<(usize, bool)>,
     moved: Condvar,
 }
@@ -49,35 +49,35 @@ impl Drop for Treasure {
 }
 
 impl Hoard {
-    /// With room for so many bytes.
+    /// Keeps at most `room` bytes.
     pub fn new(room: u64) -> Self {
         let hoard = Self::default();
         hoard.0.room.store(room, Ordering::Relaxed);
         hoard
     }
 
-    /// Bytes that are kept.
+    /// Bytes kept.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Tasks whose sources were kept, and tasks whose sources came with them.
+    /// Number of tasks whose sources were kept, and of tasks that brought theirs.
     pub fn tasks(&self) -> (usize, usize) {
         (self.0.kept.load(Ordering::Relaxed), self.0.brought.load(Ordering::Relaxed))
     }
 
-    /// From now on nothing works, and nothing is kept.
+    /// Simulates a loss: from now on every call fails, and nothing is kept.
     pub fn lose(&self) {
         self.0.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// Whether calls wait before they begin.
+    /// Sets whether calls wait before they begin.
     pub fn hold(&self, is_held: bool) {
         self.gate().1 = is_held;
         self.0.moved.notify_all();
     }
 
-    /// Calls that have begun.
+    /// Number of calls begun.
     pub fn calls(&self) -> usize {
         self.gate().0
     }

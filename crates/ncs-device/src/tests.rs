@@ -1,4 +1,4 @@
-//! Of the handle, over the CPU.
+//! Tests of the handle, over the CPU.
 #![expect(clippy::cast_possible_truncation, reason = "numbers of a test")]
 
 use super::recorder::tests::Sums;
@@ -82,7 +82,7 @@ async fn a_batch_over_many_generations_is_written_into_its_slots() {
     }
 }
 
-/// Which are cut across the blocks if there are several threads.
+/// With several threads the batches are cut across the blocks.
 #[tokio::test]
 async fn a_few_blocks_are_the_same_however_they_are_cut() {
     let shape = Shape::new(128 * 4112 - 7, 4112, 128).unwrap();
@@ -112,7 +112,7 @@ async fn a_few_blocks_are_the_same_however_they_are_cut() {
     }
 }
 
-/// Random rows for n blocks of k bytes, with what they make of some blocks; and these blocks.
+/// Random rows for n blocks of k bytes with the blocks that they make; and the source blocks.
 fn job(n: u16, k: usize, seed: u64) -> (Decode, Vec<u8>) {
     let size = usize::from(n);
     let (mut coefficients, mut source) = (vec![0; size * size], vec![0; size * k]);
@@ -154,7 +154,7 @@ async fn generations_of_all_sizes_are_decoded_in_one_call() {
     }
 }
 
-/// By several threads if there are more of them than generations.
+/// Uses several threads per generation if there are more threads than generations.
 #[tokio::test]
 async fn few_generations_are_decoded_by_all_threads() {
     let (whole, source) = job(64, 4112, 3);

@@ -1,4 +1,4 @@
-//! In place of `cuda` in a build without that feature: the same functions, for no GPUs.
+//! Replaces `cuda` in builds without that feature: the same functions, for no GPUs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::portions::{Coder, Demand};
 use super::worker::{Member, Owner};
 use super::{BackendChoice, Config, Error, Gpu, Recorder, Workload};
 
-/// Memory that GPUs may write into: none.
+/// The memory that GPUs may write to: none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostMemory(());
 

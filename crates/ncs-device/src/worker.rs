@@ -1,10 +1,9 @@
-//! The thread that owns a back end: takes batches, loads and generations to decode from their
-//! queues and keeps several under way.
+//! The thread that owns a back end. It takes batches, loads and generations to decode from their
+//! queues, and keeps several under way.
 //!
-//! With nothing under way the thread waits on an executor of its own without I/O or timers; nothing
-//! else runs there. With work under way it asks the back end again and again, at once in the
-//! beginning, since most batches take microseconds, and with pauses later. Nothing spins when
-//! nothing is asked for.
+//! An idle thread waits on an executor of its own without I/O or timers, where nothing else runs.
+//! With work under way it polls the back end: at first without a pause, since most batches take
+//! microseconds, and later with pauses. It does not spin when there is no work.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,21 +24,21 @@ use super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Share,
 use super::decode::{Decode, Solved};
 use super::{Error, Event, Recorder, Tally};
 
-/// A batch on its way.
+/// A batch in the queue.
 #[derive(Debug)]
 pub(super) struct Combine {
     pub(super) batch: Vec<Work>,
     pub(super) reply: oneshot::Sender<Ended>,
 }
 
-/// Generations to decode on their way.
+/// Generations to decode, in the queue.
 #[derive(Debug)]
 pub(super) struct Solve {
     pub(super) jobs: Vec<Decode>,
     pub(super) reply: oneshot::Sender<Solved>,
 }
 
-/// A segment on its way.
+/// A segment in the queue.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) bytes: Bytes,
@@ -48,22 +47,22 @@ pub(super) struct Load {
     pub(super) reply: oneshot::Sender<Result<Part, Error>>,
 }
 
-/// A handle on the thread. Clones are cheap; when the last one is gone, the thread ends.
+/// A handle on the thread. Clones are cheap. Dropping the last one ends the thread.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) backend: &'static str,
     pub(super) kernel: &'static str,
-    /// Of its device, when it was opened.
+    /// The device's memory when it was opened.
     pub(super) memory: Option<Memory>,
     batches: mpsc::Sender<Combine>,
     loads: mpsc::Sender<Load>,
     solves: mpsc::Sender<Solve>,
-    /// How many batches, loads and decodings have ended.
+    /// Number of batches, loads and calls to decode that have ended.
     pulse: Arc<AtomicU64>,
     is_hung: Arc<AtomicBool>,
 }
 
-/// What a device holds of a segment, until this is dropped.
+/// A device's part of a segment. Dropping it releases the part.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) id: ResidentId,
@@ -72,7 +71,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Whether the thread that holds it runs.
+    /// Whether the thread that holds it is running.
     pub(super) fn is_held(&self) -> bool {
         !self.release.is_closed()
     }
@@ -80,13 +79,13 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // If the thread has ended, so has what it held.
+        // If the thread has ended, its memory is freed already.
         let _ = self.release.send((self.id, self.bytes));
     }
 }
 
-/// Ends the thread after the batches in hand and waits for it when dropped; batches still in the
-/// queue come back with [`Error::Closed`].
+/// Owns the thread. Dropping it waits for the batches under way and ends the thread; batches still
+/// in the queue come back with [`Error::Closed`].
 #[derive(Debug)]
 pub(super) struct Owner {
     stop: Option<oneshot::Sender<()>>,
@@ -97,7 +96,7 @@ pub(super) struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Nobody waits for a thread that hangs in a driver. What it holds stays where it is.
+        // Does not wait for a thread that hangs in a driver. Its memory stays allocated.
         if let Some(join) = self.join.take().filter(|_| !self.is_hung.load(Ordering::Acquire))
             && join.join().is_err()
         {
@@ -107,7 +106,7 @@ impl Drop for Owner {
 }
 
 impl Member {
-    /// Starts the thread. `open` runs on it, since some back ends belong to the thread that opens
+    /// Starts the thread. `open` runs on it, because some back ends belong to the thread that opens
     /// them.
     pub(super) fn start(
         device: &str,
@@ -163,8 +162,8 @@ impl Member {
         Ok((Self { backend, kernel, memory, batches, loads, solves, pulse, is_hung }, owner))
     }
 
-    /// Waits for what the thread answers: as long as that takes, or until it has ended nothing for
-    /// `limit`. `None` if so: it is not waited for any more.
+    /// Awaits the thread's answer. Returns `None`, and does not wait for the thread any more, if it
+    /// completes nothing for `limit`.
     pub(super) async fn unless_hung<T>(&self, limit: Option<Duration>, answer: impl Future<Output = T>) -> Option<T> {
         let Some(limit) = limit else { return Some(answer.await) };
         let mut answer = pin!(answer);
@@ -180,19 +179,19 @@ impl Member {
         }
     }
 
-    /// Waits for the end of the thread.
+    /// Waits until the thread ends.
     pub(super) async fn ended(&self) {
         self.batches.closed().await;
     }
 
-    /// Brings some generations of a segment onto the device. Waits while the queue is full.
+    /// Loads some generations of a segment onto the device. Waits while the queue is full.
     pub(super) async fn load(&self, bytes: Bytes, shape: Shape, share: Share) -> Result<Part, Error> {
         let (reply, answer) = oneshot::channel();
         self.loads.send(Load { bytes, shape, share, reply }).await.map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
 
-    /// Does a batch. Waits while the queue is full. `None` if the thread died over it.
+    /// Does a batch. Waits while the queue is full. `None` if the thread died during it.
     pub(super) async fn combine(&self, batch: Vec<Work>) -> Option<Ended> {
         let (reply, answer) = oneshot::channel();
         match self.batches.send(Combine { batch, reply }).await {
@@ -201,7 +200,7 @@ impl Member {
         }
     }
 
-    /// Decodes. Waits while the queue is full. `None` if the thread died over it.
+    /// Decodes. Waits while the queue is full. `None` if the thread died during it.
     pub(super) async fn decode(&self, jobs: Vec<Decode>) -> Option<Solved> {
         let (reply, answer) = oneshot::channel();
         match self.solves.send(Solve { jobs, reply }).await {
@@ -215,7 +214,8 @@ struct Queues {
     batches: mpsc::Receiver<Combine>,
     loads: mpsc::Receiver<Load>,
     solves: mpsc::Receiver<Solve>,
-    /// Handed to every part. One message each in its life, so parts bound the queue.
+    /// Given to every part. A part sends one message in its life, so the number of parts bounds the
+    /// queue.
     release: mpsc::UnboundedSender<(ResidentId, u64)>,
     releases: mpsc::UnboundedReceiver<(ResidentId, u64)>,
     stop: oneshot::Receiver<()>,
@@ -225,15 +225,15 @@ struct Worker {
     backend: Box<dyn Backend>,
     tally: Box<dyn Tally>,
     queues: Queues,
-    /// Who waits for the batches under way, oldest first.
+    /// Callers that wait for the batches under way, oldest first.
     waiting: VecDeque<oneshot::Sender<Ended>>,
-    /// Who waits for generations that are being decoded, oldest first.
+    /// Callers that wait for generations that are being decoded, oldest first.
     solving: VecDeque<oneshot::Sender<Solved>>,
     loading: Option<UnderWay>,
-    /// How many of all these have ended.
+    /// Number of all these that have ended.
     beat: Arc<AtomicU64>,
     next_id: u64,
-    /// When the metrics were last told of the device's memory, and whether it has changed since.
+    /// When the device's memory was last reported to the metrics, and whether it has changed since.
     memory_reported: Instant,
     memory_changed: bool,
 }
@@ -266,7 +266,7 @@ impl Worker {
         self.waiting.is_empty() && self.solving.is_empty() && self.loading.is_none()
     }
 
-    /// Waits for something to do. False when the device is to be closed.
+    /// Waits for work. Returns false when the device is to be closed.
     async fn wait(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -282,7 +282,8 @@ impl Worker {
         true
     }
 
-    /// Takes what there is room for. False when the device is to be closed.
+    /// Takes work from the queues as far as there is room. Returns false when the device is to be
+    /// closed.
     fn take_what_waits(&mut self) -> bool {
         while let Ok((id, bytes)) = self.queues.releases.try_recv() {
             self.release(id, bytes);
@@ -307,7 +308,7 @@ impl Worker {
         !matches!(self.queues.stop.try_recv(), Err(oneshot::error::TryRecvError::Closed))
     }
 
-    /// Asks the back end until something has ended or something new could be begun.
+    /// Polls the back end until some work has ended or new work can begin.
     fn drive(&mut self) {
         let begun = Instant::now();
         loop {
@@ -362,7 +363,7 @@ impl Worker {
         }
         self.note_counts();
         let reply = self.waiting.pop_front().expect("a batch that ends was begun");
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = reply.send(ended);
     }
 
@@ -379,7 +380,7 @@ impl Worker {
         }
         self.note_counts();
         let reply = self.solving.pop_front().expect("what ends was begun");
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = reply.send(solved);
     }
 
@@ -399,11 +400,11 @@ impl Worker {
         match result {
             Ok(bytes) => {
                 self.tally.note(Event::Loaded { elapsed: begun.elapsed(), resident_bytes: bytes });
-                // If whoever asked has given up, the part is dropped here, which releases it.
+                // If the caller has given up, the part is dropped here, which releases it.
                 let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
-                // That memory is full is for the store to deal with, and nothing has failed.
+                // Full memory is the store's concern, and no failure.
                 if !matches!(error, Error::Memory { .. }) {
                     self.tally.note(Event::Failed);
                 }
@@ -419,7 +420,8 @@ impl Worker {
         self.memory_changed = true;
     }
 
-    /// Asks the driver when nothing waits for this thread, otherwise now and then.
+    /// Reports the device's memory: always when no work waits for this thread, otherwise now and
+    /// then.
     fn report_memory(&mut self) {
         if !self.memory_changed || (!self.is_idle() && self.memory_reported.elapsed() < MEMORY_PERIOD) {
             return;
@@ -435,7 +437,7 @@ impl Worker {
         self.tally.note(Event::Worked { kernel, copy, copied_bytes, stored_bytes });
     }
 
-    /// Ends what is under way and refuses the rest.
+    /// Ends the work under way and refuses the rest.
     fn finish(&mut self) {
         while !self.is_idle() {
             self.drive_to_the_end();
@@ -471,11 +473,11 @@ fn closed(batch: Vec<Work>) -> Ended {
     Ended { batch, result: Err(Error::Closed), elapsed: Duration::ZERO }
 }
 
-/// How long the thread asks without a pause: longer than a small batch takes.
+/// Polls without a pause for this long: longer than a small batch takes.
 const SPIN: Duration = Duration::from_micros(150);
-/// How long it lets others run in between.
+/// Yields to other threads between polls for this long.
 const YIELD: Duration = Duration::from_millis(1);
-/// A pause after that.
+/// Pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(20);
-/// How often the metrics are told of the device's memory while there is work.
+/// How often the device's memory is reported to the metrics while there is work.
 const MEMORY_PERIOD: Duration = Duration::from_secs(1);

@@ -1,10 +1,9 @@
-//! How batches are cut, and what comes back of them.
+//! Cutting batches into units, and the results of batches.
 
 use super::*;
 use crate::{Resident, Threads};
 
-/// Rows of a generation of 128 blocks of 4 KiB that a unit of a batch of so many has, and into how
-/// many parts it is cut.
+/// Parts that a unit is cut into, in a batch of `rows` rows of a generation of 128 blocks of 4 KiB.
 fn cuts(rows: usize, threads: usize) -> usize {
     let cost = 128 * 4096;
     parts(rows.min(Kernels::ROWS) * cost, rows * cost / (threads * UNITS_PER_THREAD), 4096)
@@ -19,8 +18,7 @@ fn blocks_are_cut_where_there_are_too_few() {
     assert_eq!(parts(usize::MAX, 1, 48), 1, "one column");
 }
 
-/// Twelve tasks of 1 to 12 rows over one generation, in slots that are cut from one piece of
-/// memory.
+/// Twelve tasks of 1 to 12 rows over one generation. Their slots are cut from one allocation.
 fn work(rows: impl Fn(u16) -> Rows) -> Vec<Work> {
     let shape = Shape::new(63 * 4112, 4112, 63).unwrap();
     let generation = shape.generation(0).unwrap();

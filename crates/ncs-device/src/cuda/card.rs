@@ -1,4 +1,4 @@
-//! A card with its kernels loaded: everything that is the same for all work on it.
+//! A card with its kernels loaded: the state that all work on it shares.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,8 +11,8 @@ use super::driver::{Buffer, Context, Fault, Function, Module, Texture};
 use super::image::Image;
 use crate::{Field, Gpu, abi};
 
-/// A card, its loaded kernels, and the field's tables on it. Threads that share it make its context
-/// current first.
+/// A card, its loaded kernels, and the field's tables in its memory. A thread that shares it makes
+/// its context current first.
 #[derive(Debug)]
 pub struct Card {
     pub name: String,
@@ -20,19 +20,19 @@ pub struct Card {
     pub sms: u32,
     /// Compute capability: major × 10 + minor.
     pub capability: u32,
-    /// Dynamic shared memory that a thread block may have.
+    /// Maximum dynamic shared memory of a thread block.
     pub shared_bytes: u32,
-    /// Dropped before what it is over.
+    /// Dropped before the tables that it reads.
     texture: Texture,
     tables: Buffer,
     modules: Mutex<HashMap<Image, Module>>,
-    /// With the dynamic shared memory that each may have by now.
+    /// Each with the dynamic shared memory that it may have so far.
     functions: Mutex<HashMap<&'static str, (Function, u32)>>,
     pub context: Arc<Context>,
 }
 
 impl Card {
-    /// Opens the GPU with this number on this thread.
+    /// Opens the GPU with this number on the calling thread.
     pub fn open(ordinal: u16, field: Field) -> Result<Self, Fault> {
         let context = Context::open(ordinal)?;
         let attribute = |attribute| context.attribute(attribute);
@@ -54,7 +54,7 @@ impl Card {
         })
     }
 
-    /// What it is. Its context is current.
+    /// Describes the card. Its context must be current.
     pub fn facts(&self) -> Result<Gpu, Fault> {
         Ok(Gpu {
             name: self.name.clone(),
@@ -66,17 +66,17 @@ impl Card {
         })
     }
 
-    /// Address of the field's tables.
+    /// Device address of the field's tables.
     pub fn tables(&self) -> u64 {
         self.tables.address()
     }
 
-    /// The tables of logarithms, powers and products as a texture.
+    /// The texture of logarithms, powers and products.
     pub fn texture(&self) -> u64 {
         self.texture.handle()
     }
 
-    /// A kernel, loaded at the first call, that may have this much dynamic shared memory.
+    /// A kernel that may use this much dynamic shared memory. The first call looks it up.
     pub fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
         let known = lock(&self.functions).get(entry).copied();
         let (function, allowed) = match known {
@@ -102,7 +102,7 @@ impl Card {
     }
 }
 
-/// What the system says that the driver is.
+/// The driver's version as the system reports it.
 fn driver() -> String {
     let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let words = text.lines().next().unwrap_or_default().split_whitespace();
@@ -110,18 +110,18 @@ fn driver() -> String {
     versions.next().unwrap_or("unknown").to_owned()
 }
 
-/// What is in there is whole, whatever a panic has left.
+/// Poisoning is harmless: no code panics halfway through a change under this lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The bytes of a structure of the ABI, none of which has padding.
+/// The bytes of a structure of the ABI. None has padding.
 pub fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` promises that every byte is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// Logarithms, powers and products: the beginning of the tables.
+/// Logarithms, powers and products: the first part of the tables.
 const TEXTURE_BYTES: usize = 256 + 512 + 65_536;
-/// Dynamic shared memory that any kernel may have.
+/// Dynamic shared memory that a kernel has without asking for more.
 const SHARED_WITHOUT_ASKING: u32 = 48 << 10;

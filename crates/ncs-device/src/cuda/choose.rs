@@ -1,5 +1,5 @@
-//! `device.kernel = "auto"`: measures what this card can do with the work that is to come, and
-//! takes the fastest.
+//! `device.kernel = "auto"`: measures the kernels on this card with the expected work, and takes
+//! the fastest.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,10 +19,10 @@ use super::kernels::{COMBINES, Combine};
 use crate::backend::{Backend, Loading, ResidentId, Share, Work};
 use crate::{Error, Kernel, Resident, Workload};
 
-/// A candidate with its rate in 10^9 bytes of coded blocks a second.
+/// A candidate and its rate: 10^9 bytes of coded blocks per second.
 type Measured = (&'static Combine, f64);
 
-/// The fastest way to combine, as an engine that is ready, and a sentence that says why.
+/// Finds the fastest kernel. Returns an engine that uses it, and a sentence with the reason.
 pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) -> Result<(Engine, String), Fault> {
     let begun = Instant::now();
     let mut measured: Vec<Measured> = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) ->
             break;
         }
         let mut engine = Engine::new(card, combine, host.clone())?;
-        // One that fails here is not fast; a driver that is lost says so again below.
+        // A candidate that fails here is not used; a lost driver fails again below.
         measured.extend(rate(&mut engine, workload).ok().map(|rate| (combine, rate)));
         card = engine.into_card();
     }
@@ -43,14 +43,14 @@ pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) ->
     Ok((Engine::new(card, combine, host.clone())?, why))
 }
 
-/// Those that are ours, for this card.
+/// The product's kernels that run on this card.
 fn candidates(capability: u32) -> impl Iterator<Item = &'static Combine> {
     const OURS: [Kernel; 5] = [Kernel::Tensor, Kernel::Bitsliced, Kernel::Prmt, Kernel::Product, Kernel::Table];
     let found = OURS.iter().filter_map(|kernel| COMBINES.iter().find(|combine| combine.kernel == kernel.name()));
     found.filter(move |combine| !combine.is_hopper_only || capability == HOPPER)
 }
 
-/// The rate of the kernels alone, best of a few batches.
+/// The rate of the kernels alone, the best of a few batches.
 fn rate(engine: &mut Engine, workload: &Workload) -> Result<f64, Error> {
     let generation_bytes = u64::from(workload.n) * u64::from(workload.block_bytes);
     let rows = u32::from(workload.n).min(workload.batch_blocks).max(1);
@@ -101,5 +101,5 @@ fn rate_of(bytes: u64, time: Duration) -> f64 {
 }
 
 const ROUNDS: usize = 5;
-/// Candidates are tried in the order of what is expected of them, for so long.
+/// Time for trying candidates, which come in the order of their expected rate.
 const TIME_MAX: Duration = Duration::from_millis(700);

@@ -1,5 +1,4 @@
-//! Chunks on their way through a card on one stream: the part that measurements and the coding of
-//! files have in common.
+//! Coding chunks that pass through a card on one stream. Measurements and file coding share this.
 
 use cudarc::driver::sys;
 
@@ -9,7 +8,7 @@ use super::driver::{Address, Fault, Named, Stream};
 use super::launch;
 use crate::{Error, abi};
 
-/// Code chunks of n native ones, and which kernel makes them.
+/// Code chunks made of n native ones, and the kernel that makes them.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkCode {
     pub way: Way,
@@ -18,14 +17,14 @@ pub struct ChunkCode {
     pub rows: usize,
 }
 
-/// Rows of bytes, so far apart.
+/// Rows of bytes at a constant distance.
 #[derive(Debug, Clone, Copy)]
 pub struct Side {
     pub start: Address,
     pub pitch: usize,
 }
 
-/// Where chunks come from and where code chunks go.
+/// Where native chunks are and where code chunks go.
 #[derive(Debug, Clone, Copy)]
 pub struct Ends {
     pub sources: Side,
@@ -33,19 +32,19 @@ pub struct Ends {
 }
 
 impl ChunkCode {
-    /// How `bytes` bytes of each chunk are coded.
+    /// The launch for `bytes` bytes of each chunk.
     pub fn shape(&self, card: &Card, bytes: usize) -> Result<Shape, Error> {
         let (n, rows) = (u32::try_from(self.n).expect("few"), u32::try_from(self.rows).expect("few"));
         let shape = self.way.shape(&Limits::of(card), n, rows, bytes as u64, self.tile);
         shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
     }
 
-    /// Codes `bytes` bytes of each chunk, a multiple of 16, in the card's memory, where `matrix`
-    /// is, too.
+    /// Codes `bytes` bytes of each chunk, a multiple of 16. Chunks and `matrix` are in the card's
+    /// memory.
     ///
     /// # Safety
-    /// The chunks and the n coefficients of each row are there, and nobody else's until the stream
-    /// is done. Chunks begin at multiples of 16 bytes.
+    /// The chunks and the n coefficients of each row are at these addresses, and nothing else uses
+    /// them until the stream is done. Chunks begin at multiples of 16 bytes.
     pub unsafe fn code(&self, card: &Card, matrix: Address, chunks: Ends, bytes: usize, stream: &Stream) -> Result<(), Error> {
         let Shape { entry, grid, tile, groups } = self.shape(card, bytes)?;
         let chunks = abi::Chunks {
@@ -66,12 +65,12 @@ impl ChunkCode {
         Ok(unsafe { launch::chunks(card, entry, grid, &chunks, stream) }?)
     }
 
-    /// Brings `bytes` bytes of each native chunk onto the card, codes them there, and brings as
-    /// many of each code chunk back. Without a matrix the copies alone.
+    /// Copies `bytes` bytes of each native chunk to the card, codes them there, and copies as many
+    /// bytes of each code chunk back. Without a matrix it only copies.
     ///
     /// # Safety
-    /// As for [`ChunkCode::code`], of the memory on either side; on the card there is room for
-    /// `bytes` rounded up to 16 of each chunk.
+    /// The conditions of [`ChunkCode::code`] hold for the memory on either side. The card's side
+    /// has room for `bytes`, rounded up to 16, of each chunk.
     pub unsafe fn through(
         &self,
         card: &Card,
@@ -83,8 +82,8 @@ impl ChunkCode {
         // SAFETY: the caller's promise, here and below.
         unsafe { copy(device.sources, host.sources, bytes, self.n, stream) }?;
         if let Some(matrix) = matrix {
-            // SAFETY: as above. What is behind a chunk's last byte becomes what is behind that of a
-            // code chunk, which is not read.
+            // SAFETY: as above. Bytes behind a chunk's last byte only affect bytes behind that of a
+            // code chunk, which nobody reads.
             unsafe { self.code(card, matrix, device, bytes.next_multiple_of(16), stream) }?;
         }
         // SAFETY: as above.
@@ -92,11 +91,11 @@ impl ChunkCode {
     }
 }
 
-/// Copies so many rows of `bytes` bytes between memory of either kind, which have one address
-/// space.
+/// Copies rows of `bytes` bytes between memory of the host and the card in either direction; both
+/// have one address space.
 ///
 /// # Safety
-/// Both sides are that large, and nobody else's until the stream is done.
+/// Both sides have that many rows, and nothing else uses them until the stream is done.
 pub unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,

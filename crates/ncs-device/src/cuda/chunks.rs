@@ -1,4 +1,4 @@
-//! Kernels over whole chunks, which Reed-Solomon takes: by name, and how each is launched.
+//! Kernels that code whole chunks for Reed-Solomon: their names and launches.
 
 use super::HOPPER;
 use super::card::Card;
@@ -7,20 +7,20 @@ use super::kernels::tensor_steps;
 use super::launch::Grid;
 use crate::abi::define;
 
-/// A way to make code chunks.
+/// A kernel that makes code chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Ours, for few code chunks of large native ones.
+    /// Our kernel for few code chunks of large native ones.
     Stripes,
-    /// Ours on the tensor cores of Hopper, for many code chunks of many native ones.
+    /// Our kernel on Hopper's tensor cores, for many code chunks of many native ones.
     Tensor,
-    /// Tiles as deep as there are native chunks; of elements of so many bytes.
+    /// A kernel with tiles as deep as the number of native chunks; elements have this many bytes.
     Tiles(&'static str, u32),
-    /// A thread a byte, 16 x 16 of them a thread block.
+    /// A kernel with one thread per byte and thread blocks of 16 x 16 threads.
     Squares(&'static str),
 }
 
-/// How a kernel is launched, and what its chunks are told of it.
+/// A launch: its grid, and the values that the kernel needs to know of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub entry: (Image, &'static str),
@@ -30,14 +30,14 @@ pub struct Shape {
 }
 
 impl Way {
-    /// By the names that measurements have.
+    /// Looks a kernel up by its name in measurements.
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
     }
 
-    /// What codes files: tables for few code chunks or few native ones, tensor cores for many of
-    /// both or where there is no room for tables, and where there is neither room nor such a card,
-    /// what any code does with.
+    /// The kernel for files. Tables serve few code chunks or few native ones. Tensor cores serve
+    /// many of both, and cards without room for the tables. Without either, a kernel that works for
+    /// any code is taken.
     pub fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let has = |way: Self| way.shape(card, count(n), count(rows), 16, (1, 256)).is_some();
@@ -50,8 +50,8 @@ impl Way {
         }
     }
 
-    /// For `rows` code chunks of n native ones of so many bytes; `None` if the card has not the
-    /// memory for it, or there is no such tile.
+    /// The launch for `rows` code chunks of n native ones of `bytes` bytes. `None` if the card has
+    /// too little memory, or the kernel has no such tile.
     pub fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
         match self {
             Self::Stripes => stripes(card, n, rows),
@@ -78,7 +78,7 @@ impl Way {
     }
 }
 
-/// What of a card decides.
+/// The properties of a card that decide.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     sms: u32,
@@ -92,7 +92,7 @@ impl Limits {
     }
 }
 
-/// As many copies of each table as leave room for the groups that are to read a source byte
+/// Takes as many copies of each table as leave room for the groups that read a source byte
 /// together.
 fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
     let all = rows.div_ceil(define("NC_STRIPES_ROWS"));
@@ -112,7 +112,8 @@ fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
     Some(Shape { entry: (Image::Stripes, entry), grid, tile: (0, 0), groups })
 }
 
-/// As many rows from the same tiles as their bits leave room for, and all thread blocks alike.
+/// Takes as many rows from the same tiles as there is room for their bits. All thread blocks get
+/// the same work.
 fn tensor(card: &Limits, n: u32, rows: u32, bytes: u64) -> Option<Shape> {
     let steps = u32::try_from(tensor_steps(n as usize)).expect("few");
     let units = if n <= TENSOR_UNITS_N { define("NC_TENSOR_CHUNKS_UNITS") } else { 1 };
@@ -134,7 +135,7 @@ fn tensor(card: &Limits, n: u32, rows: u32, bytes: u64) -> Option<Shape> {
     Some(Shape { entry: (Image::Tensor, "nc_tensor_chunks"), grid, tile: (0, 0), groups })
 }
 
-/// By the number of copies, the most first.
+/// By the number of table copies, largest first.
 const STRIPES: [(u32, &str); 6] = [
     (32, "nc_stripes_32"),
     (16, "nc_stripes_16"),
@@ -145,19 +146,19 @@ const STRIPES: [(u32, &str); 6] = [
 ];
 /// With fewer groups native chunks are read too often.
 const GROUPS_MIN: u32 = 3;
-/// From so many native and code chunks on tensor cores are faster than tables. Of 128 and 64 they
-/// make 7.5 times as much, of 4 and 196 three fifths (row figure-chunks); in between, a look-up
-/// takes as long as the tables of so many native chunks have copies, and the tensor cores take 32
-/// rows of 32 at a time.
+/// From this many native and code chunks on, tensor cores are faster than tables. For 128 native
+/// and 64 code chunks their rate is 7.5 times as high, for 4 and 196 three fifths (row
+/// figure-chunks). In between, the time of a look-up depends on how many copies the tables of that
+/// many chunks have, and tensor cores process 32 rows of 32 chunks at a time.
 const TENSOR_MIN: usize = 32;
-/// Of a code, and what the tensor cores' kernel is made for.
+/// The limit of a code, and of the tensor cores' kernel.
 const CHUNKS_MAX: usize = 255;
-/// With more native chunks there is room for the tiles of one unit.
+/// With more native chunks there is only room for the tiles of one unit.
 const TENSOR_UNITS_N: u32 = 128;
 const TILE_THREADS: u32 = define("NC_RS_THREADS");
-/// What the ladder's kernels have of shared memory besides, at most.
+/// Maximum static shared memory of the ladder's kernels.
 const STATIC_MAX: u32 = 8 << 10;
-/// More than run at once, so that none waits for the slowest.
+/// More than run at once, so that no multiprocessor waits for the slowest.
 const TILES_PER_SM: u32 = 32;
 
 pub const NAMES: &[(&str, Way)] = &[

@@ -1,12 +1,12 @@
-//! Dense systems on a card: matrices of one order are inverted, sums of rows of the inverses
+//! Dense systems on a card: it inverts matrices of one order, and sums of rows of the inverses
 //! multiply symbols.
 //!
-//! Matrices that fit into shared memory are inverted there, a thread block each
-//! (`kernels/invert.cu`); larger ones, one or many, by all of the card (`kernels/wide.cu`). What is
-//! in between stays in the card's memory.
+//! A matrix that fits into shared memory is inverted there by one thread block
+//! (`kernels/invert.cu`). Larger matrices, one or many, are inverted by the whole card
+//! (`kernels/wide.cu`). Intermediate results stay in the card's memory.
 //!
-//! [`Calculator`] does it for whoever decodes: systems come in the host's memory, one at a time,
-//! and what is made goes back there.
+//! [`Calculator`] serves decoders: it takes systems from host memory, one at a time, and returns
+//! the results there.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,14 +20,14 @@ use super::launch::{self, Grid};
 use crate::Field;
 use crate::abi::{self, define};
 
-/// What systems that are solved at once have in common.
+/// The common shape of systems that are solved at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Rows of a matrix.
     pub order: usize,
-    /// Matrices.
+    /// Number of matrices.
     pub count: usize,
-    /// Symbols that are wanted of each system.
+    /// Symbols wanted of each system.
     pub wanted: usize,
     /// Terms of the sums of all systems.
     pub terms: usize,
@@ -35,12 +35,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// From one row of a matrix to the next.
+    /// Bytes from one row of a matrix to the next.
     pub const fn pitch(&self) -> usize {
         self.order.next_multiple_of(abi::ROW_ALIGN)
     }
 
-    /// From one symbol to the next.
+    /// Bytes from one symbol to the next.
     pub const fn symbol_pitch(&self) -> usize {
         self.symbol_bytes.next_multiple_of(SYMBOL_ALIGN)
     }
@@ -49,12 +49,12 @@ impl Shape {
         self.order * self.pitch()
     }
 
-    /// Symbols that belong to the rows of a matrix.
+    /// Bytes of the symbols that belong to a matrix's rows.
     pub const fn symbols_bytes(&self) -> usize {
         self.order * self.symbol_pitch()
     }
 
-    /// Symbols that are wanted of a system.
+    /// Bytes of the symbols that are wanted of a system.
     pub const fn made_bytes(&self) -> usize {
         self.wanted * self.symbol_pitch()
     }
@@ -64,13 +64,13 @@ impl Shape {
     }
 }
 
-/// Where everything is on the card.
+/// Addresses of everything on the card.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Places {
-    /// Rows [`Shape::pitch`] apart.
+    /// Matrices, with rows [`Shape::pitch`] apart.
     pub matrices: Address,
     pub inverses: Address,
-    /// Of inverting: see `nc_wide`.
+    /// Working memory of inverting: see `nc_wide`.
     work: Address,
     factors: Address,
     pivots: Address,
@@ -78,20 +78,20 @@ pub struct Places {
     order: Address,
     column_of: Address,
     tasks: Address,
-    /// Four bytes a matrix.
+    /// Four bytes per matrix.
     pub status: Address,
-    /// Four bytes each: terms of all sums, and where each sum ends.
+    /// Four bytes each: the terms of all sums, and where each sum ends.
     pub terms: Address,
     pub ends: Address,
     rows: Address,
-    /// Symbols [`Shape::symbol_pitch`] apart, as many as the matrices have rows.
+    /// Symbols [`Shape::symbol_pitch`] apart, one for each row of a matrix.
     pub symbols: Address,
-    /// Those that are wanted.
+    /// The wanted symbols.
     pub made: Address,
 }
 
 impl Places {
-    /// One behind the other from `start` on, and how many bytes they are together.
+    /// Lays everything out from `start` on. Also returns the bytes that this takes.
     pub fn new(shape: &Shape, way: &Inversion, start: Address) -> (Self, usize) {
         let mut end = 0;
         let mut take = |bytes: usize| {
@@ -125,21 +125,21 @@ impl Places {
 /// How matrices are inverted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inversion {
-    /// Each by one thread block.
+    /// Each matrix by one thread block.
     Block(Inverter),
-    /// All by all of the card.
+    /// All matrices by the whole card.
     Wide,
 }
 
 impl Inversion {
-    /// A thread block each as long as shared memory holds the matrix.
+    /// Chooses a thread block per matrix, as long as shared memory holds the matrix.
     pub fn of(order: usize, card: &Card) -> Self {
         let small = u32::try_from(order).ok().and_then(|order| Inverter::shared(order, card));
         small.filter(|_| order <= SHARED_MAX).map_or(Self::Wide, Self::Block)
     }
 }
 
-/// Systems of one shape at these places.
+/// Systems of one shape in these places.
 #[derive(Debug, Clone, Copy)]
 pub struct Systems<'a> {
     pub card: &'a Card,
@@ -149,7 +149,7 @@ pub struct Systems<'a> {
 }
 
 impl Systems<'_> {
-    /// Writes what inverting reads beside matrices. Waits.
+    /// Writes what inverting reads besides the matrices, and waits.
     pub fn prepare(&self) -> Result<(), Fault> {
         if let Inversion::Block(_) = self.way {
             let task = |index: usize| {
@@ -172,20 +172,21 @@ impl Systems<'_> {
     /// Begins to invert all matrices.
     ///
     /// # Safety
-    /// The places are this shape's, in memory that lives until the stream has come past this;
-    /// nothing else uses it meanwhile; and [`prepare`](Self::prepare) has been called.
+    /// The places are laid out for this shape, in memory that stays allocated until the stream has
+    /// passed this. Nothing else uses that memory meanwhile, and [`prepare`](Self::prepare) has
+    /// been called.
     pub unsafe fn invert(&self, stream: &Stream) -> Result<(), Fault> {
         let (places, count) = (&self.places, number(self.shape.count));
         let Inversion::Block(inverter) = self.way else {
             // SAFETY: as the caller promises.
             return unsafe { self.invert_wide(stream) };
         };
-        // SAFETY: the tasks are these matrices', as `prepare` has written them.
+        // SAFETY: the tasks describe these matrices, as `prepare` has written them.
         unsafe { inverter.launch(self.card, places.tasks, count, stream) }
     }
 
     /// # Safety
-    /// As [`invert`](Self::invert).
+    /// The conditions of [`invert`](Self::invert).
     unsafe fn invert_wide(&self, stream: &Stream) -> Result<(), Fault> {
         let (shape, places, padded) = (&self.shape, &self.places, number(self.shape.padded()));
         let count = number(shape.count);
@@ -224,10 +225,11 @@ impl Systems<'_> {
         }
     }
 
-    /// Begins to make what is wanted of inverses and symbols.
+    /// Begins to compute the wanted symbols from inverses and symbols.
     ///
     /// # Safety
-    /// As [`invert`](Self::invert), and terms and ends are sums of rows of the matrices.
+    /// The conditions of [`invert`](Self::invert), and terms and ends describe sums of rows of the
+    /// matrices.
     pub unsafe fn multiply(&self, stream: &Stream) -> Result<(), Fault> {
         let (shape, places) = (&self.shape, &self.places);
         if shape.wanted == 0 || shape.symbol_bytes == 0 {
@@ -272,8 +274,8 @@ impl Systems<'_> {
 /// Begins `count` products.
 ///
 /// # Safety
-/// The task's matrices are as large as it says, in memory that lives until the stream has come past
-/// this, and nothing else writes it.
+/// The task's matrices are as large as it says, in memory that stays allocated until the stream has
+/// passed this, and nothing else writes there.
 pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, stream: &Stream) -> Result<(), Fault> {
     let blocks = product.rows.div_ceil(ROWS) * product.columns.div_ceil(COLUMNS);
     let grid = Grid { blocks: (blocks, number(count), 1), threads: THREADS, shared_bytes: 0 };
@@ -281,15 +283,15 @@ pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, st
     unsafe { launch::wide(card, "nc_wide_multiply", grid, product, stream) }
 }
 
-/// Tiles that a thread block takes side by side: as many as leave some blocks for every
-/// multiprocessor, since what a block expands at first serves all of its tiles.
+/// Tiles that a thread block computes side by side. More tiles share the block's first step, the
+/// expansion of factors; but every multiprocessor needs some blocks.
 fn tiles(padded: u32, count: u32, sms: u32) -> u32 {
     let (down, across) = (padded.div_ceil(ROWS) * count, padded / PANEL_U32);
     let blocks_across = (BLOCKS_A_SM * sms).div_ceil(down.max(1)).clamp(1, across.max(1));
     across.div_ceil(blocks_across).clamp(1, TILES_MAX)
 }
 
-/// Solves systems of the host's, one at a time, in memory that is kept for the next.
+/// Solves systems from host memory, one at a time, in memory that it keeps for the next.
 #[derive(Debug)]
 pub struct Calculator {
     inner: Mutex<Inner>,
@@ -303,7 +305,7 @@ struct Inner {
 }
 
 impl Calculator {
-    /// On the GPU with this number.
+    /// Opens the GPU with this number.
     pub fn open(ordinal: u16) -> Result<Self, Fault> {
         let card = Card::open(ordinal, Field::Standard)?;
         let inner = Inner { stream: Stream::new(&card.context)?, memory: None, card };
@@ -311,7 +313,7 @@ impl Calculator {
     }
 
     fn ask<T>(&self, ask: impl FnOnce(&mut Inner) -> Result<T, Fault>) -> Result<T, Failed> {
-        // What a panic has left behind is memory that the next call writes anew.
+        // Poisoning is harmless: the next call overwrites this memory before use.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let result = inner.card.context.bind().and_then(|()| ask(&mut inner));
         result.map_err(|fault| Failed(fault.to_string()))
@@ -353,7 +355,7 @@ impl Inner {
         let systems = Systems { card: &self.card, shape, way, places };
         systems.prepare()?;
         let (terms, ends) = terms_and_ends(system.sums);
-        // SAFETY: all places are as large as the shape says, inside of the memory, which nothing
+        // SAFETY: all places are as large as the shape says and inside the memory, which nothing
         // uses: every call waits for its work.
         unsafe {
             upload(places.matrices, &spaced(system.matrix.chunks_exact(shape.order).map(Some), shape.pitch()))?;
@@ -370,7 +372,7 @@ impl Inner {
         if u32::from_le_bytes(status) == 0 {
             return Ok(false);
         }
-        // SAFETY: so many symbols are there.
+        // SAFETY: that many symbols are there.
         unsafe { download_symbols(places.made, shape.symbol_pitch(), outs) }?;
         Ok(true)
     }
@@ -411,12 +413,13 @@ impl Inner {
             multiply(&self.card, &product, 1, &self.stream)?;
         }
         self.stream.synchronize()?;
-        // SAFETY: so many symbols are there.
+        // SAFETY: that many symbols are there.
         unsafe { download_symbols(product.out, pitch, outs) }
     }
 }
 
-/// Rows `pitch` bytes apart; none is one of zeros, as is what lies behind a row.
+/// Copies rows to places `pitch` bytes apart. A missing row becomes zeros, and so do the bytes
+/// behind a row.
 pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, pitch: usize) -> Vec<u8> {
     let mut bytes = vec![0; rows.len() * pitch];
     for (place, row) in bytes.chunks_exact_mut(pitch.max(1)).zip(rows) {
@@ -425,7 +428,7 @@ pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, pitch: 
     bytes
 }
 
-/// Terms of all sums as the card reads them, and where each sum ends.
+/// The terms of all sums in the card's format, and where each sum ends.
 pub fn terms_and_ends<'a>(sums: impl IntoIterator<Item = &'a Vec<u32>>) -> (Vec<u8>, Vec<u8>) {
     let (mut terms, mut ends, mut end) = (Vec::new(), Vec::new(), 0_u32);
     for sum in sums {
@@ -436,32 +439,32 @@ pub fn terms_and_ends<'a>(sums: impl IntoIterator<Item = &'a Vec<u32>>) -> (Vec<
     (terms, ends)
 }
 
-/// Brings bytes to the card, and waits until they are there.
+/// Copies bytes to the card, and waits for the copy.
 ///
 /// # Safety
-/// So many bytes may be written there, and nothing uses them.
+/// The card's memory has room for the bytes at this address, and nothing uses it.
 pub unsafe fn upload(to: Address, bytes: &[u8]) -> Result<(), Fault> {
     if bytes.is_empty() {
         return Ok(());
     }
     // SAFETY: the caller's promise.
     unsafe { result::memcpy_htod_sync(to, bytes) }.named("cuMemcpyHtoD")?;
-    // The copy returns when the bytes are in the driver's own memory; our streams do not wait for
-    // the default one.
+    // The copy returns when the bytes are in the driver's own memory, and our streams do not wait
+    // for the default one.
     // SAFETY: null is the default stream of the context that is current.
     unsafe { result::stream::synchronize(std::ptr::null_mut()) }.named("cuStreamSynchronize")
 }
 
 /// # Safety
-/// So many bytes are there, and whoever writes them has been waited for.
+/// That many bytes are at this address, and their writer has been waited for.
 pub unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     unsafe { result::memcpy_dtoh_sync(bytes, from) }.named("cuMemcpyDtoH")
 }
 
 /// # Safety
-/// As many symbols as outs are there, `pitch` bytes apart, and whoever writes them has been waited
-/// for.
+/// As many symbols as `outs` are at this address, `pitch` bytes apart, and their writer has been
+/// waited for.
 unsafe fn download_symbols(from: Address, pitch: usize, outs: &mut [&mut [u8]]) -> Result<(), Fault> {
     if outs.is_empty() {
         return Ok(());
@@ -477,7 +480,7 @@ fn number(value: usize) -> u32 {
     u32::try_from(value).expect("fewer than 2^32")
 }
 
-/// Rows of a matrix at most.
+/// Maximum rows of a matrix.
 pub const ORDER_MAX: usize = define("NC_WIDE_MAX") as usize;
 const SHARED_MAX: usize = define("NC_INVERT_SHARED_MAX") as usize;
 const PANEL_U32: u32 = define("NC_WIDE_PANEL");
@@ -487,11 +490,11 @@ const ROWS: u32 = define("NC_WIDE_ROWS");
 const COLUMNS: u32 = define("NC_WIDE_COLUMNS");
 const SYMBOL_ALIGN: usize = 16;
 const PLACE_ALIGN: usize = 256;
-/// Words that a thread copies when a matrix is begun.
+/// Words that a thread copies in the first step of an inversion.
 const WORDS_A_THREAD: u32 = 8;
-/// Thread blocks of an update that every multiprocessor has: two at once, twice.
+/// Thread blocks of an update per multiprocessor: two at once, twice.
 const BLOCKS_A_SM: u32 = 4;
-/// So many make what a block expands at first one part in twenty of its work.
+/// With this many tiles, expanding the factors is one twentieth of a block's work.
 const TILES_MAX: u32 = 32;
 
 #[cfg(test)]

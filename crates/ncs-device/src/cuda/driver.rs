@@ -1,10 +1,10 @@
-//! The driver's objects with owners: a context, streams, events, memory. Nothing here knows what it
-//! is used for.
+//! The driver's objects with owners: contexts, streams, events, memory. This module does not know
+//! what they are used for.
 //!
-//! This is a layer over the driver interface itself and not over the safe one of the same crate,
-//! whose pinned memory is write-combined, whose reads of it do not always wait, and whose buffers
-//! record events that nobody here asks for. What may be called is decided in one place: a
-//! [`Context`] exists only if the driver's library is there.
+//! It wraps cudarc's raw driver interface, not its safe one. The safe one allocates pinned memory
+//! as write-combined, does not always wait before that memory is read, and records events for its
+//! buffers that are not needed here. A [`Context`] exists only if the driver's library is there;
+//! this is the one check before all calls.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
@@ -17,12 +17,12 @@ use cudarc::driver::{DriverError, result, sys};
 
 use crate::Error;
 
-/// Why a call of the driver did not do what it should.
+/// Why a call of the driver failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// No memory for so many bytes.
+    /// No memory for this many bytes.
     Memory(u64),
-    /// Anything else. After most of these nothing works any more until the process is started anew.
+    /// Anything else. After most of these the driver does not work until the process restarts.
     Driver(String),
 }
 
@@ -35,7 +35,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// Says which call of the driver failed.
+/// Adds the name of the driver's call to an error.
 pub trait Named<T> {
     fn named(self, call: &str) -> Result<T, Fault>;
 }
@@ -56,7 +56,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// The primary context of a GPU, current on the thread that opened it.
+/// The primary context of a GPU. It is current on the thread that opened it.
 #[derive(Debug)]
 pub struct Context {
     device: sys::CUdevice,
@@ -82,18 +82,18 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes it current on this thread.
+    /// Makes it current on the calling thread.
     pub fn bind(&self) -> Result<(), Fault> {
         // SAFETY: the context is retained while `self` lives.
         unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
     }
 
-    /// The name that the vendor gives the card.
+    /// The vendor's name of the card.
     pub fn name(&self) -> Result<String, Fault> {
         result::device::get_name(self.device).named("cuDeviceGetName")
     }
 
-    /// Where the card is on the bus, such as `0000:1B:00.0`.
+    /// The card's address on the bus, such as `0000:1B:00.0`.
     pub fn bus_id(&self) -> Result<CString, Fault> {
         let mut text = [0_u8; BUS_ID_BYTES];
         let room = i32::try_from(text.len()).expect("a few bytes");
@@ -109,7 +109,7 @@ impl Context {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// Bytes that are free and bytes in all, of the context that is current.
+    /// Free and total bytes of the current context's card.
     pub fn memory() -> Result<(u64, u64), Fault> {
         let (free, total) = result::mem_get_info().named("cuMemGetInfo")?;
         Ok((free as u64, total as u64))
@@ -118,13 +118,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once, in `open`. A driver that has failed refuses, and nothing is
-        // to be done about it.
+        // SAFETY: it was retained once, in `open`. If a failed driver refuses, nothing can be done.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
 
-/// A stream of work in order.
+/// A stream: the driver does its work in order.
 #[derive(Debug)]
 pub struct Stream {
     pub raw: sys::CUstream,
@@ -140,7 +139,7 @@ impl Stream {
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
-    /// Waits until everything in it is done.
+    /// Waits until all work in it is done.
     pub fn synchronize(&self) -> Result<(), Fault> {
         // SAFETY: the stream is destroyed in `drop` only.
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
@@ -149,7 +148,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: it was created once. Work in it goes on; whoever owns the memory it uses has
+        // SAFETY: it was created once. Its work continues; the owner of the memory in use has
         // waited for it.
         let _ = unsafe { result::stream::destroy(self.raw) };
     }
@@ -166,12 +165,12 @@ pub struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// One that remembers when.
+    /// An event that records the time.
     pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    /// One that only tells that it is past, which is sooner.
+    /// An event without a time, which is faster.
     pub fn untimed(context: &Arc<Context>) -> Result<Self, Fault> {
         Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
@@ -186,14 +185,14 @@ impl Event {
         unsafe { result::event::record(self.raw, stream.raw) }.named("cuEventRecord")
     }
 
-    /// Makes what is put into the stream from now on wait for it.
+    /// Makes later work in the stream wait for this event.
     pub fn hold(&self, stream: &Stream) -> Result<(), Fault> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are destroyed in `drop` only.
         unsafe { result::stream::wait_event(stream.raw, self.raw, flags) }.named("cuStreamWaitEvent")
     }
 
-    /// Whether the stream has come past it.
+    /// Whether the stream has passed it.
     pub fn is_done(&self) -> Result<bool, Fault> {
         // SAFETY: it is destroyed in `drop` only.
         match unsafe { result::event::query(self.raw) } {
@@ -203,7 +202,7 @@ impl Event {
         }
     }
 
-    /// Time between two events that are both done.
+    /// Time between two events, both of which are done.
     pub fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
         // SAFETY: both are destroyed in `drop` only.
         let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }.named("cuEventElapsedTime")?;
@@ -221,7 +220,7 @@ impl Drop for Event {
 /// An address in device memory.
 pub type Address = sys::CUdeviceptr;
 
-/// Memory of the device.
+/// Device memory.
 #[derive(Debug)]
 pub struct Buffer {
     address: Address,
@@ -229,24 +228,24 @@ pub struct Buffer {
     _context: Arc<Context>,
 }
 
-// SAFETY: an address and a length; who uses it when is the owner's business.
+// SAFETY: an address and a length; the owner decides who uses the memory and when.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Undefined contents, aligned to 256 bytes at least.
+    /// Allocates memory with undefined contents, aligned to at least 256 bytes.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
         // SAFETY: freed once, in `drop`.
         let address = unsafe { result::malloc_sync(len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
         Ok(Self { address, len, _context: Arc::clone(context) })
     }
 
-    /// Where so many bytes are, which nothing uses that is under way: those of `kept`, if they are
-    /// enough.
+    /// Address of at least this many bytes, which no work under way uses: those of `kept` if it is
+    /// large enough, otherwise a new buffer's.
     pub fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
         if let Some(kept) = kept.as_ref().filter(|kept| kept.len >= len) {
             return Ok(kept.address);
         }
-        // What is too small goes first.
+        // Frees the smaller buffer first.
         *kept = None;
         Ok(kept.insert(Self::new(context, len)?).address)
     }
@@ -259,13 +258,13 @@ impl Buffer {
         self.len
     }
 
-    /// Waits until `bytes` are at its beginning.
+    /// Writes `bytes` to its beginning, and waits for the copy.
     pub fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
         assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
         // SAFETY: the buffer is large enough and lives.
         unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
-        // The copy returns when the bytes are in the driver's own memory. Streams that do not wait
-        // for the default one, which ours are, could otherwise begin before the bytes have arrived.
+        // The copy returns when the bytes are in the driver's own memory. Our streams do not wait
+        // for the default one, so they could otherwise begin before the bytes have arrived.
         // SAFETY: null is the default stream of the context that is current.
         unsafe { result::stream::synchronize(ptr::null_mut()) }.named("cuStreamSynchronize")
     }
@@ -278,7 +277,7 @@ impl Drop for Buffer {
     }
 }
 
-/// What `Buffer::new` and the pool below say about a refusal.
+/// The error of `Buffer::new` and of the pool below for a refused allocation.
 pub fn out_of_memory(error: DriverError, len: usize) -> Fault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::Memory(len as u64),
@@ -286,18 +285,18 @@ pub fn out_of_memory(error: DriverError, len: usize) -> Fault {
     }
 }
 
-/// Device memory read as a texture of bytes.
+/// A texture that reads device memory as bytes.
 #[derive(Debug)]
 pub struct Texture {
     raw: sys::CUtexObject,
     _context: Arc<Context>,
 }
 
-// SAFETY: a number.
+// SAFETY: the handle is a plain number.
 unsafe impl Send for Texture {}
 
 impl Texture {
-    /// Over the first `len` bytes of a buffer, which outlives it.
+    /// A texture over the first `len` bytes of a buffer, which must outlive it.
     pub fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
         assert!(len <= buffer.len, "a texture of {len} bytes over a buffer of {}", buffer.len);
         let linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
@@ -324,7 +323,7 @@ impl Texture {
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
-    /// What a kernel is given.
+    /// The handle that kernels take.
     pub fn handle(&self) -> u64 {
         self.raw
     }
@@ -337,7 +336,7 @@ impl Drop for Texture {
     }
 }
 
-/// Memory of this process that the device reads and writes: pages stay where they are.
+/// Pinned memory: host memory whose pages stay in place, so that the device can read and write it.
 #[derive(Debug)]
 pub struct Pinned {
     start: *mut u8,
@@ -349,7 +348,8 @@ pub struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Zeros. Not write-combined: the host reads results.
+    /// Allocates memory filled with zeros. It is not write-combined, because the host reads results
+    /// from it.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
         // SAFETY: freed once, in `drop`.
         let start = unsafe { result::malloc_host(len.max(1), sys::CU_MEMHOSTALLOC_PORTABLE) };
@@ -359,8 +359,8 @@ impl Pinned {
         Ok(Self { start, len, _context: Arc::clone(context) })
     }
 
-    /// As the device sees it. Systems with one address space for both, which are all that CUDA 13
-    /// knows, use the host's address.
+    /// Its address for the device. All systems that CUDA 13 supports have one address space, so it
+    /// is the host's address.
     pub fn address(&self) -> Address {
         self.start as Address
     }
@@ -370,8 +370,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: allocated with this length and initialised; whoever lets the device write there
-        // waits before reading.
+        // SAFETY: allocated with this length and initialised; the code that lets the device write
+        // there waits before it reads.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -390,14 +390,14 @@ impl Drop for Pinned {
     }
 }
 
-/// Memory for what comes and goes, taken from the driver's pool in the order of one stream, so that
-/// nothing else waits for it.
+/// Memory from the driver's pool for short-lived use. One stream orders its allocations, so that no
+/// other stream waits for them.
 #[derive(Debug)]
 pub struct Pool {
     stream: Stream,
 }
 
-/// A piece of the pool. Given back by [`Pool::free`], not by dropping.
+/// A piece of the pool. [`Pool::free`] returns it; dropping does not.
 #[derive(Debug)]
 pub struct Piece {
     pub address: Address,
@@ -405,7 +405,7 @@ pub struct Piece {
 }
 
 impl Pool {
-    /// A pool that keeps what is freed for the next piece.
+    /// A pool that keeps freed memory for later pieces.
     pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         let mut keep = u64::MAX;
         // SAFETY: the device was given by the driver, and the attribute is a 64-bit number.
@@ -418,7 +418,7 @@ impl Pool {
         Ok(Self { stream: Stream::new(context)? })
     }
 
-    /// A piece that everything begun from now on may use.
+    /// Allocates a piece. Work that begins from now on may use it.
     pub fn take(&self, len: usize) -> Result<Piece, Fault> {
         // SAFETY: the stream lives; the piece is freed by `free` or with the context.
         let address = unsafe { result::malloc_async(self.stream.raw, len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
@@ -426,14 +426,14 @@ impl Pool {
         Ok(Piece { address, len })
     }
 
-    /// Gives a piece back. Nothing that uses it is under way.
+    /// Frees a piece that no work under way uses.
     pub fn free(&self, piece: Piece) -> Result<(), Fault> {
         // SAFETY: it came from `take`, and pieces are neither copied nor freed twice.
         unsafe { result::free_async(piece.address, self.stream.raw) }.named("cuMemFreeAsync")
     }
 }
 
-/// Compiled kernels, loaded.
+/// A loaded module of compiled kernels.
 #[derive(Debug)]
 pub struct Module {
     raw: sys::CUmodule,
@@ -451,14 +451,14 @@ pub struct Function(pub sys::CUfunction, pub &'static str);
 unsafe impl Send for Function {}
 
 impl Module {
-    /// Loads a fatbin. The driver takes the machine code for this card, or compiles the PTX in it.
+    /// Loads a fatbin. The driver takes its machine code for this card, or compiles its PTX.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
         // SAFETY: a complete image, embedded at compile time; the driver copies it.
         let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.named("cuModuleLoadData")?;
         Ok(Self { raw, _context: Arc::clone(context) })
     }
 
-    /// Finds a kernel.
+    /// Looks up a kernel.
     pub fn function(&self, name: &'static str) -> Result<Function, Fault> {
         let text = CString::new(name).expect("names of kernels have no zeros");
         // SAFETY: the module is loaded.
@@ -468,11 +468,11 @@ impl Module {
 }
 
 impl Function {
-    /// Lets it have this much dynamic shared memory.
+    /// Allows the kernel this much dynamic shared memory.
     pub fn allow_shared(&self, bytes: u32) -> Result<(), Fault> {
         let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).expect("less than a megabyte");
-        // SAFETY: the function was found in a module that is loaded as long as the card is open.
+        // SAFETY: the function was found in a module that stays loaded while the card is open.
         unsafe { result::function::set_function_attribute(self.0, attribute, bytes) }.named("cuFuncSetAttribute")
     }
 }
@@ -484,5 +484,5 @@ impl Drop for Module {
     }
 }
 
-/// Domain, bus, device and function with what separates them, and a zero: thirteen are enough.
+/// Room for domain, bus, device, function, their separators and a zero: thirteen bytes suffice.
 const BUS_ID_BYTES: usize = 32;

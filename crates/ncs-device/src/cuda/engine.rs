@@ -1,14 +1,14 @@
 //! The back end of a GPU.
 //!
-//! A batch is cut into launches of at most `OUT_BYTES` of blocks. Each launch takes a *lane*: its
-//! tasks go up, a kernel makes the coefficients from their seeds, another combines, and the blocks
-//! go to their slots, in one stream and without a wait in between. There are several lanes, so that
-//! while the blocks of one launch are copied the next one computes, whether it belongs to the same
-//! batch or to the next. Batches end in the order in which they were begun.
+//! A batch is cut into launches of at most `OUT_BYTES` of blocks. Each launch takes a *lane*. The
+//! tasks are uploaded, one kernel makes the coefficients from their seeds, another combines, and
+//! the blocks are copied to their slots: all in one stream, without a wait in between. There are
+//! several lanes, so that the next launch computes while the blocks of the last one are copied; the
+//! next may belong to the same batch or to a later one. Batches end in the order in which they
+//! began.
 //!
-//! A fault of the driver ends everything under way: what had been begun is waited for as far as
-//! that is possible, every batch comes back with [`Error::Lost`], and so does everything that is
-//! asked later.
+//! A fault of the driver ends all work. The engine waits for work under way as far as possible.
+//! Every batch comes back with [`Error::Lost`], and so does every later request.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -34,7 +34,7 @@ use crate::decode::{Decode, Solved};
 pub(super) struct Engine {
     combine: &'static Combine,
     batches: VecDeque<Running>,
-    /// Number of the batch at the front.
+    /// Number of the oldest batch.
     first_batch: u64,
     active: Vec<Active>,
     idle: Vec<Lane>,
@@ -44,7 +44,7 @@ pub(super) struct Engine {
     host: HostMemory,
     counts: Counts,
     lost: Option<String>,
-    /// Dropped last: everything above is memory of its context.
+    /// Dropped last: the fields above hold memory of its context.
     card: Card,
 }
 
@@ -59,7 +59,7 @@ struct Running {
 
 /// A launch under way.
 struct Active {
-    /// Taken out when it is done.
+    /// `None` once the launch is done.
     lane: Option<Lane>,
     batch: u64,
     pieces: Vec<Piece>,
@@ -68,7 +68,7 @@ struct Active {
 }
 
 impl Engine {
-    /// Everything that a run needs in device memory beside segments is allocated here.
+    /// Allocates all device memory of a run, except for segments.
     pub(super) fn new(card: Card, combine: &'static Combine, host: HostMemory) -> Result<Self, Fault> {
         let lanes = (0..LANES).map(|_| Lane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
         let engine = Self {
@@ -90,7 +90,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Gives the card back, with nothing of this engine on it.
+    /// Returns the card without anything of this engine on it.
     pub(super) fn into_card(self) -> Card {
         self.card
     }
@@ -100,7 +100,7 @@ impl Engine {
         Limits { out_bytes: OUT_BYTES, row_bytes: ROW_BYTES, upload_bytes: UPLOAD_BYTES / 2, coefficient_bytes }
     }
 
-    /// Ends what is done and begins what there is a lane for.
+    /// Ends launches that are done, and begins launches on free lanes.
     fn advance(&mut self) -> Result<(), Fault> {
         let mut index = 0;
         while index < self.active.len() {
@@ -122,7 +122,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Books a launch that is done, and brings its blocks to slots that the device could not reach.
+    /// Accounts for a launch that is done, and copies its blocks to slots that the device could not
+    /// reach.
     fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
         let Some(lane) = active.lane.take() else { return Ok(()) };
         let Active { batch, way, bytes, .. } = active;
@@ -154,7 +155,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins one launch on an idle lane.
+    /// Begins a launch on an idle lane.
     fn launch(&mut self, index: usize, pieces: Vec<Piece>) -> Result<(), Fault> {
         let Some(mut lane) = self.idle.pop() else { return Ok(()) };
         let batch = self.first_batch + index as u64;
@@ -199,7 +200,7 @@ impl Engine {
         Ok((way, bytes))
     }
 
-    /// How the kernel is launched for these pieces.
+    /// The variant of the kernel for these pieces.
     fn variant(&self, works: &[Work], pieces: &[Piece]) -> Result<Variant, Fault> {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let shape = |piece: &Piece| {
@@ -210,7 +211,7 @@ impl Engine {
         self.combine.variant_for(&demand)
     }
 
-    /// The tasks of a launch. What they point to is put among what goes up.
+    /// The tasks of a launch. The rows and addresses that they point to are added to the upload.
     fn tasks(&self, lane: &mut Lane, works: &[Work], pieces: &[Piece], runs: &[Vec<Run>], way: Way, variant: &Variant) -> Tasks {
         let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !variant.makes_rows };
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
@@ -282,15 +283,15 @@ impl Engine {
         if tasks.needs_rows {
             let n = tasks.list.iter().map(|task| task.n).max().unwrap_or(1);
             // SAFETY: tasks describe memory of this lane and of segments that their works keep, and
-            // the lane is not used again before its stream is done.
+            // the lane is not reused before its stream is done.
             unsafe { launch::rows(&self.card, &launch, n, &lane.stream) }?;
         }
-        // SAFETY: as above; slots are pinned, and theirs who handed them in does not touch them
-        // before the batch has ended.
+        // SAFETY: as above; slots are pinned, and the caller that handed them in does not touch
+        // them before the batch has ended.
         unsafe { launch::combine(&self.card, self.combine, variant, &launch, self.card.sms, &lane.stream) }
     }
 
-    /// Begins to bring the blocks to their slots.
+    /// Begins to copy the blocks to their slots.
     #[expect(clippy::too_many_arguments, reason = "what a launch is about, passed on once")]
     fn deliver(
         &self,
@@ -310,8 +311,8 @@ impl Engine {
                 for (piece, runs) in pieces.iter().zip(runs) {
                     let k = works[piece.work].block_bytes();
                     for run in runs {
-                        // SAFETY: pinned, as `way` was told, and nobody else's until the batch has
-                        // ended.
+                        // SAFETY: pinned, as `way` was told, and nothing else uses them until the
+                        // batch has ended.
                         unsafe { lane.copy_to_run(offset, k, run) }?;
                         offset += k * run.count;
                     }
@@ -325,8 +326,8 @@ impl Engine {
                     let (k, count) = (works[piece.work].generation.block_bytes, piece.slots.len());
                     let from = lane.out.address() + offset as u64;
                     let count = u32::try_from(count).expect("fewer rows than bytes of a launch");
-                    // SAFETY: pinned and aligned, as `way` was told; addresses went up with the
-                    // tasks.
+                    // SAFETY: pinned and aligned, as `way` was told; the addresses were uploaded
+                    // with the tasks.
                     unsafe { launch::scatter(function, grid, addresses, (from, k), (count, k), &lane.stream) }?;
                     addresses += u64::from(count) * plan::ADDRESS_BYTES as u64;
                     offset += count as usize * k as usize;
@@ -336,14 +337,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives everything up: nothing works any more.
+    /// Gives up all work after a fault of the driver.
     fn lose(&mut self, fault: &Fault) {
         let reason = fault.to_string();
         for active in std::mem::take(&mut self.active) {
             let index = usize::try_from(active.batch - self.first_batch).expect("few batches are under way");
             self.batches[index].launches -= 1;
-            // Dropped here, which waits: a driver that has failed says so again, one that has not
-            // stops writing to slots.
+            // The drop waits. A failed driver reports its failure again; a working one stops
+            // writing to slots.
         }
         for running in &mut self.batches {
             running.error.get_or_insert_with(|| Error::Lost(reason.clone()));
@@ -354,7 +355,7 @@ impl Engine {
 }
 
 impl Running {
-    /// Whether nothing of it is to be begun any more.
+    /// Whether no more of it is to begin.
     fn is_cut(&self) -> bool {
         self.error.is_some() || self.cursor.is_at_end(&self.batch)
     }
@@ -365,12 +366,12 @@ struct Tasks {
     list: Vec<abi::Task>,
     units: u32,
     rows: u32,
-    /// Whether the kernel has to be given its rows.
+    /// Whether the kernel needs rows as input.
     needs_rows: bool,
 }
 
-/// How some rows from number `first` on are described: kind, where they were put if they are given,
-/// first seed, key.
+/// Describes rows from number `first` on: their kind, the address of explicit ones, the first seed,
+/// the key.
 fn given(lane: &mut Lane, rows: &Rows, first: usize, count: usize) -> (u32, Address, u32, (u64, u64)) {
     match rows {
         Rows::Seeded { key, first_seed, .. } => {
@@ -389,7 +390,7 @@ fn given(lane: &mut Lane, rows: &Rows, first: usize, count: usize) -> (u32, Addr
     }
 }
 
-/// Puts the address of every slot among what goes up.
+/// Adds the address of every slot to the upload.
 fn put_addresses(lane: &mut Lane, runs: &[Vec<Run>]) -> Address {
     let every = runs.iter().flatten().flat_map(|run| (0..run.count).map(|i| (run.start + i * run.pitch) as u64));
     let bytes: Vec<u8> = every.flat_map(u64::to_le_bytes).collect();
@@ -489,26 +490,26 @@ impl Backend for Engine {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        // Slots and buffers must not be written to after they are given back. If it is done, or the
-        // driver has failed, this is short.
+        // Nothing may write to slots and buffers after they are given back. If the work is done, or
+        // the driver has failed, this wait is short.
         if let Some(lane) = &self.lane {
             let _ = lane.stream.synchronize();
         }
     }
 }
 
-/// Launches under way at once. Two copy and compute in turn; the third is being prepared.
+/// Launches under way at once. Two copy and compute in turn while the third is prepared.
 const LANES: usize = 3;
 /// Blocks of one launch. Copies of 16 MiB reach 99 % of the link's rate, of 1 MiB 88 %.
 const OUT_BYTES: usize = 16 << 20;
 /// Coefficients of one launch.
 const ROW_BYTES: usize = 32 << 20;
-/// What goes up for one launch: tasks and given rows, of which launches are cut to half of this,
-/// and what aligns them.
+/// Upload of one launch: tasks and explicit rows, which are limited to half of this, and their
+/// alignment.
 const UPLOAD_BYTES: usize = 8 << 20;
-/// Stores of kernels are sixteen bytes wide.
+/// Kernels store sixteen bytes at a time.
 const STORE_ALIGN: usize = 16;
-/// Few fill the link.
+/// A few thread blocks fill the link.
 pub(super) const SCATTER_BLOCKS: u32 = 16;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! GF(q) and its hashes on a card: combinations of words, inverses of matrices, products of powers
 //! (`kernels/gfq.cu`, `kernels/hash.cu`).
 //!
-//! [`Step`] is a kernel with all that it is launched with, for whoever has everything in the card's
-//! memory; [`Calculator`] is the card as [`Arithmetic`]: what comes in the host's memory goes there
-//! again. It keeps its memory for the next call, takes no more of it than [`WORK_BYTES`] beside
-//! tables and sources that are to stay, and works through what is larger in portions. Powers of a
-//! group's generators are made at the first call that needs them, those of a generation's hashes at
-//! each call. Encoding is a server's work and goes its own way ([`coder`]), several calls at once;
-//! of all else there is one call at a time.
+//! [`Step`] is a kernel with its arguments, for callers whose data is in the card's memory.
+//! [`Calculator`] is the card as [`Arithmetic`]: it takes data from host memory and returns results
+//! there. It keeps its working memory for the next call, and takes at most [`WORK_BYTES`] besides
+//! tables and kept sources. Larger work is done in portions. The first call that needs powers of a
+//! group's generators makes their table; powers of a generation's hashes are made in each call.
+//! Encoding, the work of a server, is separate ([`coder`]) and allows several calls at once. All
+//! other work is one call at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,7 +50,7 @@ pub struct Calculator {
 struct Inner {
     stream: Stream,
     memory: Option<Buffer>,
-    /// Powers of generators, by group.
+    /// Tables of the generators' powers, one per group.
     generators: Vec<(Tables, Buffer)>,
     field: abi::GfqField,
     work_bytes: usize,
@@ -58,8 +58,7 @@ struct Inner {
 }
 
 impl Calculator {
-    /// On the GPU with this number. Blocks that are to go into memory of `host` are written there
-    /// by the card.
+    /// Opens the GPU with this number. The card writes blocks for memory of `host` there itself.
     pub fn open(ordinal: u16, host: &HostMemory) -> Result<Self, Fault> {
         let card = Arc::new(Card::open(ordinal, Field::Standard)?);
         let total = usize::try_from(Context::memory()?.1).unwrap_or(usize::MAX);
@@ -75,7 +74,7 @@ impl Calculator {
         Ok(Self { inner: Mutex::new(inner), coder, context: Arc::clone(&card.context) })
     }
 
-    /// With so little memory that everything is done in portions.
+    /// Limits its memory so far that all work is done in several portions.
     #[cfg(test)]
     pub fn with_work_bytes(mut self, bytes: usize) -> Self {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).work_bytes = bytes;
@@ -84,7 +83,7 @@ impl Calculator {
     }
 
     fn ask<T>(&self, ask: impl FnOnce(&mut Inner) -> Result<T, Fault>) -> Result<T, Failed> {
-        // What a panic has left behind is memory that the next call writes anew.
+        // Poisoning is harmless: the next call overwrites this memory before use.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let result = inner.card.context.bind().and_then(|()| ask(&mut inner));
         result.map_err(|fault| Failed(fault.to_string()))
@@ -93,7 +92,7 @@ impl Calculator {
 
 impl Drop for Calculator {
     fn drop(&mut self) {
-        // What it has is given back by whatever thread this is.
+        // Any thread may drop the fields.
         let _ = self.context.bind();
     }
 }
@@ -127,7 +126,7 @@ impl Arithmetic for Calculator {
         let is_short = |block: &&[u8]| block.len() <= words * WORD_BYTES;
         assert!(words <= usize::from(Shape::WORDS_MAX) && blocks.iter().all(is_short), "blocks of {words} words");
         if words == 0 || blocks.is_empty() {
-            // The product of nothing.
+            // The empty product.
             let one = [vec![0; group.hash_bytes() - 1], vec![1]].concat();
             return Ok(one.repeat(blocks.len()));
         }
@@ -140,8 +139,8 @@ impl Arithmetic for Calculator {
 }
 
 impl Inner {
-    /// Has these places filled by `lay`, which is called twice: to know how many bytes there are,
-    /// and to know where.
+    /// Allocates the places that `lay` asks for. It calls `lay` twice: first for the size, then for
+    /// the addresses.
     fn lay<T>(&mut self, lay: impl Fn(&mut Places) -> T) -> Result<T, Fault> {
         let mut places = Places::at(0);
         lay(&mut places);
@@ -151,11 +150,11 @@ impl Inner {
     /// Does all steps, and waits.
     ///
     /// # Safety
-    /// As [`Step::start`] of each; memory is this calculator's.
+    /// The conditions of [`Step::start`] hold for each; all memory is this calculator's.
     unsafe fn run(&self, steps: &[Step]) -> Result<(), Fault> {
         // SAFETY: the caller's promise.
         let started = steps.iter().try_for_each(|step| unsafe { step.start(&self.card, &self.stream) });
-        // What has begun uses memory, whatever has become of the rest.
+        // Steps that have begun use memory, even if a later one failed.
         let waited = self.stream.synchronize();
         started.and(waited)
     }
@@ -217,7 +216,7 @@ impl Inner {
             for (index, task) in (0_u64..).zip(tasks.iter()) {
                 let elements: Vec<Element> = task.blocks.iter().flat_map(|block| block.vector.elements()).collect();
                 let payloads = spaced(task.blocks.iter().map(|block| &**block.payload.as_bytes()), row_pitch(shape.words()));
-                // SAFETY: there is room for so many generations, and nothing uses it.
+                // SAFETY: there is room for that many generations, and nothing uses it.
                 unsafe {
                     upload(places.matrices + index * generation.matrix as u64, &rows_of(&elements, n))?;
                     upload(places.payloads + index * generation.payloads as u64, &payloads)?;
@@ -237,7 +236,7 @@ impl Inner {
         Ok(rebuilt)
     }
 
-    /// The table of a group's generators, at least so many.
+    /// The table of a group's generators, for at least this many words.
     fn generators(&mut self, group: Group, words: usize) -> Result<(Tables, Address), Fault> {
         let found = self.generators.iter().position(|(tables, _)| tables.group == group);
         if let Some(found) = found {
@@ -267,7 +266,7 @@ impl Inner {
 
     fn hash(&mut self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Fault> {
         let (tables, table) = self.generators(group, words)?;
-        // The first bases of a table are a table.
+        // A table's first bases are a table themselves.
         let tables = Tables { words, ..tables };
         let (pitch, bytes, sms) = (words * WORD_BYTES, group.hash_bytes(), self.card.sms);
         let most = rows_at_once(self.work_bytes, 0, pitch + 2 * bytes * words).min(ROWS_MAX);
@@ -292,17 +291,17 @@ impl Inner {
     }
 }
 
-/// Rows that so much memory has room for, at least one, beside what is there anyhow.
+/// Rows that fit into `bytes` of memory besides `fixed` bytes; at least one.
 fn rows_at_once(bytes: usize, fixed: usize, each: usize) -> usize {
     (bytes.saturating_sub(fixed) / each).clamp(1, ROWS_MAX)
 }
 
-/// Sources of a combination.
+/// Maximum sources of a combination.
 const INNER_MAX: usize = define("NC_GFQ_N_MAX") as usize;
-/// Memory of a calculator beside tables of generators, or this part of a smaller card's.
+/// A calculator's memory besides tables of generators, or a quarter of a smaller card's.
 const WORK_BYTES: usize = 1 << 30;
 const WORK_PART: usize = 4;
-/// A group's table of generators, or this part of what is free.
+/// A group's table of generators, or a quarter of the free memory.
 const TABLE_BYTES: usize = 1280 << 20;
 const TABLE_PART: usize = 4;
 

@@ -1,4 +1,4 @@
-//! Memory of this process that GPUs may write into: the ring's slabs.
+//! Memory of this process that GPUs may write to: the ring's slabs.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,32 +9,33 @@ use cudarc::driver::sys;
 
 use super::driver::Context;
 
-/// Which memory is pinned, shared by everybody who pins and every GPU. Clones are the same.
+/// The pinned memory of this process, shared by all GPUs and by the code that pins. Clones are the
+/// same.
 #[derive(Debug, Clone, Default)]
 pub struct HostMemory(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of some GPU: what is pinned for one is pinned for all.
+    /// The context of any GPU: memory pinned for one is pinned for all.
     context: OnceLock<Arc<Context>>,
-    /// Lengths by start.
+    /// Lengths by start address.
     ranges: RwLock<BTreeMap<usize, usize>>,
 }
 
-/// Undoes the pinning when dropped.
+/// Unpins its range when dropped.
 struct Pin {
     shared: Arc<Shared>,
     start: usize,
 }
 
 impl HostMemory {
-    /// From now on memory can be pinned.
+    /// Enables pinning.
     pub fn set_context(&self, context: &Arc<Context>) {
-        // The first GPU's will do.
+        // The first GPU's context serves all.
         let _ = self.0.context.set(Arc::clone(context));
     }
 
-    /// Pins memory; `None` without a GPU, or if the system refuses.
+    /// Pins memory. `None` without a GPU, or if the system refuses.
     pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         let context = self.0.context.get()?;
         let (start, len) = (memory.as_mut_ptr() as usize, memory.len());
@@ -51,21 +52,21 @@ impl HostMemory {
         Some(Box::new(Pin { shared: Arc::clone(&self.0), start }))
     }
 
-    /// A view for many questions in a row.
+    /// A view for a series of look-ups.
     pub fn view(&self) -> View<'_> {
         View { ranges: self.0.ranges.read().unwrap_or_else(PoisonError::into_inner), last: (0, 0) }
     }
 }
 
-/// What is pinned, while this lives.
+/// The pinned ranges, locked while this lives.
 pub struct View<'a> {
     ranges: RwLockReadGuard<'a, BTreeMap<usize, usize>>,
-    /// The range of the last answer: neighbours are asked for one after the other.
+    /// The last range found: neighbours are looked up in turn.
     last: (usize, usize),
 }
 
 impl View<'_> {
-    /// Where the range begins, pinned as one, that has these bytes.
+    /// Start of the pinned range that contains these bytes; `None` if none does.
     pub fn range(&mut self, start: usize, len: usize) -> Option<usize> {
         let is_in = |(first, length): (usize, usize)| start >= first && start + len <= first + length;
         if is_in(self.last) {

@@ -1,14 +1,14 @@
-//! The compiled kernels, embedded: `kernels/*.fatbin` of this crate, which `kernels/build.py` of
-//! the repository makes from the `.cu` files beside it.
+//! The compiled kernels, embedded: `kernels/*.fatbin` of this crate. `kernels/build.py` of the
+//! repository makes them from the `.cu` files beside it.
 
 use std::hash::{Hash, Hasher};
 
-/// Bytes where the driver can read them as words.
+/// Bytes aligned so that the driver can read them as words.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Aligned<T: ?Sized>(pub T);
 
-/// A compiled file that another crate has embedded. Names differ.
+/// A compiled file that another crate has embedded. Names are unique.
 #[derive(Debug)]
 pub struct Compiled {
     pub name: &'static str,
@@ -35,7 +35,7 @@ macro_rules! images {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Image {
             $($(#[$attribute])* $variant,)*
-            /// Not of this crate.
+            /// A file of another crate.
             Other(&'static Compiled),
         }
 
@@ -100,8 +100,8 @@ mod tests {
 
     const SOURCES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/SOURCES"));
 
-    /// Without a compiler: what is embedded was made from the sources in the tree.
-    /// `kernels/build.py --check` compiles.
+    /// Needs no compiler: the embedded files were made from the sources in the tree.
+    /// `kernels/build.py --check` compiles them.
     #[test]
     fn images_were_compiled_from_these_sources() {
         for image in Image::ALL {

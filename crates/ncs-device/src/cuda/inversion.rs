@@ -1,5 +1,5 @@
-//! Which kernel inverts so many matrices of which size, and how it is launched: the numbers that
-//! `kernels/invert.cu` states.
+//! Which kernel inverts matrices of a given number and size, and how it is launched, with the
+//! numbers that `kernels/invert.cu` states.
 
 use super::HOPPER;
 use super::card::Card;
@@ -8,23 +8,23 @@ use super::image::Image;
 use super::launch::{self, Grid};
 use crate::abi::define;
 
-/// A way to invert.
+/// A kernel that inverts matrices, and its launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inverter {
     pub image: Image,
     pub entry: &'static str,
     pub threads: u32,
     pub shared_bytes: u32,
-    /// Thread blocks that work on a matrix together.
+    /// Thread blocks that share a matrix.
     pub cluster: u32,
 }
 
 impl Inverter {
-    /// A matrix by several blocks where it is large and there are blocks to spare, otherwise a
-    /// block each, in shared memory where it fits.
+    /// Chooses several thread blocks per matrix if the matrices are large and few. Otherwise one
+    /// block per matrix, in shared memory if it fits.
     pub fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
-        // Code for other cards, which the driver may be told to take, has no clusters.
+        // Code for other cards, which the driver can be told to take, has no clusters.
         let is_there = || card.function(clustered.image, clustered.entry, clustered.shared_bytes).is_ok();
         if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX && is_there() {
             return clustered;
@@ -32,33 +32,34 @@ impl Inverter {
         Self::a_block_each(n, card)
     }
 
-    /// A block each in shared memory, if a matrix of n rows fits there.
+    /// One block per matrix in shared memory, if a matrix of n rows fits there.
     pub fn shared(n: u32, card: &Card) -> Option<Self> {
         let found = Self::new("nc_invert_shared", in_shared(n));
         (found.shared_bytes <= card.shared_bytes).then_some(found)
     }
 
-    /// For matrices of up to n rows: in shared memory if the largest fits.
+    /// One block per matrix of up to n rows, in shared memory if the largest fits.
     pub fn a_block_each(n: u32, card: &Card) -> Self {
         Self::shared(n, card).unwrap_or_else(Self::in_global)
     }
 
-    /// Whether both are the same kernel, so that one launch can do what is meant for either.
+    /// Whether both are the same kernel, so that one launch can serve both.
     pub fn is_kernel_of(&self, other: &Self) -> bool {
         self.entry == other.entry
     }
 
-    /// In a thread block's shared memory, with so many bytes of it.
+    /// A kernel that uses this many bytes of a thread block's shared memory.
     pub const fn new(entry: &'static str, shared_bytes: u32) -> Self {
         Self { image: Image::Invert, entry, threads: define("NC_INVERT_THREADS"), shared_bytes, cluster: 1 }
     }
 
-    /// In global memory.
+    /// The kernel that works in global memory.
     pub const fn in_global() -> Self {
         Self { threads: define("NC_INVERT_GLOBAL_THREADS"), ..Self::new("nc_invert_global", GLOBAL_BYTES) }
     }
 
-    /// More blocks for larger matrices; 16 are as many as a card may allow.
+    /// The kernel with several blocks per matrix: more for larger matrices, and at most the 16 that
+    /// a card may allow.
     pub fn clustered(n: u32) -> Self {
         let cluster = match n {
             0..=192 => 4,
@@ -74,7 +75,7 @@ impl Inverter {
     /// Begins to invert `count` matrices.
     ///
     /// # Safety
-    /// As `launch::invert` says.
+    /// The conditions of `launch::invert`.
     pub unsafe fn launch(&self, card: &Card, tasks: Address, count: u32, stream: &Stream) -> Result<(), Fault> {
         let function = card.function(self.image, self.entry, self.shared_bytes)?;
         let grid = Grid::line(count * self.cluster, self.threads, self.shared_bytes);
@@ -95,6 +96,6 @@ const fn in_shared(n: u32) -> u32 {
 const FIXED_BYTES: u32 = define("NC_INVERT_FIXED_BYTES");
 const GLOBAL_BYTES: u32 = FIXED_BYTES + 1024 * define("NC_INVERT_STRIPE");
 const CLUSTER_MIN: u32 = define("NC_INVERT_CLUSTER_MIN");
-/// Matrices at most that several blocks each are faster for: with more, every multiprocessor has
-/// one of its own.
+/// Maximum matrices for which several blocks each are faster. With more, every multiprocessor has a
+/// matrix of its own.
 const CLUSTERED_MAX: u32 = 8;

@@ -1,4 +1,4 @@
-//! Which compiled kernel does what, in which form it wants segments and rows, and how it is
+//! The compiled kernels that combine: the forms of segments and rows that each needs, and how it is
 //! launched.
 
 use super::card::Card;
@@ -10,7 +10,7 @@ use crate::abi::{RowForm, define};
 /// A form in which generations are held in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As they came.
+    /// Plain bytes.
     Bytes,
     /// Logarithms, 255 for zero.
     Logs,
@@ -20,12 +20,12 @@ pub enum Form {
     Tiles,
     /// Bit planes.
     Planes,
-    /// Three bits of each of three sources a selector.
+    /// Selectors, each of three bits of each of three sources.
     Selectors,
 }
 
 impl Form {
-    /// The kernel that makes it, its file, and its threads a block.
+    /// The kernel that makes the form, its file, and its threads per block.
     pub const fn maker(self) -> (Image, &'static str, u32) {
         match self {
             Self::Bytes => (Image::Forms, "nc_form_bytes", FORM_THREADS),
@@ -37,7 +37,7 @@ impl Form {
         }
     }
 
-    /// Bytes that a generation of n blocks of k bytes takes.
+    /// Bytes of a generation of n blocks of k bytes in this form.
     pub const fn bytes(self, n: usize, k: usize) -> usize {
         match self {
             Self::Bytes | Self::Logs | Self::Logs1 => n * k,
@@ -48,55 +48,55 @@ impl Form {
     }
 }
 
-/// How a kernel is launched for some work.
+/// A variant of a kernel, with its launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub entry: &'static str,
-    /// Rows and bytes of a row that one unit of work makes.
+    /// Rows, and bytes of a row, in a unit of work.
     pub unit: (u32, u32),
     pub threads: u32,
     pub shared_bytes: u32,
     /// Thread blocks that run on one multiprocessor at once.
     pub blocks_per_sm: u32,
-    /// Units that a thread block takes at a time.
+    /// Units that a thread block processes at a time.
     pub units_per_block: u32,
-    /// Thread blocks that work on one unit together: the grid is a multiple of it.
+    /// Thread blocks that share a unit; the grid is a multiple of it.
     pub cluster: u32,
-    /// Makes seeded rows by itself when it is given none.
+    /// Whether it makes seeded rows itself if it is given none.
     pub makes_rows: bool,
 }
 
 impl Variant {
-    /// Thread blocks for so many units on `sms` multiprocessors.
+    /// Thread blocks for `units` units on `sms` multiprocessors.
     pub fn blocks(&self, units: u32, sms: u32) -> u32 {
         let wanted = units.div_ceil(self.units_per_block);
         wanted.min(sms * self.blocks_per_sm / self.cluster).max(1) * self.cluster
     }
 
-    /// Units of work in so many rows of k bytes.
+    /// Units of work in `rows` rows of k bytes.
     pub const fn units(&self, rows: u32, k: u32) -> u32 {
         rows.div_ceil(self.unit.0) * k.div_ceil(self.unit.1)
     }
 }
 
-/// What decides between variants of a kernel.
+/// The properties of some work that decide between variants of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
     /// Source blocks of the largest generation.
     pub n: u32,
     /// Rows of a task, on average.
     pub rows_per_task: u32,
-    /// Rows in all.
+    /// Total rows.
     pub rows: u32,
     /// Bytes of the largest block.
     pub k: u32,
     /// Multiprocessors.
     pub sms: u32,
-    /// Dynamic shared memory that a block may have.
+    /// Maximum dynamic shared memory of a thread block.
     pub shared_bytes: u32,
 }
 
-/// A way to combine.
+/// A kernel that combines, with the forms that it needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Combine {
     /// Its name.
@@ -104,13 +104,13 @@ pub struct Combine {
     pub image: Image,
     pub form: Form,
     pub row_form: RowForm,
-    /// Runs on Hopper alone.
+    /// Whether it runs only on Hopper.
     pub is_hopper_only: bool,
-    /// The variant for some work; `None` if it cannot be done on this card.
+    /// The variant for some work. `None` if this card cannot do it.
     pub variant: fn(&Demand) -> Option<Variant>,
 }
 
-/// Every way to combine that back ends have.
+/// All kernels with which back ends combine.
 pub const COMBINES: &[Combine] = &[
     Combine { form: Form::Logs, row_form: RowForm::Logs16, ..Combine::new(Kernel::Table.name(), Image::Table, table) },
     Combine { form: Form::Tiles, is_hopper_only: true, ..Combine::new(Kernel::Tensor.name(), Image::Tensor, tensor) },
@@ -120,7 +120,7 @@ pub const COMBINES: &[Combine] = &[
 ];
 
 impl Demand {
-    /// What tasks of these shapes, (n, rows, k), are for a card.
+    /// The demand of tasks of these shapes, (n, rows, k), on a card.
     pub fn of(tasks: impl IntoIterator<Item = (u32, u32, u32)>, card: &Card) -> Self {
         let none = Self { n: 1, rows_per_task: 0, rows: 0, k: 1, sms: card.sms, shared_bytes: card.shared_bytes };
         let mut count = 0_u32;
@@ -131,20 +131,20 @@ impl Demand {
         Self { rows_per_task: sum.rows.div_ceil(count.max(1)), ..sum }
     }
 
-    /// A variant, if the card has the shared memory for it.
+    /// The variant, if the card has enough shared memory for it.
     pub fn grant(&self, variant: Variant) -> Option<Variant> {
         (variant.shared_bytes <= self.shared_bytes).then_some(variant)
     }
 }
 
 impl Combine {
-    /// How it is launched for some work.
+    /// The variant for some work.
     pub fn variant_for(&self, demand: &Demand) -> Result<Variant, Fault> {
         let none = || Fault::Driver(format!("the kernel {} has no variant for {demand:?}", self.kernel));
         (self.variant)(demand).ok_or_else(none)
     }
 
-    /// Over plain bytes and coefficients.
+    /// A kernel over plain bytes and plain coefficients.
     pub const fn new(kernel: &'static str, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
         Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, is_hopper_only: false, variant }
     }
@@ -188,16 +188,16 @@ const PRODUCT: Variant = {
     Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
 };
 
-/// A launch of few units is over before rows could be made by a kernel of their own; a large one
-/// reads the source less often.
+/// A launch of few units ends sooner if it makes its rows itself; a large unit reads the source
+/// less often.
 fn table(demand: &Demand) -> Option<Variant> {
     let units = TABLE_SMALL.units(demand.rows, demand.k);
     let small = demand.grant(TABLE_SMALL).filter(|_| units <= SMALL_UNITS_PER_SM * demand.sms);
     small.or_else(|| demand.grant(TABLE))
 }
 
-/// Few rows of a task, or few units in all, want small units; large ones read the source less
-/// often. Above n = 512 two thread blocks share what neither could hold.
+/// Small units suit tasks of few rows, and launches of few units. Large units read the source less
+/// often. Above n = 512 two thread blocks share tiles that neither could hold alone.
 fn tensor(demand: &Demand) -> Option<Variant> {
     let columns = demand.k.div_ceil(TENSOR_UNIT_BYTES);
     let is_little = demand.rows.div_ceil(8) * columns <= 2 * demand.sms;
@@ -210,7 +210,7 @@ fn tensor(demand: &Demand) -> Option<Variant> {
     wanted.iter().find_map(|variant| variant.for_n(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX)))
 }
 
-/// Groups of 32 sources that the tensor kernel works through.
+/// Groups of 32 sources in the tensor kernel's loop.
 pub const fn tensor_steps(n: usize) -> usize {
     if n <= 64 { n.div_ceil(32) } else { 4 * n.div_ceil(128) }
 }
@@ -227,9 +227,9 @@ struct TensorVariant {
 }
 
 impl TensorVariant {
-    /// For generations of up to n blocks: shared memory for a slot for each 128 coefficients of its
-    /// rows, twice where there is room, so that the next rows are made while the last are
-    /// multiplied.
+    /// The variant for generations of up to n blocks. Its shared memory has a slot for each 128
+    /// coefficients of its rows, and two if there is room: the next rows are then made while the
+    /// last are multiplied.
     fn for_n(&self, n: u32, available: u32) -> Option<Variant> {
         let slots = n.div_ceil(128);
         let needed = self.shared + slots * self.shared_slot;
@@ -263,8 +263,8 @@ const TENSOR_32: TensorVariant = tensor_variant!("32", "nc_tensor_32", 1);
 const TENSOR_16: TensorVariant = tensor_variant!("16", "nc_tensor_16", 1);
 const TENSOR_8: TensorVariant = tensor_variant!("8", "nc_tensor_8", 1);
 
-/// Up to which the small kernel is not slower: measured at n = 128 with two generations of 128
-/// blocks of 4096.
+/// Up to this many units the small kernel is not slower: measured at n = 128 with two generations
+/// of 128 blocks of 4096.
 const SMALL_UNITS_PER_SM: u32 = 16;
 const TENSOR_SLOTS_MAX: u32 = 16;
 const TENSOR_SHARED_MAX: u32 = define("NC_TENSOR_SHARED_MAX");

@@ -1,5 +1,4 @@
-//! What one launch at a time uses: a stream, and memory for its rows, its blocks, and what goes up
-//! with it.
+//! The resources of one launch: a stream, and memory for its rows, its blocks and its upload.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -10,27 +9,27 @@ use super::card::Card;
 use super::driver::{Address, Buffer, Event, Fault, Named, Pinned, Stream};
 use super::plan::Run;
 
-/// A stream with its memory. Used again when what was begun on it is done.
+/// A stream with its memory. It is reused when its work is done.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) stream: Stream,
-    /// Before the first kernel, behind the last one, behind the last copy.
+    /// Before the first kernel, after the last kernel, after the last copy.
     begun: Event,
     computed: Event,
     done: Event,
-    /// In the place of the last two where nothing is copied: small launches are over sooner without
-    /// the GPU's clock.
+    /// Replaces the last two if nothing is copied: small launches end sooner without the GPU's
+    /// clock.
     stored: Event,
     begun_at: Instant,
     copies: bool,
-    /// Coded blocks, one behind the other.
+    /// Coded blocks, contiguous.
     pub(super) out: Buffer,
     /// Coefficients in the kernel's form.
     pub(super) rows: Buffer,
     upload: Buffer,
     upload_host: Pinned,
     uploaded: usize,
-    /// For slots that are not pinned; made when it is first needed.
+    /// Memory for blocks whose slots are not pinned; allocated at first use.
     bounce: Option<Pinned>,
 }
 
@@ -54,13 +53,13 @@ impl Lane {
         })
     }
 
-    /// Begins a launch, with copies behind its kernels or not: nothing is to be uploaded yet.
+    /// Begins a launch, with copies after its kernels or without, and an empty upload.
     pub(super) fn begin(&mut self, copies: bool) -> Result<(), Fault> {
         (self.uploaded, self.copies, self.begun_at) = (0, copies, Instant::now());
         if copies { self.begun.record(&self.stream) } else { Ok(()) }
     }
 
-    /// Puts bytes among those that go up, and returns where they will be, a multiple of 16.
+    /// Adds bytes to the upload. Returns their device address, a multiple of 16.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Address {
         let start = self.uploaded.next_multiple_of(16);
         self.upload_host[start..start + bytes.len()].copy_from_slice(bytes);
@@ -68,7 +67,7 @@ impl Lane {
         self.upload.address() + start as u64
     }
 
-    /// Sends up what was put.
+    /// Sends the upload.
     pub(super) fn send(&self) -> Result<(), Fault> {
         if self.uploaded == 0 {
             return Ok(());
@@ -90,14 +89,14 @@ impl Lane {
         event.record(&self.stream)
     }
 
-    /// Whether everything has been done.
+    /// Whether all its work is done.
     pub(super) fn is_done(&self) -> Result<bool, Fault> {
         let event = if self.copies { &self.done } else { &self.stored };
         event.is_done()
     }
 
-    /// How long kernels and copies took, once everything is done: by the GPU's clock, or, without
-    /// copies, by the host's.
+    /// Times of the kernels and of the copies, once all work is done. They come from the GPU's
+    /// clock, or from the host's if nothing was copied.
     pub(super) fn times(&self) -> Result<(Duration, Duration), Fault> {
         if !self.copies {
             return Ok((self.begun_at.elapsed(), Duration::ZERO));
@@ -105,17 +104,17 @@ impl Lane {
         Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?))
     }
 
-    /// Copies blocks of `k` bytes that lie side by side from `offset` of the lane's blocks on to a
-    /// run of pinned slots.
+    /// Copies contiguous blocks of `k` bytes, from `offset` in the lane's blocks on, to a run of
+    /// pinned slots.
     ///
     /// # Safety
-    /// The slots are pinned and nobody else's until the stream is done.
+    /// The slots are pinned, and nothing else uses them until the stream is done.
     pub(super) unsafe fn copy_to_run(&self, offset: usize, k: usize, run: &Run) -> Result<(), Fault> {
-        // SAFETY: the source is inside `out`, the destination is the caller's promise.
+        // SAFETY: the source is inside `out`; the caller promises the destination.
         unsafe { copy_run(self.out.address() + offset as u64, k, k, run, &self.stream) }
     }
 
-    /// Copies the first `bytes` bytes of the lane's blocks to memory of its own.
+    /// Copies the first `bytes` bytes of the lane's blocks to its own pinned memory.
     pub(super) fn copy_to_bounce(&mut self, card: &Card, bytes: usize) -> Result<(), Fault> {
         if self.bounce.is_none() {
             self.bounce = Some(Pinned::new(&card.context, self.out.len())?);
@@ -125,17 +124,17 @@ impl Lane {
         unsafe { result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw) }.named("cuMemcpyDtoHAsync")
     }
 
-    /// What was copied there.
+    /// The bytes copied there.
     pub(super) fn bounced(&self) -> &[u8] {
         self.bounce.as_deref().unwrap_or_default()
     }
 }
 
-/// Copies blocks of `k` bytes that lie `pitch` apart to a run of slots.
+/// Copies blocks of `k` bytes, `pitch` apart, to a run of slots.
 ///
 /// # Safety
-/// So many blocks are there, the slots are pinned, and both are nobody else's until the stream is
-/// done.
+/// That many blocks are there, the slots are pinned, and nothing else uses either until the stream
+/// is done.
 pub(super) unsafe fn copy_run(from: Address, pitch: usize, k: usize, run: &Run, stream: &Stream) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,

@@ -1,8 +1,8 @@
 //! One function for each kind of kernel, which holds its only launch.
 //!
-//! They do not wait. What is true of all: the launch, form task or list that is passed holds
-//! addresses of memory that lives until the stream has come past the kernel, that the tasks and
-//! tables describe truly, and that nothing else writes meanwhile.
+//! They do not wait. All have these conditions: the launch, form task or list holds addresses of
+//! memory that stays allocated until the stream has passed the kernel. Tasks and tables describe
+//! this memory correctly, and nothing else writes there meanwhile.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +15,7 @@ use super::image::Image;
 use super::kernels::{Combine, Form, ROWS_THREADS, Variant};
 use crate::abi;
 
-/// Blocks in the three directions, threads of a block, dynamic shared memory of a block.
+/// Blocks in three dimensions, threads per block, dynamic shared memory per block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
     pub blocks: (u32, u32, u32),
@@ -29,7 +29,7 @@ impl Grid {
     }
 }
 
-/// Makes the rows of a launch in its row form; its largest generation has `n` blocks.
+/// Makes the rows of a launch in its row form. `n` is the size of its largest generation.
 ///
 /// # Safety
 /// As the module says.
@@ -42,11 +42,10 @@ pub unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables)], stream) }
 }
 
-/// Combines as `combine` does in this variant of it, on up to `sms` multiprocessors.
+/// Combines with this variant of `combine` on up to `sms` multiprocessors.
 ///
 /// # Safety
-/// As the module says; the variant is of this way to combine, and sources and rows are in its
-/// forms.
+/// As the module says; the variant belongs to `combine`, and sources and rows are in its forms.
 pub unsafe fn combine(
     card: &Card,
     combine: &Combine,
@@ -58,13 +57,13 @@ pub unsafe fn combine(
     let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
     let grid = Grid::line(variant.blocks(launch.units, sms), variant.threads, variant.shared_bytes);
     let (tables, texture) = (card.tables(), card.texture());
-    // SAFETY: the caller's promise. Kernels that read no texture have two parameters; the driver
-    // reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels without texture have two parameters; the driver reads
+    // as many as the kernel has.
     unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
 }
 
-/// Puts generations into a form, `across` thread blocks each; `tasks` is a device address of
-/// `count` form tasks.
+/// Converts generations into a form, with `across` thread blocks each. `tasks` is the device
+/// address of `count` form tasks.
 ///
 /// # Safety
 /// As the module says.
@@ -94,8 +93,8 @@ pub unsafe fn scatter(
     unsafe { start(function, grid, &mut arguments, stream) }
 }
 
-/// Kernels that invert matrices; `tasks` is a device address of `count` invert tasks, and `cluster`
-/// blocks share a matrix.
+/// Inverts matrices. `tasks` is the device address of `count` invert tasks, and `cluster` blocks
+/// share a matrix.
 ///
 /// # Safety
 /// As the module says; the function is one of these kernels, and the grid is one that its source
@@ -143,7 +142,7 @@ pub unsafe fn invert(
         .named(function.1)
 }
 
-/// Makes code chunks of native ones.
+/// Makes code chunks from native ones.
 ///
 /// # Safety
 /// As the module says; the grid is one that the kernel's source allows for these chunks.
@@ -163,28 +162,28 @@ pub unsafe fn chunks(
 /// Replays plans on symbols.
 ///
 /// # Safety
-/// As the module says; plans are as `nc_plan` has them, with no slot, input or place outside of
-/// what they and the task say there is.
+/// As the module says; plans have the format of `nc_plan`, and their slots, inputs and places are
+/// within the numbers that they and the task state.
 pub unsafe fn replay(card: &Card, entry: &'static str, grid: Grid, task: &abi::Replay, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Replay, entry, grid.shared_bytes)?;
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(task)], stream) }
 }
 
-/// A kernel over large matrices: a step of inverting them, a product, or sums. Those that multiply
-/// read the tables.
+/// Starts a kernel over large matrices: a step of an inversion, a product, or sums. Kernels that
+/// multiply read the tables.
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
 pub unsafe fn wide<T: abi::Plain>(card: &Card, entry: &'static str, grid: Grid, task: &T, stream: &Stream) -> Result<(), Fault> {
     let function = card.function(Image::Wide, entry, grid.shared_bytes)?;
     let tables = card.tables();
-    // SAFETY: the caller's promise. Kernels that read no tables have one parameter; the driver
-    // reads as many as the kernel has.
+    // SAFETY: the caller's promise. Kernels without tables have one parameter; the driver reads as
+    // many as the kernel has.
     unsafe { start(function, grid, &mut [argument(task), argument(&tables)], stream) }
 }
 
-/// A kernel over words of 257 bits, or over numbers that hashes are.
+/// Starts a kernel over words of 257 bits, or over hashes.
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
@@ -200,7 +199,7 @@ pub unsafe fn words<T: abi::Plain>(
     unsafe { start(function, grid, &mut [argument(task)], stream) }
 }
 
-/// A kernel's argument, which lives until the launch returns.
+/// A pointer to a kernel's argument, which must live until the launch returns.
 pub fn argument<T>(value: &T) -> *mut c_void {
     ptr::from_ref(value).cast_mut().cast()
 }
@@ -208,16 +207,16 @@ pub fn argument<T>(value: &T) -> *mut c_void {
 /// Starts a kernel.
 ///
 /// # Safety
-/// The arguments are what the kernel's source declares, and the callers' conditions hold.
+/// The arguments are those that the kernel's source declares, and the callers' conditions hold.
 pub unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
     // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
     unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }
         .named(function.1)
 }
 
-/// Blocks that every card with clusters lets work together.
+/// Maximum blocks of a cluster on every card that has clusters.
 const PORTABLE_CLUSTER: u32 = 8;
 
-/// What a thread block of the kernel that makes rows takes in one step.
+/// Rows that a thread block of the row-making kernel makes in one step.
 const ROWS_PER_BLOCK: u32 = 32;
 const COEFFICIENTS_PER_STEP: u32 = 128;

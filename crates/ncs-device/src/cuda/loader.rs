@@ -1,5 +1,5 @@
-//! Segments on their way to the device: a megabyte at a time through two pinned buffers, then a
-//! kernel that puts every generation into the form of the run.
+//! Loading segments onto the device: a megabyte at a time through two pinned buffers, then a kernel
+//! that converts every generation into the run's form.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use super::launch;
 use crate::abi;
 use crate::backend::{Loading, ResidentId, Share};
 
-/// Brings segments in, one at a time.
+/// Loads segments, one at a time.
 #[derive(Debug)]
 pub(super) struct Loader {
     form: Form,
@@ -25,7 +25,7 @@ pub(super) struct Loader {
     segments: HashMap<ResidentId, Segment>,
 }
 
-/// A segment in its form.
+/// A segment in the run's form.
 #[derive(Debug)]
 pub(super) struct Segment {
     piece: Piece,
@@ -34,22 +34,22 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Where a generation that belongs to the share is.
+    /// Address of a generation of the share.
     pub(super) fn address(&self, generation: u32) -> Address {
         self.addresses[(generation / self.share.of) as usize]
     }
 }
 
-/// The segment under way.
+/// The segment that is being loaded.
 #[derive(Debug)]
 struct Current {
     load: Loading,
     segment: Segment,
-    /// The bytes of its generations, one behind the other, each at a multiple of 16.
+    /// The bytes of its generations in order, each at a multiple of 16.
     raw: Piece,
-    /// Parts of the segment's bytes with where in `raw` they go: what is still to be copied.
+    /// What is still to be copied: ranges of the segment's bytes, and where in `raw` they go.
     left: VecDeque<(std::ops::Range<usize>, usize)>,
-    /// Which staging buffer is next.
+    /// Index of the next staging buffer.
     turn: usize,
     tasks: Option<Piece>,
 }
@@ -75,7 +75,7 @@ impl Loader {
         })
     }
 
-    /// Begins to bring a segment in.
+    /// Begins to load a segment.
     pub(super) fn begin(&mut self, load: Loading) -> Result<(), Fault> {
         let generations: Vec<Generation> = load.share.generations(&load.shape).collect();
         let (mut form_bytes, mut raw_bytes) = (0, 0);
@@ -101,7 +101,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Moves the segment under way on; the bytes that it takes, when it is in its form.
+    /// Advances the load. Returns the segment's size in device memory once it is in its form.
     pub(super) fn advance(&mut self, card: &Card) -> Result<Option<u64>, Fault> {
         let Some(current) = &mut self.current else { return Ok(None) };
         if current.tasks.is_none() {
@@ -128,15 +128,16 @@ impl Loader {
         Ok(Some(bytes))
     }
 
-    /// A segment that has been brought in.
+    /// A loaded segment.
     pub(super) fn segment(&self, id: ResidentId) -> Option<&Segment> {
         self.segments.get(&id)
     }
 
-    /// Gives the segment under way up.
+    /// Gives up the load under way.
     pub(super) fn abandon(&mut self) {
         if let Some(Current { segment, raw, tasks, .. }) = self.current.take() {
-            // If the driver has failed, so does this, and the memory goes with the process.
+            // If the driver has failed, this fails too, and the memory stays until the process
+            // ends.
             let _ = self.stream.synchronize();
             for piece in [Some(segment.piece), Some(raw), tasks].into_iter().flatten() {
                 let _ = self.pool.free(piece);
@@ -154,7 +155,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.abandon();
         for segment in std::mem::take(&mut self.segments).into_values() {
-            // What cannot be freed goes with the process.
+            // Memory that cannot be freed stays until the process ends.
             let _ = self.pool.free(segment.piece);
         }
     }
@@ -184,7 +185,7 @@ impl Current {
         Ok(())
     }
 
-    /// Begins the kernel that makes the form. Returns the memory of its tasks.
+    /// Begins the kernel that makes the form. Returns the memory that holds its tasks.
     fn transform(&self, card: &Card, form: Form, pool: &Pool, stream: &Stream) -> Result<Piece, Fault> {
         let mut raw = self.raw.address;
         let generations: Vec<Generation> = self.load.share.generations(&self.load.shape).collect();
@@ -197,22 +198,22 @@ impl Current {
             raw += u64::from(length).next_multiple_of(RAW_ALIGN as u64);
         }
         let piece = pool.take(tasks.len().max(1))?;
-        // In the stream of the kernel: what the default stream copies from memory that is not
-        // pinned may arrive after it has begun.
+        // In the kernel's stream: a copy on the default stream from memory that is not pinned might
+        // arrive after the kernel has begun.
         // SAFETY: the piece is as long as the tasks, and the call returns when they have been read.
         unsafe { result::memcpy_htod_async(piece.address, &tasks, stream.raw) }.named("cuMemcpyHtoDAsync")?;
         let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {
             let address = piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
             let count = u32::try_from(some.len()).expect("at most FORM_TASKS_MAX");
-            // SAFETY: tasks, raw bytes and forms live until `done`, which is recorded behind this.
+            // SAFETY: tasks, raw bytes and forms live until `done`, which is recorded after this.
             unsafe { launch::form(card, form, form_blocks(bytes), (address, count), stream) }?;
         }
         Ok(piece)
     }
 }
 
-/// Thread blocks that put a generation of so many bytes into a form.
+/// Thread blocks that convert a generation of this many bytes.
 pub(super) fn form_blocks(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX)
 }
@@ -224,15 +225,15 @@ fn size(number: impl TryInto<usize>) -> usize {
 const STAGING_BYTES: usize = 1 << 20;
 pub(super) const FORM_ALIGN: usize = 1024;
 const RAW_ALIGN: usize = 16;
-/// What a thread block of the transforming kernel takes at once.
+/// Bytes that a thread block of the converting kernel takes at once.
 const FORM_BYTES_PER_BLOCK: usize = 8 << 10;
 const FORM_BLOCKS_MAX: u32 = 512;
-/// Thread blocks in the second direction are numbered with 16 bits.
+/// The grid's second dimension has 16 bits.
 const FORM_TASKS_MAX: usize = 65_535;
 
 #[cfg(test)]
 impl Loader {
-    /// Lets every segment be where nothing is, so that the next kernel faults.
+    /// Points every segment to an invalid address, so that the next kernel faults.
     pub(super) fn poison(&mut self) {
         self.segments.values_mut().for_each(|segment| segment.addresses.fill(16));
     }

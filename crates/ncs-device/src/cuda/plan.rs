@@ -1,4 +1,5 @@
-//! How a batch is cut into launches and how their blocks get to their slots: decided without a GPU.
+//! Cutting a batch into launches, and choosing how their blocks get to their slots. Decides without
+//! a GPU.
 
 use std::ops::Range;
 
@@ -6,33 +7,33 @@ use ncs_gf::Rows;
 
 use crate::backend::Work;
 
-/// Some rows of one work of a batch.
+/// Some rows of one work in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Index of the work.
+    /// The work's index.
     pub(super) work: usize,
-    /// Its slots, by index.
+    /// Indices of its slots.
     pub(super) slots: Range<usize>,
 }
 
-/// What one launch may take at most.
+/// Limits of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Bytes of blocks.
     pub(super) out_bytes: usize,
     /// Bytes of coefficients in the kernel's form.
     pub(super) row_bytes: usize,
-    /// Bytes that go up with it: tasks, given rows, addresses of slots.
+    /// Bytes of its upload: tasks, explicit rows, addresses of slots.
     pub(super) upload_bytes: usize,
     /// Bytes of a coefficient in the kernel's form.
     pub(super) coefficient_bytes: usize,
 }
 
-/// Bytes that go up for one task, and for one row whatever it is.
+/// Upload bytes of a task; below, those of the address for each row.
 pub(super) const TASK_BYTES: usize = size_of::<super::abi::Task>();
 pub(super) const ADDRESS_BYTES: usize = size_of::<u64>();
 
-/// Where cutting a batch has got to.
+/// The position in a batch that is being cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     work: usize,
@@ -45,7 +46,7 @@ impl Cursor {
         self.work >= batch.len()
     }
 
-    /// The next launch: as many rows, in order, as the limits allow. At least one row, if any is
+    /// The next launch: as many rows, in order, as the limits allow, and at least one if any is
     /// left.
     pub(super) fn next(&mut self, batch: &[Work], limits: &Limits) -> Vec<Piece> {
         let mut pieces = Vec::new();
@@ -71,7 +72,7 @@ impl Cursor {
     }
 }
 
-/// What a row costs.
+/// What a row takes of each limit.
 struct Costs {
     out: usize,
     row: usize,
@@ -90,19 +91,18 @@ impl Costs {
     }
 }
 
-/// Slots that lie at equal distances in memory that was pinned as one: the driver copies to no
-/// other.
+/// Slots at equal distances in memory that was pinned as one range: the driver copies to no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     /// Where the first block goes.
     pub(super) start: usize,
-    /// Bytes from one to the next; of a single one, its length.
+    /// Bytes from one slot to the next; the length if there is only one.
     pub(super) pitch: usize,
     pub(super) count: usize,
 }
 
-/// Finds runs of blocks of `k` bytes in the order of the list of their addresses, each with the
-/// pinned range that it is in.
+/// Finds runs of blocks of `k` bytes. `addresses` lists the blocks' addresses in order, each with
+/// its pinned range.
 pub(super) fn runs(addresses: impl IntoIterator<Item = (usize, Option<usize>)>, k: usize) -> Vec<Run> {
     let (mut runs, mut last): (Vec<Run>, _) = (Vec::new(), None);
     for (address, range) in addresses {
@@ -118,20 +118,21 @@ pub(super) fn runs(addresses: impl IntoIterator<Item = (usize, Option<usize>)>, 
     runs
 }
 
-/// How blocks get to their slots.
+/// The way that blocks take to their slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The kernel stores them there: the shortest way for little.
+    /// The kernel stores them there: fastest for few bytes.
     Stores,
-    /// The copy engine, a run at a time.
+    /// The copy engine copies a run at a time.
     Copies,
-    /// A kernel that copies them one by one: for slots that lie scattered.
+    /// A kernel copies them one by one to scattered slots.
     Scatter,
-    /// A copy into memory of ours and from there by the processor: for slots that are not pinned.
+    /// The device copies them to pinned memory of ours, and the processor from there: for slots
+    /// that are not pinned.
     Bounce,
 }
 
-/// Chooses for blocks of `bytes` bytes in all that lie in `runs` runs.
+/// Chooses the way of blocks with `bytes` bytes in `runs` runs.
 pub(super) fn way(bytes: usize, runs: usize, is_pinned: bool, is_aligned: bool) -> Way {
     match () {
         () if !is_pinned => Way::Bounce,
@@ -141,14 +142,14 @@ pub(super) fn way(bytes: usize, runs: usize, is_pinned: bool, is_aligned: bool) 
     }
 }
 
-/// Slots further apart are not neighbours: pitches are 32-bit numbers.
+/// Slots further apart are not a run: pitches are 32-bit numbers.
 const PITCH_MAX: usize = 1 << 20;
-/// Above this, the copy engine is faster than stores (54 against 51 GB/s) and leaves the
+/// Above this, the copy engine is faster than stores (54 against 51 GB/s), and it leaves the
 /// multiprocessors free.
 const STORED_BYTES_MAX: usize = 1 << 20;
 /// Each run is a task of its own.
 const STORED_RUNS_MAX: usize = 64;
-/// A copy of less takes longer to begin than to do.
+/// A shorter copy takes longer to start than to run.
 const COPIED_BYTES_MIN: usize = 64 << 10;
 
 #[cfg(test)]
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(runs(&[100, 200, 300, 1000, 1064], 64), [run(100, 100, 3), run(1000, 64, 2)]);
         assert_eq!(runs(&[100], 64), [run(100, 64, 1)]);
         assert_eq!(runs(&[300, 200, 100], 64), [run(300, 64, 1), run(200, 64, 1), run(100, 64, 1)]);
-        // Slots that would overlap, and slots far away, are not neighbours.
+        // Slots that would overlap or are far apart are not a run.
         assert_eq!(runs(&[100, 150], 64).len(), 2);
         assert_eq!(runs(&[0, 1 << 40], 64).len(), 2);
         assert!(runs(&[], 64).is_empty());

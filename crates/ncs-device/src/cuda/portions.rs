@@ -1,5 +1,5 @@
-//! Portions of files on a GPU: several bites at once, each on a lane of its own, which takes what
-//! it is given up, has it coded and brings it back.
+//! Coding portions of files on a GPU. Several bites run at once. Each has a lane, which uploads the
+//! bite's input, has it coded and downloads its output.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,10 +16,10 @@ use super::replay_lane::{Blocks, ReplayShape, strips_of};
 use crate::Error;
 use crate::portions::{Coder, Demand, LANES, Memory, Pinner, Portion, Spat, Work};
 
-/// A card that codes. Fields are dropped in this order: lanes wait for what is under way.
+/// A card that codes portions. The fields' order matters: dropping the lanes waits for their work.
 pub(super) struct FileCoder {
     lanes: Vec<Lane>,
-    /// The lanes in use and what they have, the bite begun first in front.
+    /// The lanes in use and their bites, oldest first.
     under_way: VecDeque<(usize, Vec<Portion>)>,
     card: Card,
 }
@@ -46,7 +46,7 @@ impl Coder for FileCoder {
                 Ok(())
             }
             Err(error) => {
-                // Nothing may write to memory that the CPU has next.
+                // Nothing may write to memory that the CPU uses next.
                 let _ = lane.stream.synchronize();
                 Err(Spat { bite, error })
             }
@@ -72,7 +72,7 @@ impl Coder for FileCoder {
 
 /// Pinned memory that any thread may allocate and free.
 struct Shared {
-    /// Always there, until it is dropped.
+    /// `Some` until this is dropped.
     memory: Option<Pinned>,
     context: Arc<Context>,
 }
@@ -105,28 +105,28 @@ impl Drop for Shared {
     }
 }
 
-/// A stream with memory for a bite. Used again when that is done. Memory is dropped behind the
-/// stream, which is waited for.
+/// A stream with memory for a bite, reused when the bite is done. Dropping it waits for the stream
+/// before memory is freed.
 struct Lane {
     stream: Stream,
     input: Buffer,
     output: Buffer,
     /// Coefficients, or plans.
     head: Buffer,
-    /// Which ones these are.
+    /// Which coefficients or plans these are.
     held: Held,
     /// The address of each source block's plan.
     places: Buffer,
-    /// Slots that do not fit into shared memory.
+    /// Plans' slots that do not fit into shared memory.
     work: Buffer,
     context: Arc<Context>,
 }
 
-/// What a lane's head has.
+/// Contents of a lane's head.
 enum Held {
     Nothing,
     Rows(Arc<[u8]>),
-    /// Plans, none twice, and where each begins.
+    /// Plans without repetition, and where each begins.
     Plans(Vec<(Arc<Plan>, usize)>),
 }
 
@@ -146,7 +146,7 @@ impl Lane {
         })
     }
 
-    /// Everything that a bite takes, into the stream, which has nothing in it.
+    /// Puts all work of a bite into the stream, which must be empty.
     fn begin(&mut self, card: &Card, bite: &mut [Portion]) -> Result<(), Error> {
         match &bite[0].work {
             Work::Nothing => Ok(()),
@@ -160,7 +160,7 @@ impl Lane {
         }
     }
 
-    /// A launch a portion, all with the same rows.
+    /// Codes with one launch per portion, all with the same rows.
     fn product(&mut self, card: &Card, rows: &Arc<[u8]>, n: usize, bite: &mut [Portion]) -> Result<(), Error> {
         let count = rows.len() / n;
         let way = Way::of_files(&Limits::of(card), n, count);
@@ -188,9 +188,9 @@ impl Lane {
                 out: Side { start: portion.output.as_mut_ptr() as Address, pitch: bytes },
             };
             let device = Ends { sources: Side { start: input, pitch }, out: Side { start: output, pitch } };
-            // SAFETY: a crew only takes portions whose memory has what their work reads and makes;
-            // the lane has just been given room for all of them. The portions come back, and the
-            // lane is used again, when the stream has been waited for.
+            // SAFETY: a crew only takes portions whose memory is as large as their work's input and
+            // output; the lane has just been given room for all of them. Portions are returned, and
+            // the lane is reused, only after the stream has been waited for.
             unsafe { code.through(card, Some(self.head.address()), (host, device), bytes, &self.stream) }?;
             input += (n * pitch) as Address;
             output += (count * pitch) as Address;
@@ -198,10 +198,10 @@ impl Lane {
         Ok(())
     }
 
-    /// One launch over the source blocks of all portions.
+    /// Codes the source blocks of all portions in one launch.
     fn replay(&mut self, card: &Card, layout: &Layout, bite: &mut [Portion]) -> Result<(), Error> {
         let Layout { symbol_bytes, inputs, outputs } = *layout;
-        // A thread has four bytes of each symbol.
+        // A thread takes four bytes of each symbol.
         let pitch = symbol_bytes.next_multiple_of(4);
         let plans: Vec<Arc<Plan>> = bite.iter().flat_map(|portion| plans_of(&portion.work)).cloned().collect();
         let count = plans.len();
@@ -232,9 +232,8 @@ impl Lane {
             count,
             symbol_bytes: pitch,
         };
-        // SAFETY: all of it is this lane's memory, which has room for so many; plans write their
-        // words so that they stay inside of as many inputs and outputs as they say, which is no
-        // more than the layout has.
+        // SAFETY: all memory is this lane's, with room for all blocks; plans stay within the inputs
+        // and outputs that they state, and the layout has room for as many.
         unsafe { shape.replay(card, &blocks, &self.stream) }?;
         for portion in bite {
             let symbols = plans_of(&portion.work).len() * outputs;
@@ -246,14 +245,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Brings plans onto the card, each once, unless they are there.
+    /// Uploads plans, each once, unless the lane has them already.
     fn hold(&mut self, plans: &[Arc<Plan>]) -> Result<(), Fault> {
         if plans.iter().all(|plan| self.place(plan).is_some()) {
             return Ok(());
         }
         let (mut held, mut bytes) = (Vec::<(Arc<Plan>, usize)>::new(), Vec::new());
         for plan in plans {
-            // Most blocks have the plan of the one before.
+            // Most blocks have the same plan as the block before.
             if held.iter().rev().all(|(other, _)| !Arc::ptr_eq(other, plan)) {
                 held.push((Arc::clone(plan), bytes.len()));
                 bytes.extend(plan.bytes());
@@ -267,7 +266,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Where a plan is that is held.
+    /// Address of a plan that the lane has.
     fn place(&self, plan: &Arc<Plan>) -> Option<Address> {
         let Held::Plans(held) = &self.held else { return None };
         let found = held.iter().rev().find(|(other, _)| Arc::ptr_eq(other, plan));
@@ -286,7 +285,7 @@ impl Drop for Lane {
     }
 }
 
-/// How source blocks lie in portions.
+/// Layout of source blocks in portions.
 struct Layout {
     symbol_bytes: usize,
     inputs: usize,
@@ -300,8 +299,8 @@ fn plans_of(work: &Work) -> &[Arc<Plan>] {
     }
 }
 
-/// Makes room for so many bytes, which nothing uses that is under way. Rare: lanes begin with what
-/// portions are said to have.
+/// Ensures that a buffer has this size; no work under way uses it. Rarely allocates, because lanes
+/// begin with the sizes that portions are expected to have.
 fn reserve(context: &Arc<Context>, buffer: &mut Buffer, bytes: usize) -> Result<(), Fault> {
     if buffer.len() < bytes {
         *buffer = Buffer::new(context, bytes)?;
@@ -309,16 +308,16 @@ fn reserve(context: &Arc<Context>, buffer: &mut Buffer, bytes: usize) -> Result<
     Ok(())
 }
 
-/// Brings bytes to the beginning of a buffer, in the order of the stream.
+/// Uploads bytes to the beginning of a buffer, in the order of the stream.
 fn upload(buffer: &Buffer, bytes: &[u8], stream: &Stream) -> Result<(), Fault> {
     assert!(bytes.len() <= buffer.len(), "{} bytes for a buffer of {}", bytes.len(), buffer.len());
-    // SAFETY: inside of the buffer, as has been asserted; memory that is not pinned is copied
-    // before the call returns.
+    // SAFETY: inside the buffer, as asserted; memory that is not pinned is copied before the call
+    // returns.
     unsafe { result::memcpy_htod_async(buffer.address(), bytes, stream.raw) }.named("cuMemcpyHtoDAsync")
 }
 
-/// What alignment adds to the memory of a bite: 15 bytes to each chunk of a stripe.
+/// Room for alignment in a bite: up to 15 bytes for each chunk of a stripe.
 const SLACK: usize = 64 << 10;
-/// The largest matrix has 128 rows of 128 coefficients. Plans may need more.
+/// The largest matrix has 128 rows of 128 coefficients. Plans can need more.
 const HEAD_BYTES: usize = 64 << 10;
 const PLACES_BYTES: usize = 4 << 10;

@@ -1,12 +1,11 @@
-//! Plans on a card, and how they are replayed: the part that measurements and the coding of files
-//! have in common.
+//! Replaying plans on a card. Measurements and file coding share this.
 
 use super::card::Card;
 use super::driver::{Address, Fault, Stream};
 use super::launch::{self, Grid};
 use crate::abi::{self, define};
 
-/// Where the slots are, and how it is launched at most.
+/// Where the slots are, and the launch's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayShape {
     entry: &'static str,
@@ -17,8 +16,8 @@ pub struct ReplayShape {
 }
 
 impl ReplayShape {
-    /// For plans of at most so many slots, on so many strips a launch at most, with so many
-    /// launches at once.
+    /// For plans of up to `slots` slots, launches of up to `strips` strips, and `launches` launches
+    /// at once.
     pub fn new(card: &Card, slots: u32, strips: u32, launches: u32) -> Self {
         Self::on(card.sms, card.shared_bytes, slots, strips, launches)
     }
@@ -27,7 +26,7 @@ impl ReplayShape {
         let a_warp = slots.saturating_mul(define("NC_REPLAY_SLOT_BYTES"));
         let fit = shared_bytes / a_warp.max(1);
         let is_shared = fit >= SHARED_WARPS_MIN || fit.saturating_mul(sms) >= strips.saturating_mul(launches);
-        // No more warps than strips: each takes memory, which another launch may have.
+        // No more warps than strips: each takes memory that another launch can use.
         if is_shared {
             let warps = strips.div_ceil(sms).clamp(1, fit.min(define("NC_REPLAY_WARPS_MAX")));
             let blocks = (fit / warps).clamp(1, BLOCKS_MAX) * sms;
@@ -39,7 +38,7 @@ impl ReplayShape {
         }
     }
 
-    /// Bytes that the slots of all warps take in device memory.
+    /// Device memory for the slots of all warps.
     pub fn work_bytes(self) -> usize {
         let warps = if self.shared_bytes == 0 { self.blocks * self.warps } else { 0 };
         warps as usize * self.slots as usize * define("NC_REPLAY_SLOT_BYTES") as usize
@@ -49,12 +48,12 @@ impl ReplayShape {
         Grid { blocks: (self.blocks.min(strips).max(1), 1, 1), threads: 32 * self.warps, shared_bytes: self.shared_bytes }
     }
 
-    /// Replays the plans, whose addresses are at `plans`, on so many source blocks.
+    /// Replays the plans, whose addresses are listed at `plans`, on the source blocks.
     ///
     /// # Safety
-    /// `symbols` and `outputs` have as many symbols of each source block as its plan speaks of,
-    /// `work` what [`work_bytes`](Self::work_bytes) says, and all of it is nobody else's until the
-    /// stream is done. No plan has more slots than the shape.
+    /// `symbols` and `outputs` have as many symbols of each source block as its plan states, and
+    /// `work` has the size that [`work_bytes`](Self::work_bytes) returns. Nothing else uses this
+    /// memory until the stream is done. No plan has more slots than the shape.
     pub unsafe fn replay(self, card: &Card, blocks: &Blocks, stream: &Stream) -> Result<(), Fault> {
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let task = abi::Replay {
@@ -78,30 +77,30 @@ impl ReplayShape {
 /// Source blocks on the card.
 #[derive(Debug, Clone, Copy)]
 pub struct Blocks {
-    /// An address for each.
+    /// Addresses of the plans, one per source block.
     pub plans: Address,
     pub symbols: Address,
     pub outputs: Address,
-    /// Bytes from one to the next.
+    /// Bytes from one source block to the next.
     pub symbols_pitch: usize,
     pub outputs_pitch: usize,
-    /// The slots of `nc_replay_global`, which has them in device memory.
+    /// Slots in device memory, for `nc_replay_global`.
     pub work: Address,
     pub count: usize,
     /// A multiple of 4.
     pub symbol_bytes: usize,
 }
 
-/// Strips of a source block.
+/// Number of strips of a source block.
 pub fn strips_of(symbol_bytes: usize) -> usize {
     symbol_bytes.div_ceil(define("NC_REPLAY_SLOT_BYTES") as usize)
 }
 
-/// Fewer warps of a multiprocessor have their slots in device memory, of which the caches have a
-/// part: there is room for 32, and each waits for its own sums. (Of K = 511 two fit, and many
-/// blocks took three times as long as those of K = 1,002, of which none does.)
+/// With fewer warps per multiprocessor, slots are kept in device memory. It has room for 32 warps,
+/// each of which waits for its own sums, and caches hold a part of the slots. (Two warps fit for K
+/// = 511. Many such blocks took three times as long as blocks of K = 1,002, of which none fits.)
 const SHARED_WARPS_MIN: u32 = 8;
-/// Of a multiprocessor.
+/// Maximum thread blocks per multiprocessor.
 const BLOCKS_MAX: u32 = 4;
 const GLOBAL_BLOCKS: u32 = 4;
 const GLOBAL_WARPS: u32 = 8;

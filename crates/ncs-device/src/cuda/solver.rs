@@ -1,17 +1,16 @@
-//! Decoding: matrices are inverted on the device, many at once, and the inverses are the rows of a
-//! combination.
+//! Decoding: the device inverts many matrices at once, and combines with the inverses as rows.
 //!
-//! The jobs of a call are cut into *parts* of at most `GIVEN_BYTES`. A part has one piece of memory
-//! for everything it needs, and a lane: a stream with two pinned buffers. Through these its
-//! coefficients and payloads go up and its blocks come down, a buffer at a time, so that nothing
-//! has to be pinned or copied as a whole. In between run, in one stream: the kernel that puts
-//! payloads into the form of the run, the inversions, the kernel that makes rows of the inverses
-//! where the way to combine wants another form of rows, and the combination. There are two lanes,
-//! so that one part computes or comes down while another goes up.
+//! The jobs of a call are cut into *parts* of at most `GIVEN_BYTES`. A part has one piece of device
+//! memory for everything, and a lane: a stream with two pinned buffers. Coefficients and payloads
+//! are uploaded, and blocks downloaded, through these buffers in turn, so that no large memory is
+//! pinned or copied at once. In between one stream runs the kernel that converts payloads into the
+//! run's form, the inversions, the combination, and before it a kernel that converts the inverses
+//! if the combination needs another form of rows. There are two lanes: one part computes or is
+//! downloaded while the other is uploaded.
 //!
-//! Matrices up to the size that shared memory holds are inverted there, a thread block each, larger
-//! ones in device memory, and a few of them by several thread blocks each where the card has
-//! clusters.
+//! A matrix that fits into shared memory is inverted there by one thread block, a larger one in
+//! device memory. If the card has clusters, a few large ones are inverted by several thread blocks
+//! each.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -38,9 +37,9 @@ pub(super) struct Solver {
     combine: &'static Combine,
     pool: Pool,
     calls: VecDeque<Call>,
-    /// Number of the call at the front.
+    /// Number of the oldest call.
     first_call: u64,
-    /// Made when the first call comes.
+    /// Made at the first call.
     lanes: Vec<Lane>,
 }
 
@@ -48,25 +47,25 @@ pub(super) struct Solver {
 struct Call {
     jobs: Vec<Decode>,
     solved: Vec<bool>,
-    /// The first job that is in no part yet.
+    /// Index of the first job that is in no part yet.
     next: usize,
     parts: usize,
     begun: Instant,
     error: Option<Error>,
 }
 
-/// A stream with two buffers, and the part under way in it.
+/// A stream with two buffers and the part that it works on.
 struct Lane {
     part: Option<Part>,
     buffers: [Buffer; 2],
-    /// Which buffer is next.
+    /// Index of the next buffer.
     turn: usize,
     begun: Event,
     computed: Event,
     stream: Stream,
 }
 
-/// A pinned buffer, and what comes down into it.
+/// A pinned buffer, and the download that it holds.
 struct Buffer {
     pinned: Pinned,
     used: Event,
@@ -82,12 +81,12 @@ struct Part {
     variant: Variant,
     /// Tasks and coefficients.
     head: Vec<u8>,
-    /// What is still to go up, and to come down.
+    /// Remaining uploads and downloads.
     up: VecDeque<Transfer>,
     down: VecDeque<Transfer>,
 }
 
-/// Bytes between the host and the device.
+/// A copy between the host and the device.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     host: Host,
@@ -96,13 +95,13 @@ struct Transfer {
     device: Address,
 }
 
-/// Where they are on the host.
+/// Where its bytes are on the host.
 #[derive(Debug, Clone, Copy)]
 enum Host {
     Head,
     /// Of this job.
     Payload(usize),
-    /// Of all jobs, four bytes each.
+    /// Status words of all jobs, four bytes each.
     Status,
     /// Of this job.
     Out(usize),
@@ -120,7 +119,7 @@ impl Solver {
         self.calls.push_back(Call { jobs, solved, next: 0, parts: 0, begun: Instant::now(), error });
     }
 
-    /// Moves everything on.
+    /// Advances all calls.
     pub(super) fn advance(&mut self, card: &Card, counts: &mut Counts) -> Result<(), Fault> {
         if self.lanes.is_empty() && self.calls.iter().any(|call| !call.is_cut()) {
             match (0..LANES).map(|_| Lane::new(card)).collect() {
@@ -143,14 +142,14 @@ impl Solver {
         Ok(())
     }
 
-    /// The call begun first, if it has ended.
+    /// The oldest call, once it has ended.
     pub(super) fn ended(&mut self) -> Option<Solved> {
         let Call { jobs, solved, begun, error, .. } = self.calls.pop_front_if(|call| call.parts == 0 && call.is_cut())?;
         self.first_call += 1;
         Some(Solved { jobs, result: error.map_or(Ok(solved), Err), elapsed: begun.elapsed() })
     }
 
-    /// Gives everything up: nothing works any more.
+    /// Gives up all work after a fault of the driver.
     pub(super) fn lose(&mut self, reason: &str) {
         self.abandon();
         for call in &mut self.calls {
@@ -159,18 +158,19 @@ impl Solver {
         }
     }
 
-    /// Waits for what is under way, as far as that is possible, and forgets it.
+    /// Waits for work under way as far as possible, and forgets it.
     fn abandon(&mut self) {
         for lane in &mut self.lanes {
             if let Some(part) = lane.part.take() {
-                // If the driver has failed, so do these, and the memory goes with the process.
+                // If the driver has failed, these fail too, and the memory stays until the process
+                // ends.
                 let _ = lane.stream.synchronize();
                 let _ = self.pool.free(part.piece);
             }
         }
     }
 
-    /// There is no memory for what has not been begun.
+    /// Fails the jobs that have not begun for lack of memory.
     fn refuse(&mut self, bytes: u64) {
         self.calls.iter_mut().filter(|call| !call.is_cut()).for_each(|call| {
             call.error.get_or_insert(Error::Memory { bytes });
@@ -223,7 +223,7 @@ impl Drop for Solver {
 }
 
 impl Call {
-    /// Whether nothing of it is to be begun any more.
+    /// Whether no more of it is to begin.
     fn is_cut(&self) -> bool {
         self.error.is_some() || self.next == self.jobs.len()
     }
@@ -242,7 +242,7 @@ impl Lane {
         Ok(Self { part: None, buffers, turn: 0, begun: Event::new(context)?, computed: Event::new(context)?, stream })
     }
 
-    /// Does one step of its part, if the next buffer is free. True when the part is done.
+    /// Does one step of its part if the next buffer is free. Returns true when the part is done.
     fn advance(&mut self, card: &Card, combine: &'static Combine, call: &mut Call) -> Result<bool, Fault> {
         let Some(part) = &mut self.part else { return Ok(true) };
         let buffer = &mut self.buffers[self.turn];
@@ -268,7 +268,7 @@ impl Lane {
 }
 
 impl Buffer {
-    /// Fills it with what is next to go up, and sends that off.
+    /// Fills the buffer with the next uploads, and sends them.
     fn send(&mut self, part: &mut Part, jobs: &[Decode], stream: &Stream) -> Result<(), Fault> {
         let mut filled = 0;
         while let Some(transfer) = next_transfer(&mut part.up, self.pinned.len() - filled) {
@@ -287,7 +287,7 @@ impl Buffer {
         self.used.record(stream)
     }
 
-    /// Asks for what is next to come down.
+    /// Begins the next downloads.
     fn fetch(&mut self, part: &mut Part, stream: &Stream) -> Result<(), Fault> {
         let mut filled = 0;
         while let Some(transfer) = next_transfer(&mut part.down, self.pinned.len() - filled) {
@@ -301,7 +301,7 @@ impl Buffer {
         self.used.record(stream)
     }
 
-    /// Passes on what has come down.
+    /// Hands over the downloaded bytes.
     fn deliver(&mut self, part: &Part, call: &mut Call) {
         let mut rest: &[u8] = &self.pinned;
         for transfer in self.arriving.drain(..) {
@@ -319,7 +319,7 @@ impl Buffer {
     }
 }
 
-/// The next bytes to be moved, at most `room` of them.
+/// The next bytes to copy, at most `room` of them.
 fn next_transfer(queue: &mut VecDeque<Transfer>, room: usize) -> Option<Transfer> {
     let front = queue.front_mut()?;
     let len = front.len.min(room);
@@ -334,19 +334,19 @@ fn next_transfer(queue: &mut VecDeque<Transfer>, room: usize) -> Option<Transfer
     Some(transfer)
 }
 
-/// How many jobs the next part has: at least one, then as many as the bounds allow.
+/// Number of jobs in the next part: at least one, and as many as the limits allow.
 fn next_part(jobs: &[Decode], combine: &Combine) -> usize {
     let (mut given_bytes, mut form_bytes) = (0, 0);
     let fits = |job: &&Decode| {
         given_bytes += job.payloads.len() + job.coefficients.len();
-        // Forms of short blocks may be many times as large as these.
+        // Forms of short blocks can be many times larger than the blocks.
         form_bytes += combine.form.bytes(job.n(), job.block_bytes());
         given_bytes <= GIVEN_BYTES && form_bytes <= FORM_BYTES
     };
     jobs.iter().take(JOBS_MAX).take_while(fits).count().max(1)
 }
 
-/// Begins the kernels of a part whose bytes are on their way up.
+/// Begins the kernels of a part whose upload has begun.
 fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Result<(), Fault> {
     let layout = &part.layout;
     let at = |offset: usize| part.piece.address + offset as u64;
@@ -369,7 +369,7 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     unsafe { launch::combine(card, combine, variant, &launch, card.sms, stream) }
 }
 
-/// Begins the inversions: jobs in a row that are inverted by the same kernel, at once.
+/// Begins the inversions. Consecutive jobs that use the same kernel share a launch.
 fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
     let alone = |place: &Place| Inverter::a_block_each(number(place.n), card);
     let is_alike = |one: &Place, other: &Place| alone(one).is_kernel_of(&alone(other));
@@ -384,11 +384,11 @@ fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
 }
 
 const LANES: usize = 2;
-/// Of a pinned buffer. Copies of this size reach nine tenths of the link's rate.
+/// Size of a pinned buffer. Copies of this size reach nine tenths of the link's rate.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Payloads and coefficients of a part.
+/// Bytes of a part's payloads and coefficients.
 const GIVEN_BYTES: usize = 64 << 20;
-/// Payloads of a part in the form of the run.
+/// Bytes of a part's payloads in the run's form.
 const FORM_BYTES: usize = 256 << 20;
-/// Jobs of a part.
+/// Maximum jobs of a part.
 const JOBS_MAX: usize = 4096;

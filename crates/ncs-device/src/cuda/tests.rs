@@ -1,5 +1,4 @@
-//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that
-//! there is one.
+//! Tests that need a GPU are skipped without one. They fail instead if `NCTEST_REQUIRE_GPU` is set.
 
 use super::super::backend::{Backend, Counts, Ended, Loading, Memory, ResidentId, Work};
 use super::super::decode::{Decode, Solved};
@@ -31,7 +30,7 @@ fn every_kernel_of_a_gpu_is_there() {
     assert!(combine_of(KernelChoice::Auto).unwrap().is_none());
 }
 
-/// A GPU whose segments are moved away under it after the first batch.
+/// A GPU whose segments get invalid addresses after the first batch.
 struct Poisoned {
     engine: Engine,
     batches: usize,
@@ -91,8 +90,8 @@ impl Backend for Poisoned {
     }
 }
 
-/// A kernel that reads where nothing is ends the context of the process, so this runs in a process
-/// of its own.
+/// A kernel that reads an invalid address ends the context of the process, so this runs in a
+/// process of its own.
 #[test]
 fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
     const NAME: &str = "cuda::tests::a_kernel_that_faults_moves_its_work_to_the_cpu";

@@ -1,4 +1,4 @@
-//! Sharing work, and losing who does it: over CPU back ends that play the parts of GPUs.
+//! Sharing work among back ends and losing them. CPU back ends stand for GPUs.
 
 use ncs_gf::RowKey;
 
@@ -10,7 +10,7 @@ use super::*;
 const K: u32 = 96;
 const GENERATIONS: u32 = 7;
 
-/// A back end that says it is a GPU, and is lost with the batch or load after so many of them.
+/// A back end that claims to be a GPU, and is lost at the batch or load after this many.
 struct Mortal {
     inner: cpu::Cpu,
     name: &'static str,
@@ -20,14 +20,14 @@ struct Mortal {
     lost: Option<Error>,
 }
 
-/// How a batch is the last of a back end.
+/// How a back end is lost.
 #[derive(Debug, Clone)]
 enum End {
-    /// It says so.
+    /// It returns the error.
     Says,
     /// Its thread panics.
     Panics,
-    /// It never ends, until this is set.
+    /// It never returns, until this is set.
     Hangs(Arc<std::sync::atomic::AtomicBool>),
 }
 
@@ -115,8 +115,8 @@ fn config() -> Config {
     Config { backend: BackendChoice::Cpu, kernel, cpu_threads: Threads::Count(2.try_into().unwrap()), ..Config::default() }
 }
 
-/// A device over `mortals` that last for so many batches and loads, behind a CPU that lasts if
-/// there is one.
+/// A device over `mortals`, each of which does so many batches and loads before it is lost. In a
+/// hybrid a CPU stands in front of them and is never lost.
 fn device(policy: Policy, mortals: &[(usize, usize)]) -> (Device, Thread, Sums) {
     let (config, sums) = (config(), Sums::default());
     let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());
@@ -167,7 +167,7 @@ async fn expected() -> Vec<Vec<BytesMut>> {
 }
 
 const FOREVER: (usize, usize) = (usize::MAX, usize::MAX);
-/// No back end of a test takes as long.
+/// Longer than any call of a back end in these tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn generations_are_dealt_to_all_and_come_back_in_order() {
     assert_eq!((device.backend(), device.kernel(), resident.parts.len()), ("cuda", "table", 3));
     let done = device.combine(batch(&resident)).await.unwrap();
     assert_eq!(blocks(&done), expected().await);
-    // Seven generations of nine blocks: three, two and two of them.
+    // Seven generations of nine blocks: three for one back end, two for each of the others.
     let mut made: Vec<u64> = done.makers.iter().map(|maker| maker.coded_blocks).collect();
     made.sort_unstable();
     assert_eq!(made, [18, 18, 27]);
@@ -220,7 +220,7 @@ pub(crate) async fn lose_one(
     lose(&device, &sums, 63, check_reason).await;
 }
 
-/// A device over one back end that lasts for a batch and ends like this.
+/// A device over one back end that does one batch and is then lost in this way.
 fn ending(name: &'static str, end: End, hang_timeout: Duration) -> (Device, Thread, Sums) {
     let (config, sums) = (Config { hang_timeout, ..config() }, Sums::default());
     let recorder: Arc<dyn Recorder> = Arc::new(sums.clone());
@@ -260,7 +260,7 @@ async fn nothing_takes_the_place_of_the_cpu() {
     assert_eq!(sums.fallbacks(), 0);
 }
 
-/// As where the system gives no more threads.
+/// As on a system that refuses further threads.
 #[tokio::test]
 async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
     let (device, _thread, sums) = ending("cuda", End::Says, PATIENCE);
@@ -268,7 +268,7 @@ async fn a_card_whose_place_the_cpu_cannot_take_is_the_end() {
     device.members.replace(&set, 0, Err(Error::Thread("injected".to_owned())), "it says so");
     let reason = "it says so; cannot fall back to the CPU: cannot start the device's thread: injected".to_owned();
     assert_eq!(*device.health().borrow(), Health::Dead(reason.clone()));
-    // What is lost besides makes it no better.
+    // A further loss does not improve the health.
     device.members.losses().degraded("something else");
     assert_eq!(*device.health().borrow(), Health::Dead(reason));
     assert_eq!((device.members.set.load().epoch, sums.fallbacks()), (0, 1));
@@ -280,7 +280,7 @@ async fn a_dead_thread_is_noticed_though_nothing_is_asked_of_it() {
     let (mut health, watching) = (device.health(), device.clone());
     let resident = load(&device).await.unwrap();
     device.combine(batch(&resident)).await.unwrap();
-    // Whoever asks is gone before the thread dies over it.
+    // The caller gives up before the thread dies.
     let member = device.members.set.load().seats[0].member.clone();
     let Split { parts, .. } = device.members.set.load().split(batch(&resident));
     drop(member.combine(parts.into_iter().next().unwrap()).await);
@@ -293,13 +293,13 @@ async fn a_dead_thread_is_noticed_though_nothing_is_asked_of_it() {
     watch.abort();
 }
 
-/// From the loss of one back end to blocks from the CPU: what the store and the encoder rely on.
+/// From the loss of one back end to blocks from the CPU: the store and the encoder rely on this.
 async fn lose(device: &Device, sums: &Sums, slots: usize, check_reason: impl Fn(&str)) {
     let health = device.health();
     assert_eq!(*health.borrow(), Health::Good);
     let resident = load(device).await.unwrap();
     device.combine(batch(&resident)).await.unwrap();
-    // What was measured of one small batch may leave all of the next to the CPU.
+    // The rates measured with one small batch may give all of the next batch to the CPU.
     device.members.set.load().seats.iter().for_each(|place| place.rate.0.store(1.0_f64.to_bits(), Ordering::Relaxed));
     let failed = device.combine(batch(&resident)).await.unwrap_err();
     let Error::Lost(reason) = failed.error else { panic!("{}", failed.error) };

@@ -3,7 +3,7 @@ use crate::recorder::tests::Sums;
 use crate::testing::Hoard;
 use crate::{BackendChoice, Health};
 
-/// One that does nothing right.
+/// Arithmetic whose every call fails.
 #[derive(Debug)]
 struct Broken;
 
@@ -52,7 +52,7 @@ fn what_fails_is_done_by_the_cores() {
     assert_eq!(hashed(&*steady), hashed(&cores));
     assert_eq!(steady.holds(&[]), cores.holds(&[]));
     assert!(matches!(steady.keep(&source, 64), Ok(None)));
-    // However much fails, it is said once.
+    // However many calls fail, it is reported once.
     let reason = "arithmetic over the prime field failed: broken".to_owned();
     assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
 }
@@ -66,14 +66,14 @@ async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
     assert!(kept.is_alive() && *losses.health().borrow() == Health::Good);
     hoard.hold(true);
     let hash = || Arc::clone(&prime).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
-    // Those that wait for the same card are told at the same time.
+    // Calls that wait for the same card learn it at the same time.
     let (one, other) = tokio::join!(hash(), hash());
     let reason = "it has finished no work over the prime field for 200ms".to_owned();
     assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
     assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
     assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));
     assert!(matches!(prime.get().keep(&[7; 64], 64), Ok(None)));
-    // Nothing of it is freed: whoever tried that might hang as well.
+    // None of it is freed: freeing could hang as well.
     assert!(!kept.is_alive());
     drop(kept);
     assert_eq!((hoard.used(), hoard.calls()), (64, 2));
@@ -90,7 +90,7 @@ fn a_card_hangs_if_it_ends_nothing_while_something_is_under_way() {
     let second = watch.begin(later(109)).unwrap();
     assert_eq!(watch.patience(later(109), limit), Duration::from_secs(1));
     assert_eq!(watch.judge(later(109), limit), Ok(()));
-    // One that ends is a sign of life.
+    // A call that ends shows that the card works.
     watch.calls().moved = Some(later(109));
     assert_eq!(watch.judge(later(118), limit), Ok(()));
     assert!(watch.judge(later(119), limit).is_err());
@@ -111,7 +111,7 @@ fn it_is_opened_once_and_the_cpu_is_there_where_nothing_else_is() {
         let prime = Prime::new(&config(backend), cuda::HostMemory::default(), losses().0);
         assert!(Arc::ptr_eq(&prime.open().unwrap(), &prime.get()));
     }
-    // A number that no host has.
+    // No host has a GPU of this number.
     let prime = Prime::new(&config(BackendChoice::Cuda), cuda::HostMemory::default(), losses().0);
     assert!(prime.open().is_err());
     assert!(Arc::ptr_eq(&prime.get(), &prime.get()));

@@ -18,7 +18,7 @@ impl Inner {
         let mut holds = Vec::with_capacity(batches.len());
         for batches in batches.chunk_by(|a, b| key(a) == key(b)) {
             let (group, shape) = key(&batches[0]);
-            // Tables of hashes are most of it.
+            // Tables of hashes take most of the memory.
             let each = Tables { group, words: shape.n(), window: HASHES_WINDOW }.bytes();
             let most = (self.work_bytes / 2 / each).clamp(1, BATCHES_MAX);
             for batches in batches.chunks(most) {
@@ -28,13 +28,13 @@ impl Inner {
         Ok(holds)
     }
 
-    /// Of batches of one group and shape, a few.
+    /// Checks a few batches of one group and shape.
     fn holds_alike(&mut self, group: Group, shape: Shape, batches: &[Batch<'_>]) -> Result<Vec<bool>, Fault> {
         let (n, words, bytes, sms, rows) = (shape.n(), shape.words(), group.hash_bytes(), self.card.sms, batches.len());
         let (tables, generators) = self.generators(group, words)?;
         let tables = Tables { words, ..tables };
         let own = Tables { group, words: n, window: HASHES_WINDOW };
-        // Batches of one generation, as when they are halved, have one table.
+        // Batches of one generation share one table, as when a batch is halved.
         let hashes: Vec<&Hashes> = batches.iter().map(Batch::hashes).collect();
         let sets = if hashes.iter().all(|other| std::ptr::eq(*other, hashes[0])) { 1 } else { rows };
         let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));
@@ -85,8 +85,8 @@ impl Inner {
         Ok(made[0].chunks_exact(bytes).zip(made[1].chunks_exact(bytes)).map(|(left, right)| left == right).collect())
     }
 
-    /// The weighted sums of a batch's words and of its coefficients, of so many blocks at a time:
-    /// each time one row, and then the sum of these.
+    /// Computes the weighted sums of a batch's words and of its coefficients. It takes `chunk`
+    /// blocks at a time, and sums the results.
     fn fold(&self, shape: Shape, batch: &Batch<'_>, chunk: usize, places: &BatchPlaces, to: [Address; 2]) -> Result<(), Fault> {
         let (n, words) = (shape.n(), shape.words());
         let (pitch, vector_pitch) = (row_pitch(words), row_pitch(n));
@@ -118,7 +118,7 @@ impl Inner {
     }
 }
 
-/// Where batches are checked.
+/// Addresses for checking batches.
 struct BatchPlaces {
     payloads: Address,
     vectors: Address,
@@ -133,7 +133,7 @@ struct BatchPlaces {
     out: [Address; 2],
 }
 
-/// Bits of a digit in the tables of hashes, which serve once.
+/// Bits of a digit in the tables of hashes, which are used once.
 const HASHES_WINDOW: u32 = 4;
 const WEIGHT_BYTES: usize = 16;
 const BATCHES_MAX: usize = 256;

@@ -1,22 +1,21 @@
-//! Encoding over GF(q) for whoever serves it: sources that stay in the card's memory, and several
-//! calls under way at once.
+//! Encoding over GF(q) for a server: sources stay in the card's memory, and several calls run at
+//! once.
 //!
-//! A call is cut into portions, each of some rows of one task or of many, and a portion takes a
-//! *lane*: its rows go up from pinned memory, kernels combine, and the blocks go to where they are
-//! wanted, in the order of one stream and without a wait in between. Sources at equal distances of
-//! which as many blocks are wanted share a launch; the other launches of a portion are dealt over
-//! some more streams, because few blocks of one source leave most of the card idle. A call has up
-//! to `LANES_A_CALL` lanes if they are free, so that rows of its next portion are put together and
-//! combined while the blocks of the one before are copied. It waits for a lane only while it has
-//! none: none waits for another that waits.
+//! A call is cut into portions, each of some rows of one or several tasks. A portion takes a
+//! *lane*. Its rows are uploaded from pinned memory, kernels combine, and the blocks are copied to
+//! their slots: in the order of one stream, without a wait in between. Sources at equal distances
+//! that want equally many blocks share a launch. The other launches of a portion are spread over
+//! further streams, because a few blocks of one source leave most of the card idle. A call takes up
+//! to `LANES_A_CALL` lanes if they are free. It then prepares and combines its next portion while
+//! the blocks of the one before are copied. A call waits for a lane only while it holds none, so
+//! calls cannot wait for each other in a circle.
 //!
-//! Blocks that go into pinned memory are written there by the card: by its copy engine where they
-//! lie at equal distances, by a kernel where they are scattered. Others take the way through pinned
-//! memory of the lane.
+//! The card writes blocks for pinned memory there itself: its copy engine does so where slots lie
+//! at equal distances, a kernel where they are scattered. Other blocks pass through the lane's
+//! pinned memory.
 //!
-//! A source that is not kept is brought to the card by the call itself, and leaves it with the
-//! call. A fault of the driver is the end of it all: what is kept is lost, nothing more is, and
-//! every later call fails.
+//! The call uploads a source that is not kept, and frees it at its end. After a fault of the driver
+//! all kept sources are lost, nothing is kept any more, and every later call fails.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
@@ -40,16 +39,16 @@ use super::layout::{PLACE_ALIGN, number, row_pitch};
 use super::step::{Encoder, ROWS_MAX, Step, product};
 use crate::abi;
 
-/// Who encodes.
+/// Encodes on a card.
 #[derive(Debug)]
 pub struct Coder {
-    /// Lanes that nobody has.
+    /// Free lanes.
     idle: Mutex<Vec<Lane>>,
     returned: Condvar,
     keeper: Arc<Keeper>,
     host: HostMemory,
     field: abi::GfqField,
-    /// Bytes of blocks of a portion, and of sources that are brought for it.
+    /// Maximum bytes of a portion's blocks, and of sources uploaded for it.
     limits: (usize, usize),
     card: Arc<Card>,
 }
@@ -75,26 +74,25 @@ impl Coder {
         })
     }
 
-    /// With so little memory that everything is done in portions.
+    /// Limits its memory so far that all work is done in several portions.
     #[cfg(test)]
     pub fn limit(&mut self, bytes: usize) {
         self.limits = (self.limits.0.min(bytes), self.limits.1.min(bytes));
     }
 
-    /// Lanes that somebody has.
+    /// Lanes in use.
     #[cfg(test)]
     pub fn busy(&self) -> usize {
         LANES - lock(&self.idle).len()
     }
 
-    /// What says that it is kept and is not, so that the next kernel faults.
+    /// A segment that claims to be kept but has no memory, so that the next kernel faults.
     #[cfg(test)]
     pub fn nothing(&self) -> Segment {
         Segment { address: PLACE_ALIGN as u64, len: usize::MAX, keeper: Arc::clone(&self.keeper) }
     }
 
-    /// Brings a source to the card, with zeros behind it up to `padded` bytes; nothing if the card
-    /// is lost.
+    /// Uploads a source, padded with zeros to `padded` bytes. `None` if the card is lost.
     pub fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Segment>, Fault> {
         if self.keeper.is_lost() {
             return Ok(None);
@@ -110,7 +108,7 @@ impl Coder {
         self.mark(self.card.context.bind().and_then(|()| self.begin_all(shape, tasks)))
     }
 
-    /// Notes that a card is lost.
+    /// Records that a card is lost.
     fn mark<T>(&self, result: Result<T, Fault>) -> Result<T, Fault> {
         if let Err(Fault::Driver(_)) = result {
             self.keeper.is_lost.store(true, Ordering::Release);
@@ -124,7 +122,7 @@ impl Coder {
         let most = (out_bytes / row_pitch(shape.words())).min((UPLOAD_BYTES - 2 * PLACE_ALIGN) / row).clamp(1, ROWS_MAX);
         let brings = |task: &Encode<'_>| if self.kept(shape, task).is_some() { 0 } else { shape.source_bytes() };
         let costs: Vec<(usize, usize)> = tasks.iter().map(|task| (task.out.len(), brings(task))).collect();
-        // What a task before brought that is not done yet.
+        // The last task's uploaded source, if the task continues in the next portion.
         let mut brought = None;
         let mut under_way: VecDeque<Portion<'_>> = VecDeque::new();
         for pieces in portions(&costs, most, source_bytes) {
@@ -138,7 +136,7 @@ impl Coder {
         under_way.into_iter().try_for_each(|portion| portion.end(shape, tasks).map(drop))
     }
 
-    /// A lane: one that is free, or the next that is if the call can do nothing without.
+    /// Takes a free lane. If the call needs one to continue, it waits for the next.
     fn take(&self, is_needed: bool) -> Option<Taken<'_>> {
         let mut idle = lock(&self.idle);
         loop {
@@ -150,7 +148,7 @@ impl Coder {
         }
     }
 
-    /// Where the source of a task is, if it is on this card, all of it.
+    /// Address of a task's source, if this card keeps all of it.
     fn kept(&self, shape: Shape, task: &Encode<'_>) -> Option<Address> {
         let Place { kept, offset } = task.kept?;
         let kept: &dyn std::any::Any = kept;
@@ -159,7 +157,7 @@ impl Coder {
         (has_all && offset.is_multiple_of(WORD_BYTES)).then(|| segment.address + offset as u64)
     }
 
-    /// Begins a portion on a lane with nothing under way.
+    /// Begins a portion on an idle lane.
     fn begin<'a>(
         &'a self,
         lane: Taken<'a>,
@@ -200,7 +198,7 @@ impl Coder {
         Ok(portion)
     }
 
-    /// Where the blocks of a portion go, and how.
+    /// The slots of a portion's blocks, and the way there.
     fn slots(&self, shape: Shape, tasks: &mut [Encode<'_>], pieces: &[Piece]) -> (Vec<Run>, Way) {
         let (bytes, mut is_pinned, mut addresses) = (shape.payload_bytes(), true, Vec::new());
         let mut view = self.host.view();
@@ -218,7 +216,7 @@ impl Coder {
         let is_even = |run: &Run| (run.start | run.pitch).is_multiple_of(SCATTER_ALIGN);
         let is_aligned = bytes.is_multiple_of(SCATTER_ALIGN) && runs.iter().all(is_even);
         let way = match plan::way(rows * bytes, runs.len(), is_pinned, is_aligned) {
-            // Kernels of words store half of what the link takes at once.
+            // Kernels over words store at half the rate of the link.
             Way::Stores if runs.len() == 1 => Way::Copies,
             Way::Stores => Way::Scatter,
             way => way,
@@ -231,7 +229,7 @@ impl Coder {
         let (n, pitch) = (shape.n(), row_pitch(shape.words()));
         let forks = &lane.forks[..launches.len().saturating_sub(1).min(lane.forks.len())];
         let streams: Vec<&Stream> = std::iter::once(&lane.stream).chain(forks.iter().map(|(stream, _)| stream)).collect();
-        // So much of the card is for each.
+        // Each launch gets this share of the card.
         let sms = (self.card.sms / number(streams.len())).max(1);
         if !forks.is_empty() {
             lane.sent.record(&lane.stream)?;
@@ -254,8 +252,8 @@ impl Coder {
             };
             let step = Step::encode(Encoder::Fitting, product, launch.generations, sms);
             // SAFETY: sources are kept by the call or by the portion, which waits for its streams
-            // before it lets go of them; rows and blocks are in memory of the lane, of which
-            // `portions` takes no more than there is.
+            // before it releases them; rows and blocks are in memory of the lane, and `portions`
+            // keeps within its size.
             unsafe { step.start(&self.card, stream) }?;
         }
         forks.iter().try_for_each(|(stream, done)| {
@@ -264,7 +262,7 @@ impl Coder {
         })
     }
 
-    /// Begins to bring so many blocks to where they are wanted.
+    /// Begins to copy blocks to their slots.
     fn deliver(
         &self,
         lane: &mut Lane,
@@ -280,7 +278,8 @@ impl Coder {
                 let function = self.card.function(Image::Forms, "nc_copy_to_slots", 0)?;
                 let grid = Grid::line(SCATTER_BLOCKS, COPY_THREADS, 0);
                 let (count, each) = (number(rows), (from, number(pitch)));
-                // SAFETY: pinned and aligned, as `way` was told; addresses went up with the rows.
+                // SAFETY: pinned and aligned, as `way` was told; the addresses were uploaded with
+                // the rows.
                 unsafe { launch::scatter(function, grid, addresses, each, (count, number(bytes)), &lane.stream) }
             }
             (Way::Bounce, _) => {
@@ -295,8 +294,8 @@ impl Coder {
             _ => slots
                 .iter()
                 .try_fold(0, |first, run| {
-                    // SAFETY: pinned, as `way` was told, and nobody else's until the portion has
-                    // ended.
+                    // SAFETY: pinned, as `way` was told, and nothing else uses them until the
+                    // portion has ended.
                     unsafe { copy_run(from + (first * pitch) as u64, pitch, bytes, run, &lane.stream) }?;
                     Ok(first + run.count)
                 })
@@ -312,8 +311,8 @@ struct Piece {
     rows: Range<usize>,
 }
 
-/// Cuts tasks of so many rows, each with so many bytes that are brought for it, into portions of
-/// about one size.
+/// Cuts tasks into portions of about equal size. Each task has a number of rows, and a number of
+/// source bytes to upload.
 fn portions(tasks: &[(usize, usize)], rows_max: usize, source_bytes_max: usize) -> Vec<Vec<Piece>> {
     let rows: usize = tasks.iter().map(|(rows, _)| rows).sum();
     let each = rows.div_ceil(rows.div_ceil(rows_max).max(1));
@@ -333,20 +332,20 @@ fn portions(tasks: &[(usize, usize)], rows_max: usize, source_bytes_max: usize) 
     portions
 }
 
-/// Pieces that a kernel takes at once.
+/// Pieces for one launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Launch {
     source: Address,
-    /// From one source to the next.
+    /// Bytes from one source to the next.
     step: u64,
     generations: u32,
-    /// Of each.
+    /// Rows of each source.
     rows: usize,
-    /// Among those of the portion.
+    /// Index of its first row in the portion.
     first_row: usize,
 }
 
-/// Puts neighbours together that have as many rows, and sources at equal distances.
+/// Groups neighbours that have equally many rows and sources at equal distances.
 fn launches(pieces: &[(Address, usize)]) -> Vec<Launch> {
     let (mut launches, mut first_row): (Vec<Launch>, _) = (Vec::new(), 0);
     for &(source, rows) in pieces {
@@ -360,19 +359,19 @@ fn launches(pieces: &[(Address, usize)]) -> Vec<Launch> {
     launches
 }
 
-/// What a portion is made with: streams, and memory for its rows and its blocks.
+/// Streams, and memory for rows and blocks, of a portion.
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
-    /// More streams for its launches, with what tells that they are done.
+    /// Further streams for its launches, each with an event that marks the end of its work.
     forks: Vec<(Stream, Event)>,
-    /// What is behind the rows.
+    /// Marks the end of the upload.
     sent: Event,
     out: Buffer,
     upload: Buffer,
     upload_host: Pinned,
     uploaded: usize,
-    /// For blocks that go where the card cannot write; made when it is first needed.
+    /// Memory for blocks whose slots the card cannot write; allocated at first use.
     bounce: Option<Pinned>,
 }
 
@@ -391,7 +390,7 @@ impl Lane {
         })
     }
 
-    /// Puts rows behind those that go up.
+    /// Appends rows to the upload.
     fn put(&mut self, rows: &[u32]) {
         let at = self.uploaded;
         self.uploaded += size_of_val(rows);
@@ -399,7 +398,7 @@ impl Lane {
         places.iter_mut().zip(rows).for_each(|(place, coefficient)| *place = coefficient.to_le_bytes());
     }
 
-    /// Puts the address of every slot behind the rows, and tells where they will be.
+    /// Appends the addresses of all slots to the upload, and returns where they will be.
     fn put_addresses(&mut self, slots: &[Run]) -> Address {
         let at = self.uploaded.next_multiple_of(PLACE_ALIGN);
         let every = slots.iter().flat_map(|run| (0..run.count).map(|index| (run.start + index * run.pitch) as u64));
@@ -409,7 +408,7 @@ impl Lane {
         self.upload.address() + at as u64
     }
 
-    /// Sends up what was put.
+    /// Sends the upload.
     fn send(&self) -> Result<(), Fault> {
         // SAFETY: both sides are the lane's, whose stream is waited for before either is written or
         // dropped.
@@ -417,17 +416,17 @@ impl Lane {
             .named("cuMemcpyHtoDAsync")
     }
 
-    /// Waits for everything in all streams: an error of one does not keep the others.
+    /// Waits for all streams, even if one fails.
     fn wait(&self) -> Result<(), Fault> {
         let forks = self.forks.iter().map(|(stream, _)| stream.synchronize());
         forks.fold(self.stream.synchronize(), Result::and)
     }
 }
 
-/// A lane that somebody has. It goes back when nothing is under way on it any more.
+/// A lane in use. It is returned when no work on it is under way.
 #[derive(Debug)]
 struct Taken<'a> {
-    /// Always there, until it goes back.
+    /// `Some` until the lane is returned.
     lane: Option<Lane>,
     coder: &'a Coder,
 }
@@ -449,29 +448,29 @@ impl DerefMut for Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
-        // Nothing may write to slots that are given back, nor read a source. A driver that has
-        // failed writes no more.
+        // Nothing may write to slots that are given back, nor read their sources. A failed driver
+        // writes no more.
         let _ = lane.wait();
         lock(&self.coder.idle).push(lane);
         self.coder.returned.notify_one();
     }
 }
 
-/// A portion under way. Fields are dropped in this order: the lane waits for what reads the
+/// A portion under way. The fields' order matters: dropping the lane waits for the readers of the
 /// sources.
 #[derive(Debug)]
 struct Portion<'a> {
     lane: Taken<'a>,
-    /// What was brought for it.
+    /// The sources uploaded for it.
     sources: Vec<Arc<Segment>>,
     pieces: Vec<Piece>,
     way: Way,
 }
 
 impl<'a> Portion<'a> {
-    /// Waits until the blocks are where they are wanted, and gives the lane back.
+    /// Waits until the blocks are in their slots, and returns the lane.
     fn end(self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<Taken<'a>, Fault> {
-        // Forks are done before what is behind them.
+        // This stream waits for the forks before later work.
         self.lane.stream.synchronize()?;
         let Self { lane, pieces, way, .. } = self;
         if let (Way::Bounce, Some(bounce)) = (way, &lane.bounce) {
@@ -485,11 +484,11 @@ impl<'a> Portion<'a> {
     }
 }
 
-/// What sources are kept with. It lives as long as one of them does.
+/// The pool of kept sources. It lives as long as any of them.
 #[derive(Debug)]
 struct Keeper {
     pool: Mutex<Pool>,
-    /// On which they come to the card.
+    /// The stream that uploads them.
     stream: Mutex<Stream>,
     is_lost: AtomicBool,
     context: Arc<Context>,
@@ -500,13 +499,13 @@ impl Keeper {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    /// Waits until a source is there.
+    /// Uploads a source, and waits until it is there.
     fn keep(self: &Arc<Self>, source: &[u8], padded: usize, stream: &Stream) -> Result<Segment, Fault> {
         let driver::Piece { address, len } = lock(&self.pool).take(padded)?;
         let segment = Segment { address, len, keeper: Arc::clone(self) };
         let (behind, rest) = (address + source.len() as u64, padded - source.len());
-        // SAFETY: the piece is that long, nobody else knows of it, and the stream is waited for
-        // whatever becomes of this.
+        // SAFETY: the piece is that long and not shared yet, and the stream is waited for whether
+        // or not this succeeds.
         let sent = unsafe {
             let source = match source {
                 [] => Ok(()),
@@ -523,7 +522,7 @@ impl Keeper {
     }
 }
 
-/// A source on a card. Whoever reads it has waited for that before letting go of it.
+/// A source on a card. Its readers are waited for before it is released.
 #[derive(Debug)]
 pub struct Segment {
     address: Address,
@@ -543,14 +542,14 @@ impl Kept for Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // On whatever thread this is. What cannot be freed goes with the process.
+        // Any thread may run this. Memory that cannot be freed stays until the process ends.
         if self.keeper.context.bind().is_ok() {
             let _ = lock(&self.keeper.pool).free(driver::Piece { address: self.address, len: self.len });
         }
     }
 }
 
-/// What a panic has left behind is as good as before.
+/// Poisoning is harmless: no code panics halfway through a change under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -558,19 +557,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const HAS_LANE: &str = "it is there until it goes back";
 /// Portions under way at once.
 const LANES: usize = 4;
-/// Of one call: one is copied, one is combined, one is made ready. Another is left for whoever else
-/// calls.
+/// Lanes of one call: one is copied, one is combined, one is prepared. The fourth is left for other
+/// callers.
 const LANES_A_CALL: usize = 3;
-/// Streams of a lane beside its own.
+/// Further streams of a lane.
 const FORKS: usize = 7;
-/// Blocks of a portion: what is copied at once. Copies of 16 MiB reach 99 % of the link's rate, of
-/// 1 MiB 88 %.
+/// Bytes of a portion's blocks, which are copied at once. Copies of 16 MiB reach 99 % of the link's
+/// rate, of 1 MiB 88 %.
 const PORTION_BYTES: usize = 8 << 20;
-/// Coefficients of a portion, and addresses of its slots.
+/// Bytes of a portion's coefficients and of the addresses of its slots.
 const UPLOAD_BYTES: usize = 4 << 20;
-/// Sources that are brought for a portion.
+/// Bytes of sources uploaded for a portion.
 const SOURCE_BYTES: usize = 64 << 20;
-/// What the kernel that copies to scattered slots is made for.
+/// Alignment that the kernel for scattered slots needs.
 const SCATTER_ALIGN: usize = 16;
 
 #[cfg(test)]
@@ -585,7 +584,7 @@ mod tests {
             portions(&[(5, 0), (0, 0), (4, 0)], 4, 0),
             [vec![piece(0, 0..3)], vec![piece(0, 3..5), piece(2, 0..1)], vec![piece(2, 1..4)],]
         );
-        // Each brings its source, and only two have room.
+        // Each uploads its source, and only two fit.
         assert_eq!(portions(&[(1, 10), (1, 10), (1, 10)], 100, 25), [vec![piece(0, 0..1), piece(1, 0..1)], vec![piece(2, 0..1)]]);
         assert_eq!(portions(&[(2, 10)], 1, 5), [vec![piece(0, 0..1)], vec![piece(0, 1..2)]]);
         assert!(portions(&[], 1, 1).is_empty() && portions(&[(0, 7)], 1, 1).is_empty());
@@ -595,7 +594,8 @@ mod tests {
     fn neighbours_share_a_launch() {
         let launch = |source, step, generations, rows, first_row| Launch { source, step, generations, rows, first_row };
         assert_eq!(launches(&[(100, 8), (200, 8), (300, 8)]), [launch(100, 100, 3, 8, 0)]);
-        // Any two are at some distance; what comes before, or has other rows, is another's.
+        // Any two sources have a distance. A source at a lower address, or with other rows, begins
+        // a new launch.
         assert_eq!(
             launches(&[(100, 8), (500, 8), (600, 8), (50, 8), (60, 3)]),
             [launch(100, 400, 2, 8, 0), launch(600, 0, 1, 8, 16), launch(50, 0, 1, 8, 24), launch(60, 0, 1, 3, 32),]

@@ -1,5 +1,5 @@
-//! How elements, rows, numbers and the field itself lie in a card's memory, as the kernels read
-//! them.
+//! The layout of elements, rows, numbers and the field itself in a card's memory, as the kernels
+//! read them.
 
 use ncs_codec::hash::Group;
 use ncs_gf::gfq::{self, Element, WORD_BYTES};
@@ -9,12 +9,12 @@ use super::super::dense;
 use super::super::driver::Address;
 use crate::abi;
 
-/// From one row of so many elements to the next: words, their top bits, and up to a multiple of 16.
+/// Bytes from one row of elements to the next: words, their top bits, padded to a multiple of 16.
 pub const fn row_pitch(words: usize) -> usize {
     (words * WORD_BYTES + words.div_ceil(8)).next_multiple_of(16)
 }
 
-/// Writes elements as a row of words with their top bits behind them.
+/// Writes elements as a row: words, then their top bits.
 pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
     let (words, tops) = row.split_at_mut(elements.len() * WORD_BYTES);
     tops.fill(0);
@@ -24,7 +24,7 @@ pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8
     }
 }
 
-/// Rows of so many elements each, [`row_pitch`] apart.
+/// Rows of `each` elements, [`row_pitch`] apart.
 pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
     let pitch = row_pitch(each);
     let mut bytes = vec![0; elements.len() / each * pitch];
@@ -34,7 +34,7 @@ pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
     bytes
 }
 
-/// The bytes of an element as it travels, of a row of so many.
+/// The wire form of an element of a row of `words` elements.
 pub(super) fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq::BYTES] {
     let mut bytes = [0; gfq::BYTES];
     bytes[0] = row[words * WORD_BYTES + index / 8] >> (index % 8) & 1;
@@ -42,12 +42,12 @@ pub(super) fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq:
     bytes
 }
 
-/// The field as kernels have it.
+/// The field's constants as the kernels read them.
 pub fn field() -> abi::GfqField {
     let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
     let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
-    // Long division of 2^320 by q: 2^256 is below q, and each of the 64 steps from there on doubles
-    // and takes off q if it fits.
+    // Long division of 2^320 by q: 2^256 is below q. Each of the 64 further steps doubles, and
+    // subtracts q if it fits.
     let (mut rest, mut ratio) = (doubled(Element::ONE, 256), 0_u64);
     for _ in 0..64 {
         let is_there = !montgomery::is_below(rest.limbs(), rest.neg().limbs());
@@ -65,7 +65,7 @@ pub fn field() -> abi::GfqField {
     }
 }
 
-/// A group as kernels have it.
+/// A group's constants as the kernels read them.
 pub fn group_of(group: Group) -> abi::Group {
     let p = group.modulus();
     let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
@@ -78,7 +78,7 @@ pub fn group_of(group: Group) -> abi::Group {
     }
 }
 
-/// The lower half first.
+/// Splits a limb, lower half first.
 #[expect(clippy::cast_possible_truncation, reason = "halves are meant")]
 pub(super) const fn halves(limb: u64) -> [u32; 2] {
     [limb as u32, (limb >> 32) as u32]
@@ -89,7 +89,7 @@ pub fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
     numbers.iter().flatten().flat_map(|limb| limb.to_le_bytes()).collect()
 }
 
-/// Places in a card's memory, one behind the other.
+/// Allocates consecutive places in a card's memory.
 pub(super) struct Places {
     start: Address,
     pub(super) bytes: usize,
@@ -107,17 +107,17 @@ impl Places {
     }
 }
 
-/// Copies the beginnings of rows.
+/// Copies the first bytes of each row.
 pub(super) fn copy_rows(from: &[u8], pitch: usize, to: &mut [u8], bytes: usize) {
     from.chunks_exact(pitch).zip(to.chunks_exact_mut(bytes)).for_each(|(from, to)| to.copy_from_slice(&from[..bytes]));
 }
 
-/// Rows so far apart, with zeros behind them.
+/// Copies rows to places `pitch` bytes apart, with zeros behind each.
 pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -> Vec<u8> {
     dense::spaced(rows.map(Some), pitch)
 }
 
-/// Weights as kernels read them: four limbs each, of which three are looked at.
+/// Weights as kernels read them: four limbs each, of which three are used.
 pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
     weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
 }

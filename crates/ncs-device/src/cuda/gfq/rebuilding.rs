@@ -1,4 +1,4 @@
-//! Rebuilding generations: their vectors are inverted, their payloads combined.
+//! Rebuilding generations: inverts their vectors and combines their payloads.
 
 use ncs_codec::gfq::{Rebuilt, Shape};
 
@@ -7,18 +7,18 @@ use super::layout::{PLACE_ALIGN, Places, copy_rows, row_pitch};
 use super::step::{Step, inversion, invert_work_bytes, product};
 use crate::abi;
 
-/// How generations of a shape are rebuilt: bytes of each.
+/// Bytes that rebuilding a generation of one shape takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Rebuilding {
     shape: Shape,
-    /// Vectors, and their inverse.
+    /// Bytes of the vectors, and of their inverse.
     pub matrix: usize,
-    /// Payloads, and what becomes of them.
+    /// Bytes of the payloads, and of the rebuilt blocks.
     pub payloads: usize,
     work: usize,
 }
 
-/// Where so many generations are rebuilt.
+/// Addresses for rebuilding several generations.
 #[derive(Debug, Clone, Copy)]
 pub struct RebuildingPlaces {
     pub matrices: Address,
@@ -35,7 +35,7 @@ impl Rebuilding {
         Self { shape, matrix: n * row_pitch(n), payloads: n * row_pitch(words), work: invert_work_bytes(n) }
     }
 
-    /// All places of a generation, about.
+    /// Bytes of all places of a generation, approximately.
     pub(super) fn bytes(&self) -> usize {
         2 * self.matrix + 2 * self.payloads + self.work + 6 * PLACE_ALIGN
     }
@@ -51,13 +51,13 @@ impl Rebuilding {
         }
     }
 
-    /// The same in memory of their own, and how many bytes of it there have to be.
+    /// The places in memory that begins at `start`, and the bytes that they take.
     pub fn places_at(&self, start: Address, count: usize) -> (RebuildingPlaces, usize) {
         let mut places = Places::at(start);
         (self.places(&mut places, count), places.bytes)
     }
 
-    /// Inverts the vectors and combines the payloads.
+    /// The steps that invert the vectors and combine the payloads.
     pub fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
         let (n, words) = (self.shape.n(), self.shape.words());
         let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
@@ -73,7 +73,7 @@ impl Rebuilding {
     }
 }
 
-/// The words of blocks that were made, if they all are words of data.
+/// Copies the words of rebuilt blocks, if all of them are words of data.
 pub(super) fn unpack(shape: Shape, made: &[u8], out: &mut [u8]) -> Rebuilt {
     let (pitch, bytes) = (row_pitch(shape.words()), shape.block_bytes());
     let is_wide = |row: &[u8]| row[bytes..shape.payload_bytes()].iter().any(|&bits| bits != 0);

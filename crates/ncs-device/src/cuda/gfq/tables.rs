@@ -7,11 +7,11 @@ use super::layout::{group_of, number};
 use super::step::{HASH_THREADS, Step};
 use crate::abi;
 
-/// How powers of so many bases are kept.
+/// The size and the digits of a table of powers of some bases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tables {
     pub group: Group,
-    /// Bases.
+    /// Number of bases.
     pub words: usize,
     /// Bits of a digit.
     pub window: u32,
@@ -27,8 +27,8 @@ impl Tables {
         (self.words * self.windows() as usize * self.group.hash_bytes()) << self.window
     }
 
-    /// Products over so many rows of exponents, `exponents_pitch` apart, shared among all of a
-    /// card. Addresses are yet to be given.
+    /// A task for products over `rows` rows of exponents, `exponents_pitch` apart, shared among all
+    /// of a card. Its addresses are yet to be set.
     pub fn hash(&self, rows: usize, exponents_pitch: usize, has_tops: bool, sms: u32) -> abi::Hash {
         let (rows, words, whole) = (number(rows), number(self.words), 256 / self.window);
         let threads = THREADS_A_SM * sms;
@@ -62,22 +62,20 @@ impl Tables {
         }
     }
 
-    /// Makes tables for so many sets of bases, by a warp a base unless bases are many.
+    /// The steps that make tables for `sets` sets of bases: a warp per base, or a thread per base
+    /// if there are many.
     pub fn make(&self, hash: abi::Hash, sets: u32, sms: u32) -> [Step; 2] {
         let is_by_lanes = number(self.words) * sets <= LANES_BASES_A_SM * sms;
         [Step::ladder(self.group, hash, sets, is_by_lanes), Step::table(self.group, hash, sets)]
     }
 }
 
-/// Threads that a multiprocessor should have of a product of powers, which is as many as its
-/// registers allow.
+/// Wanted threads per multiprocessor for a product of powers: as many as its registers allow.
 const THREADS_A_SM: u32 = 512;
-/// Bases to a multiprocessor up to which a warp takes each of them: beyond, there are threads
-/// enough.
+/// Up to this many bases per multiprocessor a warp takes each. With more there are threads enough.
 const LANES_BASES_A_SM: u32 = 16;
-/// Multiplications that a thread should have at least before its thread block multiplies what its
-/// threads have.
+/// Minimum multiplications of a thread, before its thread block multiplies the threads' results.
 const SHARE_MIN: u32 = 4;
-/// How often all threads that there is room for come round before a thread takes more.
+/// How often all resident threads are replaced before a thread takes more items.
 const WAVES: u32 = 4;
 const ITEMS_MAX: u32 = 8;

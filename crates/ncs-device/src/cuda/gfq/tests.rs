@@ -1,5 +1,4 @@
-//! What needs a GPU is skipped without one, and fails without one if `NCTEST_REQUIRE_GPU` says that
-//! there is one.
+//! Tests that need a GPU are skipped without one. They fail instead if `NCTEST_REQUIRE_GPU` is set.
 
 use ncs_codec::gfq::{Coded, Cores, Payload, Place, Vector, draw_factors, draw_rows};
 use ncs_codec::hash::Hashes;
@@ -23,7 +22,7 @@ fn big(limbs: &[u32]) -> BigUint {
     BigUint::new(limbs.to_vec())
 }
 
-/// So many limbs of a number that has no more.
+/// The number in `count` limbs; it fits.
 fn limbs(number: &BigUint, count: usize) -> Vec<u32> {
     let mut limbs = number.to_u32_digits();
     assert!(limbs.len() <= count, "{number} in {count} limbs");
@@ -73,8 +72,8 @@ fn rows_of_words_are_as_payloads_travel() {
     }
 }
 
-/// Whatever the numbers: all windows of all words are some thread's, and there is a part for each
-/// thread block.
+/// For all sizes, every window of every word belongs to a thread, and every thread block has a
+/// place for its part.
 #[test]
 fn products_are_shared_without_gaps() {
     for window in [1, 2, 4, 8] {
@@ -124,7 +123,7 @@ fn one_matrix_is_shared_by_the_card_and_many_have_rows_enough() {
     assert_eq!([parts(256, 1), parts(256, 8), parts(256, 132), parts(5, 1), parts(5, 132)], [64, 9, 4, 2, 2]);
 }
 
-/// Any number of so many limbs, and those at which carries go wrong.
+/// A random number of this many limbs, or one for which carries are easily wrong.
 fn number(rng: &mut SmallRng, limbs: usize, below: &BigUint) -> BigUint {
     let one = BigUint::from(1_u8);
     let mut any = || big(&(0..limbs).map(|_| rng.random()).collect::<Vec<u32>>());
@@ -153,7 +152,7 @@ const OPERATIONS: [&str; 9] = [
     "Montgomery multiply",
 ];
 
-/// What the words that an operation makes are.
+/// The words that an operation must return.
 fn expected(operation: &str, limb_count: usize, (a, b): (&BigUint, &BigUint), p: &BigUint) -> Vec<u32> {
     let r = BigUint::from(1_u8) << (32 * limb_count);
     let two = BigUint::from(2_u8);
@@ -179,7 +178,8 @@ fn expected(operation: &str, limb_count: usize, (a, b): (&BigUint, &BigUint), p:
     }
 }
 
-/// Of the field, of either group, and of two primes with all upper bits set, whose sums carry.
+/// Moduli: the field's, both groups', and two primes whose upper bits are all set, so that sums
+/// carry.
 #[test]
 fn long_numbers_are_computed_as_by_a_library() {
     if !is_here() {
@@ -248,7 +248,7 @@ fn long_numbers_are_computed_as_by_a_library() {
     }
 }
 
-/// A generation, with coded blocks of it: from the source, recoded ones, or both in turn.
+/// A generation and coded blocks of it: encoded at the source, recoded, or alternately both.
 struct Case {
     shape: Shape,
     source: Vec<u8>,
@@ -333,21 +333,21 @@ fn check_encoding(card: &dyn Arithmetic) {
     }
 }
 
-/// Where blocks are to go.
+/// Where blocks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// Memory that the card cannot write to.
     Elsewhere,
-    /// Pinned, one behind the other as in a ring.
+    /// Pinned and contiguous, as in a ring.
     Even,
-    /// The same in the other order, with a gap between any two.
+    /// The same in reverse order, with gaps.
     Scattered,
-    /// Pinned, at addresses that are multiples of nothing.
+    /// Pinned, at unaligned addresses.
     Odd,
 }
 
-/// Has blocks made in memory that is laid out so: returns them, and sees to it that nothing between
-/// them is written.
+/// Encodes into memory of this layout and returns the blocks. Checks that nothing is written
+/// between them.
 fn made_in(layout: Layout, host: &HostMemory, shape: Shape, count: usize, make: impl FnOnce(Vec<&mut [u8]>)) -> Vec<Vec<u8>> {
     const PAGE: usize = 4096;
     let bytes = shape.payload_bytes();
@@ -377,7 +377,7 @@ fn made_in(layout: Layout, host: &HostMemory, shape: Shape, count: usize, make: 
     made
 }
 
-/// A segment of three generations, the last of which is not full.
+/// A segment of three generations, the last of which is shorter.
 struct Kept3 {
     shape: Shape,
     bytes: Vec<u8>,
@@ -400,8 +400,8 @@ impl Kept3 {
         &self.bytes[start..self.bytes.len().min(start + self.shape.source_bytes())]
     }
 
-    /// Blocks of generations, some of them kept, in one call; all of them are compared with the
-    /// cores'.
+    /// Encodes blocks of several generations, some of them kept, in one call, and compares all of
+    /// them with the CPU's.
     fn check(&self, card: &dyn Arithmetic, host: &HostMemory, layout: Layout, wanted: &[(usize, usize, bool)]) {
         let (shape, mut rng) = (self.shape, SmallRng::seed_from_u64(12));
         let rows: Vec<Vec<u32>> = wanted.iter().map(|(_, count, _)| draw_rows(shape, *count, &mut rng)).collect();
@@ -425,8 +425,8 @@ impl Kept3 {
 }
 
 const LAYOUTS: [Layout; 4] = [Layout::Elsewhere, Layout::Even, Layout::Scattered, Layout::Odd];
-/// Generations, blocks of each, and whether their sources are kept: neighbours that share a launch,
-/// and tasks that do not.
+/// Generation, number of blocks, and whether the source is kept. Some neighbours share a launch,
+/// and some do not.
 const WANTED: &[(usize, usize, bool)] =
     &[(0, 8, true), (1, 8, true), (2, 8, true), (2, 3, true), (0, 5, false), (1, 70, true), (0, 0, true), (2, 1, false)];
 
@@ -450,15 +450,15 @@ fn calculator_and_host() -> Option<(Calculator, HostMemory)> {
 fn kept_sources_are_coded_as_the_cpu_does_wherever_blocks_go() {
     let Some((card, host)) = calculator_and_host() else { return println!("skipped: no GPU") };
     check_kept(&card, &host);
-    // More than one portion, and more than there are lanes for a call.
+    // More than one portion, and more portions than a call has lanes.
     let segment = Kept3::new(&card, (128, 512), 14);
     for layout in [Layout::Even, Layout::Elsewhere] {
         segment.check(&card, &host, layout, &[(1, 2500, true), (2, 30, true)]);
     }
-    // Many small tasks, of generations in an order that has no distance.
+    // Many small tasks, whose generations are at no constant distance.
     let small: Vec<_> = (0..100).map(|index| (index * index % 3, 1 + index % 8, index % 7 != 0)).collect();
     segment.check(&card, &host, Layout::Even, &small);
-    // What another card keeps, or the same one opened again, is not looked for here.
+    // Sources that another card keeps, or the same card opened again, are not found here.
     let other = Calculator::open(0, &HostMemory::default()).unwrap();
     segment.check(&other, &HostMemory::default(), Layout::Elsewhere, WANTED);
     assert!(other.keep(&[], 0).unwrap().is_some() && other.keep(&[1], 1 << 20).unwrap().unwrap().bytes() == 1 << 20);
@@ -481,7 +481,7 @@ fn several_threads_have_blocks_made_at_once() {
                 let segment = Kept3::new(card, shape, index as u64);
                 for round in 0..20 {
                     segment.check(card, host, LAYOUTS[(index + round) % 4], WANTED);
-                    // Another one is there for a moment.
+                    // Keeps another source for a moment.
                     drop(Kept3::new(card, (64, 64), 15));
                 }
                 if index == 2 {
@@ -494,8 +494,8 @@ fn several_threads_have_blocks_made_at_once() {
     assert_eq!(card.coder.busy(), 0);
 }
 
-/// A kernel that reads where nothing is ends the context of the process, so this runs in a process
-/// of its own.
+/// A kernel that reads an invalid address ends the context of the process, so this runs in a
+/// process of its own.
 #[test]
 fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
     const NAME: &str = "cuda::gfq::tests::a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up";
@@ -518,7 +518,8 @@ fn a_kernel_that_faults_loses_what_is_kept_and_holds_nobody_up() {
     assert!(reason.contains("CUDA_ERROR"), "{reason}");
     assert!(!segment.kept.is_alive() && card.keep(&segment.bytes, segment.bytes.len()).unwrap().is_none());
     assert_eq!(card.coder.busy(), 0);
-    // From bytes as well: whoever asks goes to the cores, which is sooner than asking the driver.
+    // Sources in host memory are refused as well. The caller then uses the CPU, which is faster
+    // than asking the driver.
     let task = Encode::new(segment.shape, segment.source(0), &rows, &mut out);
     assert!(card.encode(segment.shape, &mut [task]).is_err());
 }
@@ -538,7 +539,7 @@ fn check_decoding(card: &dyn Arithmetic) {
     for (n, words) in SHAPES {
         let case = Case::new(n, words, n.into(), 4);
         let mut blocks = [case.held(), case.held(), case.held()];
-        // Twice the same, and one whose words are not those of its coefficients.
+        // One block twice, and one whose words do not match its coefficients.
         let last = blocks[1].len() - 1;
         blocks[1][last] = blocks[1][0];
         let mut changed = case.blocks[0].payload.as_bytes().to_vec();
@@ -558,10 +559,10 @@ fn check_decoding(card: &dyn Arithmetic) {
     }
 }
 
-/// Matrices of many zeros, whose pivots are in other rows: source blocks from the last to the
-/// first, a third of them coded, and some of them sums of two.
+/// Sparse matrices, whose pivots are in other rows: source blocks in reverse order, a third of them
+/// replaced by coded ones, and some by sums of two.
 fn check_decoding_of_sparse(card: &dyn Arithmetic) {
-    // The last of these take panels of four columns, and of two.
+    // The last two take panels of four columns, and of two.
     for (n, words) in SHAPES.into_iter().chain([(342, 1), (670, 1)]) {
         let shape = Shape::new(n, words).unwrap();
         let (mut rng, n) = (SmallRng::seed_from_u64(n.into()), shape.n());
@@ -596,7 +597,7 @@ fn check_hashing(card: &dyn Arithmetic, group: Group, words: usize, count: usize
     SmallRng::seed_from_u64(5).fill_bytes(&mut data);
     data[..words.min(4) * WORD_BYTES].fill(0);
     let mut blocks: Vec<&[u8]> = data.chunks(words * WORD_BYTES).collect();
-    // A short one, and nothing at all.
+    // One short block, and one empty.
     blocks[0] = &blocks[0][..words * WORD_BYTES - 5];
     blocks.push(&[]);
     let expected = Cores::all().hash(group, words, &blocks).unwrap();
@@ -610,7 +611,7 @@ fn check_batches(card: &dyn Arithmetic, group: Group, (n, words, count): (u16, u
     let of_other = Coded { vector: cases[0].blocks[0].vector.clone(), payload: cases[1].blocks[0].payload.clone() };
     let mut blocks = cases[0].held();
     blocks.push(&of_other);
-    // Of two generations, whose tables differ; of one alone; and nothing.
+    // Batches of two generations, whose tables differ; of one generation; and none.
     let batches = [
         Batch::new(&hashes[0], cases[0].held(), &mut rng),
         Batch::new(&hashes[1], cases[1].held(), &mut rng),
@@ -639,7 +640,7 @@ fn a_card_hashes_as_the_cpu_does() {
         (Group::P1024, 35, 3),
         (Group::P1024, 1, 1),
         (Group::P2048, 20, 2),
-        // More words than there is a table for by then, and fewer.
+        // More words than the table has so far, and fewer.
         (Group::P1024, 130, 5),
         (Group::P1024, 40, 140),
     ] {
@@ -652,7 +653,7 @@ fn a_card_hashes_as_the_cpu_does() {
     }
 }
 
-/// The same with memory for hardly more than a row: all is done in portions.
+/// The same with memory for hardly more than one row, so that all work is done in portions.
 #[test]
 fn a_card_with_little_memory_does_the_same() {
     let Some(card) = calculator() else { return println!("skipped: no GPU") };
@@ -664,7 +665,7 @@ fn a_card_with_little_memory_does_the_same() {
     check_batches(&card, Group::P1024, (5, 35, 40));
 }
 
-/// Every bit of a block: of its words, of their top bits, of its coefficients; more than ten
+/// Flips every bit of a block: of its words, their top bits, and its coefficients; more than ten
 /// thousand.
 #[test]
 fn no_change_of_a_bit_is_accepted() {
@@ -678,7 +679,7 @@ fn no_change_of_a_bit_is_accepted() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         bytes
     };
-    // What is no block any more is refused before anybody computes.
+    // Changes that make it an invalid block are refused by the parser.
     let mut changed: Vec<Coded> = (0..8 * shape.payload_bytes())
         .filter_map(|bit| Payload::parse(shape, flipped(payload.as_bytes(), bit).into()).ok())
         .map(|payload| Coded { vector: vector.clone(), payload })

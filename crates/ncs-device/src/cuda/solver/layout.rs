@@ -1,4 +1,4 @@
-//! Where everything of a part lies in device memory, and the tasks that say so to kernels.
+//! The layout of a part in device memory, and the tasks that describe it to kernels.
 
 use super::super::card::{Card, bytes_of};
 use super::super::driver::{Address, Fault};
@@ -7,20 +7,20 @@ use super::super::loader::FORM_ALIGN;
 use crate::abi::{self, RowForm};
 use crate::decode::Decode;
 
-/// Where everything of a part is, from the beginning of its piece.
+/// Offsets of everything from the start of a part's piece.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Layout {
     pub(super) jobs: Vec<Place>,
-    /// Lists of tasks, one entry a job.
+    /// Lists of tasks, one entry per job.
     pub(super) forms: usize,
     pub(super) inversions: usize,
     pub(super) rows: usize,
     pub(super) combinations: usize,
-    /// Of what goes up in one go: tasks and coefficients.
+    /// Size of tasks and coefficients, which are uploaded together.
     pub(super) head: usize,
     pub(super) status: usize,
     pub(super) total: usize,
-    /// Blocks of all jobs.
+    /// Total blocks of all jobs.
     pub(super) blocks: u32,
 }
 
@@ -32,7 +32,8 @@ pub(super) struct Place {
     pub(super) inverse: usize,
     pub(super) raw: usize,
     pub(super) form: usize,
-    /// The inverse in the form of rows of the run; itself if that form is bytes.
+    /// The inverse in the run's form of rows. Equal to the inverse's own offset if that form is
+    /// bytes.
     pub(super) coefficients: usize,
     pub(super) out: usize,
 }
@@ -81,12 +82,12 @@ impl Layout {
         layout
     }
 
-    /// Units of work in all of them.
+    /// Total units of work.
     pub(super) fn units(&self, variant: &Variant) -> u32 {
         self.jobs.iter().map(|place| variant.units(number(place.n), number(place.k))).sum()
     }
 
-    /// Tasks and coefficients as they go up, if the piece begins at `base`.
+    /// The upload of tasks and coefficients, if the piece begins at `base`.
     pub(super) fn head(&self, base: Address, jobs: &[Decode], variant: &Variant) -> Vec<u8> {
         let mut head = vec![0; self.head];
         let at = |offset: usize| base + offset as u64;
@@ -114,8 +115,8 @@ impl Layout {
                 ..abi::Task::default()
             };
             put(self.combinations + index * size_of_val(&combine), bytes_of(&combine));
-            // Given rows have no padding, and those of an inverse do: it is given as rows of as
-            // many coefficients as that makes.
+            // Explicit rows have no padding, but those of an inverse do. So the padding counts as
+            // coefficients.
             let rows = abi::Task { given: inverse, n: pitch, ..combine };
             put(self.rows + index * size_of_val(&rows), bytes_of(&rows));
             for (row, coefficients) in job.coefficients.chunks_exact(place.n).enumerate() {
@@ -128,13 +129,13 @@ impl Layout {
     }
 }
 
-/// How the way to combine is launched for a part.
+/// The variant of the kernel for a part.
 pub(super) fn variant(card: &Card, combine: &Combine, layout: &Layout) -> Result<Variant, Fault> {
     let demand = Demand::of(layout.jobs.iter().map(|place| (number(place.n), number(place.n), number(place.k))), card);
     combine.variant_for(&demand)
 }
 
-/// Of a part, which is bounded.
+/// Converts a number of a part; parts are bounded.
 pub(super) fn number(number: usize) -> u32 {
     u32::try_from(number).expect("less than a part has bytes")
 }
