@@ -16,8 +16,7 @@ use ncserverd::plan;
 /// and sends coded blocks to peers over QUIC.
 ///
 /// Without a command the server starts. Without a configuration it listens on loopback and
-/// publishes no stream; try
-/// `ncserverd demo` first.
+/// publishes no stream; try `ncserverd demo` first.
 #[derive(Debug, Parser)]
 #[command(name = "ncserverd", version, args_conflicts_with_subcommands = false, after_help = AFTER_HELP)]
 pub(crate) struct Cli {

@@ -36,28 +36,30 @@ struct Arguments {
     /// Players to try
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_values_t = [Player::Hls, Player::Dash, Player::Shaka])]
     players: Vec<Player>,
-    /// Rates of the path in Mbit/s; `varies` is 1.4, half of it after a third of the time, and twice that after two thirds
+    /// Rates of the path in Mbit/s; `varies` begins at 1.4, halves after a third of the time, and
+    /// doubles again after two thirds
     #[arg(long, value_name = "R,...", value_delimiter = ',', default_values_t = ["0.45", "0.7", "1", "2", "5", "varies"].map(rate))]
     rates: Vec<Rate>,
-    /// Packets that the path loses, in percent
+    /// Packet loss rates of the path, in percent
     #[arg(long, value_name = "L,...", value_delimiter = ',', default_values_t = [0.0, 5.0])]
     loss: Vec<f64>,
-    /// Runs of each cell
+    /// Number of runs of each cell
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     runs: u64,
-    /// How long each run watches
+    /// Playing time of each run
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
-    /// Cells at a time: as many as the machine has processors to spare
+    /// Cells to run at a time; each needs processors of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     parallel: u64,
-    /// Where each run's report goes, a line of JSON each
+    /// File for the runs' reports, one line of JSON each
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// One cell of 60 seconds a player, at 1 Mbit/s, two at a time; fails if the gateway's is clearly worse
+    /// Run one cell of 60 seconds per player, at 1 Mbit/s, two at a time; fail if the gateway is
+    /// clearly worse than plain HTTP
     #[arg(long, conflicts_with_all = ["rates", "loss", "runs", "seconds", "parallel"])]
     smoke: bool,
-    /// What cargo passes
+    /// Ignored: cargo passes it
     #[arg(long, hide = true)]
     bench: bool,
 }

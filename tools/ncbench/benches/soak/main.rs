@@ -50,31 +50,31 @@ use samples::Sample;
 use server::{DRAIN, Server};
 use viewers::{Line, Plan, Report, Swarm, describe};
 
-/// What is asked for.
+/// Options of the run.
 #[derive(Debug, Clone, Copy, Parser)]
 struct Arguments {
-    /// How long, once all have joined
+    /// Duration in minutes, after all viewers have joined
     #[arg(long, value_name = "M", default_value_t = 120.0, value_parser = minutes)]
     minutes: f64,
-    /// Viewers that stay
+    /// Number of viewers that stay
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     viewers: u64,
-    /// Bits a second that each of them plays
+    /// Bit rate of each viewer, in bits per second
     #[arg(long, value_name = "BITS", default_value_t = 768_000, value_parser = clap::value_parser!(u64).range(8_000..=1_000_000_000))]
     bitrate: u64,
-    /// Of them join a second
+    /// Viewers that join per second
     #[arg(long, value_name = "RATE", default_value_t = 50.0, value_parser = above_zero)]
     join_rate: f64,
-    /// Viewers that join, and leave, a second for up to a minute
+    /// Viewers that join and leave per second, for up to a minute each
     #[arg(long, value_name = "RATE", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     churn: u64,
-    /// The share of those that stay that decode and verify everything
+    /// Share of the staying viewers that decode and verify everything, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     verify: f64,
-    /// Two minutes of 200 viewers, with one short outage of the origin, one SIGHUP and the drain
+    /// Run two minutes with 200 viewers, one short outage of the origin, one SIGHUP and the drain
     #[arg(long, conflicts_with_all = ["minutes", "viewers", "churn"])]
     smoke: bool,
-    /// What cargo passes
+    /// Ignored: cargo passes it
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -22,33 +22,33 @@ use clap::{Parser, ValueEnum};
 use setup::Setup;
 use tables::Bench;
 
-/// What is asked for.
+/// Options of the run.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Which tables; all without any
+    /// Tables to make, by default all
     tables: Vec<Table>,
-    /// Viewers of the largest swarm
+    /// Number of viewers in the largest swarm
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=50_000))]
     peers: u32,
-    /// Segments of the stream, the first four of which do not count
+    /// Segments of the stream; the first four are not counted
     #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u32).range(5..=1000))]
     segments: u32,
-    /// What a viewer sends at most, in bitrates of the stream
+    /// Maximum upload of a viewer, as a multiple of the stream's bit rate
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     upload: f64,
-    /// What a viewer takes at most, in bitrates of the stream
+    /// Maximum download of a viewer, as a multiple of the stream's bit rate
     #[arg(long, value_name = "RATE", default_value_t = 10.0, value_parser = positive)]
     download: f64,
-    /// Share of the datagrams that each path loses
+    /// Share of the datagrams that each path loses, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = share)]
     loss: f64,
-    /// What is random is drawn from this
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where figures are drawn
+    /// Directory for plots
     #[arg(long, value_name = "DIRECTORY")]
     plots: Option<PathBuf>,
-    /// What cargo passes
+    /// Ignored: cargo passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -56,13 +56,13 @@ struct Arguments {
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// From 10 viewers to the most: each alone with the server, all together, and in local networks
+    /// From 10 viewers to the maximum: without sharing, sharing with all, and in local networks
     Sizes,
-    /// 50 viewers with little and much upload
+    /// 50 viewers with different upload rates
     Uploads,
-    /// 1,000 viewers who come and go, are silent, or send wrong blocks
+    /// 1,000 viewers, some of which come and go, fall silent, or send wrong blocks
     Trouble,
-    /// Chains of relays that recode beside such that pass on what arrives
+    /// Chains of relays that recode, compared with chains that only forward
     Relays,
 }
 

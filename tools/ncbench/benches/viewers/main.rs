@@ -41,31 +41,31 @@ use serde::{Deserialize, Serialize};
 use host::Host;
 use record::Record;
 
-/// What is asked for.
+/// Options of the run.
 #[derive(Debug, Clone, Parser, Serialize, Deserialize)]
 struct Arguments {
-    /// Viewers, for each run
+    /// Number of viewers of each run
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1000,3050,10000")]
     viewers: Vec<u64>,
-    /// Bits a second that each of them plays
+    /// Bit rate of each viewer, in bits per second
     #[arg(long, value_name = "BITS", default_value_t = 768_000)]
     bitrate: u64,
-    /// Viewers that join a second
+    /// Viewers that join per second
     #[arg(long, value_name = "RATE", default_value_t = 1000)]
     join_rate: u64,
-    /// Seconds, once all have joined
+    /// Duration in seconds, after all viewers have joined
     #[arg(long, value_name = "SECONDS", default_value_t = 90)]
     time: u64,
-    /// `ingest.segment_max_bytes`, and what plain streams send at a time
+    /// `ingest.segment_max_bytes`, and the segment size of plain streams
     #[arg(long, value_name = "SIZE", default_value = "512KiB")]
     segment: String,
-    /// The share of the viewers that decode and verify everything
+    /// Share of the viewers that decode and verify everything, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     verify: f64,
-    /// What encodes
+    /// Back end that encodes
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
-    /// `device.kernel`; what is usual without
+    /// `device.kernel`, by default the server's own default
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// `ring.max_reuse`
@@ -74,40 +74,40 @@ struct Arguments {
     /// `ring.bytes`
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     ring: String,
-    /// Source blocks first, coded ones for what is lost
+    /// Send source blocks first, and coded blocks for lost ones
     #[arg(long)]
     systematic: bool,
-    /// Blocks of 1,088 bytes in datagrams; otherwise they have 4,096 and travel on streams
+    /// Send blocks of 1,088 bytes in datagrams instead of 4,096 bytes on streams
     #[arg(long)]
     datagrams: bool,
-    /// The share of packets that viewers lose
+    /// Share of the packets that viewers lose, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     loss: f64,
-    /// Plain QUIC streams of as many bytes, to compare with
+    /// Measure plain QUIC streams with the same number of bytes, for comparison
     #[arg(long)]
     plain: bool,
-    /// Processors of the server, such as 0-7; all without
+    /// Processors of the server, such as 0-7; by default all
     #[arg(long, value_name = "LIST")]
     server_cores: Option<String>,
-    /// Processors of the viewers
+    /// Processors of the viewers; by default all
     #[arg(long, value_name = "LIST")]
     viewer_cores: Option<String>,
-    /// The source that the programs were built from, for the record
+    /// Commit that the programs were built from, for the record
     #[arg(long, value_name = "TEXT", default_value = "unknown")]
     commit: String,
-    /// Where to add what was measured
+    /// File to append the results to
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     record: Option<PathBuf>,
-    /// Draw the files that are named into this directory, and run nothing
+    /// Plot the given records into this directory instead of measuring
     #[arg(long, value_name = "DIRECTORY", requires = "files")]
     #[serde(skip)]
     draw: Option<PathBuf>,
-    /// Records to draw
+    /// Records to plot
     #[arg(requires = "draw")]
     #[serde(skip)]
     files: Vec<PathBuf>,
-    /// What cargo passes
+    /// Ignored: cargo passes it
     #[arg(long, hide = true)]
     #[serde(skip)]
     bench: bool,
