@@ -1,12 +1,12 @@
-//! A GPU under measurement ([`Lab`]), and the plans of what is measured on it. A lab runs any kernel by
-//! name, on all of the card or a part of it, and each stage of a batch by itself. The card's own events
-//! time it, and every byte can be read.
+//! A GPU under measurement ([`Lab`]), and the plans of what is measured on it. A lab runs any
+//! kernel by name, on all of the card or a part of it, and each stage of a batch by itself. The
+//! card's own events time it, and every byte can be read.
 //!
-//! The product's back end launches one kernel and hides the rest. The papers' tables need what it hides,
-//! and kernels that it never launches. Times are those of warm launches: a job allocates its memory when
-//! it is made, and callers run it once before they measure.
+//! The product's back end launches one kernel and hides the rest. The papers' tables need what it
+//! hides, and kernels that it never launches. Times are those of warm launches: a job allocates its
+//! memory when it is made, and callers run it once before they measure.
 
-// The driver's interface, and NVML's. Every block says who keeps its promise.
+// The interfaces of the driver and of NVML. Every block says who keeps its promise.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -29,152 +29,154 @@ pub(crate) use gpu::is_here;
 pub(crate) use gpu::{BatchJob, Lab, ReplayJob};
 pub(crate) use nvml::Gauge;
 
-/// Pins memory until what it returns is dropped; `None` if that cannot be.
+/// Pins memory. Dropping the result unpins it; `None` if that is impossible.
 pub(crate) type Pin = Box<dyn Fn(&mut [u8]) -> Option<Box<dyn Any + Send + Sync>> + Send + Sync>;
 
-/// So many rows of so many generations, all alike in shape.
+/// A plan to encode: rows of generations, all of one shape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Encode<'a> {
-    /// The encode kernel, by name.
+    /// Name of the encode kernel.
     pub(crate) kernel: &'a str,
-    /// In which it computes.
+    /// The field that it computes in.
     pub(crate) field: Field,
     /// Blocks of a generation.
     pub(crate) n: u16,
     /// Bytes of a block.
     pub(crate) k: u32,
-    /// Alike in shape.
+    /// Number of generations.
     pub(crate) generations: u32,
-    /// Of each generation.
+    /// Rows of each generation.
     pub(crate) rows: u32,
-    /// Whole generations one behind the other, n * k bytes each. Fewer than `generations` are used in turn, each in memory of its
-    /// own.
+    /// Contiguous whole generations, n * k bytes each. If there are fewer than `generations`, they
+    /// are used in turn; each generation has memory of its own.
     pub(crate) sources: &'a [u8],
-    /// Of the rows.
+    /// The rows' coefficients.
     pub(crate) coefficients: Coefficients<'a>,
-    /// Streaming multiprocessors to use: the others are kept busy, and the grid has as many thread blocks as these hold at once. All
-    /// if not given.
+    /// Multiprocessors to use; all if `None`. The others are kept busy, and the grid has as many
+    /// thread blocks as the used ones hold at once.
     pub(crate) sms: Option<u32>,
 }
 
-/// Where rows come from.
+/// The source of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Coefficients<'a> {
-    /// Row r of generation g is that of seed `first_seed` + r, drawn with `key` and g.
+    /// Row r of generation g has the seed `first_seed` + r, and is drawn with `key` and g.
     Seeded {
         /// The segment's key.
         key: u64,
         /// The seed of row 0 of each generation.
         first_seed: u32,
     },
-    /// `rows` * n bytes a generation; fewer are used in turn.
+    /// `rows` * n bytes per generation; fewer generations are used in turn.
     Explicit(&'a [u8]),
 }
 
-/// As many coded blocks as source blocks, of each of so many generations.
+/// A plan to decode: for each generation as many coded blocks as it has source blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Decode<'a> {
-    /// The encode kernel that multiplies. A progressive decoder has no use for it.
+    /// Name of the encode kernel that multiplies. A progressive decoder does not use it.
     pub(crate) kernel: &'a str,
-    /// How the source is found.
+    /// The method.
     pub(crate) decoder: Decoder<'a>,
     /// Blocks of a generation.
     pub(crate) n: u16,
     /// Bytes of a block.
     pub(crate) k: u32,
-    /// Alike in shape.
+    /// Number of generations.
     pub(crate) generations: u32,
-    /// The coefficients of the blocks, n * n bytes a generation (for `Decoder::Given` their inverse); fewer are used in turn.
+    /// The blocks' coefficients, n * n bytes per generation (for `Decoder::Given` their inverse);
+    /// fewer generations are used in turn.
     pub(crate) matrices: &'a [u8],
-    /// Payloads, n * k bytes a generation; fewer are used in turn.
+    /// Payloads, n * k bytes per generation; fewer generations are used in turn.
     pub(crate) payloads: &'a [u8],
-    /// Streaming multiprocessors to use; all if not given.
+    /// Multiprocessors to use; all if `None`.
     pub(crate) sms: Option<u32>,
 }
 
-/// How coefficients become the source.
+/// How coded blocks become source blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decoder<'a> {
-    /// The matrices are inverses already: the host has made them.
+    /// The matrices are inverses that the host has computed.
     Given,
     /// This kernel inverts all matrices, then payloads are multiplied.
     Invert(&'a str),
-    /// This kernel takes block after block, dragging payloads along.
+    /// This kernel takes block after block, and works on the payloads at once.
     Progressive(&'a str),
 }
 
-/// A part of what is done for a batch.
+/// A step of the work for a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Source blocks, or payloads that came in, from plain rows into the kernel's resident form.
+    /// Converts plain source blocks, or received payloads, into the kernel's resident form.
     Form,
-    /// Coefficients from seeds, or from bytes, into the kernel's row form.
+    /// Makes rows in the kernel's form, from seeds or from bytes.
     Rows,
-    /// Row combination, into device memory: encoding, or the last step of decoding.
+    /// Combines rows into device memory: encoding, or the last step of decoding.
     Multiply,
-    /// Row combination, storing straight into pinned host memory.
+    /// Combines rows, and stores the blocks straight into pinned host memory.
     Store,
-    /// All matrices.
+    /// Inverts all matrices.
     Invert,
-    /// All blocks of all generations, one after the other.
+    /// Decodes all blocks of all generations progressively.
     Progressive,
-    /// From pinned host memory: for a decode matrices and payloads, for an encode sources.
+    /// Uploads from pinned memory: matrices and payloads to decode, sources to encode.
     Upload,
-    /// What was made, into pinned host memory.
+    /// Downloads the results into pinned host memory.
     Download,
 }
 
-/// Code chunks of native ones, all of one length: Reed-Solomon.
+/// A plan to make Reed-Solomon code chunks from native ones, all of one length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunks<'a> {
     /// `stripes`, `tensor`, or a step of the talk's ladder: `rs-mod`, `rs-zero-words` and so on.
     pub(crate) kernel: &'a str,
-    /// Native chunks.
+    /// Number of native chunks.
     pub(crate) n: u8,
-    /// n coefficients a code chunk.
+    /// n coefficients per code chunk.
     pub(crate) matrix: &'a [u8],
-    /// Of a chunk, a multiple of 16.
+    /// Bytes of a chunk, a multiple of 16.
     pub(crate) bytes: usize,
-    /// What native chunks are filled with, chunk by chunk and over again; a multiple of 16 bytes.
+    /// Contents of the native chunks, repeated chunk by chunk; a multiple of 16 bytes.
     pub(crate) sources: &'a [u8],
-    /// Rows and columns of a tile, for kernels that have tiles; 1 x 256 without.
+    /// Rows and columns of a tile, for kernels that have tiles; by default 1 x 256.
     pub(crate) tile: Option<(u32, u32)>,
-    /// GPUs that take pieces in turn on the way through: this one, and the first others of the host.
+    /// Number of GPUs that take pieces in turn when chunks pass through: this one and the first
+    /// others of the host.
     pub(crate) gpus: u16,
 }
 
-/// Plans of RaptorQ, and symbols to replay them on.
+/// A plan to replay RaptorQ's plans on symbols.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Replay<'a> {
-    /// For source blocks in turn; all for as many inputs and outputs.
+    /// Plans for the source blocks in turn; all have equally many inputs and outputs.
     pub(crate) plans: &'a [&'a Plan],
-    /// Source blocks, each in memory of its own.
+    /// Number of source blocks, each in memory of its own.
     pub(crate) blocks: usize,
-    /// A multiple of 4.
+    /// Bytes of a symbol, a multiple of 4.
     pub(crate) symbol_bytes: usize,
-    /// The inputs of whole source blocks, one behind the other, which are used in turn.
+    /// The inputs of whole source blocks, contiguous and used in turn.
     pub(crate) symbols: &'a [u8],
 }
 
-/// Who has the plans of source blocks, by their numbers.
+/// Returns the plans of some source blocks, by their numbers.
 pub(crate) type Planner<'a> = dyn FnMut(Range<usize>) -> Vec<Vec<u8>> + 'a;
 
-/// A matrix times another, a thread an element (Vicente 2015, Algorithms 2 and 3).
+/// A plan to multiply two matrices with one thread per element (Vicente 2015, Algorithms 2 and 3).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Product<'a> {
-    /// So many rows, one behind the other.
+    /// Rows of `a`.
     pub(crate) rows: u32,
-    /// The left one.
+    /// The left matrix, row by row.
     pub(crate) a: &'a [u8],
-    /// So many columns; as many rows as `a` has columns.
+    /// Columns of `b`, which has as many rows as `a` has columns.
     pub(crate) columns: u32,
-    /// The right one.
+    /// The right matrix, row by row.
     pub(crate) b: &'a [u8],
-    /// Of a thread block.
+    /// The shape of a thread block.
     pub(crate) group: Group,
 }
 
-/// The shape of a thread block: so many columns and rows of elements.
+/// The shape of a thread block, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Columns.
@@ -183,141 +185,146 @@ pub(crate) struct Group {
     pub(crate) height: u32,
 }
 
-/// Gauss-Jordan as three kernels, with the host's look at the matrix behind each (Vicente 2015, Algorithm 10).
+/// A plan to invert by Gauss-Jordan as three kernels, where the host reads the matrix after each
+/// (Vicente 2015, Algorithm 10).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Elimination<'a> {
     /// Rows and columns.
     pub(crate) order: u32,
-    /// Row by row.
+    /// The matrix, row by row.
     pub(crate) matrix: &'a [u8],
-    /// Of a thread block.
+    /// The shape of a thread block.
     pub(crate) group: Group,
 }
 
-/// Dense systems of one shape, solved side by side: what decoding RaptorQ with dense matrices takes.
+/// A plan to solve dense systems of one shape side by side, as in decoding RaptorQ with dense
+/// matrices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Systems<'a> {
-    /// Those that differ, used in turn: all of as many rows and wanted symbols.
+    /// The distinct systems, used in turn. All have equally many rows and wanted symbols.
     pub(crate) systems: &'a [System<'a>],
-    /// A product for each of them that is added to its symbols first, or none at all.
+    /// A product for each of them that is added to its symbols first; empty if there is none.
     pub(crate) before: &'a [Before<'a>],
-    /// Systems, each in memory of its own.
+    /// Number of systems, each in memory of its own.
     pub(crate) count: usize,
-    /// Of a symbol.
+    /// Bytes of a symbol.
     pub(crate) symbol_bytes: usize,
 }
 
-/// Rows, as many as the system has, times symbols: none is one of zeros.
+/// As many rows as the system has, and the symbols that they multiply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before<'a> {
-    /// One behind the other, of as many elements as there are symbols.
+    /// Contiguous rows with as many elements as there are symbols.
     pub(crate) rows: &'a [u8],
-    /// Nothing where the symbol is zeros.
+    /// `None` for a symbol of zeros.
     pub(crate) known: &'a [Option<&'a [u8]>],
 }
 
-/// What is done with words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). Generations, matrices and batches are alike, and each has memory of its own.
+/// A plan for words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). All generations, matrices or
+/// batches have the same contents, and each has memory of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Words<'a> {
-    /// Coded blocks of source blocks.
+    /// Encodes source blocks.
     Encode {
-        /// Of a generation.
+        /// The shape of a generation.
         shape: Shape,
-        /// Alike in shape.
+        /// Number of them.
         generations: u32,
-        /// `paper-64`, as the paper does it in thread blocks of so many; `ours-8`, as we do, a thread so many rows; `ours`, as fits.
+        /// `paper-64`: the paper's kernel in thread blocks of 64. `ours-8`: our kernel with 8 rows
+        /// per thread. `ours`: our kernel with as many rows as fit.
         kernel: &'a str,
-        /// A generation, with all padding.
+        /// A generation with all its padding.
         source: &'a [u8],
         /// n coefficients for each block.
         rows: &'a [u32],
     },
-    /// Combinations with any elements.
+    /// Combines payloads with arbitrary elements.
     Combine {
-        /// Of a generation.
+        /// The shape of a generation.
         shape: Shape,
-        /// Alike in shape.
+        /// Number of them.
         generations: u32,
-        /// By the paper's kernel.
+        /// Whether the paper's kernel does it.
         is_paper: bool,
-        /// n payloads, one behind the other.
+        /// n contiguous payloads.
         payloads: &'a [u8],
         /// n coefficients for each block.
         rows: &'a [Element],
     },
-    /// Inverses of so many matrices.
+    /// Inverts matrices.
     Invert {
-        /// Rows and columns.
+        /// Rows and columns of a matrix.
         n: usize,
-        /// Matrices.
+        /// Number of matrices.
         count: u32,
-        /// n rows, one behind the other.
+        /// n contiguous rows.
         matrix: &'a [Element],
     },
-    /// Generations from as many coded blocks as they have.
+    /// Decodes generations from n coded blocks each.
     Decode {
-        /// Of a generation.
+        /// The shape of a generation.
         shape: Shape,
-        /// Alike in shape.
+        /// Number of them.
         generations: u32,
-        /// The blocks' vectors, one behind the other.
+        /// The blocks' vectors, contiguous.
         matrix: &'a [Element],
         /// Their payloads.
         payloads: &'a [u8],
     },
-    /// Hashes of plain blocks as the paper makes them: a thread a power, in so many thread blocks of so many threads.
+    /// Hashes plain blocks by the paper's method: one thread per power, in `blocks` thread blocks
+    /// of `threads` threads.
     Powers {
-        /// Which hashes.
+        /// The group of the hashes.
         group: HashGroup,
         /// Words of a block.
         words: usize,
-        /// Blocks, one behind the other.
+        /// Contiguous blocks.
         data: &'a [u8],
-        /// Of a thread block.
+        /// Threads of a thread block.
         threads: u32,
-        /// Thread blocks.
+        /// Number of thread blocks.
         blocks: u32,
     },
-    /// Hashes of plain blocks by tables of the generators' powers.
+    /// Hashes plain blocks by tables of the generators' powers.
     Hashes {
-        /// Which hashes.
+        /// The group of the hashes.
         group: HashGroup,
         /// Words of a block.
         words: usize,
-        /// Blocks, one behind the other.
+        /// Contiguous blocks.
         data: &'a [u8],
-        /// Bits that a look-up covers.
+        /// Bits of a digit.
         window: u32,
     },
-    /// The first entries of tables: each generator to the power of 2^window, squared again and again, for so many sets of them; a warp a generator, or a
-    /// thread.
+    /// Makes the first entries of tables: each generator to the power of 2^window, squared again
+    /// and again, for each set of tables.
     Ladder {
-        /// Which hashes.
+        /// The group of the hashes.
         group: HashGroup,
         /// Words of a block.
         words: usize,
-        /// Sets of tables.
+        /// Number of sets of tables.
         sets: u32,
-        /// Bits that a look-up covers.
+        /// Bits of a digit.
         window: u32,
-        /// A warp a generator.
+        /// Whether a warp takes a generator, or a thread does.
         is_by_lanes: bool,
     },
-    /// Checks of batches of coded blocks.
+    /// Checks batches of coded blocks.
     Check {
-        /// Which hashes.
+        /// The group of the hashes.
         group: HashGroup,
-        /// Of a generation.
+        /// The shape of a generation.
         shape: Shape,
-        /// Alike in shape.
+        /// Number of them.
         batches: u32,
-        /// Of the blocks of a batch, one behind the other.
+        /// The payloads of a batch's blocks, contiguous.
         payloads: &'a [u8],
-        /// One behind the other.
+        /// Their vectors, contiguous.
         vectors: &'a [Element],
-        /// Below 2^96, one a block.
+        /// One weight per block, below 2^96.
         weights: &'a [u128],
-        /// Of the source blocks: limbs of 64 bits, the least significant first.
+        /// Hashes of the source blocks: limbs of 64 bits, the least significant first.
         hashes: &'a [Box<[u64]>],
     },
 }

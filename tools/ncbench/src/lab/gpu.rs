@@ -1,10 +1,10 @@
 //! A GPU under measurement: every kernel by name, each stage of a batch by itself, on all of the
 //! card or a part of it.
 //!
-//! A part of the card is the rest of it kept busy (`tools/kernels/hold.cu`): a smaller grid alone
-//! would be spread over all multiprocessors. Nothing may be allocated, freed or loaded while that
-//! lasts, because the driver waits for running kernels then, so stages run once before the rest is
-//! taken, and it is given back before memory is.
+//! To use a part of the card, the rest is kept busy (`tools/kernels/hold.cu`): a smaller grid alone
+//! would be spread over all multiprocessors. Meanwhile nothing may be allocated, freed or loaded,
+//! because the driver would wait for the running kernels. So stages run once before the rest is
+//! held, and the rest is released before memory is freed.
 
 use ncs_codec::gfq::Arithmetic;
 use ncs_gf::dense::Algebra;
@@ -50,7 +50,7 @@ pub(crate) struct Lab {
     facts: Gpu,
     standard: Card,
     rijndael: Card,
-    /// Other cards of the host, opened when they are first asked for.
+    /// Other cards of the host, opened at first use.
     others: Vec<Card>,
     ordinal: u16,
 }
@@ -63,7 +63,7 @@ impl Lab {
         Ok(Self { facts, standard, rijndael, others: Vec::new(), ordinal })
     }
 
-    /// Opens so many other cards, the first that there are.
+    /// Opens the first `count` other cards.
     fn open_others(&mut self, count: usize) -> Result<(), Error> {
         let own = self.ordinal;
         for ordinal in (0..).filter(|ordinal| *ordinal != own).take(count).skip(self.others.len()) {
@@ -83,33 +83,34 @@ impl Lab {
         self.combine(name).ok_or_else(|| Error::Unavailable(format!("no kernel {name} for this card")))
     }
 
-    /// What it is.
+    /// The card's description.
     pub(crate) fn card(&self) -> &Gpu {
         &self.facts
     }
 
-    /// Whether there is an encode kernel, inverter or decoder of this name that the card can run for generations of n blocks.
+    /// Whether the card can run an encode kernel, inverter or decoder of this name for generations
+    /// of n blocks.
     pub(crate) fn has(&self, name: &str, n: u16) -> bool {
         let is_inverter = || inverters::named(name, n.into(), 1, &self.standard).is_some();
         DECODERS.contains(&name) || Way::named(name).is_some() || self.combine(name).is_some() || is_inverter()
     }
 
-    /// Brings generations onto the card, to be combined with rows.
+    /// Uploads generations to combine with rows.
     pub(crate) fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<BatchJob<'a>, Error> {
         let card = if plan.field == Field::Rijndael { &self.rijndael } else { &self.standard };
         card.context.bind()?;
         Ok(BatchJob::encode(card, self.known(plan.kernel)?, plan)?)
     }
 
-    /// Brings coded blocks onto the card, to be decoded.
+    /// Uploads coded blocks to decode.
     pub(crate) fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<BatchJob<'a>, Error> {
-        // A progressive decoder multiplies by itself; any kernel will do.
+        // A progressive decoder multiplies by itself, so any kernel will do.
         let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) { Kernel::Table.name() } else { plan.kernel };
         self.standard.context.bind()?;
         Ok(BatchJob::decode(&self.standard, self.known(kernel)?, plan)?)
     }
 
-    /// Brings native chunks onto the card, to be coded.
+    /// Uploads native chunks to code.
     pub(crate) fn chunks<'a>(&'a mut self, plan: &Chunks<'_>) -> Result<ChunkJob<'a>, Error> {
         let helpers = usize::from(plan.gpus).saturating_sub(1);
         self.open_others(helpers)?;
@@ -117,61 +118,62 @@ impl Lab {
         ChunkJob::new(&self.standard, &self.others[..helpers], plan)
     }
 
-    /// Brings plans of RaptorQ and symbols onto the card.
+    /// Uploads plans of RaptorQ and symbols.
     pub(crate) fn replay<'a>(&'a mut self, plan: &Replay<'_>) -> Result<ReplayJob<'a>, Error> {
         self.standard.context.bind()?;
         ReplayJob::new(&self.standard, plan)
     }
 
-    /// What opens the card for portions of files.
+    /// Opens the card for portions of files when it is called.
     pub(crate) fn opener(&self, demand: &Demand) -> Opener {
         let (ordinal, demand) = (self.ordinal, *demand);
         Box::new(move || device::open_coder(ordinal, &demand))
     }
 
-    /// Brings two matrices onto the card, to be multiplied as the thesis on RaptorQ does it.
+    /// Uploads two matrices to multiply by the method of the thesis on RaptorQ.
     pub(crate) fn product<'a>(&'a mut self, plan: &Product<'_>) -> Result<ProductJob<'a>, Error> {
         self.standard.context.bind()?;
         Ok(ProductJob::new(&self.standard, plan)?)
     }
 
-    /// Takes a matrix that is to be inverted as that thesis does it.
+    /// Takes a matrix to invert by the method of that thesis.
     pub(crate) fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<EliminationJob<'a>, Error> {
         self.standard.context.bind()?;
         Ok(EliminationJob::new(&self.standard, plan)?)
     }
 
-    /// Brings dense systems onto the card, to be solved.
+    /// Uploads dense systems to solve.
     pub(crate) fn systems<'a>(&'a mut self, plan: &Systems<'_>) -> Result<SystemsJob<'a>, Error> {
         self.standard.context.bind()?;
         SystemsJob::new(&self.standard, plan)
     }
 
-    /// Brings blocks over GF(q), or what is to be hashed, onto the card.
+    /// Uploads blocks over GF(q), or data to hash.
     pub(crate) fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<WordsJob<'a>, Error> {
         self.standard.context.bind()?;
         WordsJob::new(&self.standard, plan)
     }
 
-    /// Takes a matrix over GF(q), row by row, that is to be inverted as the paper does it: steps on the card, inverses of elements on the CPU.
+    /// Takes a matrix over GF(q), row by row, to invert by the paper's method: steps on the card,
+    /// inverses of elements on the CPU.
     pub(crate) fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<WordEliminationJob<'a>, Error> {
         self.standard.context.bind()?;
         Ok(WordEliminationJob::new(&self.standard, n, matrix)?)
     }
 
-    /// The card as coders over GF(q) have it, and what pins memory that it is to write blocks into.
+    /// The card as [`Arithmetic`], and a function that pins memory for its results.
     pub(crate) fn arithmetic(&self) -> Result<(Box<dyn Arithmetic>, Pin), Error> {
         let host = HostMemory::default();
         let calculator = Box::new(gfq::Calculator::open(self.ordinal, &host)?);
         Ok((calculator, Box::new(move |memory| host.pin(memory))))
     }
 
-    /// The card as decoders with dense matrices have it.
+    /// The card as [`Algebra`], for decoders with dense matrices.
     pub(crate) fn algebra(&self) -> Result<Box<dyn Algebra>, Error> {
         Ok(Box::new(Calculator::open(self.ordinal)?))
     }
 
-    /// What counts its energy, or why nothing here does.
+    /// The card's energy counters, or the reason why there are none.
     pub(crate) fn gauge(&self) -> Result<Gauge, String> {
         let bus_id = self.standard.context.bus_id().map_err(|fault| fault.to_string())?;
         Gauge::open(&bus_id)
@@ -180,7 +182,7 @@ impl Lab {
 
 const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-uncached"];
 
-/// Whether there is a GPU, which a host may promise with `NCTEST_REQUIRE_GPU`.
+/// Whether there is a GPU. Fails without one if `NCTEST_REQUIRE_GPU` is set.
 #[cfg(test)]
 pub(crate) fn is_here() -> bool {
     let absence = device::cuda::count().err();

@@ -1,32 +1,35 @@
-//! What a card takes of energy, as NVML counts it: the library beside the driver's own that oversees cards.
+//! Energy that a card takes, as counted by NVML, the driver's library for monitoring.
 //!
-//! It is opened at run time, as the driver is, and need not be there. Seven of its functions are declared here, as `nvml.h` of CUDA 13 has them. Cards
-//! are found by their place on the bus: numbers are others where `CUDA_VISIBLE_DEVICES` hides some.
+//! It is opened at run time, like the driver, and may be missing. Seven of its functions are
+//! declared here, with the types of CUDA 13's `nvml.h`. Cards are identified by their address on
+//! the bus, because their numbers change if `CUDA_VISIBLE_DEVICES` hides some.
 
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_uint, c_ulonglong, c_void};
 use std::ptr;
 
 use libloading::Library;
 
-/// A card's counters, while this lives.
+/// A card's energy counters.
 pub(crate) struct Gauge {
     device: Device,
     nvml: Nvml,
-    /// Whether the card tells what it takes at the moment.
+    /// Whether the card reports its momentary power.
     is_momentary: bool,
 }
 
-// SAFETY: NVML may be called by any thread at any time ("thread-safe", as its reference says), and its handles belong to the process.
+// SAFETY: NVML may be called by any thread at any time ("thread-safe", as its reference says), and
+// its handles belong to the process.
 unsafe impl Send for Gauge {}
 // SAFETY: as above.
 unsafe impl Sync for Gauge {}
 
 impl Gauge {
-    /// Of the card with this address on the bus, such as `0000:1B:00.0`.
+    /// Opens those of the card with this address on the bus, such as `0000:1B:00.0`.
     pub(super) fn open(bus_id: &CStr) -> Result<Self, String> {
         let nvml = Nvml::open()?;
         let mut device = ptr::null_mut();
-        // SAFETY: NVML is initialised, the address ends with a zero, and there is room for a handle.
+        // SAFETY: NVML is initialised, the address ends with a zero, and there is room for a
+        // handle.
         nvml.check("nvmlDeviceGetHandleByPciBusId", unsafe { (nvml.by_bus_id)(bus_id.as_ptr(), &raw mut device) })?;
         let mut gauge = Self { device, nvml, is_momentary: true };
         gauge.is_momentary = gauge.momentary().is_ok();
@@ -48,7 +51,7 @@ impl Gauge {
         Ok(milliwatts)
     }
 
-    /// Millijoules from some moment on.
+    /// Energy in millijoules since an arbitrary moment.
     pub(crate) fn millijoules(&self) -> Result<u64, String> {
         let mut millijoules = 0;
         // SAFETY: the handle is of this NVML, and there is room for the number.
@@ -56,7 +59,8 @@ impl Gauge {
         self.nvml.check("nvmlDeviceGetTotalEnergyConsumption", code).map(|()| millijoules)
     }
 
-    /// Milliwatts: at the moment, or over the last second of a card that tells no more.
+    /// Power in milliwatts: momentary, or the average of the last second if the card reports
+    /// nothing else.
     pub(crate) fn milliwatts(&self) -> Result<u32, String> {
         if self.is_momentary { self.momentary() } else { self.averaged() }
     }
@@ -65,7 +69,7 @@ impl Gauge {
 type Code = c_int;
 type Device = *mut c_void;
 
-/// `nvmlFieldValue_t`; the value is a union of numbers, of which power has an unsigned one of four bytes.
+/// `nvmlFieldValue_t`. Its value is a union of numbers; power is an unsigned one of four bytes.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 struct FieldValue {
@@ -86,7 +90,7 @@ struct Nvml {
     energy: unsafe extern "C" fn(Device, *mut c_ulonglong) -> Code,
     power: unsafe extern "C" fn(Device, *mut c_uint) -> Code,
     fields: unsafe extern "C" fn(Device, c_int, *mut FieldValue) -> Code,
-    /// What the functions are in: closed behind the last call.
+    /// The library of these functions, closed after the last call.
     _library: Library,
 }
 
@@ -104,7 +108,8 @@ impl Nvml {
             fields: function(&library, c"nvmlDeviceGetFieldValues")?,
             _library: library,
         };
-        // SAFETY: it may be called as often as one likes, and `drop` takes one back. What is refused now is refused then, too.
+        // SAFETY: it may be called as often as one likes, and `drop` takes one back. What is
+        // refused now is refused then, too.
         nvml.check("nvmlInit", unsafe { init() }).map(|()| nvml)
     }
 
@@ -129,16 +134,18 @@ impl Drop for Nvml {
     }
 }
 
-/// A function of the library, which must be called with the parameters that `nvml.h` gives it.
+/// Looks up a function, which must have the type that `nvml.h` declares.
 fn function<F: Copy>(library: &Library, name: &CStr) -> Result<F, String> {
-    // SAFETY: callers ask for the types of `nvml.h`; what is copied is used while the library is open.
+    // SAFETY: callers ask for the types of `nvml.h`; what is copied is used while the library is
+    // open.
     let found = unsafe { library.get::<F>(name) };
     found.map(|function| *function).map_err(|error| format!("{NAME}: {error}"))
 }
 
 const NAME: &str = "libnvidia-ml.so.1";
 const SUCCESS: Code = 0;
-/// `NVML_FI_DEV_POWER_INSTANT`. `nvmlDeviceGetPowerUsage` is an average over a second from Ampere on.
+/// `NVML_FI_DEV_POWER_INSTANT`. From Ampere on `nvmlDeviceGetPowerUsage` is an average over a
+/// second.
 const FIELD_POWER_INSTANT: c_uint = 186;
 
 #[cfg(test)]
@@ -154,7 +161,7 @@ mod tests {
         assert_eq!((std::mem::offset_of!(FieldValue, timestamp), std::mem::offset_of!(FieldValue, outcome)), (8, 28));
     }
 
-    /// Without the library, and without the card.
+    /// Works without the library and without the card.
     #[test]
     fn what_is_not_there_has_a_reason() {
         let error = Gauge::open(c"ffff:ff:1f.7").err().expect("no bus has such a place");

@@ -1,4 +1,4 @@
-//! What all works of a lab do with a card: time, and look at what was made.
+//! Timing, poisoning and reading: what all jobs of a lab do with a card.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use ncserverd::device::Error;
 use ncserverd::device::cuda::card::Card;
 use ncserverd::device::cuda::driver::{Buffer, Context, Event, Fault, Named, Stream};
 
-/// Times what is put on a stream, by the card's own events.
+/// Measures time on a stream with the card's own events.
 pub(super) struct Clock {
     start: Event,
     stop: Event,
@@ -19,17 +19,17 @@ impl Clock {
         Ok(Self { start: Event::new(context)?, stop: Event::new(context)? })
     }
 
-    /// What comes now on the stream is timed.
+    /// Starts the time: it covers later work on this stream.
     pub(super) fn begin(&self, stream: &Stream) -> Result<(), Fault> {
         self.start.record(stream)
     }
 
-    /// What comes on another stream waits for the beginning.
+    /// Makes later work on another stream wait for the start.
     pub(super) fn hold(&self, stream: &Stream) -> Result<(), Fault> {
         self.start.hold(stream)
     }
 
-    /// Waits for all that has come on the stream, and tells the time since the beginning.
+    /// Waits for all work on the stream. Returns the time since the start.
     pub(super) fn end(&self, stream: &Stream) -> Result<Duration, Fault> {
         self.stop.record(stream)?;
         stream.synchronize()?;
@@ -37,8 +37,8 @@ impl Clock {
     }
 }
 
-/// The host's time for work that is put on streams, until these are done: they are waited for whatever has become of it, so that nothing
-/// uses its memory any more.
+/// The host's time for work that is put on streams, until it is done. The streams are waited for
+/// even if a step fails, so that nothing uses their memory any more.
 pub(super) fn elapsed<H>(
     host: &mut H,
     work: impl FnOnce(&mut H) -> Result<(), Error>,
@@ -53,14 +53,14 @@ pub(super) fn elapsed<H>(
     Ok(elapsed)
 }
 
-/// Memory of a card, whose context is current, with these bytes.
+/// Memory with these bytes on a card, whose context must be current.
 pub(super) fn filled(card: &Card, bytes: &[u8]) -> Result<Buffer, Fault> {
     let buffer = Buffer::new(&card.context, bytes.len())?;
     buffer.write(bytes)?;
     Ok(buffer)
 }
 
-/// Fills all of a buffer, which nothing uses that is under way, with a pattern that no work makes.
+/// Fills a buffer that no work under way uses with a pattern that no job makes.
 pub(super) fn poison(buffer: &Buffer, stream: &Stream) -> Result<(), Fault> {
     poison_from(buffer, 0, stream)
 }
@@ -73,7 +73,7 @@ pub(super) fn poison_from(buffer: &Buffer, at: usize, stream: &Stream) -> Result
         .named("cuMemsetD8Async")
 }
 
-/// Reads bytes of a buffer from `at` on; whoever writes it has been waited for.
+/// Reads bytes from `at` on. Work that writes them must have been waited for.
 pub(super) fn read(buffer: &Buffer, at: usize, bytes: &mut [u8]) -> Result<(), Fault> {
     assert!(at + bytes.len() <= buffer.len(), "{} bytes from {at} on of {}", bytes.len(), buffer.len());
     // SAFETY: inside of the buffer, as has been asserted.

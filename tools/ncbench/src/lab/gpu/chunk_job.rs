@@ -1,4 +1,4 @@
-//! Chunks on a card, coded in its memory or on their way through it.
+//! Coding chunks, in a card's memory or through the card.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Str
 use super::basics::{self, Clock, filled};
 use crate::lab::Chunks;
 
-/// Streams are waited for in `drop`, those of all cards, before memory goes.
+/// Chunks on a card that can be coded repeatedly. Dropping it waits for the streams of all cards
+/// before memory is freed.
 pub(crate) struct ChunkJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -22,13 +23,13 @@ pub(crate) struct ChunkJob<'a> {
     sources: Buffer,
     out: Buffer,
     matrix: Buffer,
-    /// One period of what the native chunks have, all of them one behind the other.
+    /// One period of the native chunks' contents; chunks are contiguous.
     pattern: Vec<u8>,
     helpers: Vec<Helper<'a>>,
     host: Option<Host<'a>>,
 }
 
-/// Another card that takes part in what goes through. Memory of a card is freed with its context.
+/// Another card that takes a share of the pieces. Its memory is freed in its own context.
 struct Helper<'a> {
     matrix: Buffer,
     card: &'a Card,
@@ -40,7 +41,8 @@ impl Drop for Helper<'_> {
     }
 }
 
-/// Native and code chunks in memory that is pinned for all cards, and streams with room for a piece each.
+/// Native and code chunks in memory that is pinned for all cards, and streams with room for a piece
+/// each.
 struct Host<'a> {
     lanes: Vec<Lane<'a>>,
     sources: Pinned,
@@ -48,7 +50,7 @@ struct Host<'a> {
     piece: usize,
 }
 
-/// A stream of a card. It is waited for before its memory goes.
+/// A stream of a card. It is waited for before its memory is freed.
 struct Lane<'a> {
     stream: Stream,
     sources: Buffer,
@@ -58,7 +60,8 @@ struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    /// For so many bytes of native and of code chunks, with the matrix in the card's memory.
+    /// With room for `sources` and `out` bytes of native and code chunks. The matrix is in the
+    /// card's memory.
     fn new((card, matrix): (&'a Card, Address), sources: usize, out: usize) -> Result<Self, Fault> {
         let context = &card.context;
         context.bind()?;
@@ -75,7 +78,7 @@ impl Drop for Lane<'_> {
 }
 
 impl<'a> ChunkJob<'a> {
-    /// On a card; others help with what goes through.
+    /// Brings native chunks onto a card. `others` take a share of the pieces.
     pub(super) fn new(card: &'a Card, others: &'a [Card], plan: &Chunks<'_>) -> Result<Self, Error> {
         let unknown = || Error::Unavailable(format!("no kernel {} over chunks", plan.kernel));
         let way = Way::named(plan.kernel).ok_or_else(unknown)?;
@@ -108,7 +111,8 @@ impl<'a> ChunkJob<'a> {
         let mut at = 0;
         while at < n * job.bytes {
             let part = job.pattern_from(at, n * job.bytes - at);
-            // SAFETY: inside `sources`; memory that is not pinned is copied before the call returns.
+            // SAFETY: inside `sources`; memory that is not pinned is copied before the call
+            // returns.
             unsafe { result::memcpy_htod_async(job.sources.address() + at as u64, part, job.stream.raw) }
                 .named("cuMemcpyHtoDAsync")?;
             at += part.len();
@@ -117,13 +121,13 @@ impl<'a> ChunkJob<'a> {
         Ok(job)
     }
 
-    /// What native chunks have from a byte of all of them on: up to so many bytes of it.
+    /// Contents of the native chunks from byte `at` of all of them on, at most `most` bytes.
     fn pattern_from(&self, at: usize, most: usize) -> &[u8] {
         let rest = &self.pattern[at % self.pattern.len()..];
         &rest[..rest.len().min(most)]
     }
 
-    /// Pinned memory, filled, and streams.
+    /// Makes pinned memory with the native chunks, and streams.
     fn make_host(&mut self, streams: u32, piece: usize) -> Result<(), Fault> {
         let count = streams as usize * (1 + self.helpers.len());
         if self.host.as_ref().is_some_and(|host| host.piece == piece && host.lanes.len() == count) {
@@ -142,13 +146,13 @@ impl<'a> ChunkJob<'a> {
         };
         let helpers = self.helpers.iter().map(|helper| (helper.card, helper.matrix.address()));
         let cards = std::iter::once((self.card, self.matrix.address())).chain(helpers);
-        // Of each card the first, then of each the second, and so on.
+        // The first of each card, then the second of each, and so on.
         let lanes = cards.cycle().take(count).map(|card| Lane::new(card, n * piece, rows * piece));
         self.host = Some(Host { lanes: lanes.collect::<Result<_, Fault>>()?, sources, out, piece });
         Ok(())
     }
 
-    /// All pieces, on the streams in turn.
+    /// Puts all pieces on the streams in turn.
     fn pieces(&self, host: &Host<'a>, code: bool) -> Result<(), Error> {
         for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
             let Lane { stream, sources, out, matrix, card } = &host.lanes[index % host.lanes.len()];
@@ -160,27 +164,29 @@ impl<'a> ChunkJob<'a> {
             let of_host = ends(host.sources.address() + at as u64, host.out.address() + at as u64, self.bytes);
             let sides = (of_host, ends(sources.address(), out.address(), host.piece));
             card.context.bind()?;
-            // SAFETY: memory of this job, which is that large, and whose streams are waited for before anybody reads, writes or frees.
+            // SAFETY: memory of this job, which is that large, and whose streams are waited for
+            // before anybody reads, writes or frees.
             unsafe { self.code.through(card, code.then_some(*matrix), sides, bytes, stream) }?;
         }
         Ok(())
     }
 
-    /// The card's time for coding so many times over, in its own memory.
+    /// The card's time for coding `repeats` times in its own memory.
     pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             let side = |buffer: &Buffer| Side { start: buffer.address(), pitch: self.bytes };
             let chunks = Ends { sources: side(&self.sources), out: side(&self.out) };
-            // SAFETY: the chunks are memory of this job, whose streams are waited for before it is dropped.
+            // SAFETY: the chunks are memory of this job, whose streams are waited for before it is
+            // dropped.
             unsafe { self.code.code(self.card, self.matrix.address(), chunks, self.bytes, &self.stream) }?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The card's time for copying within its memory so many times over: half as many bytes as coding reads and writes, each of
-    /// which is read and written.
+    /// The card's time for copying `repeats` times within its memory. It copies half as many bytes
+    /// as coding reads and writes, since a copy reads and writes each byte.
     pub(crate) fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let bytes = (self.code.n + self.code.rows) * self.bytes / 2;
@@ -194,8 +200,9 @@ impl<'a> ChunkJob<'a> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The host's time from native chunks in pinned memory to code chunks there: in pieces of so many bytes of each chunk, on so many streams of
-    /// each GPU in turn. Without `code` the copies alone.
+    /// The host's time from native chunks in pinned memory to code chunks there. It takes pieces of
+    /// `piece` bytes of each chunk, on `streams` streams of each GPU in turn. Without `code` it
+    /// only copies.
     pub(crate) fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
         assert!(streams > 0 && piece > 0 && piece.is_multiple_of(16), "{streams} streams, pieces of {piece} bytes");
         self.card.context.bind()?;
@@ -210,7 +217,7 @@ impl<'a> ChunkJob<'a> {
         elapsed
     }
 
-    /// Fills code chunks with a pattern.
+    /// Fills the code chunks with a pattern.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         basics::poison(&self.out, &self.stream)?;
@@ -220,7 +227,7 @@ impl<'a> ChunkJob<'a> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Bytes of a code chunk, as it lies on the card or in pinned memory.
+    /// Reads bytes of a code chunk from the card or from pinned memory.
     pub(crate) fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
         assert!(row < self.code.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
         let start = row * self.bytes + at;

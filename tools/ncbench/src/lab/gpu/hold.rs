@@ -1,4 +1,4 @@
-//! The part of a card that is taken away.
+//! Keeping a part of a card busy.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use super::launch;
 /// Multiprocessors that are kept busy until this is dropped.
 pub(super) struct Hold {
     stream: Stream,
-    /// The word goes to the device beside the stream that waits for it.
+    /// Carries the release word past the stream that waits for it.
     release: Stream,
     released: Buffer,
     arrived: Pinned,
@@ -23,7 +23,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Takes so many of them.
+    /// Keeps `count` multiprocessors busy.
     pub(super) fn take(card: &Card, count: u32) -> Result<Self, Fault> {
         let released = Buffer::new(&card.context, 4)?;
         released.write(&[0; 4])?;
@@ -53,14 +53,14 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let _ = self.context.bind();
-        // SAFETY: all of the word; what is not pinned is copied before the call returns. If the driver refuses, the kernel ends by
-        // itself.
+        // SAFETY: all of the word; what is not pinned is copied before the call returns. If the
+        // driver refuses, the kernel ends by itself.
         let _ = unsafe { result::memcpy_htod_async(self.released.address(), &[1_u32], self.release.raw) };
         let _ = self.release.synchronize();
         let _ = self.stream.synchronize();
     }
 }
 
-/// What ends the wait if this process does not.
+/// Ends the wait if this process does not.
 const LONGEST_NS: u64 = 20_000_000_000;
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use ncserverd::device::cuda::inversion::Inverter;
 
 use super::kernels::INVERT_STEPS;
 
-/// The way with this name, `invert` for the fastest, if the card can do it.
+/// The inverter of this name, `invert` for the fastest. `None` if the card cannot run it.
 pub(super) fn named(name: &str, n: u32, count: u32, card: &Card) -> Option<Inverter> {
     let found = match name {
         "invert" => Inverter::fastest(n, count, card),

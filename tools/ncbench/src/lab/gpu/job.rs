@@ -1,4 +1,4 @@
-//! Generations on a card, and the stages that they go through.
+//! Generations on a card, and the stages that work on them.
 
 use std::iter;
 
@@ -15,15 +15,16 @@ use decoding::Decoding;
 mod decoding;
 mod run;
 
-/// Fields are dropped in this order: the card is whole again before memory is freed, which waits for kernels.
+/// Generations on a card that can be encoded or decoded repeatedly. The fields' order matters: the
+/// held multiprocessors are released before memory is freed, because freeing waits for kernels.
 pub(crate) struct BatchJob<'a> {
     hold: Option<Hold>,
-    /// Multiprocessors to be used, if not all.
+    /// Multiprocessors to use, if not all.
     part: Option<u32>,
     is_warm: Vec<Stage>,
     card: &'a Card,
     stream: Stream,
-    /// What takes turns with it, and where that has ended.
+    /// The stream that takes turns with the first, and an event at its end.
     second: (Stream, Event),
     clock: Clock,
     shape: Shape,
@@ -32,17 +33,18 @@ pub(crate) struct BatchJob<'a> {
     raw: Buffer,
     /// Sources or payloads as they were handed in.
     handed_in: Vec<u8>,
-    /// The same, and inverses behind it, where the device reads them fastest.
+    /// The same, followed by inverses, in pinned memory.
     upload: Option<Pinned>,
     forms: Buffer,
     form_tasks: Buffer,
-    /// Rows in the kernel's form: of `coefficients`, or the inverses themselves. 0 if the kernel makes its own.
+    /// Address of rows in the kernel's form: those of `coefficients`, or the inverses themselves. 0
+    /// if the kernel makes its own.
     row_address: Address,
     coefficients: Option<Buffer>,
     rows: Option<Rows>,
     out: Buffer,
     out_places: usize,
-    /// One for each place in `out`, which repetitions take in turn.
+    /// One list for each place in `out`; repetitions use them in turn.
     places: Vec<List>,
     last_place: usize,
     host: Option<Host>,
@@ -71,13 +73,13 @@ impl Shape {
         self.generations as usize * self.generation_bytes()
     }
 
-    /// Coefficients from one row to the next.
+    /// Number of coefficients from one row to the next.
     fn pitch(self) -> usize {
         (self.n as usize).next_multiple_of(abi::ROW_ALIGN)
     }
 }
 
-/// What makes rows: their tasks, and what these read.
+/// The tasks that make rows, and their input.
 struct Rows {
     list: List,
     n: u32,
@@ -91,7 +93,7 @@ struct List {
     tasks: Option<Buffer>,
 }
 
-/// Pinned memory for everything that is made.
+/// Pinned memory for all results.
 struct Host {
     memory: Pinned,
     stores: List,
@@ -146,7 +148,8 @@ impl<'a> BatchJob<'a> {
             job.row_address = inverses;
         } else if inverses != 0 {
             job.make_room_for_rows()?;
-            // Inverses are padded with zeros up to the pitch, so that rows of that many coefficients are made of them.
+            // Inverses are padded with zeros up to the pitch, so their rows have that many
+            // coefficients.
             let pitch = u32::try_from(shape.pitch()).expect("at most 1024");
             job.rows = Some(Rows { list: List::default(), n: pitch, given: None });
         }
@@ -210,7 +213,7 @@ impl<'a> BatchJob<'a> {
         Ok(job)
     }
 
-    /// Lists of tasks for every place.
+    /// Makes the lists of tasks for all places.
     fn finish(mut self, task: &dyn Fn(&Self, u32) -> abi::Task) -> Result<Self, Fault> {
         let tasks: Vec<abi::Task> = (0..self.shape.generations).map(|generation| task(&self, generation)).collect();
         if let Some(n) = self.rows.as_ref().map(|rows| rows.n) {
@@ -239,7 +242,8 @@ impl<'a> BatchJob<'a> {
         Ok(())
     }
 
-    /// The part of a task that does not depend on where rows come from. Out, first unit and first row are the list's.
+    /// The part of a task that does not depend on the source of rows. The list sets output, first
+    /// unit and first row.
     fn task(&self, generation: u32) -> abi::Task {
         let Shape { n, k, rows, .. } = self.shape;
         let form_bytes = self.combine.form.bytes(n as usize, k as usize).next_multiple_of(256);
@@ -255,7 +259,7 @@ impl<'a> BatchJob<'a> {
         }
     }
 
-    /// A launch over these tasks with blocks from `out` on.
+    /// A launch of these tasks with output from `out` on.
     fn list(&self, tasks: &[abi::Task], out: Address) -> Result<List, Fault> {
         let mut launch = abi::Launch { row_form: self.combine.row_form as u32, ..abi::Launch::default() };
         let mut listed = Vec::with_capacity(tasks.len());
@@ -288,7 +292,6 @@ impl Drop for BatchJob<'_> {
     }
 }
 
-/// Device memory with these bytes.
 /// More than the second-level cache of any card holds.
 const ROTATION_BYTES: usize = 512 << 20;
 const PLACES_MAX: usize = 64;

@@ -1,5 +1,5 @@
-//! The papers' kernels, and those with one thing left out or another put in: nothing but
-//! measurements launches them. They are compiled files of `tools/kernels`.
+//! The papers' kernels, and variants of them that leave out or replace one thing. Only measurements
+//! launch them. They are compiled files of `tools/kernels`.
 
 use ncserverd::device::abi::{RowForm, define};
 use ncserverd::device::cuda::image::{Aligned, Compiled, Image};
@@ -15,7 +15,7 @@ macro_rules! images {
             Image::Other(&COMPILED)
         };)*
 
-        /// Each with its source.
+        /// The compiled files with their sources.
         #[cfg(test)]
         const SOURCES: &[(Image, &str, &str)] = &[$((
             $name,
@@ -34,7 +34,7 @@ images! {
     TILED = "tiled",
 }
 
-/// Ways to combine that no back end has.
+/// Kernels that combine and that no back end has.
 pub(super) const COMBINES: &[Combine] = &[
     Combine::new("loop", LADDER, |_| Some(s2_block("nc_loop"))),
     Combine::new("product-global", TILED, |_| Some(s1("nc_product_global"))),
@@ -66,7 +66,7 @@ pub(super) const COMBINES: &[Combine] = &[
     logs("table5-dummy", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5_dummy"))),
 ];
 
-/// One of those of the second paper over logarithms.
+/// A kernel of the second paper over logarithms.
 const fn logs(name: &'static str, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Combine {
     Combine { form, row_form, ..Combine::new(name, LADDER, variant) }
 }
@@ -124,8 +124,8 @@ mod tests {
         };
     }
 
-    /// Without a compiler: what is embedded was made from the sources in the tree.
-    /// `kernels/build.py --check` compiles.
+    /// Needs no compiler: the embedded files were made from the sources in the tree.
+    /// `kernels/build.py --check` compiles them.
     #[test]
     fn images_were_compiled_from_these_sources() {
         let known = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/bin/SOURCES"));

@@ -1,4 +1,4 @@
-//! The only launches of kernels that back ends have not.
+//! Launches of kernels that no back end has. Each kind of kernel has its only launch here.
 
 use std::ffi::c_void;
 
@@ -9,7 +9,7 @@ use ncserverd::device::cuda::launch::{Grid, argument, start};
 
 use super::kernels::THESIS;
 
-/// Kernels that decode one generation block by block.
+/// Starts a kernel that decodes one generation block by block.
 ///
 /// # Safety
 /// As `device::cuda::launch` says; the function is one of these kernels, and the grid is one that
@@ -25,11 +25,11 @@ pub(super) unsafe fn progress(
     unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
 }
 
-/// A kernel of the thesis, which has these arguments.
+/// Starts a kernel of the thesis with these arguments.
 ///
 /// # Safety
-/// As `device::cuda::launch` says; the arguments are what the kernel's source declares, with
-/// numbers that keep it inside of its matrices.
+/// As `device::cuda::launch` says; the arguments are those that the kernel's source declares, and
+/// their numbers keep it inside its matrices.
 pub(super) unsafe fn thesis(
     card: &Card,
     entry: &'static str,
@@ -42,11 +42,11 @@ pub(super) unsafe fn thesis(
     unsafe { start(function, grid, arguments, stream) }
 }
 
-/// Keeps multiprocessors busy until the word at `released` is not zero, or so many nanoseconds have
-/// passed. Each thread block adds one to the word at `arrived` when it runs.
+/// Keeps multiprocessors busy until the word at `released` is not zero, or for at most
+/// `nanoseconds`. Each thread block adds one to the word at `arrived` when it runs.
 ///
 /// # Safety
-/// As `device::cuda::launch` says; `released` is a word of device memory, `arrived` of pinned
+/// As `device::cuda::launch` says; `released` is a word of device memory, `arrived` one of pinned
 /// memory.
 pub(super) unsafe fn hold(
     function: Function,

@@ -1,4 +1,4 @@
-//! Plans of RaptorQ on a card, replayed on symbols in its memory or on their way through it.
+//! Replaying plans of RaptorQ, on symbols in a card's memory or through the card.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use ncserverd::device::cuda::replay_lane::{Blocks, ReplayShape, strips_of};
 use super::basics::{self, Clock};
 use crate::lab::{Planner, Replay};
 
-/// Fields are dropped in this order: streams are waited for in `drop`, before memory goes.
+/// Plans on a card that can be replayed repeatedly. Dropping it waits for the streams before memory
+/// is freed.
 pub(crate) struct ReplayJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -20,45 +21,45 @@ pub(crate) struct ReplayJob<'a> {
     shape: ReplayShape,
     blocks: usize,
     symbol_bytes: usize,
-    /// Bytes of all inputs, and of all outputs, of a source block.
+    /// Bytes of a source block's inputs, and of its outputs.
     inputs: usize,
     outputs: usize,
     symbols: Buffer,
     made: Buffer,
-    /// The slots of `nc_replay_global`, which has them in device memory.
+    /// Slots in device memory, for `nc_replay_global`.
     work: Buffer,
     _plans: Vec<Buffer>,
-    /// An address for each source block.
+    /// An address of a plan for each source block.
     places: Buffer,
-    /// The most bytes of a plan, and the most slots.
+    /// Maximum bytes of a plan, and maximum slots.
     plan_bytes: usize,
     slots: u32,
     distinct: Vec<u8>,
     host: Option<Host>,
 }
 
-/// What is on its way through the card.
+/// Memory and streams for passing symbols through the card.
 struct Host {
-    /// Inputs and outputs in memory that is pinned, and plans that are new.
+    /// Inputs, outputs and new plans in pinned memory.
     symbols: Pinned,
     made: Pinned,
     plans: Pinned,
-    /// Those plans on the card, and an address for each.
+    /// The new plans on the card, and the address of each.
     fresh: Buffer,
     fresh_places: Buffer,
-    /// For so many source blocks at a time at most.
+    /// Maximum source blocks at a time.
     piece: usize,
     shape: ReplayShape,
     lanes: Vec<Lane>,
 }
 
-/// What one launch at a time uses.
+/// The resources of one launch at a time.
 struct Lane {
     stream: Stream,
     work: Buffer,
 }
 
-/// Between the copies of a piece.
+/// What happens between the copies of a piece.
 enum Between<'a, 'b> {
     Nothing,
     Replay,
@@ -107,7 +108,8 @@ impl<'a> ReplayJob<'a> {
         };
         for block in 0..job.blocks {
             let to = job.symbols.address() + (block * inputs) as u64;
-            // SAFETY: inside `symbols`; memory that is not pinned is copied before the call returns.
+            // SAFETY: inside `symbols`; memory that is not pinned is copied before the call
+            // returns.
             unsafe { result::memcpy_htod_async(to, job.inputs_of(block), job.stream.raw) }.named("cuMemcpyHtoDAsync")?;
         }
         job.stream.synchronize()?;
@@ -119,7 +121,7 @@ impl<'a> ReplayJob<'a> {
         &self.distinct[block % distinct * self.inputs..][..self.inputs]
     }
 
-    /// On some source blocks, by plans whose addresses are in `places`.
+    /// Replays the plans whose addresses are in `places` on some source blocks.
     fn replay(
         &self,
         shape: ReplayShape,
@@ -139,12 +141,13 @@ impl<'a> ReplayJob<'a> {
             count: blocks.len(),
             symbol_bytes: self.symbol_bytes,
         };
-        // SAFETY: all of it is memory of this job, whose streams are waited for before it is dropped; plans write their words so that
-        // they stay inside, and the slots are those of the largest.
+        // SAFETY: all of it is memory of this job, whose streams are waited for before it is
+        // dropped; plans write their words so that they stay inside, and the slots are those of the
+        // largest.
         Ok(unsafe { shape.replay(self.card, &blocks, stream) }?)
     }
 
-    /// What pieces of so many source blocks take, made at the first of them.
+    /// The resources for pieces of `piece` source blocks, made at first use.
     fn host(&mut self, piece: usize) -> Result<Host, Fault> {
         assert!(piece > 0, "pieces of no source block");
         if let Some(host) = self.host.take().filter(|host| host.piece >= piece) {
@@ -187,7 +190,8 @@ impl<'a> ReplayJob<'a> {
             }
             let Lane { stream, work } = &host.lanes[index % host.lanes.len()];
             let symbols = &host.symbols[bytes_of(self.inputs)];
-            // SAFETY: both are that large, and the streams are waited for before anybody reads, writes or frees.
+            // SAFETY: both are that large, and the streams are waited for before anybody reads,
+            // writes or frees.
             unsafe { result::memcpy_htod_async(at(&self.symbols, self.inputs), symbols, stream.raw) }
                 .named("cuMemcpyHtoDAsync")?;
             match between {
@@ -220,7 +224,7 @@ impl<'a> ReplayJob<'a> {
         elapsed
     }
 
-    /// The card's time for all source blocks so many times over, in its own memory.
+    /// The card's time for replaying on all source blocks, `repeats` times, in its own memory.
     pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
@@ -230,19 +234,20 @@ impl<'a> ReplayJob<'a> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The host's time from inputs in pinned memory to outputs there, in pieces of so many source blocks, on streams in turn.
-    /// Without `replay` the copies alone.
+    /// The host's time from inputs in pinned memory to outputs there, in pieces of `piece` source
+    /// blocks, on streams in turn. Without `replay` it only copies.
     pub(crate) fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
         self.run(piece, if replay { Between::Replay } else { Between::Nothing })
     }
 
-    /// The same by plans that come with the pieces, until outputs are in the host's memory. `plans` is asked for those of some source
-    /// blocks, as [`Plan::bytes`] has them, when their piece is next; what has been put on streams before goes on meanwhile.
+    /// The same with plans that are uploaded with the pieces. `plans` returns the plans of some
+    /// source blocks, as [`Plan::bytes`] has them, when their piece is next; earlier pieces
+    /// continue meanwhile.
     pub(crate) fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
         self.run(piece, Between::Plans(plans)).map(|_| ())
     }
 
-    /// Fills outputs with a pattern.
+    /// Fills the outputs with a pattern.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         basics::poison(&self.made, &self.stream)?;
@@ -252,7 +257,7 @@ impl<'a> ReplayJob<'a> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// All outputs of a source block, as they lie on the card or in pinned memory.
+    /// Reads all outputs of a source block from the card or from pinned memory.
     pub(crate) fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
         assert!(block < self.blocks && made.len() == self.outputs, "{} bytes of source block {block}", made.len());
         let start = block * self.outputs;
@@ -282,7 +287,8 @@ fn write_addresses(buffer: &Buffer, addresses: impl Iterator<Item = Address>) ->
     buffer.write(&addresses.flat_map(Address::to_le_bytes).collect::<Vec<u8>>())
 }
 
-/// Pieces under way: a warp waits for one sum after the other, so it takes many strips at once to keep a card busy.
+/// Pieces under way. A warp waits for each sum before the next, so it takes many strips at once to
+/// keep a card busy.
 const LANES: usize = 8;
-/// Where plans begin, in bytes.
+/// Alignment of plans in bytes.
 const ALIGN: usize = 16;

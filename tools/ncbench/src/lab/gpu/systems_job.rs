@@ -1,4 +1,4 @@
-//! Dense systems on a card, solved side by side in its memory or on their way through it.
+//! Solving dense systems side by side, in a card's memory or through the card.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use ncserverd::device::{Error, abi};
 use super::basics::{self, Clock};
 use crate::lab::Systems;
 
-/// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
+/// Systems on a card that can be solved repeatedly. Dropping it waits for the stream before memory
+/// is freed.
 pub(crate) struct SystemsJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -21,23 +22,23 @@ pub(crate) struct SystemsJob<'a> {
     memory: Buffer,
     places: Places,
     before: Option<Before>,
-    /// What goes to the card on the way through it, and where.
+    /// The uploads, with their addresses on the card.
     uploads: Vec<(Address, Vec<u8>)>,
     host: Option<Host>,
 }
 
-/// A product that is added to the symbols first.
+/// A product that is added to the symbols before solving.
 struct Before {
-    /// The symbols as they came.
+    /// The received symbols.
     given: Buffer,
     rows: Buffer,
     known: Buffer,
-    /// Sources of the product.
+    /// Number of sources in the product.
     inner: usize,
 }
 
 impl Before {
-    /// Of one system.
+    /// Bytes of one system's rows.
     fn rows_bytes(&self, shape: &Shape) -> usize {
         shape.order * self.inner.next_multiple_of(abi::ROW_ALIGN)
     }
@@ -47,7 +48,7 @@ impl Before {
     }
 }
 
-/// The same in memory that is pinned.
+/// The uploads and the results in pinned memory.
 struct Host {
     uploads: Vec<(Address, Pinned)>,
     made: Pinned,
@@ -58,7 +59,7 @@ impl<'a> SystemsJob<'a> {
         Self::by(Inversion::of(plan.systems[0].order, card), card, plan)
     }
 
-    /// With matrices that are inverted in this way.
+    /// The same with a given way to invert.
     pub(super) fn by(way: Inversion, card: &'a Card, plan: &Systems<'_>) -> Result<Self, Error> {
         let Systems { systems, before, count, symbol_bytes } = *plan;
         let in_turn = || (0..count).map(|index| &systems[index % systems.len()]);
@@ -117,7 +118,8 @@ impl<'a> SystemsJob<'a> {
     }
 
     fn invert(&self) -> Result<(), Fault> {
-        // SAFETY: the places are this shape's, in memory of this job, whose stream is waited for before it is dropped.
+        // SAFETY: the places are this shape's, in memory of this job, whose stream is waited for
+        // before it is dropped.
         unsafe { self.systems().invert(&self.stream) }
     }
 
@@ -172,7 +174,8 @@ impl<'a> SystemsJob<'a> {
 
     fn there_and_back(&self, host: &mut Host) -> Result<(), Fault> {
         for (to, bytes) in &host.uploads {
-            // SAFETY: so many bytes are there, and the stream is waited for before anybody reads, writes or frees.
+            // SAFETY: so many bytes are there, and the stream is waited for before anybody reads,
+            // writes or frees.
             unsafe { result::memcpy_htod_async(*to, bytes, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
         }
         self.solve()?;
@@ -180,7 +183,8 @@ impl<'a> SystemsJob<'a> {
         unsafe { result::memcpy_dtoh_async(&mut host.made, self.places.made, self.stream.raw) }.named("cuMemcpyDtoHAsync")
     }
 
-    /// The card's time for all systems so many times over, in its own memory, or for inverting their matrices alone.
+    /// The card's time for solving all systems in its own memory, `repeats` times, or only for
+    /// inverting their matrices.
     pub(crate) fn time(&mut self, inverts_alone: bool, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
@@ -190,7 +194,7 @@ impl<'a> SystemsJob<'a> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The host's time from matrices and symbols in pinned memory until what was made is there.
+    /// The host's time from matrices and symbols in pinned memory until the results are there.
     pub(crate) fn through(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.make_host()?;
@@ -200,7 +204,7 @@ impl<'a> SystemsJob<'a> {
         elapsed
     }
 
-    /// Fills inverses and what is made with a pattern.
+    /// Fills inverses and results with a pattern.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         // SAFETY: all of both places, which nothing uses.
@@ -217,7 +221,7 @@ impl<'a> SystemsJob<'a> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// An inverse, row by row; none if the matrix has none.
+    /// An inverse, row by row. `None` if the matrix has none.
     pub(crate) fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error> {
         assert!(index < self.shape.count, "system {index}");
         self.card.context.bind()?;
@@ -232,7 +236,7 @@ impl<'a> SystemsJob<'a> {
         Ok(Some(rows.chunks_exact(self.shape.pitch()).flat_map(|row| &row[..self.shape.order]).copied().collect()))
     }
 
-    /// All wanted symbols of a system, as they lie on the card or in pinned memory.
+    /// Reads all wanted symbols of a system from the card or from pinned memory.
     pub(crate) fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
         let Shape { wanted, symbol_bytes, .. } = self.shape;
         assert!(index < self.shape.count && made.len() == wanted * symbol_bytes, "{} bytes of system {index}", made.len());

@@ -1,5 +1,5 @@
-//! Kernels that no back end launches, against the CPU. Skipped without a GPU, and failing without one if `NCTEST_REQUIRE_GPU` says
-//! that there is one.
+//! Compares kernels that no back end launches with the CPU. Skipped without a GPU; these tests fail
+//! instead if `NCTEST_REQUIRE_GPU` is set.
 
 use std::sync::Arc;
 

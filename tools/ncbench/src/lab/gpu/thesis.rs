@@ -1,4 +1,4 @@
-//! What the thesis on RaptorQ does with a GPU, step by step as it says: copies, kernels and the host between them.
+//! The thesis' use of a GPU for RaptorQ, step by step: copies, kernels, and the host between them.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::basics::{self, Clock};
 use super::launch;
 use crate::lab::{Elimination, Group, Product};
 
-/// Two matrices and their product.
+/// Two matrices and their product, which can be computed repeatedly.
 pub(crate) struct ProductJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -67,11 +67,12 @@ impl<'a> ProductJob<'a> {
             argument(&tables),
         ];
         let grid = over(self.rows, self.columns, self.group);
-        // SAFETY: the matrices are as large as the numbers say, and live until the stream has been waited for.
+        // SAFETY: the matrices are as large as the numbers say, and live until the stream has been
+        // waited for.
         unsafe { launch::thesis(self.card, "nc_thesis_multiply", grid, &mut arguments, &self.stream) }
     }
 
-    /// The card's time for the product so many times over.
+    /// The card's time for computing the product `repeats` times.
     pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
@@ -81,7 +82,8 @@ impl<'a> ProductJob<'a> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The host's time from all three matrices in memory that is not pinned until the product is there (Algorithm 2).
+    /// The host's time from all three matrices in memory that is not pinned until the product is
+    /// there (Algorithm 2).
     pub(crate) fn through(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let mut c = vec![0; self.device_c.len()];
@@ -102,7 +104,7 @@ impl<'a> ProductJob<'a> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// All of the product, row by row.
+    /// Reads the product, row by row.
     pub(crate) fn read(&mut self) -> Result<Vec<u8>, Error> {
         self.card.context.bind()?;
         let mut c = vec![0; self.device_c.len()];
@@ -111,7 +113,7 @@ impl<'a> ProductJob<'a> {
     }
 }
 
-/// A matrix, and room for it with the identity beside it, twice.
+/// A matrix that can be inverted repeatedly, and memory for it beside the identity, twice.
 pub(crate) struct EliminationJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -174,7 +176,7 @@ impl<'a> EliminationJob<'a> {
         unsafe { launch::thesis(self.card, "nc_thesis_sum", grid, &mut arguments, &self.stream) }
     }
 
-    /// The extended matrix, as the thesis reads all of it behind a step.
+    /// Reads the extended matrix. The thesis reads all of it after each step.
     fn look(&self, host: &mut [u8]) -> Result<(), Fault> {
         self.stream.synchronize()?;
         basics::read(&self.extended, 0, host)
@@ -204,7 +206,7 @@ impl<'a> EliminationJob<'a> {
         Ok(Some(host.chunks_exact(2 * n).flat_map(|row| &row[n..]).copied().collect()))
     }
 
-    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    /// The host's time from the matrix to its inverse in host memory.
     pub(crate) fn run(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let start = Instant::now();
@@ -212,19 +214,19 @@ impl<'a> EliminationJob<'a> {
         Ok(start.elapsed())
     }
 
-    /// What the last run came to: nothing if the matrix has no inverse.
+    /// The result of the last run. `None` if the matrix has no inverse.
     pub(crate) fn inverse(&self) -> Option<&[u8]> {
         self.inverse.as_deref()
     }
 }
 
-/// A thread an element, in thread blocks of this shape.
+/// One thread per element, in thread blocks of this shape.
 fn over(rows: u32, columns: u32, group: Group) -> Grid {
     let blocks = (columns.div_ceil(group.width), rows.div_ceil(group.height), 1);
     Grid { blocks, threads: group.width * group.height, shared_bytes: 0 }
 }
 
-/// A thread a column, as many a thread block as in the other shape.
+/// One thread per column, with as many threads per thread block as the shape has.
 fn along(columns: u32, group: Group) -> Grid {
     let threads = group.width * group.height;
     Grid::line(columns.div_ceil(threads), threads, 0)

@@ -1,5 +1,5 @@
-//! Inverting a matrix over GF(q) as Chu, Zhao and Wang do it (NETWORKING 2009, Algorithm 1): rows are swapped, scaled and subtracted by kernels, and the
-//! host looks for pivots and inverts them.
+//! Inverting a matrix over GF(q) by the method of Chu, Zhao and Wang (NETWORKING 2009, Algorithm
+//! 1): kernels swap, scale and subtract rows; the host finds pivots and inverts them.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use ncserverd::device::{Error, abi};
 
 use super::basics;
 
-/// The matrix, and room for it with the identity beside it.
+/// A matrix that can be inverted repeatedly, and memory for it beside the identity.
 pub(crate) struct WordEliminationJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -44,11 +44,12 @@ impl<'a> WordEliminationJob<'a> {
 
     fn start(&self, entry: &'static str, blocks: (u32, u32), step: &abi::GfqStep) -> Result<(), Fault> {
         let grid = Grid { blocks: (blocks.0, blocks.1, 1), threads: THREADS, shared_bytes: 0 };
-        // SAFETY: the matrix and the column are as large as the step says, and the stream is waited for before they go.
+        // SAFETY: the matrix and the column are as large as the step says, and the stream is waited
+        // for before they go.
         unsafe { launch::words(self.card, (Image::Gfq, entry), grid, step, &self.stream) }
     }
 
-    /// What all rows have in a column, brought to the host.
+    /// Downloads a column: one element of each row.
     fn column(&self, step: &abi::GfqStep) -> Result<Vec<Element>, Fault> {
         self.start("nc_gfq_step_column", (self.n.div_ceil(THREADS), 1), step)?;
         self.stream.synchronize()?;
@@ -93,7 +94,7 @@ impl<'a> WordEliminationJob<'a> {
         Ok(Some(right_half(order, &bytes)))
     }
 
-    /// The host's time from the matrix to its inverse, which is in the host's memory then.
+    /// The host's time from the matrix to its inverse in host memory.
     pub(crate) fn run(&mut self) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let start = Instant::now();
@@ -104,25 +105,25 @@ impl<'a> WordEliminationJob<'a> {
         Ok(start.elapsed())
     }
 
-    /// What the last run came to: nothing if the matrix has no inverse.
+    /// The result of the last run. `None` if the matrix has no inverse.
     pub(crate) fn inverse(&self) -> Option<&[Element]> {
         self.inverse.as_deref()
     }
 }
 
-/// The limbs of an element.
+/// The element with these limbs.
 fn element_of(bytes: &[u8; LIMBS_BYTES]) -> Element {
     let mut limbs = bytes.as_chunks().0.iter().map(|limb| u32::from_le_bytes(*limb));
     let limbs = std::array::from_fn(|_| limbs.next().expect("nine limbs"));
     Element::from_limbs_32(&limbs).expect("kernels reduce")
 }
 
-/// Where limb `limb` of an element is, in bytes.
+/// Offset of limb `limb` of an element in bytes.
 fn place(n: usize, row: usize, limb: usize, column: usize) -> usize {
     4 * ((row * LIMBS_32 + limb) * 2 * n + column)
 }
 
-/// The matrix with the identity beside it, as `nc_gfq_step` has it.
+/// The matrix beside the identity, in the layout of `nc_gfq_step`.
 fn extended(n: usize, matrix: &[Element]) -> Vec<u8> {
     let mut bytes = vec![0; 2 * n * n * LIMBS_BYTES];
     for (row, elements) in matrix.chunks_exact(n).enumerate() {
@@ -136,7 +137,7 @@ fn extended(n: usize, matrix: &[Element]) -> Vec<u8> {
     bytes
 }
 
-/// What has become of the identity.
+/// The right half, which began as the identity.
 fn right_half(n: usize, bytes: &[u8]) -> Vec<Element> {
     let element = |row: usize, column: usize| {
         let mut limbs = [0; LIMBS_BYTES];

@@ -1,4 +1,5 @@
-//! Blocks over GF(q) on a card, and what is hashed: everything is brought there when a work is made.
+//! Work on blocks over GF(q), and hashing, in a card's memory: all data is uploaded when a job is
+//! made.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use ncserverd::device::{Error, abi};
 use super::basics::{self, Clock};
 use crate::lab::Words;
 
-/// Fields are dropped in this order: the stream is waited for in `drop`, before memory goes.
+/// Work with words that can be done repeatedly. Dropping it waits for the stream before memory is
+/// freed.
 pub(crate) struct WordsJob<'a> {
     card: &'a Card,
     stream: Stream,
@@ -23,19 +25,19 @@ pub(crate) struct WordsJob<'a> {
     _memory: Vec<Buffer>,
 }
 
-/// Rows that are made.
+/// Rows of results.
 struct Made {
     buffer: Buffer,
-    /// Where they begin.
+    /// Offset of the first row.
     start: usize,
-    /// Of each generation, and from one row to the next.
+    /// Rows of a generation, and bytes from one to the next.
     rows: usize,
     pitch: usize,
-    /// Of a row, what is read.
+    /// Bytes of a row that are read.
     bytes: usize,
 }
 
-/// Takes memory, and remembers it.
+/// Allocates memory and keeps it.
 struct Room<'a> {
     card: &'a Card,
     memory: Vec<Buffer>,
@@ -116,7 +118,7 @@ fn encode(
     Ok((vec![Step::encode(encoder, product, generations, room.card.sms)], vec![made]))
 }
 
-/// Generations one behind the other, of so many rows of so many sources of so many words, all of them elements.
+/// A task for contiguous generations of elements: `rows` rows from n sources of `words` words.
 fn product((rows, n, words): (usize, usize, usize), [source, coefficients, out]: [Address; 3]) -> abi::GfqProduct {
     let (pitch, coefficients_pitch) = (row_pitch(words), row_pitch(n));
     abi::GfqProduct {
@@ -203,7 +205,7 @@ fn powers(
     Ok((vec![Step::power_paper(group, hash, threads, blocks), Step::join(group, hash)], vec![made]))
 }
 
-/// Makes a table of generators, and waits.
+/// Makes a table of the generators' powers, and waits.
 fn generators(room: &mut Room<'_>, stream: &Stream, tables: Tables) -> Result<Address, Fault> {
     let table = room.take(tables.bytes())?;
     let bases = room.put(&gfq::number_bytes(&tables.group.generators(tables.words)[..tables.words]))?;
@@ -303,29 +305,31 @@ fn check(
 }
 
 impl WordsJob<'_> {
-    /// The card's time for all of it so many times over, in its own memory.
+    /// The card's time for doing all steps `repeats` times in its own memory.
     pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             for step in &self.steps {
-                // SAFETY: everything is in memory of this job, as large as the tasks say, and the stream is waited for before it goes.
+                // SAFETY: everything is in memory of this job, as large as the tasks say, and the
+                // stream is waited for before it goes.
                 unsafe { step.start(self.card, &self.stream) }?;
             }
         }
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// Fills what is made with a pattern.
+    /// Fills the results with a pattern.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
-        // What is made is the last in its buffer.
+        // Results are at the end of their buffers.
         self.made.iter().try_for_each(|made| basics::poison_from(&made.buffer, made.start, &self.stream))?;
         Ok(self.stream.synchronize()?)
     }
 
-    /// What was made of a generation, matrix or batch: payloads one behind the other, rows of a matrix in the form of payloads, all hashes, the first
-    /// entries of tables in the form that kernels have them, or the two numbers of a batch that are the same if it holds.
+    /// Reads the results of a generation, matrix or batch: contiguous payloads, rows of a matrix in
+    /// the form of payloads, all hashes, the first entries of tables in the kernels' form, or the
+    /// two numbers of a batch, which are equal if it holds.
     pub(crate) fn read(&mut self, index: usize) -> Result<Vec<u8>, Error> {
         self.card.context.bind()?;
         let mut bytes = Vec::new();
@@ -333,7 +337,7 @@ impl WordsJob<'_> {
             let each = made.rows * made.pitch;
             let mut rows = vec![0; each];
             let start = made.start + index * each;
-            // What begins in the midst of a row ends there.
+            // Rows that begin inside an entry end with the buffer.
             let length = each.min(made.buffer.len() - start);
             basics::read(&made.buffer, start, &mut rows[..length])?;
             rows.chunks_exact(made.pitch).for_each(|row| bytes.extend(&row[..made.bytes]));

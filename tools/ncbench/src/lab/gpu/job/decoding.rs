@@ -1,4 +1,4 @@
-//! What blocks are decoded with, and what that needs on the card.
+//! The decoders of a job, and their memory on the card.
 
 use ncserverd::device::abi::{self, define};
 use ncserverd::device::cuda::card::{Card, bytes_of};
@@ -10,7 +10,7 @@ use super::super::inverters;
 use super::{BatchJob, Shape, filled};
 use crate::lab::{Decode, Decoder};
 
-/// What is decoded with.
+/// How blocks are decoded.
 pub(super) enum Decoding {
     Invert { inverter: Inverter, tasks: Buffer, _matrices: Buffer, inverses: Buffer, _status: Buffer },
     Given { inverses: Buffer, host: Vec<u8> },
@@ -18,7 +18,7 @@ pub(super) enum Decoding {
 }
 
 impl Decoding {
-    /// Where inverses are; 0 if there are none.
+    /// Address of the inverses; 0 if there are none.
     pub(super) fn inverses(&self) -> Address {
         match self {
             Self::Invert { inverses, .. } | Self::Given { inverses, .. } => inverses.address(),
@@ -26,7 +26,7 @@ impl Decoding {
         }
     }
 
-    /// Inverses that the host has made.
+    /// Inverses that the host has computed.
     pub(super) fn given(&self) -> &[u8] {
         match self {
             Self::Given { host, .. } => host,

@@ -1,4 +1,4 @@
-//! The stages themselves, and their times.
+//! Running the stages, and timing them.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ impl BatchJob<'_> {
     }
 
     fn multiply(&self, launch: &abi::Launch, stream: &Stream) -> Result<(), Fault> {
-        // SAFETY: tasks describe memory of this job, whose streams are waited for before it is dropped.
+        // SAFETY: tasks describe memory of this job, whose streams are waited for before it is
+        // dropped.
         unsafe { launch::combine(self.card, &self.combine, &self.variant, launch, self.sms(), stream) }
     }
 
@@ -41,7 +42,8 @@ impl BatchJob<'_> {
         unsafe { launch::form(self.card, self.combine.form, across, tasks, &self.stream) }
     }
 
-    /// Plain bytes of the generations that differ, whose copies the others are, and inverses that the host has made.
+    /// Uploads the distinct generations, copies them on the card to the others, and uploads
+    /// inverses that the host has computed.
     pub(super) fn upload_raw(&self) -> Result<(), Fault> {
         let bytes = self.shape.source_bytes();
         let (sources, given) = match &self.upload {
@@ -50,7 +52,8 @@ impl BatchJob<'_> {
         };
         let address = |index: usize| self.raw.address() + (index * bytes) as u64;
         for (index, from) in sources.chunks_exact(bytes).enumerate() {
-            // SAFETY: inside `raw`; memory that is not pinned is copied before the call returns, pinned memory lives with the job.
+            // SAFETY: inside `raw`; memory that is not pinned is copied before the call returns,
+            // pinned memory lives with the job.
             unsafe { result::memcpy_htod_async(address(index), from, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
         }
         let distinct = sources.len() / bytes;
@@ -119,7 +122,8 @@ impl BatchJob<'_> {
         }
     }
 
-    /// Allocates and loads what the stages need, and takes the rest of the card away if only a part is to be used.
+    /// Allocates and loads what the stages need. Then keeps the rest of the card busy if only a
+    /// part is to be used.
     fn ready(&mut self, stages: &[Stage]) -> Result<(), Fault> {
         let needs_host = stages.iter().any(|stage| matches!(stage, Stage::Store | Stage::Download));
         if needs_host && self.host.is_none() {
@@ -147,7 +151,7 @@ impl BatchJob<'_> {
         Ok(())
     }
 
-    /// The tasks as they were made, whatever their place.
+    /// The tasks as they were made, without regard to their place.
     fn tasks_of_place(&self) -> Result<Vec<abi::Task>, Fault> {
         let List { launch, tasks } = &self.places[0];
         match tasks {
@@ -179,7 +183,7 @@ impl BatchJob<'_> {
         Ok(())
     }
 
-    /// The time that these stages take so many times over, one behind the other on one stream, between two events of it.
+    /// The card's time for running these stages `repeats` times, in order on one stream.
     pub(crate) fn time(&mut self, stages: &[Stage], repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(stages)?;
@@ -190,8 +194,8 @@ impl BatchJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The time that row combination alone takes so many times over, on two streams in turn: one launch begins where the other leaves
-    /// room, as with the batches of a server.
+    /// The card's time for combining rows `repeats` times, on two streams in turn. A launch begins
+    /// as soon as the one before leaves room, as with the batches of a server.
     pub(crate) fn time_in_turn(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Multiply])?;
@@ -207,8 +211,9 @@ impl BatchJob<'_> {
         Ok(self.clock.end(&self.stream)?)
     }
 
-    /// The host's time for all generations so many times over, in chunks of so many: each is combined and then copied to pinned
-    /// memory, on two streams in turn. Without `multiply` the copies alone.
+    /// The host's time for all generations, `repeats` times, in chunks of `chunk` generations. Each
+    /// chunk is combined and then copied to pinned memory, on two streams in turn. Without
+    /// `multiply` it only copies.
     pub(crate) fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Download])?;
@@ -222,7 +227,8 @@ impl BatchJob<'_> {
                 if multiply {
                     self.multiply(&list.launch, stream)?;
                 }
-                // SAFETY: both are that long, and both streams are waited for below before anyone reads or frees.
+                // SAFETY: both are that long, and both streams are waited for below before anyone
+                // reads or frees.
                 unsafe { result::memcpy_dtoh_async(&mut host.memory[at..at + bytes], staging.address(), stream.raw) }
                     .named("cuMemcpyDtoHAsync")?;
                 at += bytes;
@@ -236,7 +242,7 @@ impl BatchJob<'_> {
         Ok(elapsed)
     }
 
-    /// The host's time from the first call for these stages until all that they made is there.
+    /// The host's time from starting these stages until all their results are there.
     pub(crate) fn answer(&mut self, stages: &[Stage]) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(stages)?;
@@ -246,7 +252,7 @@ impl BatchJob<'_> {
         Ok(start.elapsed())
     }
 
-    /// Fills everything that the stages make with a pattern that they would not make.
+    /// Fills all results with a pattern that the stages would not make.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         for buffer in [Some(&self.out), Some(&self.forms), self.coefficients.as_ref()].into_iter().flatten() {
@@ -258,7 +264,7 @@ impl BatchJob<'_> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// A block that was made. `is_on_host`: as it lies in pinned memory.
+    /// Reads a block from the card, or from pinned memory if `is_on_host`.
     pub(crate) fn read(&mut self, generation: u32, row: u32, is_on_host: bool, block: &mut [u8]) -> Result<(), Error> {
         let k = self.shape.k as usize;
         assert!(generation < self.shape.generations && row < self.shape.rows && block.len() == k, "block {row} of {generation}");
