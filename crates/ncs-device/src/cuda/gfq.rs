@@ -22,21 +22,17 @@ use super::host::HostMemory;
 use crate::Field;
 use crate::abi::{self, define};
 use coder::Coder;
-use layout::{Places, copy_rows, element_bytes, number};
-use rebuilding::unpack;
-use step::{ROWS_MAX, product};
+use layout::{Places, copy_rows, element_bytes, field, number, number_bytes, row_pitch, rows_of, spaced};
+use rebuilding::{Rebuilding, unpack};
+use step::{ROWS_MAX, Step, product};
+use tables::Tables;
 
 mod batches;
 mod coder;
-mod layout;
-mod rebuilding;
-mod step;
-mod tables;
-
-pub use layout::{field, group_of, number_bytes, row_pitch, rows_of, spaced, weight_bytes, write_row};
-pub use rebuilding::{Rebuilding, RebuildingPlaces};
-pub use step::{Encoder, Step, inversion, invert_work_bytes};
-pub use tables::Tables;
+pub mod layout;
+pub mod rebuilding;
+pub mod step;
+pub mod tables;
 
 /// The card as [`Arithmetic`].
 #[derive(Debug)]

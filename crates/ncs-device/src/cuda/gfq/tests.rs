@@ -10,8 +10,8 @@ use rand::{Rng, RngExt, SeedableRng};
 use super::super::image::Image;
 use super::super::launch::{self, Grid};
 use super::super::tests::is_here;
-use super::layout::halves;
-use super::step::HASH_THREADS;
+use super::layout::{group_of, halves};
+use super::step::{HASH_THREADS, inversion, invert_work_bytes};
 use super::*;
 
 fn calculator() -> Option<Calculator> {

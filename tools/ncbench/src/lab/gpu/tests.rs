@@ -13,6 +13,7 @@ use ncserverd::bench::oracle;
 use ncserverd::device::cuda;
 use ncserverd::device::cuda::chunks::NAMES;
 use ncserverd::device::cuda::dense::Inversion;
+use ncserverd::device::cuda::gfq::layout::{row_pitch, rows_of};
 use ncserverd::device::dense::crossover;
 use ncserverd::object::HashGroup;
 use rand::rngs::SmallRng;
@@ -427,8 +428,8 @@ fn elements(count: usize, seed: u64) -> Vec<Element> {
 
 /// So many payloads of elements, one behind the other.
 fn payloads(shape: Shape, count: usize, seed: u64) -> Vec<u8> {
-    let rows = gfq::rows_of(&elements(count * shape.words(), seed), shape.words());
-    rows.chunks_exact(gfq::row_pitch(shape.words())).flat_map(|row| row[..shape.payload_bytes()].to_vec()).collect()
+    let rows = rows_of(&elements(count * shape.words(), seed), shape.words());
+    rows.chunks_exact(row_pitch(shape.words())).flat_map(|row| row[..shape.payload_bytes()].to_vec()).collect()
 }
 
 fn coded(shape: Shape, matrix: &[Element], payloads: &[u8]) -> Vec<Coded> {
@@ -492,8 +493,8 @@ fn times(matrix: &[Element], vector: &[Element]) -> Vec<Element> {
 
 /// Rows of n elements as a work gives them.
 fn words_of(matrix: &[Element], n: usize) -> Vec<u8> {
-    let rows = gfq::rows_of(matrix, n);
-    rows.chunks_exact(gfq::row_pitch(n)).flat_map(|row| row[..n * 32 + n.div_ceil(8)].to_vec()).collect()
+    let rows = rows_of(matrix, n);
+    rows.chunks_exact(row_pitch(n)).flat_map(|row| row[..n * 32 + n.div_ceil(8)].to_vec()).collect()
 }
 
 #[test]

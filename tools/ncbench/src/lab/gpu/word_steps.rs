@@ -7,7 +7,7 @@ use ncs_gf::gfq::{Element, LIMBS_32};
 use ncserverd::device::abi::define;
 use ncserverd::device::cuda::card::Card;
 use ncserverd::device::cuda::driver::{Buffer, Fault, Stream};
-use ncserverd::device::cuda::gfq;
+use ncserverd::device::cuda::gfq::layout;
 use ncserverd::device::cuda::image::Image;
 use ncserverd::device::cuda::launch::{self, Grid};
 use ncserverd::device::{Error, abi};
@@ -37,7 +37,7 @@ impl<'a> WordEliminationJob<'a> {
             matrix: matrix.to_vec(),
             extended: Buffer::new(context, 2 * n * n * LIMBS_BYTES)?,
             column: Buffer::new(context, n * LIMBS_BYTES)?,
-            field: gfq::field(),
+            field: layout::field(),
             inverse: None,
         })
     }

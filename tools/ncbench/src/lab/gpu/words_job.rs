@@ -8,7 +8,10 @@ use ncs_codec::hash::Group;
 use ncs_gf::gfq::{Element, WORD_BYTES};
 use ncserverd::device::cuda::card::Card;
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Stream};
-use ncserverd::device::cuda::gfq::{self, Encoder, Rebuilding, Step, Tables, row_pitch, rows_of, spaced, weight_bytes};
+use ncserverd::device::cuda::gfq::layout::{field, number_bytes, row_pitch, rows_of, spaced, weight_bytes};
+use ncserverd::device::cuda::gfq::rebuilding::Rebuilding;
+use ncserverd::device::cuda::gfq::step::{self, Encoder, Step, invert_work_bytes};
+use ncserverd::device::cuda::gfq::tables::Tables;
 use ncserverd::device::{Error, abi};
 
 use super::basics::{self, Clock};
@@ -136,7 +139,7 @@ fn product((rows, n, words): (usize, usize, usize), [source, coefficients, out]:
         words: number(words),
         tops: 1,
         reserved: 0,
-        field: gfq::field(),
+        field: field(),
     }
 }
 
@@ -162,9 +165,9 @@ fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Resu
     let pitch = row_pitch(n);
     let made = room.made(count as usize, n, pitch, n * WORD_BYTES + n.div_ceil(8))?;
     let matrices = room.put(&rows_of(matrix, n).repeat(count as usize))?;
-    let work = room.take(count as usize * gfq::invert_work_bytes(n))?;
+    let work = room.take(count as usize * invert_work_bytes(n))?;
     let status = room.take(4 * count as usize)?;
-    let inversion = gfq::inversion(n, [matrices, made.buffer.address(), work, status], gfq::field());
+    let inversion = step::inversion(n, [matrices, made.buffer.address(), work, status], field());
     Ok((Step::invert(inversion, count, room.card.sms), vec![made]))
 }
 
@@ -181,7 +184,7 @@ fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element
     }
     let start = usize::try_from(places.made - buffer.address()).expect("inside of the memory");
     let made = Made { buffer, start, rows: shape.n(), pitch, bytes: shape.payload_bytes() };
-    Ok((generation.steps(&places, gfq::field(), generations, room.card.sms), vec![made]))
+    Ok((generation.steps(&places, field(), generations, room.card.sms), vec![made]))
 }
 
 fn powers(
@@ -194,7 +197,7 @@ fn powers(
     let rows = data.len() / pitch;
     let made = room.made(1, rows, bytes, bytes)?;
     let hash = abi::Hash {
-        bases: room.put(&gfq::number_bytes(&group.generators(words)[..words]))?,
+        bases: room.put(&number_bytes(&group.generators(words)[..words]))?,
         exponents: room.put(data)?,
         parts: room.take(rows * words * bytes)?,
         out: made.buffer.address(),
@@ -208,7 +211,7 @@ fn powers(
 /// Makes a table of the generators' powers, and waits.
 fn generators(room: &mut Room<'_>, stream: &Stream, tables: Tables) -> Result<Address, Fault> {
     let table = room.take(tables.bytes())?;
-    let bases = room.put(&gfq::number_bytes(&tables.group.generators(tables.words)[..tables.words]))?;
+    let bases = room.put(&number_bytes(&tables.group.generators(tables.words)[..tables.words]))?;
     let hash = abi::Hash { bases, table, ..tables.hash(1, 0, true, room.card.sms) };
     for step in tables.make(hash, 1, room.card.sms) {
         // SAFETY: bases and table are as large as the task says, in memory that is kept.
@@ -235,7 +238,7 @@ fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> 
 
 fn ladder(room: &mut Room<'_>, tables: Tables, sets: u32, is_by_lanes: bool) -> Result<Parts, Fault> {
     let bytes = tables.group.hash_bytes();
-    let bases = gfq::number_bytes(&tables.group.generators(tables.words)[..tables.words]);
+    let bases = number_bytes(&tables.group.generators(tables.words)[..tables.words]);
     let windows = tables.words * tables.windows() as usize;
     let mut made = room.made(sets as usize, windows, bytes << tables.window, bytes)?;
     // The entries of digit 1.
@@ -289,7 +292,7 @@ fn check(
     };
     let right = own.hash(rows, vector_pitch, true, sms);
     let right = abi::Hash {
-        bases: room.put(&gfq::number_bytes(hashes).repeat(rows))?,
+        bases: room.put(&number_bytes(hashes).repeat(rows))?,
         table: room.take(rows * own.bytes())?,
         exponents: vector_sums,
         parts: room.take(rows * right.count as usize * bytes)?,
