@@ -116,7 +116,7 @@ impl Server {
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(&config.device, &workload(&config), device::Metrics::new(registry)?)?;
-        open_prime(&device, &config).await?;
+        open_gfq(&device, &config).await?;
         let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
         let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
         let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams, &supervisor).await?;
@@ -211,7 +211,7 @@ impl Server {
     pub async fn apply(&self, config: &config::Config) -> Result<(), Error> {
         config.admission.check_listen(self.front.addresses()).map_err(Error::StillBound)?;
         let admission = self.admission.read(&config.admission)?;
-        open_prime(&self.device, config).await?;
+        open_gfq(&self.device, config).await?;
         self.library.apply(&config.stream).await?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
@@ -250,12 +250,12 @@ impl Server {
 }
 
 /// Opens the arithmetic over the prime field, if a stream uses it. Opening it on a card takes time.
-async fn open_prime(device: &Device, config: &config::Config) -> Result<(), Error> {
+async fn open_gfq(device: &Device, config: &config::Config) -> Result<(), Error> {
     if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_gfq)) {
         return Ok(());
     }
     let device = device.clone();
-    let opened = tokio::task::spawn_blocking(move || device.open_prime()).await;
+    let opened = tokio::task::spawn_blocking(move || device.open_gfq()).await;
     Ok(opened.map_err(|_| device::Error::Closed)??)
 }
 

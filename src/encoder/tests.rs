@@ -347,7 +347,7 @@ async fn over_the_prime_field_blocks_carry_rows_of_their_own() {
 /// generations, the last block short.
 async fn keeping(hang_timeout: Duration) -> (Rig, Hoard, SegmentKey, Shape, Bytes) {
     let hoard = Hoard::new(u64::MAX);
-    let rig = Rig::start_with(1 << 30, |device| device.with_prime(Box::new(hoard.clone()), hang_timeout));
+    let rig = Rig::start_with(1 << 30, |device| device.with_gfq(Box::new(hoard.clone()), hang_timeout));
     let bytes = content(1).slice(..60 * BLOCK_BYTES as usize - 7);
     let codec = Codec::RlncQ { group: HashGroup::P1024 };
     let shape = Shape::new(bytes.len() as u64, BLOCK_BYTES, N).unwrap().coded_with(codec).unwrap();

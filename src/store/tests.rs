@@ -563,7 +563,7 @@ fn keeping(copies: u64, room: u64) -> (Store, Hoard) {
     let (device, thread) = open();
     std::mem::forget(thread);
     let hoard = Hoard::new(room);
-    (on(device.with_prime(Box::new(hoard.clone()), PATIENCE), 1 << 20, copies), hoard)
+    (on(device.with_gfq(Box::new(hoard.clone()), PATIENCE), 1 << 20, copies), hoard)
 }
 
 /// Two generations; the last block is short.
@@ -660,7 +660,7 @@ async fn what_keeps_nothing_is_asked_once() {
     // Without device memory it is never asked.
     let (device, thread) = open();
     let hoard = Hoard::new(u64::MAX);
-    let store = Store::new(&Config::default(), device.with_prime(Box::new(hoard.clone()), PATIENCE), metrics());
+    let store = Store::new(&Config::default(), device.with_gfq(Box::new(hoard.clone()), PATIENCE), metrics());
     let key = place_prime(&store, 0, true).await;
     assert!(plain(&store, key).is_none());
     assert_eq!((store.shared.metrics.loads.get(), hoard.used()), (0, 0));
@@ -672,7 +672,7 @@ async fn what_keeps_nothing_is_asked_once() {
 async fn a_card_that_hangs_over_hashes_is_waited_for_once() {
     let (device, thread) = open();
     let hoard = Hoard::new(u64::MAX);
-    let device = device.with_prime(Box::new(hoard.clone()), Duration::from_millis(200));
+    let device = device.with_gfq(Box::new(hoard.clone()), Duration::from_millis(200));
     let store = Store::new(&Config::default(), device, metrics());
     hoard.hold(true);
     for number in 0..2 {

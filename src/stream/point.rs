@@ -770,7 +770,14 @@ impl Point {
         self.resolved(path, description, &part, max_age, Body::Whole(bytes.clone()))
     }
 
-    fn resolved(&self, path: &ObjectPath, description: &Description, part: &ObjectPart, max_age: Duration, body: Body) -> Resolved {
+    fn resolved(
+        &self,
+        path: &ObjectPath,
+        description: &Description,
+        part: &ObjectPart,
+        max_age: Duration,
+        body: Body,
+    ) -> Resolved {
         let mut resolved = Resolved {
             path: format!("/{}/{path}", self.name),
             id: part.id,

@@ -361,8 +361,8 @@ mod tests {
     use super::*;
     use crate::assembly::examine;
     use crate::flow::Flow;
-    use crate::proto::Rebuilder;
     use crate::proto::GfqGeneration;
+    use crate::proto::Rebuilder;
     use crate::proto::{Order, Place, Urgency};
     use ncs_codec::block::Vector;
     use ncs_codec::rlnc::{Decoder, Encoder};

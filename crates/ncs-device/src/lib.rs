@@ -55,12 +55,12 @@ mod cuda;
 mod decode;
 pub mod dense;
 pub mod gfq;
+mod gfq_provider;
 mod gpu;
 mod kernel;
 mod losses;
 mod members;
 pub mod portions;
-mod prime;
 mod recorder;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -77,17 +77,17 @@ pub use kernel::{Kernel, KernelChoice, UnknownKernel};
 pub use ncs_codec::gfq::Kept;
 pub use recorder::{Event, Recorder, Tally, Unrecorded};
 
+use gfq_provider::GfqProvider;
 use members::Members;
-use prime::Prime;
 #[cfg(not(feature = "cuda"))]
 use without_cuda as cuda;
-use worker::Part;
+use worker::ResidentPart;
 
 /// A handle on a device. Clones are cheap. Dropping the last one ends its threads.
 #[derive(Debug, Clone)]
 pub struct Device {
     members: Arc<Members>,
-    prime: Arc<Prime>,
+    gfq: Arc<GfqProvider>,
 }
 
 impl Device {
@@ -106,16 +106,16 @@ impl Device {
     }
 
     fn over(config: &Config, members: Members) -> Self {
-        let prime = Arc::new(Prime::new(config, members.host(), members.losses()));
-        Self { members: Arc::new(members), prime }
+        let gfq = Arc::new(GfqProvider::new(config, members.host(), members.losses()));
+        Self { members: Arc::new(members), gfq }
     }
 
     /// Replaces its arithmetic over the prime field by `card`, which is given up if it completes no
     /// call for `hang_timeout`.
     #[cfg(any(test, feature = "testing"))]
-    pub fn with_prime(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
+    pub fn with_gfq(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
         let config = Config { hang_timeout, ..Config::default() };
-        Self { prime: Arc::new(Prime::of(card, &config, self.members.losses())), ..self }
+        Self { gfq: Arc::new(GfqProvider::of(card, &config, self.members.losses())), ..self }
     }
 
     /// `cpu`, `cuda` or `hybrid`: the choice at the start.
@@ -158,15 +158,15 @@ impl Device {
     /// The arithmetic over the prime field: a GPU's or the CPU's. The first call opens it, which
     /// can take as long as opening a GPU. Its calls do not wait for other work of this device, and
     /// can hang with a GPU.
-    pub fn prime(&self) -> Arc<dyn Arithmetic> {
-        self.prime.get()
+    pub fn gfq(&self) -> Arc<dyn Arithmetic> {
+        self.gfq.get()
     }
 
     /// Runs a job with this arithmetic on a thread where it blocks nobody. Returns [`Error::Lost`]
     /// if the GPU hangs: the job is then abandoned with everything in it, and the CPU does a
     /// repeated one.
     pub async fn compute<T: Send + 'static>(&self, job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static) -> Result<T, Error> {
-        Arc::clone(&self.prime).run(job).await
+        Arc::clone(&self.gfq).run(job).await
     }
 
     /// Uploads a segment that is coded over the prime field to the card that does this arithmetic,
@@ -189,8 +189,8 @@ impl Device {
 
     /// Opens the arithmetic over the prime field now. A GPU that is configured by name and cannot
     /// do it is an error; otherwise the CPU does it.
-    pub fn open_prime(&self) -> Result<(), Error> {
-        self.prime.open().map(drop)
+    pub fn open_gfq(&self) -> Result<(), Error> {
+        self.gfq.open().map(drop)
     }
 
     /// Notices threads that die while idle, for as long as this is polled. Calls notice threads
@@ -244,7 +244,7 @@ impl Thread {
 /// A segment on the device. Dropping it releases the segment.
 pub struct Resident {
     shape: Shape,
-    parts: Vec<Part>,
+    parts: Vec<ResidentPart>,
     /// The set of back ends that it belongs to, and the set in use now.
     epoch: u64,
     now: Arc<AtomicU64>,
@@ -264,7 +264,7 @@ impl Resident {
     /// Whether it can still be combined. It cannot after a back end that held a part of it was lost
     /// or has ended; load the segment again then.
     pub fn is_alive(&self) -> bool {
-        self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(Part::is_held)
+        self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(ResidentPart::is_held)
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Load {
     pub(super) bytes: Bytes,
     pub(super) shape: Shape,
     pub(super) share: Share,
-    pub(super) reply: oneshot::Sender<Result<Part, Error>>,
+    pub(super) reply: oneshot::Sender<Result<ResidentPart, Error>>,
 }
 
 /// A handle on the thread. Clones are cheap. Dropping the last one ends the thread.
@@ -64,20 +64,20 @@ pub(super) struct Member {
 
 /// A device's part of a segment. Dropping it releases the part.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ResidentPart {
     pub(super) id: ResidentId,
     pub(super) bytes: u64,
     release: mpsc::UnboundedSender<(ResidentId, u64)>,
 }
 
-impl Part {
+impl ResidentPart {
     /// Whether the thread that holds it is running.
     pub(super) fn is_held(&self) -> bool {
         !self.release.is_closed()
     }
 }
 
-impl Drop for Part {
+impl Drop for ResidentPart {
     fn drop(&mut self) {
         // If the thread has ended, its memory is freed already.
         let _ = self.release.send((self.id, self.bytes));
@@ -185,7 +185,7 @@ impl Member {
     }
 
     /// Loads some generations of a segment onto the device. Waits while the queue is full.
-    pub(super) async fn load(&self, bytes: Bytes, shape: Shape, share: Share) -> Result<Part, Error> {
+    pub(super) async fn load(&self, bytes: Bytes, shape: Shape, share: Share) -> Result<ResidentPart, Error> {
         let (reply, answer) = oneshot::channel();
         self.loads.send(Load { bytes, shape, share, reply }).await.map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
@@ -242,7 +242,7 @@ struct Worker {
 struct UnderWay {
     id: ResidentId,
     begun: Instant,
-    reply: oneshot::Sender<Result<Part, Error>>,
+    reply: oneshot::Sender<Result<ResidentPart, Error>>,
 }
 
 impl Worker {
@@ -401,7 +401,7 @@ impl Worker {
             Ok(bytes) => {
                 self.tally.note(Event::Loaded { elapsed: begun.elapsed(), resident_bytes: bytes });
                 // If the caller has given up, the part is dropped here, which releases it.
-                let _ = reply.send(Ok(Part { id, bytes, release: self.queues.release.clone() }));
+                let _ = reply.send(Ok(ResidentPart { id, bytes, release: self.queues.release.clone() }));
             }
             Err(error) => {
                 // Full memory is the store's concern, and no failure.

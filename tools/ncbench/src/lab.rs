@@ -223,7 +223,7 @@ pub(crate) struct Before<'a> {
 /// A plan for words of 257 bits (Chu, Zhao and Wang, NETWORKING 2009). All generations, matrices or
 /// batches have the same contents, and each has memory of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Words<'a> {
+pub(crate) enum Gfq<'a> {
     /// Encodes source blocks.
     Encode {
         /// The shape of a generation.

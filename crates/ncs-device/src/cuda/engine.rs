@@ -20,7 +20,7 @@ use super::driver::{Address, Context, Fault};
 use super::host::HostMemory;
 use super::image::Image;
 use super::kernels::{COPY_THREADS, Combine, Demand, Variant};
-use super::lane::Lane;
+use super::lane::BatchLane;
 use super::launch::{self, Grid};
 use super::loader::Loader;
 use super::plan::{self, Cursor, Limits, Piece, Run, Way};
@@ -37,7 +37,7 @@ pub(super) struct Engine {
     /// Number of the oldest batch.
     first_batch: u64,
     active: Vec<Active>,
-    idle: Vec<Lane>,
+    idle: Vec<BatchLane>,
     loader: Loader,
     solver: Solver,
     load_fault: Option<Fault>,
@@ -60,7 +60,7 @@ struct Running {
 /// A launch under way.
 struct Active {
     /// `None` once the launch is done.
-    lane: Option<Lane>,
+    lane: Option<BatchLane>,
     batch: u64,
     pieces: Vec<Piece>,
     way: Way,
@@ -70,7 +70,7 @@ struct Active {
 impl Engine {
     /// Allocates all device memory of a run, except for segments.
     pub(super) fn new(card: Card, combine: &'static Combine, host: HostMemory) -> Result<Self, Fault> {
-        let lanes = (0..LANES).map(|_| Lane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
+        let lanes = (0..LANES).map(|_| BatchLane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
         let engine = Self {
             combine,
             batches: VecDeque::new(),
@@ -104,7 +104,7 @@ impl Engine {
     fn advance(&mut self) -> Result<(), Fault> {
         let mut index = 0;
         while index < self.active.len() {
-            if self.active[index].lane.as_ref().map_or(Ok(true), Lane::is_done)? {
+            if self.active[index].lane.as_ref().map_or(Ok(true), BatchLane::is_done)? {
                 let active = self.active.swap_remove(index);
                 self.retire(active)?;
             } else {
@@ -165,7 +165,7 @@ impl Engine {
         Ok(())
     }
 
-    fn begin(&mut self, lane: &mut Lane, index: usize, pieces: &[Piece]) -> Result<(Way, usize), Fault> {
+    fn begin(&mut self, lane: &mut BatchLane, index: usize, pieces: &[Piece]) -> Result<(Way, usize), Fault> {
         let works = &mut self.batches[index].batch;
         let (mut bytes, mut runs, mut is_pinned, mut is_aligned) = (0, Vec::with_capacity(pieces.len()), true, true);
         let mut view = self.host.view();
@@ -212,7 +212,15 @@ impl Engine {
     }
 
     /// The tasks of a launch. The rows and addresses that they point to are added to the upload.
-    fn tasks(&self, lane: &mut Lane, works: &[Work], pieces: &[Piece], runs: &[Vec<Run>], way: Way, variant: &Variant) -> Tasks {
+    fn tasks(
+        &self,
+        lane: &mut BatchLane,
+        works: &[Work],
+        pieces: &[Piece],
+        runs: &[Vec<Run>],
+        way: Way,
+        variant: &Variant,
+    ) -> Tasks {
         let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !variant.makes_rows };
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
         for (piece, runs) in pieces.iter().zip(runs) {
@@ -264,7 +272,7 @@ impl Engine {
     }
 
     /// Begins the kernels.
-    fn compute(&self, lane: &mut Lane, tasks: &Tasks, variant: &Variant) -> Result<(), Fault> {
+    fn compute(&self, lane: &mut BatchLane, tasks: &Tasks, variant: &Variant) -> Result<(), Fault> {
         let count = u32::try_from(tasks.list.len()).expect("few tasks");
         let row_form = self.combine.row_form as u32;
         let mut launch = abi::Launch { tasks: 0, count, units: tasks.units, rows: tasks.rows, row_form, ..Default::default() };
@@ -295,7 +303,7 @@ impl Engine {
     #[expect(clippy::too_many_arguments, reason = "what a launch is about, passed on once")]
     fn deliver(
         &self,
-        lane: &mut Lane,
+        lane: &mut BatchLane,
         works: &[Work],
         pieces: &[Piece],
         runs: &[Vec<Run>],
@@ -372,7 +380,7 @@ struct Tasks {
 
 /// Describes rows from number `first` on: their kind, the address of explicit ones, the first seed,
 /// the key.
-fn given(lane: &mut Lane, rows: &Rows, first: usize, count: usize) -> (u32, Address, u32, (u64, u64)) {
+fn given(lane: &mut BatchLane, rows: &Rows, first: usize, count: usize) -> (u32, Address, u32, (u64, u64)) {
     match rows {
         Rows::Seeded { key, first_seed, .. } => {
             let offset = u32::try_from(first).expect("fewer rows than 2^32");
@@ -391,7 +399,7 @@ fn given(lane: &mut Lane, rows: &Rows, first: usize, count: usize) -> (u32, Addr
 }
 
 /// Adds the address of every slot to the upload.
-fn put_addresses(lane: &mut Lane, runs: &[Vec<Run>]) -> Address {
+fn put_addresses(lane: &mut BatchLane, runs: &[Vec<Run>]) -> Address {
     let every = runs.iter().flatten().flat_map(|run| (0..run.count).map(|i| (run.start + i * run.pitch) as u64));
     let bytes: Vec<u8> = every.flat_map(u64::to_le_bytes).collect();
     lane.put(&bytes)

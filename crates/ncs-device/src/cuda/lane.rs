@@ -11,7 +11,7 @@ use super::plan::Run;
 
 /// A stream with its memory. It is reused when its work is done.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct BatchLane {
     pub(super) stream: Stream,
     /// Before the first kernel, after the last kernel, after the last copy.
     begun: Event,
@@ -33,7 +33,7 @@ pub(super) struct Lane {
     bounce: Option<Pinned>,
 }
 
-impl Lane {
+impl BatchLane {
     pub(super) fn new(card: &Card, out_bytes: usize, row_bytes: usize, upload_bytes: usize) -> Result<Self, Fault> {
         let context = &card.context;
         Ok(Self {

@@ -18,7 +18,7 @@ use crate::portions::{Coder, Demand, LANES, Memory, Pinner, Portion, Spat, Work}
 
 /// A card that codes portions. The fields' order matters: dropping the lanes waits for their work.
 pub(super) struct FileCoder {
-    lanes: Vec<Lane>,
+    lanes: Vec<PortionLane>,
     /// The lanes in use and their bites, oldest first.
     under_way: VecDeque<(usize, Vec<Portion>)>,
     card: Card,
@@ -26,7 +26,7 @@ pub(super) struct FileCoder {
 
 impl FileCoder {
     pub(super) fn new(card: Card, demand: &Demand) -> Result<Self, Fault> {
-        let lanes = (0..LANES).map(|_| Lane::new(&card, demand)).collect::<Result<_, Fault>>()?;
+        let lanes = (0..LANES).map(|_| PortionLane::new(&card, demand)).collect::<Result<_, Fault>>()?;
         Ok(Self { lanes, under_way: VecDeque::new(), card })
     }
 }
@@ -107,7 +107,7 @@ impl Drop for Shared {
 
 /// A stream with memory for a bite, reused when the bite is done. Dropping it waits for the stream
 /// before memory is freed.
-struct Lane {
+struct PortionLane {
     stream: Stream,
     input: Buffer,
     output: Buffer,
@@ -130,7 +130,7 @@ enum Held {
     Plans(Vec<(Arc<Plan>, usize)>),
 }
 
-impl Lane {
+impl PortionLane {
     fn new(card: &Card, demand: &Demand) -> Result<Self, Fault> {
         let context = &card.context;
         let room = |bytes: usize| demand.bite_bytes.max(bytes) + SLACK;
@@ -278,7 +278,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for PortionLane {
     fn drop(&mut self) {
         let _ = self.context.bind();
         let _ = self.stream.synchronize();

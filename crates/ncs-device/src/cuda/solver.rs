@@ -40,7 +40,7 @@ pub(super) struct Solver {
     /// Number of the oldest call.
     first_call: u64,
     /// Made at the first call.
-    lanes: Vec<Lane>,
+    lanes: Vec<SolverLane>,
 }
 
 /// A call under way.
@@ -55,8 +55,8 @@ struct Call {
 }
 
 /// A stream with two buffers and the part that it works on.
-struct Lane {
-    part: Option<Part>,
+struct SolverLane {
+    part: Option<CallPart>,
     buffers: [Buffer; 2],
     /// Index of the next buffer.
     turn: usize,
@@ -73,7 +73,7 @@ struct Buffer {
 }
 
 /// Some jobs of a call.
-struct Part {
+struct CallPart {
     call: u64,
     jobs: Range<usize>,
     piece: Piece,
@@ -122,7 +122,7 @@ impl Solver {
     /// Advances all calls.
     pub(super) fn advance(&mut self, card: &Card, counts: &mut Counts) -> Result<(), Fault> {
         if self.lanes.is_empty() && self.calls.iter().any(|call| !call.is_cut()) {
-            match (0..LANES).map(|_| Lane::new(card)).collect() {
+            match (0..LANES).map(|_| SolverLane::new(card)).collect() {
                 Ok(lanes) => self.lanes = lanes,
                 Err(Fault::Memory(bytes)) => self.refuse(bytes),
                 Err(fault) => return Err(fault),
@@ -211,7 +211,7 @@ impl Solver {
         call.next = jobs.end;
         call.parts += 1;
         self.lanes[index].part =
-            Some(Part { call: self.first_call + number as u64, jobs, piece, layout, variant, head, up, down });
+            Some(CallPart { call: self.first_call + number as u64, jobs, piece, layout, variant, head, up, down });
         Ok(())
     }
 }
@@ -229,7 +229,7 @@ impl Call {
     }
 }
 
-impl Lane {
+impl SolverLane {
     fn new(card: &Card) -> Result<Self, Fault> {
         let context = &card.context;
         let stream = Stream::new(context)?;
@@ -269,7 +269,7 @@ impl Lane {
 
 impl Buffer {
     /// Fills the buffer with the next uploads, and sends them.
-    fn send(&mut self, part: &mut Part, jobs: &[Decode], stream: &Stream) -> Result<(), Fault> {
+    fn send(&mut self, part: &mut CallPart, jobs: &[Decode], stream: &Stream) -> Result<(), Fault> {
         let mut filled = 0;
         while let Some(transfer) = next_transfer(&mut part.up, self.pinned.len() - filled) {
             let from = match transfer.host {
@@ -288,7 +288,7 @@ impl Buffer {
     }
 
     /// Begins the next downloads.
-    fn fetch(&mut self, part: &mut Part, stream: &Stream) -> Result<(), Fault> {
+    fn fetch(&mut self, part: &mut CallPart, stream: &Stream) -> Result<(), Fault> {
         let mut filled = 0;
         while let Some(transfer) = next_transfer(&mut part.down, self.pinned.len() - filled) {
             let to = &mut self.pinned[filled..filled + transfer.len];
@@ -302,7 +302,7 @@ impl Buffer {
     }
 
     /// Hands over the downloaded bytes.
-    fn deliver(&mut self, part: &Part, call: &mut Call) {
+    fn deliver(&mut self, part: &CallPart, call: &mut Call) {
         let mut rest: &[u8] = &self.pinned;
         for transfer in self.arriving.drain(..) {
             let (bytes, others) = rest.split_at(transfer.len);
@@ -347,7 +347,7 @@ fn next_part(jobs: &[Decode], combine: &Combine) -> usize {
 }
 
 /// Begins the kernels of a part whose upload has begun.
-fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Result<(), Fault> {
+fn compute(card: &Card, combine: &Combine, part: &CallPart, stream: &Stream) -> Result<(), Fault> {
     let layout = &part.layout;
     let at = |offset: usize| part.piece.address + offset as u64;
     let count = number(layout.jobs.len());
@@ -356,7 +356,7 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
     // the stream is done.
     unsafe { launch::form(card, combine.form, form_blocks(largest), (at(layout.forms), count), stream) }?;
     invert(card, part, stream)?;
-    let Part { variant, .. } = part;
+    let CallPart { variant, .. } = part;
     let (row_form, rows, units) = (combine.row_form as u32, layout.blocks, layout.units(variant));
     let launch = abi::Launch { tasks: at(layout.rows), count, units, rows, row_form, ..abi::Launch::default() };
     if combine.row_form != RowForm::Bytes {
@@ -370,7 +370,7 @@ fn compute(card: &Card, combine: &Combine, part: &Part, stream: &Stream) -> Resu
 }
 
 /// Begins the inversions. Consecutive jobs that use the same kernel share a launch.
-fn invert(card: &Card, part: &Part, stream: &Stream) -> Result<(), Fault> {
+fn invert(card: &Card, part: &CallPart, stream: &Stream) -> Result<(), Fault> {
     let alone = |place: &Place| Inverter::a_block_each(number(place.n), card);
     let is_alike = |one: &Place, other: &Place| alone(one).is_kernel_of(&alone(other));
     let mut tasks = part.piece.address + part.layout.inversions as u64;

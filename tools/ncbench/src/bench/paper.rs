@@ -26,6 +26,7 @@ mod dense;
 mod document;
 mod energy;
 mod fountain;
+mod gfq;
 mod gpu;
 mod load;
 mod measure;
@@ -40,7 +41,6 @@ mod s5;
 mod stripes;
 mod talk;
 mod thesis;
-mod words;
 
 pub use catalogue::Group;
 

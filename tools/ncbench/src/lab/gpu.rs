@@ -20,15 +20,17 @@ use ncserverd::device::portions::{Demand, Opener};
 use ncserverd::device::{self, Error, Field, Kernel};
 
 use super::nvml::Gauge;
-use super::{Chunks, Decode, Decoder, Elimination, Encode, Pin, Product, Replay, Systems, Words};
+use super::{Chunks, Decode, Decoder, Elimination, Encode, Gfq, Pin, Product, Replay, Systems};
 use chunk_job::ChunkJob;
+use gfq_job::GfqJob;
+use gfq_steps::GfqEliminationJob;
 use systems_job::SystemsJob;
 use thesis::{EliminationJob, ProductJob};
-use word_steps::WordEliminationJob;
-use words_job::WordsJob;
 
 mod basics;
 mod chunk_job;
+mod gfq_job;
+mod gfq_steps;
 mod hold;
 mod inverters;
 mod job;
@@ -39,8 +41,6 @@ mod systems_job;
 #[cfg(test)]
 mod tests;
 mod thesis;
-mod word_steps;
-mod words_job;
 
 pub(crate) use job::BatchJob;
 pub(crate) use replay_job::ReplayJob;
@@ -149,16 +149,16 @@ impl Lab {
     }
 
     /// Uploads blocks over GF(q), or data to hash.
-    pub(crate) fn words<'a>(&'a mut self, plan: &Words<'_>) -> Result<WordsJob<'a>, Error> {
+    pub(crate) fn gfq<'a>(&'a mut self, plan: &Gfq<'_>) -> Result<GfqJob<'a>, Error> {
         self.standard.context.bind()?;
-        WordsJob::new(&self.standard, plan)
+        GfqJob::new(&self.standard, plan)
     }
 
     /// Takes a matrix over GF(q), row by row, to invert by the paper's method: steps on the card,
     /// inverses of elements on the CPU.
-    pub(crate) fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<WordEliminationJob<'a>, Error> {
+    pub(crate) fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<GfqEliminationJob<'a>, Error> {
         self.standard.context.bind()?;
-        Ok(WordEliminationJob::new(&self.standard, n, matrix)?)
+        Ok(GfqEliminationJob::new(&self.standard, n, matrix)?)
     }
 
     /// The card as [`Arithmetic`], and a function that pins memory for its results.

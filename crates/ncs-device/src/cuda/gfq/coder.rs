@@ -43,7 +43,7 @@ use crate::abi;
 #[derive(Debug)]
 pub struct Coder {
     /// Free lanes.
-    idle: Mutex<Vec<Lane>>,
+    idle: Mutex<Vec<CoderLane>>,
     returned: Condvar,
     keeper: Arc<Keeper>,
     host: HostMemory,
@@ -62,7 +62,7 @@ impl Coder {
             is_lost: AtomicBool::new(false),
             context: Arc::clone(&card.context),
         };
-        let lanes = (0..LANES).map(|_| Lane::new(&card.context)).collect::<Result<_, _>>()?;
+        let lanes = (0..LANES).map(|_| CoderLane::new(&card.context)).collect::<Result<_, _>>()?;
         Ok(Self {
             idle: Mutex::new(lanes),
             returned: Condvar::new(),
@@ -225,7 +225,7 @@ impl Coder {
     }
 
     /// Begins the kernels.
-    fn combine(&self, lane: &Lane, shape: Shape, coefficients: Address, launches: &[Launch]) -> Result<(), Fault> {
+    fn combine(&self, lane: &CoderLane, shape: Shape, coefficients: Address, launches: &[Launch]) -> Result<(), Fault> {
         let (n, pitch) = (shape.n(), row_pitch(shape.words()));
         let forks = &lane.forks[..launches.len().saturating_sub(1).min(lane.forks.len())];
         let streams: Vec<&Stream> = std::iter::once(&lane.stream).chain(forks.iter().map(|(stream, _)| stream)).collect();
@@ -265,7 +265,7 @@ impl Coder {
     /// Begins to copy blocks to their slots.
     fn deliver(
         &self,
-        lane: &mut Lane,
+        lane: &mut CoderLane,
         shape: Shape,
         rows: usize,
         way: Way,
@@ -361,7 +361,7 @@ fn launches(pieces: &[(Address, usize)]) -> Vec<Launch> {
 
 /// Streams, and memory for rows and blocks, of a portion.
 #[derive(Debug)]
-struct Lane {
+struct CoderLane {
     stream: Stream,
     /// Further streams for its launches, each with an event that marks the end of its work.
     forks: Vec<(Stream, Event)>,
@@ -375,7 +375,7 @@ struct Lane {
     bounce: Option<Pinned>,
 }
 
-impl Lane {
+impl CoderLane {
     fn new(context: &Arc<Context>) -> Result<Self, Fault> {
         let fork = |_| Ok::<_, Fault>((Stream::new(context)?, Event::untimed(context)?));
         Ok(Self {
@@ -427,20 +427,20 @@ impl Lane {
 #[derive(Debug)]
 struct Taken<'a> {
     /// `Some` until the lane is returned.
-    lane: Option<Lane>,
+    lane: Option<CoderLane>,
     coder: &'a Coder,
 }
 
 impl Deref for Taken<'_> {
-    type Target = Lane;
+    type Target = CoderLane;
 
-    fn deref(&self) -> &Lane {
+    fn deref(&self) -> &CoderLane {
         self.lane.as_ref().expect(HAS_LANE)
     }
 }
 
 impl DerefMut for Taken<'_> {
-    fn deref_mut(&mut self) -> &mut Lane {
+    fn deref_mut(&mut self) -> &mut CoderLane {
         self.lane.as_mut().expect(HAS_LANE)
     }
 }

@@ -20,8 +20,8 @@ use super::fountain::Factors;
 use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
-use super::stripes::Job;
-use super::{Error, Outcome, Sample, Settings, dense, portions, words};
+use super::stripes::ChunkProduct;
+use super::{Error, Outcome, Sample, Settings, dense, gfq, portions};
 
 /// Checks bytes and measures, or says why not.
 pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
@@ -31,7 +31,7 @@ pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result
     match case.measure.family() {
         _ if case.measure == Measure::Portions => portions::by_gpu(lab, case, settings),
         Family::Chunks => chunks(lab, case, settings),
-        Family::Words => words::measure(lab, case, settings),
+        Family::Gfq => gfq::measure(lab, case, settings),
         Family::Symbols => symbols(lab, case, settings),
         _ => match case.measure {
             Measure::Product | Measure::ProductThrough => product(lab, case, settings),
@@ -56,7 +56,7 @@ fn chunks(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     if !lab.has(kernel, case.n) {
         return Ok(Outcome::skipped(format!("no kernel {kernel} here")));
     }
-    let job = Job::new(case).ok_or_else(|| wrong(case))?;
+    let job = ChunkProduct::new(case).ok_or_else(|| wrong(case))?;
     let bytes = usize::try_from(case.k).expect("a chunk fits in memory");
     let n = u8::try_from(case.n).expect("codes have 256 chunks at most");
     if !bytes.is_multiple_of(16) {
@@ -102,7 +102,7 @@ fn chunks(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
 /// `read` takes a code chunk and an offset in it, and fills in the bytes that were made.
 pub(super) fn check(
     mut read: impl FnMut(usize, usize, &mut [u8]) -> Result<(), device::Error>,
-    job: &Job,
+    job: &ChunkProduct,
     bytes: usize,
     piece: usize,
 ) -> Option<()> {

@@ -449,10 +449,10 @@ impl Case {
             Family::Symbols if fountain::is_dense(self.kernel) && is_too_many(DENSE_K_MAX, self.n.into()) => {
                 Some(format!("dense matrices serve {DENSE_K_MAX} source symbols at most"))
             }
-            Family::Words if is_too_many(Shape::N_MAX.into(), self.n.into()) => {
+            Family::Gfq if is_too_many(Shape::N_MAX.into(), self.n.into()) => {
                 Some(format!("generations have {} blocks at most", Shape::N_MAX))
             }
-            Family::Words if !self.k.is_multiple_of(WORD) || is_too_many(u32::from(Shape::WORDS_MAX) * WORD, self.k) => {
+            Family::Gfq if !self.k.is_multiple_of(WORD) || is_too_many(u32::from(Shape::WORDS_MAX) * WORD, self.k) => {
                 Some(format!("blocks have 1 to {} words of {WORD} bytes", Shape::WORDS_MAX))
             }
             Family::Chunks if u32::from(self.n) + self.rows > CHUNKS_MAX => {

@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
 use super::measure::{Family, Measure};
-use super::{Error, Run, Sample, fountain, portions, stripes, words};
+use super::{Error, Run, Sample, fountain, gfq, portions, stripes};
 use crate::bench::team::{self, Member};
 
 /// Checks what the case makes, and returns what measures it; none if bytes are wrong.
@@ -46,7 +46,7 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
         Measure::CpuPrecode => fountain::precode(case),
         Measure::CpuChunks | Measure::CpuRebuild => stripes::code(case),
         Measure::CpuPortions => portions::by_cpu(case),
-        measure if measure.family() == Family::Words => words::prepare(case),
+        measure if measure.family() == Family::Gfq => gfq::prepare(case),
         _ => unreachable!("measures of the GPU are prepared elsewhere"),
     })
 }

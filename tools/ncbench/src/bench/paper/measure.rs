@@ -90,30 +90,30 @@ pub(super) enum Measure {
     /// From which order on a card solves dense systems sooner.
     Crossover,
     /// Blocks over GF(q) and their hashes.
-    CpuWordsEncode,
-    CpuWordsCombine,
-    CpuWordsInvert,
-    CpuWordsDecode,
-    CpuWordsHash,
-    CpuWordsCheck,
-    WordsEncode,
-    WordsCombine,
-    WordsInvert,
+    CpuGfqEncode,
+    CpuGfqCombine,
+    CpuGfqInvert,
+    CpuGfqDecode,
+    CpuGfqHash,
+    CpuGfqCheck,
+    GfqEncode,
+    GfqCombine,
+    GfqInvert,
     /// As the paper does it.
-    WordsSteps,
-    WordsDecode,
+    GfqSteps,
+    GfqDecode,
     /// Likewise, in as many thread blocks as the case has generations.
-    WordsPowers,
-    WordsHash,
-    WordsCheck,
-    WordsLadder,
+    GfqPowers,
+    GfqHash,
+    GfqCheck,
+    GfqLadder,
     /// From the host's memory through the card and back.
-    WordsEncodeThrough,
-    WordsDecodeThrough,
-    WordsHashThrough,
-    WordsCheckThrough,
+    GfqEncodeThrough,
+    GfqDecodeThrough,
+    GfqHashThrough,
+    GfqCheckThrough,
     /// As a server does it.
-    WordsEncodeServed,
+    GfqEncodeServed,
 }
 
 /// What a measure's n, k, rows and generations are.
@@ -128,7 +128,7 @@ pub(super) enum Family {
     /// Square matrices of n rows.
     Matrices,
     /// Generations of n blocks of k bytes over GF(q), and `rows` coded blocks, blocks to hash or blocks to check.
-    Words,
+    Gfq,
 }
 
 /// What a value is told in.
@@ -185,7 +185,7 @@ impl Measure {
             Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Unit::Microseconds,
             Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => Unit::Microseconds,
-            Self::CpuWordsInvert | Self::WordsInvert | Self::WordsSteps | Self::WordsLadder => Unit::Microseconds,
+            Self::CpuGfqInvert | Self::GfqInvert | Self::GfqSteps | Self::GfqLadder => Unit::Microseconds,
             Self::Crossover => Unit::Rows,
             Self::CpuEnergy | Self::ReplayEnergy => Unit::Millijoules,
             Self::CpuPower | Self::ReplayPower => Unit::Watts,
@@ -205,11 +205,11 @@ impl Measure {
             Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => Family::Chunks,
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
             Self::Product | Self::ProductThrough | Self::GaussJordan | Self::InvertWide | Self::Crossover => Family::Matrices,
-            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsInvert | Self::CpuWordsDecode => Family::Words,
-            Self::CpuWordsHash | Self::CpuWordsCheck | Self::WordsEncode | Self::WordsCombine => Family::Words,
-            Self::WordsInvert | Self::WordsSteps | Self::WordsDecode | Self::WordsPowers => Family::Words,
-            Self::WordsHash | Self::WordsCheck | Self::WordsLadder => Family::Words,
-            measure if measure.is_words_through() => Family::Words,
+            Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqInvert | Self::CpuGfqDecode => Family::Gfq,
+            Self::CpuGfqHash | Self::CpuGfqCheck | Self::GfqEncode | Self::GfqCombine => Family::Gfq,
+            Self::GfqInvert | Self::GfqSteps | Self::GfqDecode | Self::GfqPowers => Family::Gfq,
+            Self::GfqHash | Self::GfqCheck | Self::GfqLadder => Family::Gfq,
+            measure if measure.is_gfq_through() => Family::Gfq,
             _ => Family::Generations,
         }
     }
@@ -220,14 +220,14 @@ impl Measure {
     }
 
     /// Whether words go through a card.
-    pub(super) const fn is_words_through(self) -> bool {
-        matches!(self, Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough)
-            || matches!(self, Self::WordsEncodeServed)
+    pub(super) const fn is_gfq_through(self) -> bool {
+        matches!(self, Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough)
+            || matches!(self, Self::GfqEncodeServed)
     }
 
     /// Whether a case's generations are thread blocks.
     pub(super) const fn has_grids(self) -> bool {
-        matches!(self, Self::WordsPowers)
+        matches!(self, Self::GfqPowers)
     }
 
     /// Whether it is one of a GPU for the rows of S3, S4 and S5.
@@ -277,12 +277,12 @@ impl Measure {
                 | Self::CpuRebuild
                 | Self::CpuPortions
                 | Self::Stored
-                | Self::CpuWordsEncode
-                | Self::CpuWordsCombine
-                | Self::CpuWordsInvert
-                | Self::CpuWordsDecode
-                | Self::CpuWordsHash
-                | Self::CpuWordsCheck
+                | Self::CpuGfqEncode
+                | Self::CpuGfqCombine
+                | Self::CpuGfqInvert
+                | Self::CpuGfqDecode
+                | Self::CpuGfqHash
+                | Self::CpuGfqCheck
         )
     }
 
@@ -327,18 +327,18 @@ impl Measure {
             Self::CpuEncode | Self::CpuWhole | Self::CpuGather => generations * rows.div_ceil(BLOCKS_A_UNIT),
             Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuDecode => k.div_ceil(LINE_BYTES),
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuPrecode => n,
-            Self::CpuDecodeMany | Self::CpuWordsCheck => generations,
+            Self::CpuDecodeMany | Self::CpuGfqCheck => generations,
             Self::CpuBlocks if generations == 1 && kernel.starts_with("thesis-") => rows * k,
             Self::CpuBlocks if generations == 1 => k.div_ceil(LINE_BYTES),
             Self::CpuBlocks => generations,
             Self::CpuProduct if kernel == "thesis" => rows * k,
-            Self::CpuProduct | Self::CpuWordsCombine | Self::CpuWordsHash => rows,
+            Self::CpuProduct | Self::CpuGfqCombine | Self::CpuGfqHash => rows,
             Self::CpuChunks | Self::CpuRebuild => k.div_ceil(PAGE_BYTES),
             Self::CpuPortions => k.div_ceil(PIECE_BYTES),
-            Self::CpuWordsEncode => generations * rows.div_ceil(WORD_BLOCKS_A_PART),
-            Self::CpuWordsDecode if generations == 1 => n.div_ceil(WORD_BLOCKS_A_PART),
-            Self::CpuWordsDecode => generations,
-            Self::CpuWordsInvert => n * n / WORD_PRODUCTS_A_THREAD,
+            Self::CpuGfqEncode => generations * rows.div_ceil(WORD_BLOCKS_A_PART),
+            Self::CpuGfqDecode if generations == 1 => n.div_ceil(WORD_BLOCKS_A_PART),
+            Self::CpuGfqDecode => generations,
+            Self::CpuGfqInvert => n * n / WORD_PRODUCTS_A_THREAD,
             // Each thread has a generation of its own.
             Self::CpuRecode => u64::MAX,
             _ => 1,
@@ -349,7 +349,7 @@ impl Measure {
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
             && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions)
-            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower | Self::WordsLadder)
+            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower | Self::GfqLadder)
     }
 
     /// The series that it makes with this kernel.
@@ -414,17 +414,15 @@ impl Measure {
             Self::SystemsWhole => "by the decoder with the GPU",
             Self::InvertWide => return "for dense systems, GPU".to_owned(),
             Self::Crossover => return "crossover".to_owned(),
-            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsInvert | Self::CpuWordsDecode => {
+            Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqInvert | Self::CpuGfqDecode => {
                 return "CPU".to_owned();
             }
-            Self::CpuWordsHash | Self::CpuWordsCheck => return format!("CPU {kernel}"),
-            Self::WordsInvert | Self::WordsDecode => return "ours, GPU".to_owned(),
-            Self::WordsEncode | Self::WordsCombine | Self::WordsSteps | Self::WordsPowers => return format!("{kernel}, GPU"),
-            Self::WordsHash | Self::WordsCheck | Self::WordsLadder => return format!("{kernel}, GPU"),
-            Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
-                "through the GPU"
-            }
-            Self::WordsEncodeServed => return "served by the GPU".to_owned(),
+            Self::CpuGfqHash | Self::CpuGfqCheck => return format!("CPU {kernel}"),
+            Self::GfqInvert | Self::GfqDecode => return "ours, GPU".to_owned(),
+            Self::GfqEncode | Self::GfqCombine | Self::GfqSteps | Self::GfqPowers => return format!("{kernel}, GPU"),
+            Self::GfqHash | Self::GfqCheck | Self::GfqLadder => return format!("{kernel}, GPU"),
+            Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough => "through the GPU",
+            Self::GfqEncodeServed => return "served by the GPU".to_owned(),
         };
         if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
     }
@@ -628,50 +626,50 @@ impl Measure {
                 "crossover: no time, but the order from which on the card solves a dense system sooner than so many threads, copies included: of 32, \
                  64 and so on to 1,024; one more than these if it does not"
             }
-            Self::CpuWordsEncode | Self::CpuWordsCombine | Self::CpuWordsDecode => {
+            Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqDecode => {
                 "CPU over GF(q): the host's clock from blocks in memory to blocks in memory, threads started inside; of combining payloads alone, \
                  factors in their form before"
             }
-            Self::CpuWordsInvert => "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory",
-            Self::CpuWordsHash => {
+            Self::CpuGfqInvert => "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory",
+            Self::CpuGfqHash => {
                 "hashing on the CPU: the host's clock for all blocks; what is kept of the generators is there. Bytes of blocks count"
             }
-            Self::CpuWordsCheck => {
+            Self::CpuGfqCheck => {
                 "checking on the CPU: the host's clock for a batch, weights drawn inside. Bytes of blocks' source count"
             }
-            Self::WordsEncode | Self::WordsCombine => {
+            Self::GfqEncode | Self::GfqCombine => {
                 "over GF(q) on the GPU: from event to event around one launch, blocks in and out in device memory. Bytes of source blocks count, \
                  without top bits"
             }
-            Self::WordsInvert => "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory",
-            Self::WordsSteps => {
+            Self::GfqInvert => "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory",
+            Self::GfqSteps => {
                 "the paper's inversion: the host's clock from matrix to inverse in its memory; a column is read back and an element inverted by the \
                  CPU at every step"
             }
-            Self::WordsDecode => {
+            Self::GfqDecode => {
                 "decoding over GF(q) on the GPU: from event to event around inversion and multiplication, all in device memory"
             }
-            Self::WordsPowers => {
+            Self::GfqPowers => {
                 "hashing as in the paper: from event to event around a kernel that raises each generator, a thread each at a time, and one that \
                  multiplies; blocks and hashes in device memory"
             }
-            Self::WordsHash => {
+            Self::GfqHash => {
                 "hashing by tables: from event to event around a multiplication for each digit and the product of all; tables, blocks and hashes in \
                  device memory"
             }
-            Self::WordsCheck => {
+            Self::GfqCheck => {
                 "checking on the GPU: from event to event around all: weighted sums of payloads and vectors, tables of the hashes' powers, both \
                  products; generators' tables, blocks, vectors and hashes in device memory. Bytes of blocks' source count"
             }
-            Self::WordsEncodeThrough | Self::WordsDecodeThrough | Self::WordsHashThrough | Self::WordsCheckThrough => {
+            Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough => {
                 "through the GPU: the host's clock for one call as coders make it, from blocks in memory that is not pinned until what is made of \
                  them is there; tables of generators are on the card before, of checks those of hashes are not"
             }
-            Self::WordsEncodeServed => {
+            Self::GfqEncodeServed => {
                 "served by the GPU: the host's clock for one call as the encoder makes it, from segments of four generations that are kept on the card and \
                  rows in the host's memory until the blocks are in slots of a ring that is pinned; rows are drawn before"
             }
-            Self::WordsLadder => {
+            Self::GfqLadder => {
                 "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash or by a thread a hash; what begins its table of powers"
             }
             Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",

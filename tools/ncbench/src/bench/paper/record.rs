@@ -131,7 +131,7 @@ impl Point {
             Measure::ChunksThrough | Measure::RebuildThrough | Measure::ProductThrough => By::GpuToHost,
             Measure::ReplayThrough | Measure::ReplayWhole => By::GpuToHost,
             Measure::SystemsThrough | Measure::SystemsWhole => By::GpuToHost,
-            measure if measure.is_words_through() => By::GpuToHost,
+            measure if measure.is_gfq_through() => By::GpuToHost,
             _ => By::Gpu,
         };
         Self {

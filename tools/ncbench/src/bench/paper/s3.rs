@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
         base: "CPU, 1 thread",
         sweeps: &[
             Sweep { kernels: &["paper-64", "ours"], n: ORDERS, rows: ONE, ..ENCODE },
-            Sweep { measure: Measure::CpuWordsEncode, n: ORDERS, rows: ONE, threads: ALONE, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqEncode, n: ORDERS, rows: ONE, threads: ALONE, ..ENCODE },
         ],
         note: "Of the CPU one thread alone is measured. 512 threads are little for a card; a server encodes many blocks at once, as in S3-3",
     },
@@ -49,11 +49,11 @@ pub(super) const ROWS: &[Row] = &[
                 rows: BATCHES,
                 ..ENCODE
             },
-            Sweep { measure: Measure::WordsEncodeThrough, rows: BATCHES, ..ENCODE },
-            Sweep { measure: Measure::CpuWordsEncode, rows: BATCHES, threads: CREWS, ..ENCODE },
+            Sweep { measure: Measure::GfqEncodeThrough, rows: BATCHES, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqEncode, rows: BATCHES, threads: CREWS, ..ENCODE },
             Sweep { kernels: &["paper-64", "ours"], n: &[64, 256], rows: &[Amount::Count(128), Amount::Count(1024)], ..ENCODE },
             Sweep {
-                measure: Measure::CpuWordsEncode,
+                measure: Measure::CpuGfqEncode,
                 n: &[64, 256],
                 rows: &[Amount::Count(128), Amount::Count(1024)],
                 threads: CREWS,
@@ -73,9 +73,9 @@ pub(super) const ROWS: &[Row] = &[
         axis: Axis::N,
         base: "CPU, 1 thread",
         sweeps: &[
-            Sweep { measure: Measure::WordsSteps, kernels: &["paper"], ..INVERT },
-            Sweep { measure: Measure::WordsInvert, generations: &[Amount::Count(1), Amount::PerSm(1)], ..INVERT },
-            Sweep { measure: Measure::CpuWordsInvert, threads: CREWS, ..INVERT },
+            Sweep { measure: Measure::GfqSteps, kernels: &["paper"], ..INVERT },
+            Sweep { measure: Measure::GfqInvert, generations: &[Amount::Count(1), Amount::PerSm(1)], ..INVERT },
+            Sweep { measure: Measure::CpuGfqInvert, threads: CREWS, ..INVERT },
         ],
         note: "microseconds for a matrix; of many at once, their time divided by their number. Of the CPU's 16 threads one has work at n = 128, and seven at n = 256",
     },
@@ -88,14 +88,14 @@ pub(super) const ROWS: &[Row] = &[
         base: "CPU, 1 thread",
         sweeps: &[
             Sweep {
-                measure: Measure::WordsCombine,
+                measure: Measure::GfqCombine,
                 kernels: &["paper", "ours"],
                 n: ORDERS,
                 rows: &[Amount::N],
                 generations: FEW,
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuWordsCombine, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqCombine, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
         ],
         note: "as many blocks as the generation has; on the card of one generation, and of eight at once",
     },
@@ -111,20 +111,20 @@ pub(super) const ROWS: &[Row] = &[
         base: "CPU, 1 thread",
         sweeps: &[
             Sweep {
-                measure: Measure::WordsDecode,
+                measure: Measure::GfqDecode,
                 n: ORDERS,
                 rows: &[Amount::N],
                 generations: &[Amount::Count(1), Amount::PerSm(1), Amount::PerSm(2)],
                 ..ENCODE
             },
             Sweep {
-                measure: Measure::WordsDecodeThrough,
+                measure: Measure::GfqDecodeThrough,
                 n: ORDERS,
                 rows: &[Amount::N],
                 generations: &[Amount::Count(1), Amount::Count(32)],
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuWordsDecode, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqDecode, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
         ],
         note: "No decode with the paper's own two kernels is measured. blocks with recoded vectors; vectors, payloads and source in device memory; a CPU's threads share one generation, which is work for four of them at n = 128",
     },
@@ -140,19 +140,19 @@ pub(super) const ROWS: &[Row] = &[
         base: "CPU p1024, 1 thread",
         sweeps: &[
             Sweep {
-                measure: Measure::WordsHash,
+                measure: Measure::GfqHash,
                 kernels: &["window-4", "window-8", "window-4 p2048"],
                 rows: &[Amount::Count(32), Amount::Count(128), Amount::Count(1024)],
                 ..ENCODE
             },
             Sweep {
-                measure: Measure::WordsHashThrough,
+                measure: Measure::GfqHashThrough,
                 kernels: &["p1024"],
                 rows: &[Amount::Count(32), Amount::Count(128), Amount::Count(1024)],
                 ..ENCODE
             },
             Sweep {
-                measure: Measure::CpuWordsHash,
+                measure: Measure::CpuGfqHash,
                 kernels: &["p1024", "p2048"],
                 rows: &[Amount::Count(32), Amount::Count(128), Amount::Count(1024)],
                 threads: CREWS,
@@ -178,7 +178,7 @@ pub(super) const ROWS: &[Row] = &[
         base: "",
         sweeps: &[
             Sweep {
-                measure: Measure::WordsPowers,
+                measure: Measure::GfqPowers,
                 kernels: &["TB=32", "TB=64", "TB=128", "TB=256", "TB=512"],
                 rows: &[Amount::Count(128)],
                 generations: &[
@@ -193,7 +193,7 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
             Sweep {
-                measure: Measure::WordsLadder,
+                measure: Measure::GfqLadder,
                 kernels: &["lanes", "threads"],
                 rows: ONE,
                 generations: &[Amount::Count(1), Amount::Count(16), Amount::Count(128)],
@@ -216,20 +216,20 @@ pub(super) const ROWS: &[Row] = &[
         base: "CPU p1024, 1 thread",
         sweeps: &[
             Sweep {
-                measure: Measure::WordsCheck,
+                measure: Measure::GfqCheck,
                 kernels: &["p1024", "p2048"],
                 rows: CHECKED,
                 generations: &[Amount::Count(1), Amount::Count(16)],
                 ..ENCODE
             },
             Sweep {
-                measure: Measure::WordsCheckThrough,
+                measure: Measure::GfqCheckThrough,
                 kernels: &["p1024"],
                 rows: CHECKED,
                 generations: &[Amount::Count(1), Amount::Count(16)],
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuWordsCheck, kernels: &["p1024", "p2048"], rows: CHECKED, threads: CREWS, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqCheck, kernels: &["p1024", "p2048"], rows: CHECKED, threads: CREWS, ..ENCODE },
         ],
         note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not have. A batch of one, as in the paper, is not measured. One thread of the CPU checks a batch. One batch alone, and sixteen of as many generations at once. That a polluting relay is caught at the first hop is a test with real \
                processes",
@@ -242,8 +242,8 @@ pub(super) const ROWS: &[Row] = &[
         axis: Axis::Rows,
         base: "CPU, 1 thread",
         sweeps: &[
-            Sweep { measure: Measure::WordsCombine, kernels: &["paper", "ours"], rows: RECODED, ..ENCODE },
-            Sweep { measure: Measure::CpuWordsCombine, rows: RECODED, threads: CREWS, ..ENCODE },
+            Sweep { measure: Measure::GfqCombine, kernels: &["paper", "ours"], rows: RECODED, ..ENCODE },
+            Sweep { measure: Measure::CpuGfqCombine, rows: RECODED, threads: CREWS, ..ENCODE },
         ],
         note: "so many blocks of the n that are held; payloads alone: vectors of n words beside m = 512 are a quarter more at n = 128",
     },
@@ -254,7 +254,7 @@ const fn elsewhere(id: &'static str, title: &'static str, note: &'static str) ->
 }
 
 /// A generation of 128 blocks of 512 words.
-const ENCODE: Sweep = Sweep { measure: Measure::WordsEncode, k: &[16_384], ..SWEEP };
+const ENCODE: Sweep = Sweep { measure: Measure::GfqEncode, k: &[16_384], ..SWEEP };
 const INVERT: Sweep = Sweep { n: ORDERS, rows: ONE, ..ENCODE };
 const ORDERS: &[u16] = &[64, 128, 256];
 const ONE: &[Amount] = &[Amount::Count(1)];

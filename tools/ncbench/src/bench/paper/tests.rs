@@ -354,7 +354,7 @@ fn wrong_bytes_end_the_run() {
     cases.retain(|case| !case.measure.is_cpu() && case.measure != Measure::ChunksThroughCopy);
     assert!(cases.len() > 3);
     for case in cases {
-        let (job, bytes) = (stripes::Job::new(&case).unwrap(), case.k as usize);
+        let (job, bytes) = (stripes::ChunkProduct::new(&case).unwrap(), case.k as usize);
         let last = job.expected.len() / bytes - 1;
         let check = |is_wrong: bool| {
             let read = |row: usize, at: usize, out: &mut [u8]| {

@@ -44,14 +44,14 @@ impl Drop for Helper<'_> {
 /// Native and code chunks in memory that is pinned for all cards, and streams with room for a piece
 /// each.
 struct Host<'a> {
-    lanes: Vec<Lane<'a>>,
+    lanes: Vec<ChunkLane<'a>>,
     sources: Pinned,
     out: Pinned,
     piece: usize,
 }
 
 /// A stream of a card. It is waited for before its memory is freed.
-struct Lane<'a> {
+struct ChunkLane<'a> {
     stream: Stream,
     sources: Buffer,
     out: Buffer,
@@ -59,7 +59,7 @@ struct Lane<'a> {
     card: &'a Card,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> ChunkLane<'a> {
     /// With room for `sources` and `out` bytes of native and code chunks. The matrix is in the
     /// card's memory.
     fn new((card, matrix): (&'a Card, Address), sources: usize, out: usize) -> Result<Self, Fault> {
@@ -70,7 +70,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for ChunkLane<'_> {
     fn drop(&mut self) {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
@@ -147,7 +147,7 @@ impl<'a> ChunkJob<'a> {
         let helpers = self.helpers.iter().map(|helper| (helper.card, helper.matrix.address()));
         let cards = std::iter::once((self.card, self.matrix.address())).chain(helpers);
         // The first of each card, then the second of each, and so on.
-        let lanes = cards.cycle().take(count).map(|card| Lane::new(card, n * piece, rows * piece));
+        let lanes = cards.cycle().take(count).map(|card| ChunkLane::new(card, n * piece, rows * piece));
         self.host = Some(Host { lanes: lanes.collect::<Result<_, Fault>>()?, sources, out, piece });
         Ok(())
     }
@@ -155,7 +155,7 @@ impl<'a> ChunkJob<'a> {
     /// Puts all pieces on the streams in turn.
     fn pieces(&self, host: &Host<'a>, code: bool) -> Result<(), Error> {
         for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
-            let Lane { stream, sources, out, matrix, card } = &host.lanes[index % host.lanes.len()];
+            let ChunkLane { stream, sources, out, matrix, card } = &host.lanes[index % host.lanes.len()];
             let bytes = host.piece.min(self.bytes - at);
             let ends = |sources: u64, out: u64, pitch: usize| {
                 let side = |start| Side { start, pitch };

@@ -50,11 +50,11 @@ struct Host {
     /// Maximum source blocks at a time.
     piece: usize,
     shape: ReplayShape,
-    lanes: Vec<Lane>,
+    lanes: Vec<ReplayLane>,
 }
 
 /// The resources of one launch at a time.
-struct Lane {
+struct ReplayLane {
     stream: Stream,
     work: Buffer,
 }
@@ -161,7 +161,7 @@ impl<'a> ReplayJob<'a> {
         let lanes = LANES.min(self.blocks.div_ceil(piece));
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let shape = ReplayShape::new(self.card, self.slots, count(piece * strips_of(self.symbol_bytes)), count(lanes));
-        let lane = |_| Ok(Lane { stream: Stream::new(context)?, work: Buffer::new(context, shape.work_bytes())? });
+        let lane = |_| Ok(ReplayLane { stream: Stream::new(context)?, work: Buffer::new(context, shape.work_bytes())? });
         let fresh = Buffer::new(context, self.blocks * self.plan_bytes)?;
         let fresh_places = Buffer::new(context, self.blocks * size_of::<Address>())?;
         write_addresses(&fresh_places, (0..self.blocks).map(|block| fresh.address() + (block * self.plan_bytes) as u64))?;
@@ -188,7 +188,7 @@ impl<'a> ReplayJob<'a> {
                     place.get_mut(..plan.len()).expect("a plan of those that were there at first").copy_from_slice(plan);
                 }
             }
-            let Lane { stream, work } = &host.lanes[index % host.lanes.len()];
+            let ReplayLane { stream, work } = &host.lanes[index % host.lanes.len()];
             let symbols = &host.symbols[bytes_of(self.inputs)];
             // SAFETY: both are that large, and the streams are waited for before anybody reads,
             // writes or frees.

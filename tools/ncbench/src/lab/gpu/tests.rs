@@ -442,8 +442,8 @@ fn coded(shape: Shape, matrix: &[Element], payloads: &[u8]) -> Vec<Coded> {
 }
 
 /// Everything that a work makes, of each of so many generations.
-fn check_words(lab: &mut Lab, plan: &Words<'_>, generations: usize, expected: &[u8]) {
-    let mut work = lab.words(plan).unwrap();
+fn check_gfq(lab: &mut Lab, plan: &Gfq<'_>, generations: usize, expected: &[u8]) {
+    let mut work = lab.gfq(plan).unwrap();
     work.poison().unwrap();
     work.time(2).unwrap();
     for index in 0..generations {
@@ -461,8 +461,8 @@ fn words_are_combined_as_on_the_cpu() {
         let mut expected = vec![0; count * shape.payload_bytes()];
         AllCores::all().encode(shape, &mut [CodeTask::new(shape, &source, &rows, &mut expected)]).unwrap();
         for kernel in ["ours", "ours-1", "ours-2", "ours-4", "ours-8", "paper-32", "paper-256", "paper-512"] {
-            let plan = Words::Encode { shape, generations: 3, kernel, source: &source, rows: &rows };
-            check_words(&mut lab, &plan, 3, &expected);
+            let plan = Gfq::Encode { shape, generations: 3, kernel, source: &source, rows: &rows };
+            check_gfq(&mut lab, &plan, 3, &expected);
         }
 
         let (matrix, held) = (elements(count * shape.n(), 3), payloads(shape, shape.n(), 4));
@@ -477,8 +477,8 @@ fn words_are_combined_as_on_the_cpu() {
         };
         AllCores::all().recode(shape, &mut [recode]).unwrap();
         for is_paper in [false, true] {
-            let plan = Words::Combine { shape, generations: 2, is_paper, payloads: &held, rows: &matrix };
-            check_words(&mut lab, &plan, 2, &expected);
+            let plan = Gfq::Combine { shape, generations: 2, is_paper, payloads: &held, rows: &matrix };
+            check_gfq(&mut lab, &plan, 2, &expected);
         }
     }
 }
@@ -515,7 +515,7 @@ fn matrices_of_elements_are_inverted_in_both_ways() {
         drop(elimination);
         if n > 1 {
             let bytes = words_of(&inverse, n);
-            check_words(&mut lab, &Words::Invert { n, count: 3, matrix: &matrix }, 3, &bytes);
+            check_gfq(&mut lab, &Gfq::Invert { n, count: 3, matrix: &matrix }, 3, &bytes);
             let (first, rest) = matrix.split_at_mut(n);
             rest[(n - 2) * n..].copy_from_slice(first);
             let mut elimination = lab.word_elimination(n, &matrix).unwrap();
@@ -537,7 +537,7 @@ fn generations_of_words_are_rebuilt() {
         let recode =
             Recode { held: &blocks.iter().collect::<Vec<_>>(), rows: &matrix, vectors: &mut vectors, payloads: &mut coded };
         AllCores::all().recode(shape, &mut [recode]).unwrap();
-        check_words(&mut lab, &Words::Decode { shape, generations: 3, matrix: &matrix, payloads: &coded }, 3, &source);
+        check_gfq(&mut lab, &Gfq::Decode { shape, generations: 3, matrix: &matrix, payloads: &coded }, 3, &source);
     }
 }
 
@@ -549,14 +549,14 @@ fn blocks_are_hashed_in_every_way() {
         let plain: Vec<&[u8]> = data.chunks(words * 32).collect();
         let expected = AllCores::all().hash(group, words, &plain).unwrap();
         for (threads, blocks) in [(32, 1), (64, 7), (128, 300)] {
-            check_words(&mut lab, &Words::Powers { group, words, data: &data, threads, blocks }, 1, &expected);
+            check_gfq(&mut lab, &Gfq::Powers { group, words, data: &data, threads, blocks }, 1, &expected);
         }
         for window in [1, 2, 4, 8] {
-            check_words(&mut lab, &Words::Hashes { group, words, data: &data, window }, 1, &expected);
+            check_gfq(&mut lab, &Gfq::Hashes { group, words, data: &data, window }, 1, &expected);
         }
         let mut ladders = [true, false].map(|is_by_lanes| {
-            let plan = Words::Ladder { group, words, sets: 2, window: 4, is_by_lanes };
-            let mut work = lab.words(&plan).unwrap();
+            let plan = Gfq::Ladder { group, words, sets: 2, window: 4, is_by_lanes };
+            let mut work = lab.gfq(&plan).unwrap();
             work.poison().unwrap();
             work.time(1).unwrap();
             [0, 1].map(|index| work.read(index).unwrap())
@@ -583,7 +583,7 @@ fn batches_are_checked_in_the_cards_memory() {
         let weights: Vec<u128> = (1..=count as u128).map(|index| (index * 0x1_0000_0001_0000_0001_0000_0001) >> 1).collect();
         for is_right in [true, false] {
             made[40] ^= u8::from(!is_right);
-            let plan = Words::Check {
+            let plan = Gfq::Check {
                 group,
                 shape,
                 batches: 3,
@@ -592,7 +592,7 @@ fn batches_are_checked_in_the_cards_memory() {
                 weights: &weights,
                 hashes: hashes.numbers(),
             };
-            let mut work = lab.words(&plan).unwrap();
+            let mut work = lab.gfq(&plan).unwrap();
             work.poison().unwrap();
             work.time(2).unwrap();
             for index in 0..3 {

@@ -20,14 +20,14 @@ use super::{Config, Error, cuda, gfq};
 
 /// Opened at first use: most servers have no stream that needs it.
 #[derive(Debug)]
-pub(super) struct Prime {
+pub(super) struct GfqProvider {
     config: Config,
     host: cuda::HostMemory,
     found: Mutex<Option<Arc<dyn Arithmetic>>>,
     watch: Arc<Watch>,
 }
 
-impl Prime {
+impl GfqProvider {
     /// The card writes blocks for memory of `host` there itself.
     pub(super) fn new(config: &Config, host: cuda::HostMemory, losses: Losses) -> Self {
         let watch = Arc::new(Watch { losses, calls: Mutex::default() });
@@ -37,9 +37,9 @@ impl Prime {
     /// Uses this arithmetic in place of opening one.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn of(card: Box<dyn Arithmetic>, config: &Config, losses: Losses) -> Self {
-        let prime = Self::new(config, cuda::HostMemory::default(), losses);
-        let steady: Arc<dyn Arithmetic> = Arc::new(prime.steady(card));
-        Self { found: Mutex::new(Some(steady)), ..prime }
+        let provider = Self::new(config, cuda::HostMemory::default(), losses);
+        let steady: Arc<dyn Arithmetic> = Arc::new(provider.steady(card));
+        Self { found: Mutex::new(Some(steady)), ..provider }
     }
 
     /// Opens the configured arithmetic at the first call. A GPU that is configured by name and

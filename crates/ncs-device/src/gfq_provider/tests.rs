@@ -38,8 +38,8 @@ impl Arithmetic for Broken {
 fn what_fails_is_done_by_the_cores() {
     let cores = Cores::new(NonZeroUsize::MIN);
     let (losses, sums) = losses();
-    let prime = Prime::of(Box::new(Broken), &Config::default(), losses.clone());
-    let steady = prime.get();
+    let provider = GfqProvider::of(Box::new(Broken), &Config::default(), losses.clone());
+    let steady = provider.get();
     let (shape, source) = (Shape::new(2, 1).unwrap(), [7; 64]);
     let encoded = |arithmetic: &dyn Arithmetic| {
         let mut out = vec![0; 33];
@@ -61,18 +61,18 @@ fn what_fails_is_done_by_the_cores() {
 async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
     let (hoard, (losses, sums)) = (Hoard::new(u64::MAX), losses());
     let config = Config { hang_timeout: Duration::from_millis(200), ..Config::default() };
-    let prime = Arc::new(Prime::of(Box::new(hoard.clone()), &config, losses.clone()));
-    let kept = Arc::clone(&prime).run(|arithmetic| arithmetic.keep(&[7; 64], 64)).await.unwrap().unwrap().unwrap();
+    let provider = Arc::new(GfqProvider::of(Box::new(hoard.clone()), &config, losses.clone()));
+    let kept = Arc::clone(&provider).run(|arithmetic| arithmetic.keep(&[7; 64], 64)).await.unwrap().unwrap().unwrap();
     assert!(kept.is_alive() && *losses.health().borrow() == Health::Good);
     hoard.hold(true);
-    let hash = || Arc::clone(&prime).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
+    let hash = || Arc::clone(&provider).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
     // Calls that wait for the same card learn it at the same time.
     let (one, other) = tokio::join!(hash(), hash());
     let reason = "it has finished no work over the prime field for 200ms".to_owned();
     assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
     assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
     assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));
-    assert!(matches!(prime.get().keep(&[7; 64], 64), Ok(None)));
+    assert!(matches!(provider.get().keep(&[7; 64], 64), Ok(None)));
     // None of it is freed: freeing could hang as well.
     assert!(!kept.is_alive());
     drop(kept);
@@ -108,11 +108,11 @@ fn losses() -> (Losses, Sums) {
 fn it_is_opened_once_and_the_cpu_is_there_where_nothing_else_is() {
     let config = |backend| Config { backend, gpus: crate::Gpus::List(vec![u16::MAX]), ..Config::default() };
     for backend in [BackendChoice::Cpu, BackendChoice::Auto] {
-        let prime = Prime::new(&config(backend), cuda::HostMemory::default(), losses().0);
-        assert!(Arc::ptr_eq(&prime.open().unwrap(), &prime.get()));
+        let provider = GfqProvider::new(&config(backend), cuda::HostMemory::default(), losses().0);
+        assert!(Arc::ptr_eq(&provider.open().unwrap(), &provider.get()));
     }
     // No host has a GPU of this number.
-    let prime = Prime::new(&config(BackendChoice::Cuda), cuda::HostMemory::default(), losses().0);
-    assert!(prime.open().is_err());
-    assert!(Arc::ptr_eq(&prime.get(), &prime.get()));
+    let provider = GfqProvider::new(&config(BackendChoice::Cuda), cuda::HostMemory::default(), losses().0);
+    assert!(provider.open().is_err());
+    assert!(Arc::ptr_eq(&provider.get(), &provider.get()));
 }

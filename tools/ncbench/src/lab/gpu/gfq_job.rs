@@ -15,11 +15,11 @@ use ncserverd::device::cuda::gfq::tables::Tables;
 use ncserverd::device::{Error, abi};
 
 use super::basics::{self, Clock};
-use crate::lab::Words;
+use crate::lab::Gfq;
 
 /// Work with words that can be done repeatedly. Dropping it waits for the stream before memory is
 /// freed.
-pub(crate) struct WordsJob<'a> {
+pub(crate) struct GfqJob<'a> {
     card: &'a Card,
     stream: Stream,
     clock: Clock,
@@ -63,26 +63,26 @@ impl Room<'_> {
     }
 }
 
-impl<'a> WordsJob<'a> {
-    pub(super) fn new(card: &'a Card, plan: &Words<'_>) -> Result<Self, Error> {
+impl<'a> GfqJob<'a> {
+    pub(super) fn new(card: &'a Card, plan: &Gfq<'_>) -> Result<Self, Error> {
         let mut room = Room { card, memory: Vec::new() };
         let stream = Stream::new(&card.context)?;
         let (steps, made) = match *plan {
-            Words::Encode { shape, generations, kernel, source, rows } => {
+            Gfq::Encode { shape, generations, kernel, source, rows } => {
                 let unknown = || Error::Unavailable(format!("no kernel {kernel} for words"));
                 encode(&mut room, shape, generations, Encoder::named(kernel).ok_or_else(unknown)?, source, rows)?
             }
-            Words::Combine { shape, generations, is_paper, payloads, rows } => {
+            Gfq::Combine { shape, generations, is_paper, payloads, rows } => {
                 combine(&mut room, shape, generations, is_paper, payloads, rows)?
             }
-            Words::Invert { n, count, matrix } => invert(&mut room, n, count, matrix)?,
-            Words::Decode { shape, generations, matrix, payloads } => decode(&mut room, shape, generations, matrix, payloads)?,
-            Words::Powers { group, words, data, threads, blocks } => powers(&mut room, (group, words), data, (threads, blocks))?,
-            Words::Hashes { group, words, data, window } => hashes(&mut room, &stream, Tables { group, words, window }, data)?,
-            Words::Ladder { group, words, sets, window, is_by_lanes } => {
+            Gfq::Invert { n, count, matrix } => invert(&mut room, n, count, matrix)?,
+            Gfq::Decode { shape, generations, matrix, payloads } => decode(&mut room, shape, generations, matrix, payloads)?,
+            Gfq::Powers { group, words, data, threads, blocks } => powers(&mut room, (group, words), data, (threads, blocks))?,
+            Gfq::Hashes { group, words, data, window } => hashes(&mut room, &stream, Tables { group, words, window }, data)?,
+            Gfq::Ladder { group, words, sets, window, is_by_lanes } => {
                 ladder(&mut room, Tables { group, words, window }, sets, is_by_lanes)?
             }
-            Words::Check { group, shape, batches, payloads, vectors, weights, hashes } => {
+            Gfq::Check { group, shape, batches, payloads, vectors, weights, hashes } => {
                 let blocks = Blocks { payloads, vectors, weights };
                 check(&mut room, &stream, (group, shape), batches, &blocks, hashes)?
             }
@@ -91,7 +91,7 @@ impl<'a> WordsJob<'a> {
     }
 }
 
-type Parts = (Vec<Step>, Vec<Made>);
+type StepsMade = (Vec<Step>, Vec<Made>);
 
 fn encode(
     room: &mut Room<'_>,
@@ -100,7 +100,7 @@ fn encode(
     encoder: Encoder,
     source: &[u8],
     rows: &[u32],
-) -> Result<Parts, Fault> {
+) -> Result<StepsMade, Fault> {
     assert!(source.len() == shape.source_bytes() && rows.len().is_multiple_of(shape.n()), "a generation of {shape:?}");
     let (n, count, pitch) = (shape.n(), rows.len() / shape.n(), row_pitch(shape.words()));
     let made = room.made(generations as usize, count, pitch, shape.payload_bytes())?;
@@ -150,7 +150,7 @@ fn combine(
     is_paper: bool,
     payloads: &[u8],
     rows: &[Element],
-) -> Result<Parts, Fault> {
+) -> Result<StepsMade, Fault> {
     let (n, words, pitch, count) = (shape.n(), shape.words(), row_pitch(shape.words()), generations as usize);
     let made = room.made(count, rows.len() / n, pitch, shape.payload_bytes())?;
     let addresses = [
@@ -161,7 +161,7 @@ fn combine(
     Ok((vec![Step::combine(is_paper, product((rows.len() / n, n, words), addresses), generations)], vec![made]))
 }
 
-fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Result<Parts, Fault> {
+fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Result<StepsMade, Fault> {
     let pitch = row_pitch(n);
     let made = room.made(count as usize, n, pitch, n * WORD_BYTES + n.div_ceil(8))?;
     let matrices = room.put(&rows_of(matrix, n).repeat(count as usize))?;
@@ -171,7 +171,7 @@ fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Resu
     Ok((Step::invert(inversion, count, room.card.sms), vec![made]))
 }
 
-fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element], payloads: &[u8]) -> Result<Parts, Fault> {
+fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element], payloads: &[u8]) -> Result<StepsMade, Fault> {
     let (generation, count, pitch) = (Rebuilding::of(shape), generations as usize, row_pitch(shape.words()));
     let (_, bytes) = generation.places_at(0, count);
     let buffer = Buffer::new(&room.card.context, bytes)?;
@@ -192,7 +192,7 @@ fn powers(
     (group, words): (Group, usize),
     data: &[u8],
     (threads, blocks): (u32, u32),
-) -> Result<Parts, Fault> {
+) -> Result<StepsMade, Fault> {
     let (pitch, bytes) = (words * WORD_BYTES, group.hash_bytes());
     let rows = data.len() / pitch;
     let made = room.made(1, rows, bytes, bytes)?;
@@ -221,7 +221,7 @@ fn generators(room: &mut Room<'_>, stream: &Stream, tables: Tables) -> Result<Ad
     Ok(table)
 }
 
-fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> Result<Parts, Fault> {
+fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> Result<StepsMade, Fault> {
     let (group, pitch, bytes) = (tables.group, tables.words * WORD_BYTES, tables.group.hash_bytes());
     let rows = data.len() / pitch;
     let made = room.made(1, rows, bytes, bytes)?;
@@ -236,7 +236,7 @@ fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> 
     Ok((vec![Step::fixed(group, hash), Step::join(group, hash)], vec![made]))
 }
 
-fn ladder(room: &mut Room<'_>, tables: Tables, sets: u32, is_by_lanes: bool) -> Result<Parts, Fault> {
+fn ladder(room: &mut Room<'_>, tables: Tables, sets: u32, is_by_lanes: bool) -> Result<StepsMade, Fault> {
     let bytes = tables.group.hash_bytes();
     let bases = number_bytes(&tables.group.generators(tables.words)[..tables.words]);
     let windows = tables.words * tables.windows() as usize;
@@ -267,7 +267,7 @@ fn check(
     batches: u32,
     blocks: &Blocks<'_>,
     hashes: &[Box<[u64]>],
-) -> Result<Parts, Fault> {
+) -> Result<StepsMade, Fault> {
     let (n, words, rows, bytes, sms) = (shape.n(), shape.words(), batches as usize, group.hash_bytes(), room.card.sms);
     let (pitch, vector_pitch, each) = (row_pitch(words), row_pitch(n), blocks.weights.len());
     let payloads = spaced(blocks.payloads.chunks_exact(shape.payload_bytes()), pitch);
@@ -307,7 +307,7 @@ fn check(
     Ok((steps, made.into()))
 }
 
-impl WordsJob<'_> {
+impl GfqJob<'_> {
     /// The card's time for doing all steps `repeats` times in its own memory.
     pub(crate) fn time(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
@@ -349,7 +349,7 @@ impl WordsJob<'_> {
     }
 }
 
-impl Drop for WordsJob<'_> {
+impl Drop for GfqJob<'_> {
     fn drop(&mut self) {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();

@@ -15,7 +15,7 @@ use ncserverd::device::{Error, abi};
 use super::basics;
 
 /// A matrix that can be inverted repeatedly, and memory for it beside the identity.
-pub(crate) struct WordEliminationJob<'a> {
+pub(crate) struct GfqEliminationJob<'a> {
     card: &'a Card,
     stream: Stream,
     n: u32,
@@ -26,7 +26,7 @@ pub(crate) struct WordEliminationJob<'a> {
     inverse: Option<Vec<Element>>,
 }
 
-impl<'a> WordEliminationJob<'a> {
+impl<'a> GfqEliminationJob<'a> {
     pub(super) fn new(card: &'a Card, n: usize, matrix: &[Element]) -> Result<Self, Fault> {
         assert_eq!(matrix.len(), n * n, "a square matrix");
         let context = &card.context;

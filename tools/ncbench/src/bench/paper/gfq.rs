@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::lab::{Lab, Pin, Words};
+use crate::lab::{Gfq, Lab, Pin};
 use bytesize::ByteSize;
 use ncs_codec::gfq::{
     Arithmetic, Coded, Cores, Decode, Encode, Failed, Kept, Payload, Place, Rebuilt, Recode, Shape, Vector, draw_factors,
@@ -20,7 +20,7 @@ use ncs_gf::gfq::dots::{Dots, Factors, Row, RowMut};
 use ncs_gf::gfq::{Element, WORD_BYTES, matrix};
 use ncserverd::device;
 use ncserverd::object::Codec;
-use ncserverd::ring::{self, Lane, Ring, Slot};
+use ncserverd::ring::{self, LineKind, Ring, Slot};
 use prometheus::Registry;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -32,7 +32,7 @@ use super::measure::Measure;
 use super::{Error, Outcome, Run, Sample, Settings};
 
 /// What a case is about, and what has to come of it.
-struct Job {
+struct GfqCase {
     shape: Shape,
     rows: usize,
     /// A generation.
@@ -44,11 +44,11 @@ struct Job {
     rng: SmallRng,
 }
 
-impl Job {
+impl GfqCase {
     fn new(case: &Case) -> Self {
         let words = u16::try_from(case.k as usize / WORD_BYTES).expect("blocks of 64 KiB at most");
         let shape = Shape::new(case.n, words).expect("cases have possible shapes");
-        let is_decoded = matches!(case.measure, Measure::CpuWordsDecode | Measure::WordsDecode | Measure::WordsDecodeThrough);
+        let is_decoded = matches!(case.measure, Measure::CpuGfqDecode | Measure::GfqDecode | Measure::GfqDecodeThrough);
         // As many as the generation has, though quick runs make fewer rows of anything.
         let rows = if is_decoded { shape.n() } else { case.rows as usize };
         let mut rng = SmallRng::seed_from_u64(SEED);
@@ -149,25 +149,25 @@ fn wrong(case: &Case) -> Error {
 /// Checks what the CPU makes, and returns what measures it; none if it is wrong.
 pub(super) fn prepare(case: &Case) -> Option<Run> {
     let threads = NonZeroUsize::new(case.threads).unwrap_or(NonZeroUsize::MIN);
-    let (job, cores, generations) = (Job::new(case), Cores::new(threads), case.generations as usize);
+    let (job, cores, generations) = (GfqCase::new(case), Cores::new(threads), case.generations as usize);
     match case.measure {
-        Measure::CpuWordsEncode => encode(job, Box::new(cores), generations),
-        Measure::CpuWordsCombine => combine(job, threads),
-        Measure::CpuWordsInvert => invert(&job, threads),
-        Measure::CpuWordsDecode => decode(&job, Box::new(cores), generations),
-        Measure::CpuWordsHash => hash(job, Box::new(cores), name_and_group(case.kernel).1),
+        Measure::CpuGfqEncode => encode(job, Box::new(cores), generations),
+        Measure::CpuGfqCombine => combine(job, threads),
+        Measure::CpuGfqInvert => invert(&job, threads),
+        Measure::CpuGfqDecode => decode(&job, Box::new(cores), generations),
+        Measure::CpuGfqHash => hash(job, Box::new(cores), name_and_group(case.kernel).1),
         _ => check(&job, Box::new(cores), name_and_group(case.kernel).1, generations),
     }
 }
 
 /// The same by the card as coders have it, from the host's memory to the host's memory.
 fn through(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let (job, generations, (card, pin)) = (Job::new(case), case.generations as usize, lab.arithmetic()?);
+    let (job, generations, (card, pin)) = (GfqCase::new(case), case.generations as usize, lab.arithmetic()?);
     let run = match case.measure {
-        Measure::WordsEncodeServed => serve(job, card, pin, generations),
-        Measure::WordsEncodeThrough => encode(job, card, generations),
-        Measure::WordsDecodeThrough => decode(&job, card, generations),
-        Measure::WordsHashThrough => hash(job, card, name_and_group(case.kernel).1),
+        Measure::GfqEncodeServed => serve(job, card, pin, generations),
+        Measure::GfqEncodeThrough => encode(job, card, generations),
+        Measure::GfqDecodeThrough => decode(&job, card, generations),
+        Measure::GfqHashThrough => hash(job, card, name_and_group(case.kernel).1),
         _ => check(&job, card, name_and_group(case.kernel).1, generations),
     };
     let (times, repeats) = settings.rounds(run.ok_or_else(|| wrong(case))?);
@@ -183,7 +183,7 @@ fn timed(mut work: impl FnMut() + 'static) -> Run {
     })
 }
 
-fn encode(job: Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
+fn encode(job: GfqCase, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
     let made = job.encoded(arithmetic.as_ref());
     if !job.is_sum(&made, |row, block| u64::from(job.coefficients[row * job.shape.n() + block]).into()) {
         return None;
@@ -211,7 +211,7 @@ struct Served {
 
 impl Served {
     /// Generations that differ, those of a segment together; nothing if the card has no memory for them.
-    fn new(job: &mut Job, arithmetic: &dyn Arithmetic, pin: Pin, generations: usize) -> Option<Self> {
+    fn new(job: &mut GfqCase, arithmetic: &dyn Arithmetic, pin: Pin, generations: usize) -> Option<Self> {
         let shape = job.shape;
         let counts = (0..generations).step_by(SEGMENT).map(|first| SEGMENT.min(generations - first));
         let segment = |count: usize| {
@@ -222,7 +222,7 @@ impl Served {
         };
         let segments = counts.map(segment).collect::<Option<_>>()?;
         let n = u16::try_from(shape.n()).expect("a possible shape");
-        let headroom = Lane::Coded.headroom(Codec::RlncQ { group: Group::P1024 }, n);
+        let headroom = LineKind::Coded.headroom(Codec::RlncQ { group: Group::P1024 }, n);
         let bytes = ByteSize::b(((headroom + shape.payload_bytes()) * job.rows * generations) as u64);
         let metrics = ring::Metrics::new(&Registry::new()).expect("a registry of its own");
         let ring = Ring::pinned(&ring::Config { bytes, ..ring::Config::default() }, metrics, pin);
@@ -238,7 +238,7 @@ impl Served {
         (&source[offset..][..shape.source_bytes()], kept.as_deref().map(|kept| Place { kept, offset }))
     }
 
-    fn encode(&mut self, job: &Job, arithmetic: &dyn Arithmetic) -> Result<(), Failed> {
+    fn encode(&mut self, job: &GfqCase, arithmetic: &dyn Arithmetic) -> Result<(), Failed> {
         let mut slots = std::mem::take(&mut self.slots);
         let mut tasks = Vec::with_capacity(slots.len());
         for (index, slots) in slots.iter_mut().enumerate() {
@@ -253,7 +253,7 @@ impl Served {
     }
 
     /// Some generations, against what the CPU makes of them.
-    fn is_right(&self, job: &Job) -> bool {
+    fn is_right(&self, job: &GfqCase) -> bool {
         [0, self.slots.len() / 2, self.slots.len() - 1].into_iter().all(|index| {
             let (source, _) = self.source(job.shape, index);
             let mut expected = vec![0; job.payload_bytes()];
@@ -265,14 +265,14 @@ impl Served {
     }
 }
 
-fn serve(mut job: Job, arithmetic: Box<dyn Arithmetic>, pin: Pin, generations: usize) -> Option<Run> {
+fn serve(mut job: GfqCase, arithmetic: Box<dyn Arithmetic>, pin: Pin, generations: usize) -> Option<Run> {
     let mut served = Served::new(&mut job, arithmetic.as_ref(), pin, generations)?;
     served.encode(&job, arithmetic.as_ref()).ok().filter(|()| served.is_right(&job))?;
     Some(timed(move || served.encode(&job, arithmetic.as_ref()).expect(IT_HAS)))
 }
 
 /// Payloads alone, each thread its part of the rows.
-fn combine(job: Job, threads: NonZeroUsize) -> Option<Run> {
+fn combine(job: GfqCase, threads: NonZeroUsize) -> Option<Run> {
     let (shape, dots, n) = (job.shape, Dots::detect(), job.shape.n());
     let share = job.rows.div_ceil(threads.get());
     let factors: Vec<Factors> = job.factors.chunks(share * n).map(|factors| Factors::new(dots, factors)).collect();
@@ -299,7 +299,7 @@ fn combine(job: Job, threads: NonZeroUsize) -> Option<Run> {
     Some(timed(move || work(&mut out)))
 }
 
-fn invert(job: &Job, threads: NonZeroUsize) -> Option<Run> {
+fn invert(job: &GfqCase, threads: NonZeroUsize) -> Option<Run> {
     let (n, matrix) = (job.shape.n(), square(job));
     matrix::invert(Dots::detect(), n, &matrix, threads)?;
     Some(timed(move || {
@@ -308,12 +308,12 @@ fn invert(job: &Job, threads: NonZeroUsize) -> Option<Run> {
 }
 
 /// As many rows as columns.
-fn square(job: &Job) -> Vec<Element> {
+fn square(job: &GfqCase) -> Vec<Element> {
     let n = job.shape.n();
     draw_factors(n, n, &mut job.rng.clone())
 }
 
-fn decode(job: &Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
+fn decode(job: &GfqCase, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Option<Run> {
     let (shape, blocks) = (job.shape, job.coded());
     let mut outs = vec![vec![0; shape.source_bytes()]; generations];
     let source = job.source.clone();
@@ -330,7 +330,7 @@ fn decode(job: &Job, arithmetic: Box<dyn Arithmetic>, generations: usize) -> Opt
     Some(timed(move || assert!(run(false), "{IT_HAS}")))
 }
 
-fn hash(mut job: Job, arithmetic: Box<dyn Arithmetic>, group: Group) -> Option<Run> {
+fn hash(mut job: GfqCase, arithmetic: Box<dyn Arithmetic>, group: Group) -> Option<Run> {
     let (data, shape) = (job.data(), job.shape);
     // Who hashes one block alone and who hashes it among others come to the same.
     let first = Cores::all().hash(group, shape.words(), &[&data[..shape.block_bytes()]]).ok()?;
@@ -341,7 +341,7 @@ fn hash(mut job: Job, arithmetic: Box<dyn Arithmetic>, group: Group) -> Option<R
     run().ok()?.starts_with(&first).then(|| timed(move || drop(std::hint::black_box(run().expect(IT_HAS)))))
 }
 
-fn check(job: &Job, arithmetic: Box<dyn Arithmetic>, group: Group, generations: usize) -> Option<Run> {
+fn check(job: &GfqCase, arithmetic: Box<dyn Arithmetic>, group: Group, generations: usize) -> Option<Run> {
     let (hashes, blocks, mut rng) = (job.hashes(group), job.coded_at_source(), job.rng.clone());
     let mut run = move || {
         let batches: Vec<_> = (0..generations).map(|_| Batch::new(&hashes, blocks.iter().collect(), &mut rng)).collect();
@@ -353,8 +353,8 @@ fn check(job: &Job, arithmetic: Box<dyn Arithmetic>, group: Group, generations: 
 /// Checks what a card makes and measures, or says why not.
 pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let outcome = match case.measure {
-        Measure::WordsSteps => steps(lab, case, settings),
-        measure if measure.is_words_through() => through(lab, case, settings),
+        Measure::GfqSteps => steps(lab, case, settings),
+        measure if measure.is_gfq_through() => through(lab, case, settings),
         _ => on_card(lab, case, settings),
     };
     match outcome {
@@ -403,51 +403,51 @@ fn is_inverse(matrix: &[Element], inverse: &[Element]) -> bool {
 }
 
 fn on_card(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let mut job = Job::new(case);
+    let mut job = GfqCase::new(case);
     let (shape, generations) = (job.shape, case.generations);
     let (kernel, group) = name_and_group(case.kernel);
     let (data, matrix) = (job.data(), square(&job));
     let weights: Vec<u128> = (0..job.rows).map(|_| job.rng.random::<u128>() >> 32).collect();
     let window = kernel.strip_prefix("window-").map_or(4, |bits| bits.parse().expect("a number of bits"));
-    let hashed = |job: &Job| {
+    let hashed = |job: &GfqCase| {
         let blocks: Vec<&[u8]> = data.chunks_exact(job.shape.block_bytes()).collect();
         Cores::all().hash(group, shape.words(), &blocks).expect("the CPU does not fail")
     };
     // What plans borrow.
     let (payloads, elements, hashes);
     let (plan, expected) = match case.measure {
-        Measure::WordsEncode => {
+        Measure::GfqEncode => {
             let (source, rows) = (&job.source[..], &job.coefficients[..]);
-            let plan = Words::Encode { shape, generations, kernel, source, rows };
+            let plan = Gfq::Encode { shape, generations, kernel, source, rows };
             (plan, Expected::Bytes(job.encoded(&Cores::all())))
         }
-        Measure::WordsCombine => {
+        Measure::GfqCombine => {
             payloads = job.payloads();
             let is_paper = kernel == "paper";
-            let plan = Words::Combine { shape, generations, is_paper, payloads: &payloads, rows: &job.factors };
+            let plan = Gfq::Combine { shape, generations, is_paper, payloads: &payloads, rows: &job.factors };
             (plan, Expected::Bytes(job.recoded()))
         }
-        Measure::WordsInvert => {
-            (Words::Invert { n: shape.n(), count: generations, matrix: &matrix }, Expected::Inverse(matrix.clone()))
+        Measure::GfqInvert => {
+            (Gfq::Invert { n: shape.n(), count: generations, matrix: &matrix }, Expected::Inverse(matrix.clone()))
         }
-        Measure::WordsDecode => {
+        Measure::GfqDecode => {
             payloads = job.recoded();
-            let plan = Words::Decode { shape, generations, matrix: &job.factors, payloads: &payloads };
+            let plan = Gfq::Decode { shape, generations, matrix: &job.factors, payloads: &payloads };
             (plan, Expected::Bytes(job.payloads()))
         }
-        Measure::WordsPowers => {
+        Measure::GfqPowers => {
             let threads = kernel.strip_prefix("TB=").expect("a number of threads").parse().expect("a number of threads");
-            let plan = Words::Powers { group, words: shape.words(), data: &data, threads, blocks: generations };
+            let plan = Gfq::Powers { group, words: shape.words(), data: &data, threads, blocks: generations };
             (plan, Expected::Bytes(hashed(&job)))
         }
-        Measure::WordsHash => {
-            let plan = Words::Hashes { group, words: shape.words(), data: &data, window };
+        Measure::GfqHash => {
+            let plan = Gfq::Hashes { group, words: shape.words(), data: &data, window };
             (plan, Expected::Bytes(hashed(&job)))
         }
-        Measure::WordsLadder => {
-            let plan = |is_by_lanes| Words::Ladder { group, words: shape.n(), sets: generations, window: 4, is_by_lanes };
+        Measure::GfqLadder => {
+            let plan = |is_by_lanes| Gfq::Ladder { group, words: shape.n(), sets: generations, window: 4, is_by_lanes };
             let is_by_lanes = kernel == "lanes";
-            let mut other = lab.words(&plan(!is_by_lanes))?;
+            let mut other = lab.gfq(&plan(!is_by_lanes))?;
             other.time(1)?;
             (plan(is_by_lanes), Expected::Other(other.read(0)?))
         }
@@ -455,7 +455,7 @@ fn on_card(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, E
             payloads = job.encoded(&Cores::all());
             elements = job.coefficients.iter().map(|&coefficient| u64::from(coefficient).into()).collect::<Vec<Element>>();
             hashes = job.hashes(group);
-            let plan = Words::Check {
+            let plan = Gfq::Check {
                 group,
                 shape,
                 batches: generations,
@@ -467,10 +467,10 @@ fn on_card(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, E
             (plan, Expected::Same)
         }
     };
-    let mut work = lab.words(&plan)?;
+    let mut work = lab.gfq(&plan)?;
     work.poison()?;
     work.time(1)?;
-    let count = if case.measure == Measure::WordsPowers || case.measure == Measure::WordsHash { 1 } else { generations as usize };
+    let count = if case.measure == Measure::GfqPowers || case.measure == Measure::GfqHash { 1 } else { generations as usize };
     for index in [0, count / 2, count - 1] {
         if !expected.is(&work.read(index)?) {
             return Err(wrong(case));
@@ -482,12 +482,12 @@ fn on_card(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, E
 
 /// Of one matrix or base where times are told, of all blocks where rates are.
 fn sample(case: &Case, times: Vec<Duration>, repeats: u32) -> Sample {
-    let share = if case.measure == Measure::WordsInvert { case.generations } else { 1 };
+    let share = if case.measure == Measure::GfqInvert { case.generations } else { 1 };
     Sample::of_times(case, times.into_iter().map(|time| time / share).collect(), repeats, case.bytes())
 }
 
 fn steps(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let job = Job::new(case);
+    let job = GfqCase::new(case);
     let matrix = square(&job);
     let mut work = lab.word_elimination(job.shape.n(), &matrix)?;
     let start = Instant::now();
