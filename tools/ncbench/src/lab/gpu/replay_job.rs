@@ -241,7 +241,7 @@ impl<'a> ReplayJob<'a> {
     }
 
     /// The same with plans that are uploaded with the pieces. `plans` returns the plans of some
-    /// source blocks, as [`Plan::bytes`] has them, when their piece is next; earlier pieces
+    /// source blocks, as `Plan::bytes` has them, when their piece is next; earlier pieces
     /// continue meanwhile.
     pub(crate) fn planned(&mut self, piece: usize, plans: &mut Planner<'_>) -> Result<(), Error> {
         self.run(piece, Between::Plans(plans)).map(|_| ())
