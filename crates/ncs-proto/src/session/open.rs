@@ -45,8 +45,6 @@ pub(super) struct Open {
     pub(super) on_stream: bool,
     /// Redundant and lost blocks, as the peer has reported them.
     pub(super) reported: (u32, u32),
-    /// Blocks for which headers were made, so that they leave.
-    pub(super) stamped: u32,
     /// Blocks that have left.
     pub(super) left: u64,
     /// Whether blocks have waited for the peer: for its credit, its path, or its

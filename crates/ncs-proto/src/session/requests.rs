@@ -108,7 +108,6 @@ impl Proto {
             seq: 0,
             on_stream: false,
             reported: (0, 0),
-            stamped: 0,
             left: 0,
             is_held_back: request.credit == 0,
         };
@@ -172,7 +171,8 @@ impl Proto {
     /// peer reports more, it causes no more events than it has had blocks.
     pub(super) fn handle_rank(&mut self, alias: u16, useless: u32, lost: u32) {
         let Some(open) = self.requests.get_mut(&alias) else { return };
-        let (useless, lost) = (useless.min(open.stamped), lost.min(open.stamped));
+        let left = u32::try_from(open.left).unwrap_or(u32::MAX);
+        let (useless, lost) = (useless.min(left), lost.min(left));
         self.tally.useless += u64::from(useless.saturating_sub(open.reported.0));
         let newly_lost = lost.saturating_sub(open.reported.1);
         self.tally.lost += u64::from(newly_lost);

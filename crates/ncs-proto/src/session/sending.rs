@@ -71,7 +71,6 @@ impl Proto {
             }
         }
         open.credit = open.credit.saturating_sub(1);
-        open.stamped = open.stamped.saturating_add(1);
         self.is_served = true;
         let header = match route {
             Route::Datagram => {

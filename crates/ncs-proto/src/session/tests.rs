@@ -963,9 +963,7 @@ fn a_session_asks_for_no_more_than_its_share_of_the_ring() {
 fn useless_blocks_are_counted_once() {
     let (mut proto, now) = conversation(FirstPass::Coded);
     ask(&mut proto, now, request(3, 4), FirstPass::Coded).unwrap();
-    for seed in 0..4 {
-        proto.stamp(3, &Vector::Seed(seed), Route::Datagram).unwrap();
-    }
+    proto.note_sent(now, 3, 4, 4, 0);
     for (useless, lost) in [(1, 0), (1, 2), (0, 1), (3, 2)] {
         proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless, lost }).unwrap();
     }
@@ -986,9 +984,7 @@ fn no_more_blocks_are_lost_than_were_sent() {
     relayed.lease = Lease::new(SegmentKey(3), SegmentId::of(b"relayed"), relayed.lease.shape, Loan::new(Instant::now()));
     proto.found(now, ticket, Some(relayed)).unwrap();
     while proto.poll_event().is_some() || proto.poll_want(100).is_some() {}
-    for seed in 0..3 {
-        proto.stamp(3, &Vector::Seed(seed), Route::Datagram).unwrap();
-    }
+    proto.note_sent(now, 3, 3, 3, 0);
     for lost in (1..1000).chain([u32::MAX]) {
         proto.handle_message(now, Message::Rank { alias: 3, rank: 1, useless: lost, lost }).unwrap();
     }
