@@ -38,8 +38,12 @@ fn config() -> Config {
 
 /// A peer that has exchanged HELLO with a server.
 fn open() -> (Proto, Instant) {
+    open_with(config())
+}
+
+fn open_with(config: Config) -> (Proto, Instant) {
     let now = Instant::now();
-    let mut proto = Proto::new(config());
+    let mut proto = Proto::new(config);
     proto.handle_connected(now, HERE, None);
     assert!(matches!(proto.poll_message(now, HERE), Some(Message::Hello(_))));
     proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
@@ -368,19 +372,11 @@ fn first_requests(proto: &mut Proto, now: Instant, name: &[u8], urgency: Urgency
     requests(&messages(proto, now)).iter().map(|request| request.generation).collect()
 }
 
-/// A peer with this window that has exchanged HELLO with a server.
-fn open_with(window: u64, requests_max: usize) -> (Proto, Instant) {
-    let now = Instant::now();
-    let mut proto = Proto::new(Config { window_min: window, window_max: window, requests_max, ..config() });
-    proto.handle_connected(now, HERE, None);
-    proto.handle_message(now, HERE, Message::Hello(Hello::defaults())).unwrap();
-    (proto, now)
-}
-
 /// A long segment fills the window. What a player begins to wait for must not wait for it.
 #[test]
 fn the_first_request_of_a_fetch_may_exceed_the_window_up_to_twice() {
-    let (mut proto, now) = open_with(1024, 16);
+    let config = Config { window_min: 1024, window_max: 1024, ..config() };
+    let (mut proto, now) = open_with(config.clone());
     let mut fetch = |name: &[u8], urgency| first_requests(&mut proto, now, name, urgency);
     assert_eq!(fetch(b"long", Urgency::Now), [0, 1], "which fill the window");
     assert_eq!(fetch(b"ahead", Urgency::Ahead), [], "nobody waits for it");
@@ -388,7 +384,7 @@ fn the_first_request_of_a_fetch_may_exceed_the_window_up_to_twice() {
     assert_eq!(fetch(b"third", Urgency::Now), [0], "which fills it twice");
     assert_eq!(fetch(b"fourth", Urgency::Now), []);
     // The path carries so little that a fetch of which something is requested would stall.
-    let (mut proto, now) = open_with(1024, 16);
+    let (mut proto, now) = open_with(config.clone());
     proto.set_rtt(HERE, 4 * SECOND);
     let mut fetch = |name: &[u8], urgency| first_requests(&mut proto, now, name, urgency);
     assert_eq!(fetch(b"long", Urgency::Now), [0, 1]);

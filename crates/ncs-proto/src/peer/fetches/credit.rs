@@ -127,6 +127,7 @@ impl View<'_> {
     /// Sources that could send more of the generation now.
     fn candidates(&self) -> Vec<Candidate> {
         let (fetch, work, urgency) = (self.fetch, self.work, self.fetch.order.urgency);
+        let is_first = fetch.is_waiting();
         let has_proven = self.sources.open().any(|(source, path)| path.trust == Trust::Proven && fetch.may_ask(&source));
         let rates = self.sources.open().map(|(_, path)| path.pace.rate());
         let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
@@ -141,7 +142,7 @@ impl View<'_> {
                 // becomes too late, nothing waits.
                 Some(asked) if asked.flight.credited_at() + path.pace.rtt() > self.now && work.near != Some(self.now) => 0,
                 Some(asked) => asked.room(path.credit_max),
-                None if !path.has_room_for_request(urgency, fetch.is_waiting(), self.config) => 0,
+                None if !path.has_room_for_request(urgency, is_first, self.config) => 0,
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
                 None => path.credit_max,
             };

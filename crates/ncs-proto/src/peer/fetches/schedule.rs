@@ -84,11 +84,11 @@ impl Schedule<'_> {
 
     /// Whether a source can take a request for one more generation.
     fn can_begin(&self, now: Instant, fetch: &Fetch) -> bool {
-        let shuns = self.sources.shuns(fetch);
+        let (shuns, is_first) = (self.sources.shuns(fetch), fetch.is_waiting());
         let mut sources = self.sources.paths.iter().filter(|(source, _)| fetch.may_ask(source));
         sources.any(|(source, path)| {
             let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
-            path.has_room_for_request(fetch.order.urgency, fetch.is_waiting(), self.config) && !is_shunned
+            path.has_room_for_request(fetch.order.urgency, is_first, self.config) && !is_shunned
         })
     }
 
