@@ -17,7 +17,6 @@ use crate::tls::{self, ServerIdentity};
 pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // From here on a request for a reload waits for the end of the start, and does not end the
     // process.
-    let listen = |kind| signal(kind).map_err(Error::Signals);
     let hangup = listen(SignalKind::hangup())?;
     let logs = telemetry::init(&loaded.config.telemetry)?;
     let registry = telemetry::registry()?;
@@ -128,10 +127,14 @@ impl Running {
     }
 }
 
+/// Registers for a signal, which loses its default effect by that.
+fn listen(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(Error::Signals)
+}
+
 /// Ends the process a few seconds after it should have ended, if something hangs: a file system, a
 /// device, or the reader of the log.
 fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
-    let listen = |kind| signal(kind).map_err(Error::Signals);
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! {
