@@ -57,6 +57,16 @@ struct Running {
     error: Option<Error>,
 }
 
+/// The blocks that a launch makes, and their way to their slots.
+#[derive(Clone, Copy)]
+struct LaunchPlan<'a> {
+    works: &'a [Work],
+    pieces: &'a [Piece],
+    /// The slots of each piece.
+    runs: &'a [Vec<Run>],
+    way: Way,
+}
+
 /// A launch under way.
 struct Active {
     /// `None` once the launch is done.
@@ -189,12 +199,13 @@ impl Engine {
         lane.begin(way != Way::Stores)?;
         let works = &self.batches[index].batch;
         let variant = self.variant(works, pieces)?;
-        let tasks = self.tasks(lane, works, pieces, &runs, way, &variant);
+        let plan = LaunchPlan { works, pieces, runs: &runs, way };
+        let tasks = self.tasks(lane, plan, &variant);
         let addresses = (way == Way::Scatter).then(|| put_addresses(lane, &runs));
         self.compute(lane, &tasks, &variant)?;
         if way != Way::Stores {
             lane.mark_computed()?;
-            self.deliver(lane, works, pieces, &runs, way, addresses, bytes)?;
+            self.deliver(lane, plan, addresses, bytes)?;
         }
         lane.mark_done()?;
         Ok((way, bytes))
@@ -212,15 +223,8 @@ impl Engine {
     }
 
     /// The tasks of a launch. The rows and addresses that they point to are added to the upload.
-    fn tasks(
-        &self,
-        lane: &mut BatchLane,
-        works: &[Work],
-        pieces: &[Piece],
-        runs: &[Vec<Run>],
-        way: Way,
-        variant: &Variant,
-    ) -> Tasks {
+    fn tasks(&self, lane: &mut BatchLane, plan: LaunchPlan<'_>, variant: &Variant) -> Tasks {
+        let LaunchPlan { works, pieces, runs, way } = plan;
         let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !variant.makes_rows };
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
         for (piece, runs) in pieces.iter().zip(runs) {
@@ -300,17 +304,8 @@ impl Engine {
     }
 
     /// Begins to copy the blocks to their slots.
-    #[expect(clippy::too_many_arguments, reason = "what a launch is about, passed on once")]
-    fn deliver(
-        &self,
-        lane: &mut BatchLane,
-        works: &[Work],
-        pieces: &[Piece],
-        runs: &[Vec<Run>],
-        way: Way,
-        addresses: Option<Address>,
-        bytes: usize,
-    ) -> Result<(), Fault> {
+    fn deliver(&self, lane: &mut BatchLane, plan: LaunchPlan<'_>, addresses: Option<Address>, bytes: usize) -> Result<(), Fault> {
+        let LaunchPlan { works, pieces, runs, way } = plan;
         let mut offset = 0;
         match way {
             Way::Stores => {}
