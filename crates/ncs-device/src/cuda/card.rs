@@ -115,6 +115,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A length or count of a structure of the ABI.
+///
+/// # Panics
+/// From 2^32 on, which nothing on a card has.
+pub fn number(value: usize) -> u32 {
+    u32::try_from(value).expect("fewer than 2^32")
+}
+
 /// The bytes of a structure of the ABI. None has padding.
 pub fn bytes_of<T: abi::Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` promises that every byte is initialised.

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::result;
 use ncs_gf::dense::{Algebra, Failed, System, check_rows};
 
-use super::card::{Card, bytes_of};
+use super::card::{Card, bytes_of, number};
 use super::driver::{Address, Buffer, Fault, Named, Stream};
 use super::inversion::Inverter;
 use super::launch::{self, Grid};
@@ -474,10 +474,6 @@ unsafe fn download_symbols(from: Address, pitch: usize, outs: &mut [&mut [u8]]) 
     unsafe { download(&mut bytes, from) }?;
     outs.iter_mut().zip(bytes.chunks_exact(pitch)).for_each(|(out, symbol)| out.copy_from_slice(&symbol[..out.len()]));
     Ok(())
-}
-
-fn number(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32")
 }
 
 /// Maximum rows of a matrix.

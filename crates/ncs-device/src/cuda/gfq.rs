@@ -15,14 +15,14 @@ use ncs_codec::gfq::{Arithmetic, Decode, Encode, Failed, Kept, NotKept, Rebuilt,
 use ncs_codec::hash::{Batch, Group};
 use ncs_gf::gfq::{Element, WORD_BYTES};
 
-use super::card::Card;
+use super::card::{Card, number};
 use super::dense::{download, upload};
 use super::driver::{Address, Buffer, Context, Fault, Stream};
 use super::host::HostMemory;
 use crate::Field;
 use crate::abi::{self, define};
 use coder::Coder;
-use layout::{Places, copy_rows, element_bytes, field, number, number_bytes, row_pitch, rows_of, spaced};
+use layout::{Places, copy_rows, element_bytes, field, number_bytes, row_pitch, rows_of, spaced};
 use rebuilding::{Rebuilding, unpack};
 use step::{ROWS_MAX, Step, product};
 use tables::Tables;

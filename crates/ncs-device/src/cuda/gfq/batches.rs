@@ -4,9 +4,10 @@ use ncs_codec::gfq::Shape;
 use ncs_codec::hash::{Batch, Group, Hashes};
 use ncs_gf::gfq::Element;
 
+use super::super::card::number;
 use super::super::dense::{download, upload};
 use super::super::driver::{Address, Fault};
-use super::layout::{number, number_bytes, row_pitch, rows_of, spaced, weight_bytes};
+use super::layout::{number_bytes, row_pitch, rows_of, spaced, weight_bytes};
 use super::step::{Step, product};
 use super::tables::Tables;
 use super::{Inner, rows_at_once};

@@ -26,7 +26,7 @@ use cudarc::driver::result;
 use ncs_codec::gfq::{Encode, Kept, Place, Shape};
 use ncs_gf::gfq::WORD_BYTES;
 
-use super::super::card::Card;
+use super::super::card::{Card, number};
 use super::super::driver::{self, Address, Buffer, Context, Event, Fault, Named, Pinned, Pool, Stream};
 use super::super::engine::SCATTER_BLOCKS;
 use super::super::host::HostMemory;
@@ -35,7 +35,7 @@ use super::super::kernels::COPY_THREADS;
 use super::super::lane::copy_run;
 use super::super::launch::{self, Grid};
 use super::super::plan::{self, Run, Way};
-use super::layout::{PLACE_ALIGN, number, row_pitch};
+use super::layout::{PLACE_ALIGN, row_pitch};
 use super::step::{Encoder, ROWS_MAX, Step, product};
 use crate::abi;
 

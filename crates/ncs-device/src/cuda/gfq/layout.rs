@@ -122,8 +122,4 @@ pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
     weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
 }
 
-pub(super) fn number(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32")
-}
-
 pub(super) const PLACE_ALIGN: usize = 256;

@@ -4,11 +4,11 @@
 use ncs_codec::hash::Group;
 use ncs_gf::gfq;
 
-use super::super::card::Card;
+use super::super::card::{Card, number};
 use super::super::driver::{Address, Fault, Stream};
 use super::super::image::Image;
 use super::super::launch::{self, Grid};
-use super::layout::{number, row_pitch};
+use super::layout::row_pitch;
 use crate::abi::{self, define};
 
 /// A kernel with its grid and its task. The task's addresses point to memory as large as `nc_abi.h`

@@ -3,7 +3,8 @@
 
 use ncs_codec::hash::Group;
 
-use super::layout::{group_of, number};
+use super::super::card::number;
+use super::layout::group_of;
 use super::step::{HASH_THREADS, Step};
 use crate::abi;
 

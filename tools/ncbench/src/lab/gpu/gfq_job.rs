@@ -6,7 +6,7 @@ use std::time::Duration;
 use ncs_codec::gfq::Shape;
 use ncs_codec::hash::Group;
 use ncs_gf::gfq::{Element, WORD_BYTES};
-use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::card::{Card, number};
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Stream};
 use ncserverd::device::cuda::gfq::layout::{field, number_bytes, row_pitch, rows_of, spaced, weight_bytes};
 use ncserverd::device::cuda::gfq::rebuilding::Rebuilding;
@@ -354,8 +354,4 @@ impl Drop for GfqJob<'_> {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
     }
-}
-
-fn number(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32")
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cudarc::driver::result;
-use ncserverd::device::cuda::card::Card;
+use ncserverd::device::cuda::card::{Card, number};
 use ncserverd::device::cuda::dense::{self, Inversion, ORDER_MAX, Places, Shape, spaced, terms_and_ends};
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use ncserverd::device::{Error, abi};
@@ -261,8 +261,4 @@ impl Drop for SystemsJob<'_> {
         let _ = self.card.context.bind();
         let _ = self.stream.synchronize();
     }
-}
-
-fn number(value: usize) -> u32 {
-    u32::try_from(value).expect("fewer than 2^32")
 }
