@@ -361,9 +361,7 @@ mod tests {
     use super::*;
     use crate::assembly::examine;
     use crate::flow::Flow;
-    use crate::proto::GfqGeneration;
-    use crate::proto::Rebuilder;
-    use crate::proto::{Order, Place, Urgency};
+    use crate::proto::{GfqGeneration, Order, Place, Rebuilder, Urgency};
     use ncs_codec::block::Vector;
     use ncs_codec::rlnc::{Decoder, Encoder};
     use ncs_device::Device;

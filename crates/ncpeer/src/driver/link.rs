@@ -72,7 +72,7 @@ pub(super) struct Link {
     /// Identifies this side's connections to the source, so that one that replaces another counts
     /// once. Different for each source.
     pub(super) visit: VisitId,
-    /// Of its log lines.
+    /// The span of its log lines.
     pub(super) span: Span,
     quic: Quic,
     connect_timeout: Duration,

@@ -25,7 +25,7 @@ pub(super) struct Rebuild {
     pub(super) decoding: usize,
     pub(super) flow: Arc<Flow>,
     pub(super) reply: oneshot::Sender<Result<Bytes, Error>>,
-    /// Of its log lines.
+    /// The span of its log lines.
     pub(super) span: Span,
 }
 

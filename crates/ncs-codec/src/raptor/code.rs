@@ -24,7 +24,7 @@ pub trait Code: System + Copy + PartialEq + fmt::Debug {
     fn decode(&self, solver: &Self::Solver, held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Self::Error>;
 }
 
-/// What both codes refuse.
+/// Why both codes refuse an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -12,7 +12,7 @@ pub enum Error {
         /// Source symbols.
         k: u32,
     },
-    /// What both Raptor codes refuse.
+    /// An input that both Raptor codes refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

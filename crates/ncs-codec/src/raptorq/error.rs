@@ -38,7 +38,7 @@ pub enum Error {
     /// The processor of dense matrices has failed.
     #[error("dense matrices could not be inverted or multiplied")]
     Algebra,
-    /// What both Raptor codes refuse.
+    /// An input that both Raptor codes refuse.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

@@ -226,7 +226,8 @@ fn a_lab_is_measured_beside_the_cpu() {
         ["figure-crossover", "figure-gpus", "figure-to-host", "figure-chunks", "figure-prime"].map(str::to_owned).into();
     let Some((record, cards)) = on_cards(&papers) else { return println!("skipped: no GPU") };
     let quarter = format!("table, {} SMs", cards[0].sms / 4);
-    // Kernels with `tensor` in their names are for Hopper, some rows need two GPUs, and NVML may be missing.
+    // Kernels with `tensor` in their names are for Hopper, some rows need two GPUs, and NVML may be
+    // missing.
     let has_tensor = cards[0].compute_capability == (9, 0);
     let is_skipped = |result: &RowResult, series: &str| {
         let is_unreadable =

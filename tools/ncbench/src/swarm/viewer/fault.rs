@@ -38,8 +38,8 @@ impl From<Violation> for Fault {
     }
 }
 
-/// Whether the server has said that it does not serve: in a code of ours, or, where it knows of no end of the handshake yet, in the transport's word for any
-/// such code (RFC 9000, section 10.2.3).
+/// Whether the server has said that it does not serve: in a code of ours, or, where it knows of no
+/// end of the handshake yet, in the transport's word for any such code (RFC 9000, section 10.2.3).
 pub(super) fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
     match error {
         ConnectionError::ApplicationClosed(close) => {

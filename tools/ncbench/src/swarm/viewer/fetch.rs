@@ -20,7 +20,8 @@ pub(super) struct Fetch {
     pub(super) rank: Check,
     pub(super) credited: u64,
     pub(super) received: u64,
-    /// Where all blocks have numbers: those that have come, and how many of those that the request names were not asked for.
+    /// Where all blocks have numbers: those that have come, and how many of those that the request
+    /// names were not asked for.
     pub(super) held: Numbers,
     pub(super) left: u32,
     pub(super) asked_at: Instant,

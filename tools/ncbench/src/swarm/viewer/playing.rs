@@ -64,7 +64,8 @@ impl Viewer<'_> {
         self.doing = Doing::Asking { request, list };
     }
 
-    /// A live playlist has come anew. Its front may have gone, so the place in it is found again by what is played next, or was last.
+    /// A live playlist has come anew. Its front may have gone, so the place in it is found again by
+    /// what is played next, or was last.
     pub(super) fn take_object(&mut self, now: Instant, request: u64, bytes: &[u8]) {
         if !matches!(self.doing, Doing::Asking { request: asked, list: true } if asked == request) {
             return;

@@ -161,9 +161,9 @@ const CEILING_CYCLES: u32 = 8;
 /// The part of a filled path that remains in a dip.
 const DIP_GAIN: f64 = 0.75;
 const CONTENDED_DIP_GAIN: f64 = 0.95;
-/// The same of the dip in which the first startup ends. The floor is new, and the losses in this dip
-/// are not taken for the path's own, so it has only to empty the queue that startup has built, while
-/// somebody waits for the first bytes.
+/// The same of the dip in which the first startup ends. The floor is new, and the losses in this
+/// dip are not taken for the path's own, so it has only to empty the queue that startup has built,
+/// while somebody waits for the first bytes.
 const FIRST_DIP_GAIN: f64 = 0.95;
 /// A dip that lowers the window by less tells nothing about this flow's share of the queue.
 const DIP_FALL_MIN: f64 = 1.5;
