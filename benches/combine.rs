@@ -6,20 +6,17 @@
 //! The clock of one thread is its processor time, that of the device the wall's.
 //! Every result is compared with the scalar definition before it is measured.
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
-
 use std::hint::black_box;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use cpu_time::CpuTime;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ncserverd::device::{self, BackendChoice, Batch, Config, Device, Kernel, KernelChoice, Task, Threads};
 use ncserverd::gf::{Isa, Kernels, Panel, RowKey, Rows, gf256};
 use ncserverd::object::Shape;
+use nctest::cpu_time::CpuTime;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

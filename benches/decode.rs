@@ -6,18 +6,15 @@
 //! from n received ones, into memory that is there. `absorb` counts only arrivals, in bytes of payload. The clock is the thread's
 //! processor time. Every result is compared with the source before it is measured.
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
-
 use std::hint::black_box;
 use std::time::Duration;
 
-use cpu_time::CpuTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ncserverd::block::Vector;
 use ncserverd::codec::rlnc::{Decoder, Encoder, Progressive};
 use ncserverd::gf::{Isa, Kernels, RowKey};
 use ncserverd::object::{Codec, Generation};
+use nctest::cpu_time::CpuTime;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -15,12 +15,8 @@
 //! medians of rounds in which each had its turn. Every result is compared with GMP's before it is timed.
 #![allow(unsafe_code)]
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
 #[path = "support/gmp.rs"]
 mod gmp;
-#[path = "support/turns.rs"]
-mod turns;
 
 use std::time::Duration;
 
@@ -28,9 +24,9 @@ use gmp::{Integer, Limb, Montgomery, add_product};
 use ncserverd::codec::gfq::{Arithmetic, Coded, Cores, Decode, Encode, Payload, Recode, Shape, Vector, draw_factors, draw_rows};
 use ncserverd::codec::hash::{Batch, Group, Hashes};
 use ncserverd::gf::gfq::{Element, LIMBS, Q};
+use nctest::turns::{ROUNDS, calls, median, time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use turns::{ROUNDS, calls, median, time};
 
 /// What is coded and hashed.
 struct Scene {

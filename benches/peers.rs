@@ -14,8 +14,6 @@
 //! A round counts as quiet if in it a loop of 512-bit byte shuffles ran at 2.6 G/s or more and copies of 8 KiB at 85 GB/s or more.
 #![allow(unsafe_code)]
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
 #[path = "support/isal.rs"]
 mod isal;
 
@@ -24,10 +22,10 @@ use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use cpu_time::CpuTime;
 use criterion::measurement::Measurement;
 use isal::{ec_encode_data, ec_init_tables, int};
 use ncserverd::gf::{Isa, Kernels, Panel, gf256};
+use nctest::cpu_time::CpuTime;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -12,20 +12,15 @@
 //! Both must give the same symbols and the source before they are measured. They run in turn, round after round. The clock is the thread's
 //! processor time, figures are medians of rounds: three where the other one takes more than a second.
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
-#[path = "support/turns.rs"]
-mod turns;
-
 use std::time::Duration;
 
 use ncserverd::codec::raptorq::Method;
 use ncserverd::codec::{raptor10, raptorq};
 use ncserverd::gf::Kernels;
+use nctest::turns::{ROUNDS, calls, median, time};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use turns::{ROUNDS, calls, median, time};
 
 const SYMBOLS: [u32; 4] = [10, 101, 1002, 8192];
 const SYMBOL_BYTES: [usize; 2] = [512, 1024];

@@ -12,22 +12,17 @@
 //! Both must give the same symbols and the source before they are measured. They run in turn, round after round, so that what slows a
 //! machine down slows down both. The clock is the thread's processor time, figures are medians of rounds.
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
-#[path = "support/turns.rs"]
-mod turns;
-
 use std::time::Duration;
 
 use ncserverd::codec::raptorq::{Decoder, DecodingPlan, Encoder, EncodingPlan, Method, deficit};
 use ncserverd::gf::Kernels;
+use nctest::turns::{ROUNDS, calls, median, time};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use raptorq::{
     EncodingPacket, ObjectTransmissionInformation, PayloadId, SourceBlockDecoder, SourceBlockEncoder, SourceBlockEncodingPlan,
 };
-use turns::{ROUNDS, calls, median, time};
 
 const SYMBOLS: [u16; 7] = [10, 101, 511, 802, 1002, 1502, 1979];
 const SYMBOL_BYTES: [u16; 2] = [512, 1024];

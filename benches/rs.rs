@@ -13,8 +13,6 @@
 //! get as many as there are processors, each with its part of the bytes. Every result is compared with ISA-L's before it is timed.
 #![allow(unsafe_code)]
 
-#[path = "support/cpu_time.rs"]
-mod cpu_time;
 #[path = "support/isal.rs"]
 mod isal;
 #[path = "support/jerasure.rs"]
@@ -24,12 +22,12 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cpu_time::CpuTime;
 use criterion::measurement::Measurement;
 use isal::{ec_encode_data, ec_init_tables, int};
 use jerasure::Jerasure;
 use ncserverd::codec::rs::{Code, Matrix};
 use ncserverd::gf::{Isa, Kernels};
+use nctest::cpu_time::CpuTime;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -1,8 +1,6 @@
 //! Access rules of a running server: tokens, client certificates, their expiry, and limits of
 //! connections.
 
-#[path = "admission/mint.rs"]
-mod mint;
 #[path = "admission/place.rs"]
 mod place;
 mod program;
@@ -15,6 +13,7 @@ use ncserverd::peer::{self, Client};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::message::{Credential, GRANT_FOREVER, Message, Subscribe, Token};
 use ncserverd::{admission, config};
+use nctest::mint;
 use place::{HERE, PATIENCE, Place, Visitor, bytes, dial, drain, is_ours, is_refused, read, segment};
 use serde_json::json;
 

@@ -1,9 +1,6 @@
 //! The client over real sockets, against a small server written from `docs/protocol.md` that
 //! misbehaves on request.
 
-#[path = "client/script.rs"]
-mod script;
-
 use std::time::Duration;
 
 use ncserverd::object::{Codec, HashGroup, RefusalCode};
@@ -11,7 +8,7 @@ use ncserverd::peer::fetch::{self, Target};
 use ncserverd::peer::proto::Keys;
 use ncserverd::peer::{Client, Config, Error, Object};
 use ncserverd::wire::CloseCode;
-use script::{Fault, Script, bytes};
+use nctest::script::{self, Fault, Script, bytes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

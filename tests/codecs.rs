@@ -1,9 +1,6 @@
 //! Every code on every instruction set, by name: known answers, round trips, recoding by relays,
 //! malformed input.
 
-#[path = "vectors/shake256.rs"]
-mod shake256;
-
 use bytes::Bytes;
 use ncserverd::block::Vector;
 use ncserverd::codec::raptorq::{self, EncodingPlan};
@@ -20,7 +17,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use serde::Deserialize;
 
-use shake256::shake256;
+use nctest::shake256::shake256;
 
 #[derive(Deserialize)]
 struct Answers {

@@ -1,9 +1,5 @@
 //! Viewers that serve each other: named by the server, admitted by its tickets, never needed.
 
-#[path = "client/script.rs"]
-#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
-mod script;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +15,8 @@ use ncserverd::server::Server;
 use ncserverd::stream::{self, CodecName};
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
+use nctest::script::bytes;
 use prometheus::Registry;
-use script::bytes;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

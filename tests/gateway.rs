@@ -1,10 +1,6 @@
 //! The gateway as a player sees it: playlists from ffmpeg, and HTTP, against a server with its own
 //! origin.
 
-#[expect(dead_code, reason = "other tests use all of it")]
-#[path = "client/script.rs"]
-mod script;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +15,7 @@ use ncserverd::server::Server;
 use ncserverd::stream;
 use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{ServerIdentity, Trust};
+use nctest::script;
 use prometheus::Registry;
 use reqwest::{Method, Response, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,9 +1,6 @@
 //! Origins, directories, the store and publishing points together: the answers for paths, and the
 //! results of an origin's faults.
 
-#[path = "ingest/origin.rs"]
-mod origin;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +17,7 @@ use ncserverd::supervise::Supervisor;
 use ncserverd::telemetry::Readiness;
 use ncserverd::wire::message::{Delivery, Meta};
 use ncserverd::{ingest, stream::Streams};
-use origin::{Fault, File, Origin};
+use nctest::origin::{self, Fault, File, Origin};
 use prometheus::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

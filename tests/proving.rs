@@ -1,14 +1,7 @@
 //! A stream over the prime field through real programs: a server, a polluting relay, an honest
 //! relay of both, and a viewer.
 
-#[path = "client/script.rs"]
-#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
-mod script;
-
 mod program;
-#[path = "program/running.rs"]
-#[expect(dead_code, reason = "shared with the tests of attacks, which need more of it")]
-mod running;
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -17,9 +10,9 @@ use std::time::{Duration, Instant};
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{Codec, HashGroup};
 use ncserverd::wire::CloseCode;
+use nctest::program::{PATIENCE, Program, metric};
+use nctest::script::{Fault, Script, bytes};
 use program::program;
-use running::{PATIENCE, Program, metric};
-use script::{Fault, Script, bytes};
 use tempfile::TempDir;
 
 const SETTINGS: [&str; 9] = [

@@ -2,9 +2,6 @@
 //! and restarted.
 
 mod program;
-#[expect(dead_code, reason = "shared with the tests of attacks, which need more of it")]
-#[path = "program/running.rs"]
-mod running;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,9 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ncserverd::tls::{Trust, client_config};
+use nctest::program::{PATIENCE, Program};
 use program::program;
 use quinn::{ConnectionError, Endpoint, VarInt};
-use running::{PATIENCE, Program};
 use tempfile::TempDir;
 
 const FILE_BYTES: usize = 3_000_000;

@@ -1,9 +1,5 @@
 //! Relays on real sockets: what they pass on, also before they have all of it.
 
-#[path = "client/script.rs"]
-#[expect(dead_code, reason = "shared with the tests of the client, which need more of it")]
-mod script;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -23,8 +19,8 @@ use ncserverd::server::Server;
 use ncserverd::stream::{self, CodecName};
 use ncserverd::telemetry::{Readiness, Reason};
 use ncserverd::tls::{ServerIdentity, Trust};
+use nctest::script::{Fault, Script, bytes};
 use prometheus::Registry;
-use script::{Fault, Script, bytes};
 use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -23,7 +23,7 @@ use prometheus::Registry;
 use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
 use tempfile::TempDir;
 
-use crate::mint;
+use nctest::mint;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use crate::attacker::{Attacker, OPEN, get};
 use crate::ground::{PATIENCE, Program, Turn, bytes, connect, read, turn};
-use crate::origin::{Fault, Origin};
 use crate::program::program;
+use nctest::origin::{Fault, Origin};
 
 /// The longest acceptable wait of an honest viewer; stalls are at least 10 s.
 const WAIT_MAX: Duration = Duration::from_secs(5);

@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use ncserverd::peer;
 use ncserverd::tls::{self, Fingerprint, Trust};
+use nctest::program::status;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::ground::{FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, memory, metric, read, turn};
+use crate::ground::{FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, metric, read, turn};
 use crate::program::program;
 
 /// The maximum growth of the server's memory.
@@ -125,8 +126,8 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
     let counters = ["handshakes_total", "handshakes_retried_total", "handshakes_refused_total", "handshakes_failed_total"]
         .map(|name| format!("ncserverd_endpoint_{name}"));
     let count = || counters.each_ref().map(|name| metric(METRICS, name).unwrap_or_else(|| panic!("no series {name}")));
-    let (before, resident) = (count(), memory(process, "VmRSS:").unwrap());
-    let peak = memory(process, "VmHWM:").unwrap();
+    let (before, resident) = (count(), status(process, "VmRSS").map(ByteSize::kib).unwrap());
+    let peak = status(process, "VmHWM").map(ByteSize::kib).unwrap();
 
     let begun = Instant::now();
     let sender = std::thread::spawn(move || send(&packets, plan));
@@ -139,7 +140,8 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
         let after = count();
         std::array::from_fn(|i| after[i] - before[i])
     };
-    let (peak_after, resident_after) = (memory(process, "VmHWM:").unwrap(), memory(process, "VmRSS:").unwrap());
+    let (peak_after, resident_after) =
+        (status(process, "VmHWM").map(ByteSize::kib).unwrap(), status(process, "VmRSS").map(ByteSize::kib).unwrap());
     let megabits = |seen: &Seen, time: Duration| f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / time.as_secs_f64();
     let rate = f64::from(sent) / plan.time.as_secs_f64();
     println!("spoofed first packets: {sent}, {rate:.0} a second for {} s", plan.time.as_secs());

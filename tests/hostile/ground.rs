@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::program::program;
-pub(crate) use crate::running::{PATIENCE, Program, metric};
+pub(crate) use nctest::program::{PATIENCE, Program, metric};
 
 /// The longest acceptable wait of an honest viewer for a file during an attack; stalls are at least
 /// 10 s.
@@ -42,21 +42,6 @@ pub(crate) struct Turn {
 /// Waits for the turn.
 pub(crate) fn turn() -> Turn {
     Turn { _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
-}
-
-impl Program {
-    /// The process's peak memory so far; `None` once it has ended.
-    pub(crate) fn peak(&self) -> Option<ByteSize> {
-        memory(self.id(), "VmHWM:")
-    }
-}
-
-/// A memory value of a process from the kernel: `VmRSS:` for the current one, `VmHWM:` for the
-/// peak.
-pub(crate) fn memory(process: u32, what: &str) -> Option<ByteSize> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(what))?;
-    line.trim().strip_suffix(" kB")?.parse().ok().map(ByteSize::kib)
 }
 
 /// The attacked server, with a directory as its origin.

@@ -11,17 +11,9 @@ mod flood;
 mod ground;
 mod imposter;
 mod leases;
-#[path = "../admission/mint.rs"]
-#[expect(dead_code, reason = "shared with the tests of admission, which need more of it")]
-mod mint;
-#[path = "../ingest/origin.rs"]
-#[expect(dead_code, reason = "shared with the tests of ingest, which need more of it")]
-mod origin;
 mod peer;
 #[path = "../program/mod.rs"]
 mod program;
 mod rates;
 mod relay;
-#[path = "../program/running.rs"]
-mod running;
 mod server;

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::attacker::{Attacker, Window, get, request};
 use crate::crowd::{SEGMENT_BYTES, Stage, encode, newest};
 use crate::ground::{FILES, Ground, bytes, file};
-use crate::origin::{Fault, Origin};
+use nctest::origin::{Fault, Origin};
 
 /// How long the viewer is measured, without the attack and during it.
 const WATCHED: Duration = Duration::from_secs(20);

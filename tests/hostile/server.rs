@@ -10,7 +10,7 @@ use ncserverd::wire::{ALPN, CloseCode};
 
 use crate::attacker::{Attacker, Gag, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
-use crate::mint::{self, token};
+use nctest::mint::{self, token};
 
 /// The maximum growth of a server by peers that it closes at once.
 const LITTLE: ByteSize = ByteSize::mib(8);

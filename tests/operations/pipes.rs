@@ -2,24 +2,13 @@
 
 use std::fs;
 use std::io::pipe;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use nctest::pipes::{CLOSED_PIPE, into_a_closed_pipe};
 use tempfile::TempDir;
 
 use crate::program::program;
 use crate::server::{Server, command};
-
-/// 128 + SIGPIPE.
-const CLOSED_PIPE: i32 = 141;
-
-/// Runs a command with its output in a pipe whose reader has gone; returns its exit code and
-/// standard error.
-fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
-    let (reader, writer) = pipe().unwrap();
-    drop(reader);
-    let output = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-}
 
 #[test]
 fn a_closed_pipe_ends_every_command_of_the_server_quietly() {

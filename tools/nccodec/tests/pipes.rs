@@ -1,14 +1,12 @@
 //! Whoever reads the output may stop: the program then ends quietly.
 
 use std::fs;
-use std::io::pipe;
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use nctest::pipes::{CLOSED_PIPE, into_a_closed_pipe};
 
 #[expect(dead_code, reason = "shared with the tests of files, which need more of it")]
 mod program;
-
-/// 128 and SIGPIPE.
-const CLOSED_PIPE: i32 = 141;
 
 #[test]
 fn a_closed_pipe_ends_every_command_quietly() {
@@ -23,11 +21,7 @@ fn a_closed_pipe_ends_every_command_quietly() {
         (&["decode", blocks, "-o", "-"], CLOSED_PIPE),
         (&["--help"], 0),
     ] {
-        let (reader, writer) = pipe().unwrap();
-        drop(reader);
-        let mut command = Command::new(program::program());
-        command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
-        let ended = command.output().unwrap();
-        assert_eq!((ended.status.code(), program::text(&ended).as_str()), (Some(code), ""), "{arguments:?}");
+        let (ended, said) = into_a_closed_pipe(Command::new(program::program()).args(arguments));
+        assert_eq!((ended, said.as_str()), (Some(code), ""), "{arguments:?}");
     }
 }

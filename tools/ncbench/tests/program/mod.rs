@@ -1,24 +1,18 @@
 //! `ncbench`, for tests that run it as a user does.
 
-use std::io::pipe;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::Command;
 
-/// 128 and SIGPIPE.
-pub(crate) const CLOSED_PIPE: i32 = 141;
+pub(crate) use nctest::pipes::CLOSED_PIPE;
 
-/// Where it is. On a host that got the tests without the package its folder is `NCTEST_BIN_DIR`.
+/// Where it is.
 fn program() -> PathBuf {
-    let built = env!("CARGO_BIN_EXE_ncbench").into();
-    std::env::var_os("NCTEST_BIN_DIR").map_or(built, |directory| PathBuf::from(directory).join("ncbench"))
+    nctest::program::path("ncbench", env!("CARGO_BIN_EXE_ncbench"))
 }
 
 /// Runs it into a pipe whose reader has gone: its exit code, and what it says on standard error.
 pub(crate) async fn into_a_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
-    let (reader, writer) = pipe().unwrap();
-    drop(reader);
-    let mut command = std::process::Command::new(program());
-    command.args(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
-    let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let mut command = Command::new(program());
+    command.args(arguments);
+    tokio::task::spawn_blocking(move || nctest::pipes::into_a_closed_pipe(&mut command)).await.unwrap()
 }

@@ -10,10 +10,9 @@ use rand::{Rng, SeedableRng};
 /// What it exits with where more is needed.
 pub(crate) const INCOMPLETE: i32 = 7;
 
-/// Where it is. On a host that got the tests without the package its folder is `NCTEST_BIN_DIR`.
+/// Where it is.
 pub(crate) fn program() -> PathBuf {
-    let built = env!("CARGO_BIN_EXE_nccodec").into();
-    std::env::var_os("NCTEST_BIN_DIR").map_or(built, |directory| PathBuf::from(directory).join("nccodec"))
+    nctest::program::path("nccodec", env!("CARGO_BIN_EXE_nccodec"))
 }
 
 pub(crate) fn run(arguments: &[&str], input: &[u8]) -> Output {

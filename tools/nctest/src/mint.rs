@@ -4,15 +4,17 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ncserverd::tls::ClientPair;
+use ncs_net::tls::ClientPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use ring::{hmac, signature};
 use serde_json::{Value, json};
 
-pub(crate) const SECRET: [u8; 32] = [7; 32];
+/// The secret of the key `h`.
+pub const SECRET: [u8; 32] = [7; 32];
 
-pub(crate) fn base64url(bytes: &[u8]) -> String {
+/// The bytes in base64 for URLs, without padding.
+pub fn base64url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
@@ -21,22 +23,23 @@ fn pair() -> Ed25519KeyPair {
 }
 
 /// The public part of the key `e`.
-pub(crate) fn public_key() -> Vec<u8> {
+pub fn public_key() -> Vec<u8> {
     pair().public_key().as_ref().to_vec()
 }
 
-pub(crate) fn secret_key(id: &str, secret: &[u8]) -> Value {
+/// A secret as a key of a key set.
+pub fn secret_key(id: &str, secret: &[u8]) -> Value {
     json!({ "kty": "oct", "kid": id, "alg": "HS256", "k": base64url(secret) })
 }
 
 /// The initial key set of servers here: a secret `h`, and a public key `e`.
-pub(crate) fn keys() -> Value {
+pub fn keys() -> Value {
     let e = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "e", "alg": "EdDSA", "x": base64url(&public_key()) });
     json!({ "keys": [secret_key("h", &SECRET), e] })
 }
 
 /// Claims for these paths that expire in this many seconds, or have expired if negative.
-pub(crate) fn claims(paths: &[&str], seconds: i64) -> Value {
+pub fn claims(paths: &[&str], seconds: i64) -> Value {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
     json!({ "exp": now + seconds as f64, "ncs": { "paths": paths } })
 }
@@ -45,44 +48,49 @@ fn message(header: &Value, claims: &Value) -> String {
     format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()))
 }
 
-pub(crate) fn hs256(kid: &str, secret: &[u8], claims: &Value) -> String {
+/// A token with these claims and an HMAC.
+pub fn hs256(kid: &str, secret: &[u8], claims: &Value) -> String {
     let message = message(&json!({ "alg": "HS256", "kid": kid, "typ": "JWT" }), claims);
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
     format!("{message}.{}", base64url(tag.as_ref()))
 }
 
-pub(crate) fn eddsa(claims: &Value) -> String {
+/// A token with these claims and a signature of the key `e`.
+pub fn eddsa(claims: &Value) -> String {
     let message = message(&json!({ "alg": "EdDSA", "kid": "e" }), claims);
     let signed: signature::Signature = pair().sign(message.as_bytes());
     format!("{message}.{}", base64url(signed.as_ref()))
 }
 
-pub(crate) fn unsigned(claims: &Value) -> String {
+/// A token with these claims, without a signature.
+pub fn unsigned(claims: &Value) -> String {
     format!("{}.", message(&json!({ "alg": "none", "kid": "h" }), claims))
 }
 
 /// A token made with the initial key of servers here.
-pub(crate) fn token(paths: &[&str], seconds: i64) -> String {
+pub fn token(paths: &[&str], seconds: i64) -> String {
     hs256("h", &SECRET, &claims(paths, seconds))
 }
 
 /// An authority for client certificates.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Makes an authority of this name, with a key of its own.
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    pub(crate) fn pem(&self) -> String {
+    /// Its certificate.
+    pub fn pem(&self) -> String {
         self.0.pem()
     }
 
     /// A client's certificate and key, also written to files in `directory`.
-    pub(crate) fn client(&self, directory: &std::path::Path) -> ClientPair {
+    pub fn client(&self, directory: &std::path::Path) -> ClientPair {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["viewer.example".to_owned()]).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Time that this thread has run.
 #[derive(Debug)]
-pub(crate) struct CpuTime;
+pub struct CpuTime;
 
 impl Measurement for CpuTime {
     type Intermediate = Duration;

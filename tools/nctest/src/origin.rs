@@ -12,8 +12,9 @@ use axum::http::{HeaderMap, Response, StatusCode, header};
 use tokio::task::JoinHandle;
 
 /// The origin; it ends when dropped.
-pub(crate) struct Origin {
-    pub(crate) address: SocketAddr,
+pub struct Origin {
+    /// Where it listens.
+    pub address: SocketAddr,
     state: Arc<Mutex<Contents>>,
     task: JoinHandle<()>,
 }
@@ -26,21 +27,28 @@ struct Contents {
 
 /// The content at a path.
 #[derive(Clone, Default)]
-pub(crate) struct File {
-    pub(crate) bytes: Bytes,
-    pub(crate) etag: Option<String>,
-    pub(crate) content_type: Option<&'static str>,
-    pub(crate) fault: Fault,
+pub struct File {
+    /// The whole content.
+    pub bytes: Bytes,
+    /// Its ETag, with the quotation marks.
+    pub etag: Option<String>,
+    /// Its type, if the answer gives one.
+    pub content_type: Option<&'static str>,
+    /// How it is served.
+    pub fault: Fault,
 }
 
 /// How it is served.
 #[derive(Clone, Default, PartialEq)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// Correctly.
     #[default]
     None,
+    /// Each answer has this status.
     Status(u16),
     /// The first this many answers are 503.
     StatusAtFirst(usize),
+    /// Each answer comes this much later.
     Slow(Duration),
     /// The stated length, but only half of the bytes.
     Truncated,
@@ -52,19 +60,24 @@ pub(crate) enum Fault {
     ShortRange,
     /// Ranges are ignored.
     NoRanges,
+    /// The answer states that the bytes are compressed.
     Compressed,
+    /// Each answer leads to this place.
     Redirect(String),
 }
 
 /// A request.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
-    pub(crate) path: String,
-    pub(crate) headers: HeaderMap,
+pub struct Asked {
+    /// The path and the query.
+    pub path: String,
+    /// All its headers.
+    pub headers: HeaderMap,
 }
 
 impl Origin {
-    pub(crate) async fn start() -> Self {
+    /// Starts one without content, on a free port.
+    pub async fn start() -> Self {
         let state = Arc::new(Mutex::new(Contents::default()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -73,39 +86,44 @@ impl Origin {
         Self { address, state, task }
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    /// The URL of a path.
+    pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub(crate) fn put(&self, path: &str, bytes: impl Into<Bytes>) {
+    /// Serves these bytes at the path.
+    pub fn put(&self, path: &str, bytes: impl Into<Bytes>) {
         self.put_file(path, File { bytes: bytes.into(), ..File::default() });
     }
 
-    /// With an ETag made from the bytes, unless it has one.
-    pub(crate) fn put_file(&self, path: &str, mut file: File) {
+    /// Serves this content at the path, with an ETag made from the bytes, unless it has one.
+    pub fn put_file(&self, path: &str, mut file: File) {
         file.etag.get_or_insert_with(|| format!("\"{}\"", blake3::hash(&file.bytes).to_hex()));
         self.state.lock().unwrap().files.insert(path.to_owned(), file);
     }
 
-    pub(crate) fn put_fault(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
+    /// Serves these bytes at the path with a fault.
+    pub fn put_fault(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
         self.put_file(path, File { bytes: bytes.into(), fault, ..File::default() });
     }
 
-    /// The same content for every query.
-    pub(crate) fn put_whatever_the_query(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
+    /// Serves the same content for every query of the path.
+    pub fn put_whatever_the_query(&self, path: &str, bytes: impl Into<Bytes>, fault: Fault) {
         self.put_fault(&format!("{path}?*"), bytes, fault);
     }
 
-    pub(crate) fn remove(&self, path: &str) {
+    /// Removes the content of a path.
+    pub fn remove(&self, path: &str) {
         self.state.lock().unwrap().files.remove(path);
     }
 
     /// All requests so far for a path including its query.
-    pub(crate) fn asked(&self, path: &str) -> Vec<Asked> {
+    pub fn asked(&self, path: &str) -> Vec<Asked> {
         self.state.lock().unwrap().asked.iter().filter(|asked| asked.path == path).cloned().collect()
     }
 
-    pub(crate) fn asked_in_all(&self) -> usize {
+    /// The number of all requests so far.
+    pub fn asked_in_all(&self) -> usize {
         self.state.lock().unwrap().asked.len()
     }
 }

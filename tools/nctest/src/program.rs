@@ -1,23 +1,51 @@
-//! A program of the package that runs beside a test: its log and its metrics.
+//! Programs that tests start: where they are, their log and their metrics.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
+
 /// Far longer than anything takes, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The path of a program: `built`, which cargo told the test, or its name in the folder
+/// `NCTEST_BIN_DIR` on a host that has the tests without the package.
+pub fn path(name: &str, built: &str) -> PathBuf {
+    std::env::var_os("NCTEST_BIN_DIR").map_or_else(|| built.into(), |folder| PathBuf::from(folder).join(name))
+}
+
+/// The path of a program for a bench: beside the folder that this bench was built into, or in the folder `NCTEST_BIN_DIR`
+/// on a host that got the programs without the package.
+///
+/// # Panics
+/// If it is not there: only `ncbench` is built with the benches.
+pub fn beside(name: &str) -> PathBuf {
+    let folder = std::env::var_os("NCTEST_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
+        let bench = std::env::current_exe().expect("a program knows its file");
+        bench.ancestors().nth(2).expect("benches are built into a folder of the programs'").to_owned()
+    });
+    let program = folder.join(name);
+    assert!(
+        program.is_file(),
+        "{} is missing: build the programs with the bench's profile first, as in `cargo build --profile dist --bins`",
+        program.display()
+    );
+    program
+}
 
 /// A program that runs until this is dropped.
-pub(crate) struct Program {
+pub struct Program {
     process: Child,
     log: Receiver<String>,
 }
 
 impl Program {
     /// Starts it without input, and with its log available.
-    pub(crate) fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
         let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
         let (said, log) = channel();
@@ -28,7 +56,7 @@ impl Program {
 
     /// For the next line of the log with the first text: what follows each text, up to a blank or a
     /// quotation mark.
-    pub(crate) fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
+    pub fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
         let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
         while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
             if line.contains(texts[0]) {
@@ -43,22 +71,27 @@ impl Program {
     }
 
     /// Its output that has not been read yet.
-    pub(crate) fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.log.try_iter().collect::<Vec<_>>().join("\n")
     }
 
     /// The number of the process.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.process.id()
     }
 
+    /// Its peak memory so far; `None` once it has ended.
+    pub fn peak(&self) -> Option<ByteSize> {
+        status(self.id(), "VmHWM").map(ByteSize::kib)
+    }
+
     /// Its exit status, if it has ended.
-    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().expect("it is a child of this process")
     }
 
     /// Sends a signal by its name.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().expect("kill runs");
         assert!(status.success(), "kill -s {name}");
     }
@@ -71,9 +104,17 @@ impl Drop for Program {
     }
 }
 
+/// A number of `/proc/PID/status` by its name, such as `VmRSS`, in KiB, or `Threads`; `None` once
+/// the process has ended.
+pub fn status(process: u32, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// The sum of a series over its labels, from the metrics listener at this address; `None` if there
 /// is no such series.
-pub(crate) fn metric(at: SocketAddr, name: &str) -> Option<f64> {
+pub fn metric(at: SocketAddr, name: &str) -> Option<f64> {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();

@@ -4,7 +4,7 @@ use shake::Shake256;
 use shake::digest::{ExtendableOutput, Update, XofReader};
 
 /// The first `length` bytes for `message`.
-pub(crate) fn shake256(message: &[u8], length: usize) -> Vec<u8> {
+pub fn shake256(message: &[u8], length: usize) -> Vec<u8> {
     let (mut hasher, mut out) = (Shake256::default(), vec![0; length]);
     hasher.update(message);
     hasher.finalize_xof().read(&mut out);

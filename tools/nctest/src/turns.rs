@@ -8,7 +8,7 @@ use criterion::measurement::Measurement;
 use crate::cpu_time::CpuTime;
 
 /// Processor time of a call, in the mean of a turn. `prepare` is outside of the timer.
-pub(crate) fn time<I, O>(prepare: impl Fn() -> I, run: impl Fn(I) -> O, calls: usize) -> Duration {
+pub fn time<I, O>(prepare: impl Fn() -> I, run: impl Fn(I) -> O, calls: usize) -> Duration {
     let inputs: Vec<I> = (0..calls).map(|_| prepare()).collect();
     let start = CpuTime.start();
     inputs.into_iter().for_each(|input| drop(black_box(run(input))));
@@ -16,16 +16,17 @@ pub(crate) fn time<I, O>(prepare: impl Fn() -> I, run: impl Fn(I) -> O, calls: u
 }
 
 /// Calls that make a turn.
-pub(crate) fn calls(once: Duration) -> usize {
+pub fn calls(once: Duration) -> usize {
     usize::try_from(TURN.as_nanos() / once.as_nanos().max(1)).unwrap_or(1).clamp(1, 1000)
 }
 
 /// The middle one.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+pub fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
-pub(crate) const ROUNDS: usize = 11;
+/// Turns of each contender.
+pub const ROUNDS: usize = 11;
 /// A contender's turn in a round, about.
 const TURN: Duration = Duration::from_millis(6);

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use ncserverd::block::Vector;
-use ncserverd::codec::gfq::{self, Arithmetic as _, Cores};
-use ncserverd::codec::rlnc::Encoder;
-use ncserverd::gf::Kernels;
-use ncserverd::integrity::checks::{COLUMNS, project};
-use ncserverd::integrity::hashes::BlockHashes;
-use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::row_key;
-use ncserverd::object::{Codec, Generation, RefusalCode, SegmentId, Shape, Tree};
-use ncserverd::peer::{Config, Server};
-use ncserverd::tls::{ServerIdentity, Trust};
-use ncserverd::wire::block::{self, StreamHead};
-use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Checks, Delivery, Get, GetChecks, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
+use ncpeer::{Config, Server};
+use ncs_codec::block::Vector;
+use ncs_codec::gfq::{self, Arithmetic as _, Cores};
+use ncs_codec::rlnc::Encoder;
+use ncs_gf::Kernels;
+use ncs_net::tls::{ServerIdentity, Trust};
+use ncs_proto::integrity::checks::{COLUMNS, project};
+use ncs_proto::integrity::hashes::BlockHashes;
+use ncs_proto::integrity::signing::SigningKey;
+use ncs_proto::object::row_key;
+use ncs_proto::object::{Codec, Generation, RefusalCode, SegmentId, Shape, Tree};
+use ncs_proto::wire::block::{self, StreamHead};
+use ncs_proto::wire::frame::Reader;
+use ncs_proto::wire::message::{Checks, Delivery, Get, GetChecks, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
 use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
@@ -27,7 +27,7 @@ const STRETCHED: usize = 131_072;
 
 /// What the server does wrong, for a given number of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// A block, or the bytes of a whole object, are wrong.
     Corrupt,
     /// A part after the first has another version.
@@ -58,20 +58,27 @@ pub(crate) enum Fault {
 
 /// What the server has seen.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
-    pub(crate) gets: usize,
-    pub(crate) requests: usize,
-    pub(crate) stops: usize,
-    pub(crate) connections: usize,
-    pub(crate) checks: usize,
-    pub(crate) hashes: usize,
+pub struct Seen {
+    /// GETs.
+    pub gets: usize,
+    /// REQUESTs.
+    pub requests: usize,
+    /// STOPs.
+    pub stops: usize,
+    /// Connections, ended ones included.
+    pub connections: usize,
+    /// Requests for checksums.
+    pub checks: usize,
+    /// Requests for hashes of blocks.
+    pub hashes: usize,
     /// Whom the last BLAME was about.
-    pub(crate) blamed: Option<[u8; 32]>,
+    pub blamed: Option<[u8; 32]>,
     /// The code that closed the last connection.
-    pub(crate) closed: Option<u64>,
+    pub closed: Option<u64>,
 }
 
-pub(crate) struct Script {
+/// The server; its faults and contents change while it runs.
+pub struct Script {
     endpoint: Endpoint,
     trust: Trust,
     state: Arc<Mutex<State>>,
@@ -170,14 +177,15 @@ fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
 }
 
 /// Bytes that differ with the seed.
-pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
+pub fn bytes(seed: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     blake3::Hasher::new_keyed(&[seed; 32]).finalize_xof().fill(&mut bytes);
     bytes
 }
 
 impl Script {
-    pub(crate) async fn start(address: &str) -> Self {
+    /// Starts one at this address, with a new certificate and without objects.
+    pub async fn start(address: &str) -> Self {
         let identity = ServerIdentity::ephemeral().unwrap();
         let quic = quinn::ServerConfig::with_crypto(Arc::new(identity.quic().unwrap()));
         let endpoint = Endpoint::server(quic, address.parse().unwrap()).unwrap();
@@ -201,97 +209,105 @@ impl Script {
         script
     }
 
-    pub(crate) fn config(&self) -> Config {
+    /// The configuration of a client of this server.
+    pub fn config(&self) -> Config {
         let address = self.endpoint.local_addr().unwrap();
         Config::new(Server { host: address.ip().to_string(), port: address.port(), fingerprint: None }, self.trust)
     }
 
     /// Its address and certificate, for a client that also knows others.
-    pub(crate) fn server(&self) -> Server {
+    pub fn server(&self) -> Server {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
         Server { fingerprint: Some(fingerprint), ..self.config().servers.remove(0) }
     }
 
-    pub(crate) fn publish(&self, path: &str, bytes: &[u8], part: usize) {
+    /// Publishes an object in coded parts of this many bytes.
+    pub fn publish(&self, path: &str, bytes: &[u8], part: usize) {
         let object = Object { bytes: Bytes::copy_from_slice(bytes), part: Some(part) };
         self.state.lock().unwrap().objects.insert(path.to_owned(), object);
     }
 
-    pub(crate) fn key() -> Arc<SigningKey> {
+    /// Makes a key that signs METAs.
+    pub fn key() -> Arc<SigningKey> {
         Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap())
     }
 
-    pub(crate) fn publish_whole(&self, path: &str, bytes: &[u8]) {
+    /// Publishes an object that is sent whole, without coding.
+    pub fn publish_whole(&self, path: &str, bytes: &[u8]) {
         let object = Object { bytes: Bytes::copy_from_slice(bytes), part: None };
         self.state.lock().unwrap().objects.insert(path.to_owned(), object);
     }
 
-    pub(crate) fn withdraw(&self, path: &str) {
+    /// Removes an object.
+    pub fn withdraw(&self, path: &str) {
         self.state.lock().unwrap().objects.remove(path);
     }
 
     /// Signs METAs with this key and issue time from now on, and gives checksums.
-    pub(crate) fn sign(&self, key: &Arc<SigningKey>, issued_ms: u64) {
+    pub fn sign(&self, key: &Arc<SigningKey>, issued_ms: u64) {
         let mut state = self.state.lock().unwrap();
         (state.key, state.issued_ms, state.gives_checks) = (Some(key.clone()), issued_ms, true);
     }
 
     /// Sets whether checksums are given.
-    pub(crate) fn give_checks(&self, gives: bool) {
+    pub fn give_checks(&self, gives: bool) {
         self.state.lock().unwrap().gives_checks = gives;
     }
 
     /// Sets how long answers may be cached.
-    pub(crate) fn age(&self, max_age_ms: u64) {
+    pub fn age(&self, max_age_ms: u64) {
         self.state.lock().unwrap().max_age_ms = Some(max_age_ms);
     }
 
     /// Sends source blocks first from now on.
-    pub(crate) fn send_sources(&self) {
+    pub fn send_sources(&self) {
         self.state.lock().unwrap().is_systematic = true;
     }
 
     /// Codes segments like this from now on.
-    pub(crate) fn code_with(&self, codec: Codec) {
+    pub fn code_with(&self, codec: Codec) {
         self.state.lock().unwrap().codec = codec;
     }
 
     /// Adds trees to METAs from now on.
-    pub(crate) fn give_trees(&self) {
+    pub fn give_trees(&self) {
         self.state.lock().unwrap().gives_trees = true;
     }
 
     /// Sends nothing of this generation or later ones, until called with `None`. A connection that
     /// requests them waits, with all its later messages.
-    pub(crate) fn hold_from(&self, generation: Option<u32>) {
+    pub fn hold_from(&self, generation: Option<u32>) {
         self.state.lock().unwrap().held_from = generation;
     }
 
     /// Pauses this long after each block, like a slow path.
-    pub(crate) fn rest(&self, time: std::time::Duration) {
+    pub fn rest(&self, time: std::time::Duration) {
         self.state.lock().unwrap().rest = time;
     }
 
     /// Makes this many blocks of the generation wrong.
-    pub(crate) fn spoil_generation(&self, generation: u32, blocks: u32) {
+    pub fn spoil_generation(&self, generation: u32, blocks: u32) {
         self.state.lock().unwrap().spoiled = Some((generation, blocks));
     }
 
-    pub(crate) fn identity(&self) -> [u8; 32] {
+    /// The fingerprint of its certificate.
+    pub fn identity(&self) -> [u8; 32] {
         let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
         *fingerprint.as_bytes()
     }
 
-    pub(crate) fn spoil(&self, fault: Fault, times: u32) {
+    /// Makes this fault this many times.
+    pub fn spoil(&self, fault: Fault, times: u32) {
         self.state.lock().unwrap().faults.insert(fault, times);
     }
 
     /// Sends each connection this many blocks, and no more.
-    pub(crate) fn ration(&self, blocks: u32) {
+    pub fn ration(&self, blocks: u32) {
         self.state.lock().unwrap().blocks_max = Some(blocks);
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    /// What it has seen so far.
+    pub fn seen(&self) -> Seen {
         self.state.lock().unwrap().seen
     }
 }

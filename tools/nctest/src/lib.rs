@@ -1,0 +1,20 @@
+//! What tests and benches of several packages share.
+//!
+//! It does not depend on `ncserverd`, whose tests use it: the crates below it have what is needed.
+//! Cargo tells only the tests of a package where its programs are, so they pass these paths.
+
+#![expect(missing_debug_implementations, reason = "no test prints them")]
+
+#[cfg(feature = "bench")]
+pub mod cpu_time;
+#[cfg(feature = "network")]
+pub mod mint;
+#[cfg(feature = "network")]
+pub mod origin;
+pub mod pipes;
+pub mod program;
+#[cfg(feature = "network")]
+pub mod script;
+pub mod shake256;
+#[cfg(feature = "bench")]
+pub mod turns;
