@@ -13,9 +13,9 @@ use ncserverd::lab::path::Shape;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Box, Namespaces, address};
-use crate::netns::within;
-use crate::program::program;
 use crate::watch::{Player, Report, WATCH};
+use nctest::netns::within;
+use nctest::program::beside as program;
 
 /// The first words of this program's own processes.
 pub(crate) const RUN: &str = "run-cell";

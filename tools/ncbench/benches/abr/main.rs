@@ -15,10 +15,6 @@ mod cell;
 mod media;
 #[path = "../paths/net.rs"]
 mod net;
-#[path = "../support/netns.rs"]
-mod netns;
-#[path = "../support/program.rs"]
-mod program;
 mod watch;
 
 use std::collections::VecDeque;

@@ -16,8 +16,8 @@ use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 
 use crate::net::{HOPS, address, route};
-use crate::netns::{ip, within};
-use crate::program::program;
+use nctest::netns::{ip, within};
+use nctest::program::beside as program;
 
 /// Who sends.
 #[derive(Debug, Clone, Copy)]

@@ -12,10 +12,6 @@
 
 mod flow;
 mod net;
-#[path = "../support/netns.rs"]
-mod netns;
-#[path = "../support/program.rs"]
-mod program;
 
 use std::env;
 use std::path::Path;
@@ -24,8 +20,8 @@ use std::time::{Duration, Instant};
 use flow::{Contender, Running, Way};
 use ncserverd::endpoint::Congestion;
 use ncserverd::lab::path::Shape;
+use nctest::netns::within;
 use net::{Box, HOPS, Namespaces};
-use netns::within;
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();

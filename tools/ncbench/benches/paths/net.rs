@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ncserverd::lab::path::{Counts, PathDirection, Shape};
 
-use crate::netns::ip;
+use nctest::netns::ip;
 
 /// Hops of the chain.
 pub(crate) const HOPS: u8 = 3;

@@ -9,18 +9,8 @@
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
-#[path = "../support/http.rs"]
-mod http;
-#[path = "../support/live.rs"]
-mod live;
 mod net;
-#[path = "../support/netns.rs"]
-mod netns;
 mod player;
-#[path = "../support/process.rs"]
-mod process;
-#[path = "../support/program.rs"]
-mod program;
 
 use std::env;
 use std::fs;
@@ -31,13 +21,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use http::get;
-use live::{Feeder, SEGMENT, segment_bytes};
+use nctest::http::get;
+use nctest::live::{Feeder, SEGMENT, segment_bytes};
+use nctest::netns::within;
+use nctest::process::Process;
+use nctest::program::beside as program;
 use net::{DEVICE, Network, SERVER, address};
-use netns::within;
 use player::{GATEWAY, METRICS, Said, metric};
-use process::Process;
-use program::program;
 
 /// What a viewer sends besides payload: a coefficient vector of 64 bytes with each block of 1088, headers from QUIC's down to Ethernet's,
 /// acknowledgements of what it gets, and requests.

@@ -1,6 +1,6 @@
 //! A bridge, and around it a namespace for the server and one for each viewer.
 
-use crate::netns::{ip, run};
+use nctest::netns::{ip, run};
 
 /// Where the server is.
 pub(crate) const SERVER: &str = "10.78.0.1";

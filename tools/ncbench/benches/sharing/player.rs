@@ -7,8 +7,8 @@ use std::io::{self, BufRead};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::http::get;
-use crate::live::{PLAYLIST, SEGMENT, segment};
+use nctest::http::get;
+use nctest::live::{PLAYLIST, SEGMENT, segment};
 
 /// The gateway, and its metrics.
 pub(crate) const GATEWAY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

@@ -14,26 +14,10 @@
 //!
 //! Prints tables in Markdown.
 
-#[path = "../support/daemon.rs"]
-mod daemon;
-#[path = "../support/ending.rs"]
-mod ending;
-#[path = "../support/exposition.rs"]
-mod exposition;
-#[path = "../support/http.rs"]
-mod http;
-#[path = "../support/live.rs"]
-mod live;
 mod metrics;
 mod origin;
-#[path = "../support/process.rs"]
-mod process;
-#[path = "../support/program.rs"]
-mod program;
 mod samples;
 mod server;
-#[path = "../support/status.rs"]
-mod status;
 mod viewers;
 mod watched;
 
@@ -43,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use exposition::Exposition;
-use live::SEGMENT;
+use nctest::exposition::Exposition;
+use nctest::live::SEGMENT;
 use origin::Source;
 use samples::Sample;
 use server::{DRAIN, Server};
@@ -267,7 +251,7 @@ impl Soak {
     fn sample(&mut self) -> Result<(), String> {
         let usage = self.server.usage().ok_or("the server has ended")?;
         let exposition = self.server.metrics()?;
-        exposition.faults(&self.exposition).into_iter().for_each(|fault| self.fault(fault));
+        metrics::faults(&exposition, &self.exposition).into_iter().for_each(|fault| self.fault(fault));
         let read = |name| exposition.sum(name).ok_or_else(|| format!("no series {name}"));
         let [sessions, held, ring_used] =
             ["ncserverd_session_open_sessions", "ncserverd_store_resident_bytes", "ncserverd_ring_used_bytes"].map(read);

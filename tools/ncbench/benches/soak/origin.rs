@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ncserverd::lab::origin::Origin;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::live::{Feeder, PLAYLIST};
+use nctest::live::{Feeder, PLAYLIST};
 
 /// Segments that a playlist names: more than become due while the origin is away.
 const WINDOW: u64 = 20;

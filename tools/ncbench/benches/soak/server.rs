@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use ncserverd::tls::Fingerprint;
 
-use crate::daemon::{Daemon, certify};
-use crate::exposition::Exposition;
-use crate::process::Process;
-use crate::program::program;
-use crate::watched::Usage;
+use crate::watched::{self, Usage};
+use nctest::daemon::{Daemon, certify};
+use nctest::exposition::Exposition;
+use nctest::process::Process;
+use nctest::program::beside as program;
 
 /// How long open requests may take to finish at the end.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl Server {
     }
 
     pub(crate) fn usage(&self) -> Option<Usage> {
-        self.daemon.process.usage()
+        watched::usage(&self.daemon.process)
     }
 
     pub(crate) fn metrics(&self) -> Result<Exposition, String> {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ncbench::swarm::Snapshot;
 use serde::Deserialize;
 
-use crate::process::Process;
-use crate::program::program;
+use nctest::process::Process;
+use nctest::program::beside as program;
 
 /// How long a swarm may take to leave and to write its report.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::process::Process;
-use crate::status::status;
+use nctest::process::Process;
+use nctest::program::status;
 
 /// What it takes of the machine.
 #[derive(Debug, Clone, Copy)]
@@ -14,11 +14,9 @@ pub(crate) struct Usage {
     pub(crate) threads: u64,
 }
 
-impl Process {
-    /// What it takes now; `None` when it has ended.
-    pub(crate) fn usage(&self) -> Option<Usage> {
-        let id = self.0.id();
-        let descriptors = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
-        Some(Usage { resident: status(id, "VmRSS")? << 10, descriptors, threads: status(id, "Threads")? })
-    }
+/// What a program takes now; `None` when it has ended.
+pub(crate) fn usage(process: &Process) -> Option<Usage> {
+    let id = process.0.id();
+    let descriptors = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
+    Some(Usage { resident: status(id, "VmRSS")? << 10, descriptors, threads: status(id, "Threads")? })
 }

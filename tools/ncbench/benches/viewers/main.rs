@@ -12,24 +12,10 @@
 //! coded and none is sent to two viewers. What the server takes is measured from five seconds after
 //! the last viewer has joined to the end.
 
-#[path = "../support/daemon.rs"]
-mod daemon;
 mod draw;
-#[path = "../support/ending.rs"]
-mod ending;
-#[path = "../support/exposition.rs"]
-mod exposition;
 mod host;
-#[path = "../support/http.rs"]
-mod http;
-#[path = "../support/process.rs"]
-mod process;
-#[path = "../support/program.rs"]
-mod program;
 mod record;
 mod run;
-#[path = "../support/status.rs"]
-mod status;
 mod usage;
 
 use std::path::{Path, PathBuf};

@@ -12,13 +12,13 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 
-use crate::daemon::{Daemon, certify};
 use crate::host::Host;
-use crate::process::Process;
-use crate::program::program;
 use crate::record::{Record, Second, Server, Swarm};
 use crate::usage::{Look, Watch};
 use crate::{Arguments, Backend};
+use nctest::daemon::{Daemon, certify};
+use nctest::process::Process;
+use nctest::program::beside as program;
 
 /// The file that is played.
 const FILE_BYTES: usize = 50 << 20;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::host::ask_gpus;
-use crate::status::status;
+use nctest::program::status;
 
 /// One look.
 #[derive(Debug, Clone)]

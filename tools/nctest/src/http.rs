@@ -8,7 +8,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The body of an answer.
-pub(crate) fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
+pub fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // So that the answer is its bytes as they are and ends with the connection.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use ncserverd::tls::Fingerprint;
+use ncs_net::tls::Fingerprint;
 
 use crate::exposition::Exposition;
 use crate::http::get;
@@ -20,18 +20,19 @@ use crate::process::Process;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server, until it is dropped.
-pub(crate) struct Daemon {
-    pub(crate) process: Process,
+pub struct Daemon {
+    /// Its process.
+    pub process: Process,
     log: Receiver<String>,
     has_panicked: Arc<AtomicBool>,
     metrics: SocketAddr,
     /// Where peers connect: `host:port`.
-    pub(crate) address: String,
+    pub address: String,
 }
 
 impl Daemon {
     /// A server that this command starts, which has addresses for peers and for metrics.
-    pub(crate) fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
         let (said, log) = channel();
         let has_panicked = Arc::new(AtomicBool::new(false));
@@ -52,19 +53,23 @@ impl Daemon {
         daemon
     }
 
-    pub(crate) fn metrics(&self) -> Result<Exposition, String> {
+    /// Its metrics now.
+    ///
+    /// # Errors
+    /// It does not answer, or with something else than metrics.
+    pub fn metrics(&self) -> Result<Exposition, String> {
         let page = get(self.metrics, "/metrics").map_err(|error| format!("the server's metrics: {error}"))?;
         Exposition::parse(&String::from_utf8_lossy(&page))
     }
 
     /// Whether something in it has panicked, and drops what it has said so far.
-    pub(crate) fn has_panicked(&self) -> bool {
+    pub fn has_panicked(&self) -> bool {
         self.log.try_iter().for_each(drop);
         self.has_panicked.load(Ordering::Relaxed)
     }
 
     /// The next line of the log with this text in it.
-    pub(crate) fn said(&self, text: &str) -> Result<String, String> {
+    pub fn said(&self, text: &str) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         let mut last = String::new();
         while let Ok(line) = self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -78,7 +83,7 @@ impl Daemon {
 }
 
 /// Makes a certificate and its key, `cert.pem` and `key.pem` in this directory.
-pub(crate) fn certify(directory: &Path) -> Fingerprint {
+pub fn certify(directory: &Path) -> Fingerprint {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let pair = rcgen::generate_simple_self_signed(names).expect("names that a certificate may have");
     fs::write(directory.join("cert.pem"), pair.cert.pem()).expect("a certificate");

@@ -9,31 +9,31 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a segment plays.
-pub(crate) const SEGMENT: Duration = Duration::from_secs(2);
+pub const SEGMENT: Duration = Duration::from_secs(2);
 /// The playlist's name.
-pub(crate) const PLAYLIST: &str = "live.m3u8";
+pub const PLAYLIST: &str = "live.m3u8";
 
 /// Bytes of a segment at so many bits a second.
-pub(crate) fn segment_bytes(bitrate: u64) -> usize {
+pub fn segment_bytes(bitrate: u64) -> usize {
     usize::try_from(bitrate * SEGMENT.as_secs() / 8).expect("a segment fits in memory")
 }
 
 /// What a segment holds: no part of it like another, of it or of others.
-pub(crate) fn segment(number: u64, length: usize) -> Vec<u8> {
+pub fn segment(number: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     blake3::Hasher::new().update(&number.to_be_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 
 /// Writes the stream until it is dropped.
-pub(crate) struct Feeder {
+pub struct Feeder {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Feeder {
     /// Into the folder `media` of a directory, which has the first segments when this returns. The playlist names so many of them.
-    pub(crate) fn start(directory: &Path, bitrate: u64, window: u64) -> (Self, PathBuf) {
+    pub fn start(directory: &Path, bitrate: u64, window: u64) -> (Self, PathBuf) {
         let media = directory.join("media");
         fs::create_dir(&media).expect("a folder");
         let folder = Folder { media: media.clone(), next: directory.join("next"), length: segment_bytes(bitrate), window };
