@@ -29,7 +29,14 @@ use nctest::cpu_time::CpuTime;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const SHAPES: [(usize, usize); 6] = [(32, 4096), (128, 1024), (128, 4096), (128, 16_384), (256, 4096), (512, 4096)];
+const SHAPES: [(usize, usize); 6] = [
+    (32, 4096),
+    (128, 1024),
+    (128, 4096),
+    (128, 16_384),
+    (256, 4096),
+    (512, 4096),
+];
 const ROUNDS: usize = 21;
 /// A contender's turn in a round, about.
 const TURN: Duration = Duration::from_millis(25);
@@ -46,7 +53,11 @@ struct Aligned {
 impl Aligned {
     fn new(length: usize) -> Self {
         let bytes = vec![0; length + 64];
-        Self { start: bytes.as_ptr().align_offset(64), bytes, length }
+        Self {
+            start: bytes.as_ptr().align_offset(64),
+            bytes,
+            length,
+        }
     }
 }
 
@@ -92,7 +103,9 @@ impl Case {
         let mut sum = vec![0; self.k];
         for (&c, block) in row.iter().zip(self.source.chunks(self.k)) {
             let products: Vec<u8> = (0..=255).map(|byte| field.product(c, byte)).collect();
-            sum.iter_mut().zip(block).for_each(|(sum, &byte)| *sum ^= products[usize::from(byte)]);
+            sum.iter_mut()
+                .zip(block)
+                .for_each(|(sum, &byte)| *sum ^= products[usize::from(byte)]);
         }
         sum
     }
@@ -108,7 +121,9 @@ enum Field {
 
 impl Field {
     fn product(self, a: u8, b: u8) -> u8 {
-        let Self::Rijndael = self else { return gf256::mul(a, b) };
+        let Self::Rijndael = self else {
+            return gf256::mul(a, b);
+        };
         let (mut product, mut a) = (0_u16, u16::from(a));
         for bit in 0..8 {
             product ^= if b >> bit & 1 == 1 { a } else { 0 };
@@ -132,7 +147,13 @@ struct Contender {
 
 impl Contender {
     fn peer(name: &str, field: Field, encode: impl FnMut(&Case, &mut [u8]) + 'static) -> Self {
-        Self { name: name.to_owned(), is_ours: false, field, draws: false, encode: Box::new(encode) }
+        Self {
+            name: name.to_owned(),
+            is_ours: false,
+            field,
+            draws: false,
+            encode: Box::new(encode),
+        }
     }
 
     /// Panics unless it makes the right blocks.
@@ -142,7 +163,9 @@ impl Contender {
         (self.encode)(case, out);
         let is_right = match self.draws {
             true => out[n..n + k] == case.block(self.field, &out[..n]),
-            false => [0, n / 3, n - 1].iter().all(|&row| out[row * k..][..k] == case.block(self.field, case.row(row))),
+            false => [0, n / 3, n - 1]
+                .iter()
+                .all(|&row| out[row * k..][..k] == case.block(self.field, case.row(row))),
         };
         assert!(is_right, "{} is wrong at {n} x {k}", self.name);
     }
@@ -174,7 +197,10 @@ fn ours(kernels: Kernels, case: &Case) -> Contender {
         let mut outs: Vec<&mut [u8]> = out.chunks_mut(case.k).take(case.n).collect();
         kernels.combine(black_box(&rows), &panel, &mut outs);
     };
-    Contender { is_ours: true, ..Contender::peer(&format!("ncserverd {}", kernels.isa()), Field::Ours, encode) }
+    Contender {
+        is_ours: true,
+        ..Contender::peer(&format!("ncserverd {}", kernels.isa()), Field::Ours, encode)
+    }
 }
 
 fn isal(are_tables_ready: bool) -> Contender {
@@ -187,11 +213,23 @@ fn isal(are_tables_ready: bool) -> Contender {
             unsafe { ec_init_tables(n, n, black_box(case.rows.as_ptr()), tables.as_mut_ptr()) };
         }
         let data: Vec<*const u8> = case.source.chunks(case.k).map(<[u8]>::as_ptr).collect();
-        let coded: Vec<*mut u8> = out.chunks_mut(case.k).take(case.n).map(<[u8]>::as_mut_ptr).collect();
+        let coded: Vec<*mut u8> = out
+            .chunks_mut(case.k)
+            .take(case.n)
+            .map(<[u8]>::as_mut_ptr)
+            .collect();
         // SAFETY: n sources and n outs of k bytes that do not overlap, and tables for as many.
         unsafe { ec_encode_data(k, n, n, tables.as_ptr(), data.as_ptr(), coded.as_ptr()) };
     };
-    Contender::peer(if are_tables_ready { "isa-l" } else { "isa-l with tables" }, Field::Ours, encode)
+    Contender::peer(
+        if are_tables_ready {
+            "isa-l"
+        } else {
+            "isa-l with tables"
+        },
+        Field::Ours,
+        encode,
+    )
 }
 
 /// Adds `factor` times the second region to the first.
@@ -210,22 +248,32 @@ struct Algorithm {
 /// Its algorithms for 512 bits, if the library is there and the processor has what they need.
 fn moepgf() -> Vec<Contender> {
     const FIELD_256: c_uint = 3;
-    const NAMES: [(usize, &str); 3] = [(21, "moepgf shuffle avx2"), (22, "moepgf shuffle avx512"), (26, "moepgf gfni512")];
-    let Some(path) = std::env::var_os("MOEPGF") else { return Vec::new() };
+    const NAMES: [(usize, &str); 3] = [
+        (21, "moepgf shuffle avx2"),
+        (22, "moepgf shuffle avx512"),
+        (26, "moepgf gfni512"),
+    ];
+    let Some(path) = std::env::var_os("MOEPGF") else {
+        return Vec::new();
+    };
     // SAFETY: the library named by who runs this; its functions have these signatures (moepgf.h), and it is never unloaded.
     let (algorithms, available) = unsafe {
-        let library: &'static libloading::Library =
-            Box::leak(Box::new(libloading::Library::new(path).expect("MOEPGF is loaded")));
+        let library: &'static libloading::Library = Box::leak(Box::new(
+            libloading::Library::new(path).expect("MOEPGF is loaded"),
+        ));
         let list: libloading::Symbol<'_, unsafe extern "C" fn(c_uint) -> *const *const Algorithm> =
             library.get(b"moepgf_get_algs").expect("it is libmoepgf");
-        let available: libloading::Symbol<'_, unsafe extern "C" fn() -> u32> =
-            library.get(b"moepgf_check_available_simd_extensions").expect("it is libmoepgf");
+        let available: libloading::Symbol<'_, unsafe extern "C" fn() -> u32> = library
+            .get(b"moepgf_check_available_simd_extensions")
+            .expect("it is libmoepgf");
         (std::slice::from_raw_parts(list(FIELD_256), 27), available())
     };
     let usable = NAMES.iter().filter_map(|&(index, name)| {
         // SAFETY: an entry is null or leads to what the library has allocated and nobody frees.
         let algorithm = unsafe { algorithms[index].as_ref() }?;
-        let add_product = algorithm.add_product.filter(|_| available >> algorithm.needs & 1 == 1)?;
+        let add_product = algorithm
+            .add_product
+            .filter(|_| available >> algorithm.needs & 1 == 1)?;
         Some(Contender::peer(name, Field::Rijndael, move |case, out| {
             for (row, out) in case.rows.chunks(case.n).zip(out.chunks_mut(case.k)) {
                 out.fill(0);
@@ -241,14 +289,20 @@ fn moepgf() -> Vec<Contender> {
 
 fn rlnc_crate(case: &Case) -> Contender {
     // It puts a byte of its own behind the data, which fills the last block here.
-    let encoder = rlnc::full::Encoder::new(case.source[..case.n * case.k - 1].to_vec(), case.n).expect("a good shape");
+    let encoder = rlnc::full::Encoder::new(case.source[..case.n * case.k - 1].to_vec(), case.n)
+        .expect("a good shape");
     let mut rng = <rand_of_rlnc::rngs::SmallRng as rand_of_rlnc::SeedableRng>::seed_from_u64(7);
     let encode = move |case: &Case, out: &mut [u8]| {
         for _ in 0..case.n {
-            encoder.code_with_buf(&mut rng, &mut out[..case.n + case.k]).expect("room for a piece");
+            encoder
+                .code_with_buf(&mut rng, &mut out[..case.n + case.k])
+                .expect("room for a piece");
         }
     };
-    Contender { draws: true, ..Contender::peer("rlnc", Field::Rijndael, encode) }
+    Contender {
+        draws: true,
+        ..Contender::peer("rlnc", Field::Rijndael, encode)
+    }
 }
 
 fn rlnc_simdx() -> Contender {
@@ -258,13 +312,20 @@ fn rlnc_simdx() -> Contender {
         let sources: Vec<&[u8]> = case.source.chunks(case.k).collect();
         let mut packet = None;
         for _ in 0..case.n {
-            packet = Some(encoder.encode_random(&sources, &mut rng).expect("good sources"));
+            packet = Some(
+                encoder
+                    .encode_random(&sources, &mut rng)
+                    .expect("good sources"),
+            );
         }
         let packet = packet.expect("n is not zero");
         out[..case.n].copy_from_slice(packet.coefficients_slice());
         out[case.n..case.n + case.k].copy_from_slice(packet.payload_slice());
     };
-    Contender { draws: true, ..Contender::peer("rlnc-simdx", Field::Rijndael, encode) }
+    Contender {
+        draws: true,
+        ..Contender::peer("rlnc-simdx", Field::Rijndael, encode)
+    }
 }
 
 /// What a quiet machine does fast: 512-bit byte shuffles (10^9 a second; nothing without them) and copies of 8 KiB (10^9 bytes a second).
@@ -275,7 +336,8 @@ fn probe() -> (Option<f64>, f64) {
         per_second(|| unsafe { shuffle(black_box(SHUFFLES)) }) * f64::from(SHUFFLES) * 8.0 / 1e9
     });
     let (from, mut to) = (vec![1_u8; 8192], vec![0_u8; 8192]);
-    let copies = per_second(|| (0..1000).for_each(|_| to.copy_from_slice(black_box(&from)))) * 8.192e6 / 1e9;
+    let copies =
+        per_second(|| (0..1000).for_each(|_| to.copy_from_slice(black_box(&from)))) * 8.192e6 / 1e9;
     black_box(to);
     (shuffles, copies)
 }
@@ -288,7 +350,9 @@ fn shuffle(count: u32) {
     let table = _mm512_set1_epi8(black_box(3));
     let mut lanes = [_mm512_set1_epi8(5); 8];
     for _ in 0..count {
-        lanes.iter_mut().for_each(|lane| *lane = _mm512_shuffle_epi8(table, *lane));
+        lanes
+            .iter_mut()
+            .for_each(|lane| *lane = _mm512_shuffle_epi8(table, *lane));
     }
     black_box(lanes);
 }
@@ -306,7 +370,9 @@ fn compare(n: usize, k: usize) {
     contenders.extend([isal(true), isal(false), rlnc_crate(&case), rlnc_simdx()]);
     contenders.extend(moepgf());
     let mut out = Aligned::new(n * k + n);
-    contenders.iter_mut().for_each(|contender| contender.check(&case, &mut out));
+    contenders
+        .iter_mut()
+        .for_each(|contender| contender.check(&case, &mut out));
 
     let mut rates = vec![Vec::new(); contenders.len()];
     let mut probes = Vec::new();
@@ -324,27 +390,58 @@ fn compare(n: usize, k: usize) {
     let shuffles = median(probes.iter().filter_map(|probe| probe.0)).unwrap_or_default();
     let copies = median(probes.iter().map(|probe| probe.1)).unwrap_or_default();
     let count = quiet.iter().filter(|quiet| **quiet).count();
-    println!("\n{n} x {k}: {count} of {ROUNDS} rounds quiet; medians {shuffles:.2} G shuffles/s, copies {copies:.0} GB/s");
-    println!("{:<24}{:>12}{:>14}{:>12}{:>18}", "MB/s", "median", "median quiet", "best", "of the best peer");
+    println!(
+        "\n{n} x {k}: {count} of {ROUNDS} rounds quiet; medians {shuffles:.2} G shuffles/s, copies {copies:.0} GB/s"
+    );
+    println!(
+        "{:<24}{:>12}{:>14}{:>12}{:>18}",
+        "MB/s", "median", "median quiet", "best", "of the best peer"
+    );
     // Round by round, so that what a round was like falls out.
     let best_peer = |round: usize| {
-        let peers = contenders.iter().zip(&rates).filter(|(contender, _)| !contender.is_ours);
-        peers.map(|(_, rates)| rates[round]).fold(f64::MIN_POSITIVE, f64::max)
+        let peers = contenders
+            .iter()
+            .zip(&rates)
+            .filter(|(contender, _)| !contender.is_ours);
+        peers
+            .map(|(_, rates)| rates[round])
+            .fold(f64::MIN_POSITIVE, f64::max)
     };
     for (contender, rates) in contenders.iter().zip(&rates) {
         let all = median(rates.iter().copied()).unwrap_or_default();
-        let calm = median(rates.iter().zip(&quiet).filter(|(_, quiet)| **quiet).map(|(rate, _)| *rate));
+        let calm = median(
+            rates
+                .iter()
+                .zip(&quiet)
+                .filter(|(_, quiet)| **quiet)
+                .map(|(rate, _)| *rate),
+        );
         let best = rates.iter().copied().fold(0.0, f64::max);
-        let ratio = median(rates.iter().enumerate().map(|(round, rate)| rate / best_peer(round))).unwrap_or_default();
+        let ratio = median(
+            rates
+                .iter()
+                .enumerate()
+                .map(|(round, rate)| rate / best_peer(round)),
+        )
+        .unwrap_or_default();
         let calm = calm.map_or_else(|| "-".to_owned(), |calm| format!("{calm:.0}"));
-        println!("{:<24}{all:>12.0}{calm:>14}{best:>12.0}{ratio:>17.2}x", contender.name);
+        println!(
+            "{:<24}{all:>12.0}{calm:>14}{best:>12.0}{ratio:>17.2}x",
+            contender.name
+        );
     }
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let processor = processor
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or_default();
     println!(
         "{} {ROUNDS} rounds; rlnc-simdx uses {}",
         processor.trim_start_matches([' ', '\t', ':']),

@@ -54,7 +54,8 @@ impl Case {
         let kernels = Kernels::detect();
         let ten_plan = raptor10::EncodingPlan::new(k).expect("K is in range");
         let q_plan = raptorq::EncodingPlan::new(k).expect("K is in range");
-        let encoder = raptor10::Encoder::new(source.clone(), symbol_bytes, &ten_plan, kernels).expect("whole symbols");
+        let encoder = raptor10::Encoder::new(source.clone(), symbol_bytes, &ten_plan, kernels)
+            .expect("whole symbols");
         let ten = arrived(
             &left,
             k,
@@ -62,7 +63,8 @@ impl Case {
             |esi, out| encoder.symbol(esi, out).expect("an id"),
             symbol_bytes,
         );
-        let encoder = raptorq::Encoder::new(source.clone(), symbol_bytes, &q_plan, kernels).expect("whole symbols");
+        let encoder = raptorq::Encoder::new(source.clone(), symbol_bytes, &q_plan, kernels)
+            .expect("whole symbols");
         let q = arrived(
             &left,
             k,
@@ -70,7 +72,17 @@ impl Case {
             |esi, out| encoder.symbol(esi, out).expect("an id"),
             symbol_bytes,
         );
-        let case = Self { k, symbol_bytes, source, lost, kernels, ten, q, ten_plan, q_plan };
+        let case = Self {
+            k,
+            symbol_bytes,
+            source,
+            lost,
+            kernels,
+            ten,
+            q,
+            ten_plan,
+            q_plan,
+        };
         case.check();
         case
     }
@@ -78,7 +90,11 @@ impl Case {
     /// That both make the same repair symbols, and all find the source.
     fn check(&self) {
         assert!(self.encode(&self.ten_plan) == self.encode_theirs());
-        assert!(self.decode() == self.source && self.decode_theirs() == self.source && self.decode_q() == self.source);
+        assert!(
+            self.decode() == self.source
+                && self.decode_theirs() == self.source
+                && self.decode_q() == self.source
+        );
     }
 
     fn repair(&self, symbol: impl Fn(u32, &mut [u8])) -> Vec<Vec<u8>> {
@@ -91,37 +107,59 @@ impl Case {
     }
 
     fn encode(&self, plan: &raptor10::EncodingPlan) -> Vec<Vec<u8>> {
-        let encoder = raptor10::Encoder::new(self.source.clone(), self.symbol_bytes, plan, self.kernels).expect("whole symbols");
+        let encoder =
+            raptor10::Encoder::new(self.source.clone(), self.symbol_bytes, plan, self.kernels)
+                .expect("whole symbols");
         self.repair(|esi, out| encoder.symbol(esi, out).expect("an id"))
     }
 
     fn encode_q(&self) -> Vec<Vec<u8>> {
-        let encoder =
-            raptorq::Encoder::new(self.source.clone(), self.symbol_bytes, &self.q_plan, self.kernels).expect("whole symbols");
+        let encoder = raptorq::Encoder::new(
+            self.source.clone(),
+            self.symbol_bytes,
+            &self.q_plan,
+            self.kernels,
+        )
+        .expect("whole symbols");
         self.repair(|esi, out| encoder.symbol(esi, out).expect("an id"))
     }
 
     fn encode_theirs(&self) -> Vec<Vec<u8>> {
-        let mut encoder = raptor_code::SourceBlockEncoder::new(&self.source, self.k as usize).expect("a regular system");
-        (self.k..self.k + self.lost).map(|esi| encoder.fountain(esi)).collect()
+        let mut encoder = raptor_code::SourceBlockEncoder::new(&self.source, self.k as usize)
+            .expect("a regular system");
+        (self.k..self.k + self.lost)
+            .map(|esi| encoder.fountain(esi))
+            .collect()
     }
 
     fn decode(&self) -> Vec<u8> {
-        let mut decoder = raptor10::Decoder::new(self.k, self.symbol_bytes, self.kernels).expect("K is in range");
-        self.ten.iter().for_each(|(esi, symbol)| _ = decoder.push(*esi, symbol).expect("a symbol of this block"));
+        let mut decoder =
+            raptor10::Decoder::new(self.k, self.symbol_bytes, self.kernels).expect("K is in range");
+        self.ten.iter().for_each(|(esi, symbol)| {
+            _ = decoder.push(*esi, symbol).expect("a symbol of this block")
+        });
         decoder.decode().expect("enough symbols")
     }
 
     fn decode_q(&self) -> Vec<u8> {
-        let mut decoder =
-            raptorq::Decoder::new(self.k, self.symbol_bytes, Method::Inactivation, self.kernels).expect("K is in range");
-        self.q.iter().for_each(|(esi, symbol)| _ = decoder.push(*esi, symbol).expect("a symbol of this block"));
+        let mut decoder = raptorq::Decoder::new(
+            self.k,
+            self.symbol_bytes,
+            Method::Inactivation,
+            self.kernels,
+        )
+        .expect("K is in range");
+        self.q.iter().for_each(|(esi, symbol)| {
+            _ = decoder.push(*esi, symbol).expect("a symbol of this block")
+        });
         decoder.decode().expect("enough symbols")
     }
 
     fn decode_theirs(&self) -> Vec<u8> {
         let mut decoder = raptor_code::SourceBlockDecoder::new(self.k as usize);
-        self.ten.iter().for_each(|(esi, symbol)| decoder.push_encoding_symbol(symbol, *esi));
+        self.ten
+            .iter()
+            .for_each(|(esi, symbol)| decoder.push_encoding_symbol(symbol, *esi));
         decoder.decode(self.source.len()).expect("enough symbols")
     }
 }
@@ -152,7 +190,11 @@ fn arrived(
 /// Medians of each, which take turns.
 fn medians<const N: usize>(contenders: [&dyn Fn() -> Vec<u8>; N]) -> [Duration; N] {
     let once = contenders.map(|run| time(|| (), |()| run(), 1));
-    let rounds = if once.iter().any(|once| *once > Duration::from_secs(1)) { 3 } else { ROUNDS };
+    let rounds = if once.iter().any(|once| *once > Duration::from_secs(1)) {
+        3
+    } else {
+        ROUNDS
+    };
     let mut times: [Vec<Duration>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));
     for _ in 0..rounds {
         for ((times, run), once) in times.iter_mut().zip(contenders).zip(once) {
@@ -163,26 +205,44 @@ fn medians<const N: usize>(contenders: [&dyn Fn() -> Vec<u8>; N]) -> [Duration; 
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     println!(
         "{:8} {:>5} {:>5} {:>12} {:>14} {:>7} {:>12} {:>7} {:>9}",
         "", "K", "T", "ours µs", "raptor-code µs", "ratio", "RaptorQ µs", "ratio", "ours MB/s"
     );
-    for (k, symbol_bytes) in SYMBOLS.into_iter().flat_map(|k| SYMBOL_BYTES.map(|symbol_bytes| (k, symbol_bytes))) {
+    for (k, symbol_bytes) in SYMBOLS
+        .into_iter()
+        .flat_map(|k| SYMBOL_BYTES.map(|symbol_bytes| (k, symbol_bytes)))
+    {
         if !wanted.is_empty() && !wanted.contains(&format!("{k}x{symbol_bytes}")) {
             continue;
         }
         let case = Case::new(k, symbol_bytes);
         let first = |mut symbols: Vec<Vec<u8>>| symbols.swap_remove(0);
         let fresh = || case.encode(&raptor10::EncodingPlan::new(k).expect("K is in range"));
-        let encode =
-            medians([&|| first(case.encode(&case.ten_plan)), &|| first(case.encode_theirs()), &|| first(case.encode_q())]);
+        let encode = medians([
+            &|| first(case.encode(&case.ten_plan)),
+            &|| first(case.encode_theirs()),
+            &|| first(case.encode_q()),
+        ]);
         let plan = medians([&|| first(fresh()), &|| first(case.encode_theirs())]);
-        let decode = medians([&|| case.decode(), &|| case.decode_theirs(), &|| case.decode_q()]);
-        for (name, [ours, theirs, q]) in [("encode", encode), ("plan", [plan[0], plan[1], Duration::ZERO]), ("decode", decode)]
-            .map(|(name, times)| (name, times.map(|time| time.as_secs_f64() * 1e6)))
+        let decode = medians([&|| case.decode(), &|| case.decode_theirs(), &|| {
+            case.decode_q()
+        }]);
+        for (name, [ours, theirs, q]) in [
+            ("encode", encode),
+            ("plan", [plan[0], plan[1], Duration::ZERO]),
+            ("decode", decode),
+        ]
+        .map(|(name, times)| (name, times.map(|time| time.as_secs_f64() * 1e6)))
         {
-            print!("{name:8} {k:5} {symbol_bytes:5} {ours:12.1} {theirs:14.1} {:7.2}", theirs / ours);
+            print!(
+                "{name:8} {k:5} {symbol_bytes:5} {ours:12.1} {theirs:14.1} {:7.2}",
+                theirs / ours
+            );
             match name {
                 "plan" => print!(" {:>12} {:>7}", "", ""),
                 _ => print!(" {q:12.1} {:7.2}", q / ours),

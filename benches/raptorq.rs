@@ -21,7 +21,8 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use raptorq::{
-    EncodingPacket, ObjectTransmissionInformation, PayloadId, SourceBlockDecoder, SourceBlockEncoder, SourceBlockEncodingPlan,
+    EncodingPacket, ObjectTransmissionInformation, PayloadId, SourceBlockDecoder,
+    SourceBlockEncoder, SourceBlockEncodingPlan,
 };
 
 const SYMBOLS: [u16; 7] = [10, 101, 511, 802, 1002, 1502, 1979];
@@ -47,7 +48,10 @@ struct Case {
 
 impl Case {
     fn new(k: u16, symbol_bytes: u16, loss: u32) -> Self {
-        let (mut rng, k_wide) = (SmallRng::seed_from_u64(u64::from(k) + u64::from(loss)), u32::from(k));
+        let (mut rng, k_wide) = (
+            SmallRng::seed_from_u64(u64::from(k) + u64::from(loss)),
+            u32::from(k),
+        );
         let mut source = vec![0; usize::from(k) * usize::from(symbol_bytes)];
         rng.fill_bytes(&mut source);
         let lost = (k_wide * loss + 50).div_euclid(100).max(1);
@@ -63,7 +67,8 @@ impl Case {
         };
         let kernels = Kernels::detect();
         let plan = EncodingPlan::new(k_wide).expect("K is in the table's range");
-        let encoder = Encoder::new(source.clone(), symbol_bytes.into(), &plan, kernels).expect("whole symbols");
+        let encoder = Encoder::new(source.clone(), symbol_bytes.into(), &plan, kernels)
+            .expect("whole symbols");
         let symbol = |&esi: &u32| {
             let mut symbol = vec![0; symbol_bytes.into()];
             encoder.symbol(esi, &mut symbol).expect("a valid id");
@@ -73,37 +78,69 @@ impl Case {
         let decoding = DecodingPlan::new(k_wide, &arrive).expect("a regular system");
         let oti = ObjectTransmissionInformation::new(source.len() as u64, symbol_bytes, 1, 1, 1);
         let their_plan = SourceBlockEncodingPlan::generate(k);
-        let case = Self { k, symbol_bytes, source, lost, arrive, symbols, kernels, plan, decoding, their_plan, oti };
+        let case = Self {
+            k,
+            symbol_bytes,
+            source,
+            lost,
+            arrive,
+            symbols,
+            kernels,
+            plan,
+            decoding,
+            their_plan,
+            oti,
+        };
         case.check();
         case
     }
 
     /// That both make the same repair symbols, and find the source.
     fn check(&self) {
-        assert!(self.encode() == self.encode_theirs().iter().map(|packet| packet.data().to_vec()).collect::<Vec<_>>());
+        assert!(
+            self.encode()
+                == self
+                    .encode_theirs()
+                    .iter()
+                    .map(|packet| packet.data().to_vec())
+                    .collect::<Vec<_>>()
+        );
         assert!(self.decode() == self.source && self.replay() == self.source);
         assert!(self.decode_theirs(self.packets()) == self.source);
     }
 
     fn encode(&self) -> Vec<Vec<u8>> {
-        let encoder =
-            Encoder::new(self.source.clone(), self.symbol_bytes.into(), &self.plan, self.kernels).expect("whole symbols");
+        let encoder = Encoder::new(
+            self.source.clone(),
+            self.symbol_bytes.into(),
+            &self.plan,
+            self.kernels,
+        )
+        .expect("whole symbols");
         let repair = |esi| {
             let mut symbol = vec![0; self.symbol_bytes.into()];
             encoder.symbol(esi, &mut symbol).expect("a valid id");
             symbol
         };
-        (self.k.into()..u32::from(self.k) + self.lost).map(repair).collect()
+        (self.k.into()..u32::from(self.k) + self.lost)
+            .map(repair)
+            .collect()
     }
 
     fn encode_theirs(&self) -> Vec<EncodingPacket> {
-        let encoder = SourceBlockEncoder::with_encoding_plan(0, &self.oti, &self.source, &self.their_plan);
+        let encoder =
+            SourceBlockEncoder::with_encoding_plan(0, &self.oti, &self.source, &self.their_plan);
         encoder.repair_packets(0, self.lost)
     }
 
     fn decoder(&self) -> Decoder {
-        let mut decoder =
-            Decoder::new(self.k.into(), self.symbol_bytes.into(), Method::Inactivation, self.kernels).expect("K is in range");
+        let mut decoder = Decoder::new(
+            self.k.into(),
+            self.symbol_bytes.into(),
+            Method::Inactivation,
+            self.kernels,
+        )
+        .expect("K is in range");
         for (&esi, symbol) in self.arrive.iter().zip(&self.symbols) {
             decoder.push(esi, symbol).expect("a symbol of this block");
         }
@@ -115,16 +152,22 @@ impl Case {
     }
 
     fn replay(&self) -> Vec<u8> {
-        self.decoder().decode_by(&self.decoding).expect("the same ids")
+        self.decoder()
+            .decode_by(&self.decoding)
+            .expect("the same ids")
     }
 
     fn packets(&self) -> Vec<EncodingPacket> {
         let symbols = self.arrive.iter().zip(&self.symbols);
-        symbols.map(|(&esi, symbol)| EncodingPacket::new(PayloadId::new(0, esi), symbol.clone())).collect()
+        symbols
+            .map(|(&esi, symbol)| EncodingPacket::new(PayloadId::new(0, esi), symbol.clone()))
+            .collect()
     }
 
     fn decode_theirs(&self, packets: Vec<EncodingPacket>) -> Vec<u8> {
-        SourceBlockDecoder::new(0, &self.oti, self.source.len() as u64).decode(packets).expect("enough symbols")
+        SourceBlockDecoder::new(0, &self.oti, self.source.len() as u64)
+            .decode(packets)
+            .expect("enough symbols")
     }
 }
 
@@ -133,29 +176,53 @@ fn compare<I, O, P, Q>(
     (our_input, ours): (impl Fn() -> I, impl Fn(I) -> O),
     (their_input, theirs): (impl Fn() -> P, impl Fn(P) -> Q),
 ) -> (Duration, Duration) {
-    let calls = (calls(time(&our_input, &ours, 3)), calls(time(&their_input, &theirs, 3)));
-    let turns = (0..ROUNDS).map(|_| (time(&our_input, &ours, calls.0), time(&their_input, &theirs, calls.1)));
+    let calls = (
+        calls(time(&our_input, &ours, 3)),
+        calls(time(&their_input, &theirs, 3)),
+    );
+    let turns = (0..ROUNDS).map(|_| {
+        (
+            time(&our_input, &ours, calls.0),
+            time(&their_input, &theirs, calls.1),
+        )
+    });
     let (ours, theirs) = turns.unzip();
     (median(ours), median(theirs))
 }
 
 fn main() {
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
     println!(
         "{:8} {:>5} {:>5} {:>4} {:>12} {:>12} {:>7} {:>9}",
         "", "K", "T", "loss", "ours µs", "raptorq µs", "ratio", "ours MB/s"
     );
     let mut ratios = Vec::new();
-    for (k, symbol_bytes) in SYMBOLS.into_iter().flat_map(|k| SYMBOL_BYTES.map(|symbol_bytes| (k, symbol_bytes))) {
+    for (k, symbol_bytes) in SYMBOLS
+        .into_iter()
+        .flat_map(|k| SYMBOL_BYTES.map(|symbol_bytes| (k, symbol_bytes)))
+    {
         if !wanted.is_empty() && !wanted.contains(&format!("{k}x{symbol_bytes}")) {
             continue;
         }
         for loss in LOSSES {
             let case = Case::new(k, symbol_bytes, loss);
-            let encode = compare((|| (), |()| case.encode()), (|| (), |()| case.encode_theirs()));
-            let decode = compare((|| (), |()| case.decode()), (|| case.packets(), |packets| case.decode_theirs(packets)));
+            let encode = compare(
+                (|| (), |()| case.encode()),
+                (|| (), |()| case.encode_theirs()),
+            );
+            let decode = compare(
+                (|| (), |()| case.decode()),
+                (|| case.packets(), |packets| case.decode_theirs(packets)),
+            );
             let replay = compare((|| (), |()| case.replay()), (|| (), |()| ()));
-            for (name, (ours, theirs)) in [("encode", encode), ("decode", decode), ("replay", (replay.0, Duration::ZERO))] {
+            for (name, (ours, theirs)) in [
+                ("encode", encode),
+                ("decode", decode),
+                ("replay", (replay.0, Duration::ZERO)),
+            ] {
                 let [ours, theirs] = [ours, theirs].map(|time| time.as_secs_f64() * 1e6);
                 let speed = case.source.len() as f64 / ours;
                 print!("{name:8} {k:5} {symbol_bytes:5} {loss:3}% {ours:12.1} ");
@@ -171,6 +238,9 @@ fn main() {
     ratios.sort_by(f64::total_cmp);
     let ahead = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     if let (Some(lowest), Some(median)) = (ratios.first(), ratios.get(ratios.len() / 2)) {
-        println!("ahead in {ahead} of {} cases; lowest ratio {lowest:.2}, median {median:.2}", ratios.len());
+        println!(
+            "ahead in {ahead} of {} cases; lowest ratio {lowest:.2}, median {median:.2}",
+            ratios.len()
+        );
     }
 }

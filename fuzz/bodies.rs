@@ -12,7 +12,9 @@ use ncs_proto::wire::frame::{BODY_MAX, Reader};
 
 /// A control stream, cut in two: every message that comes out has one encoding, and parsing does not depend on the cut.
 pub(crate) fn wire_control(data: &[u8]) {
-    let Some((cut, stream)) = data.split_first() else { return };
+    let Some((cut, stream)) = data.split_first() else {
+        return;
+    };
     let (first, second) = stream.split_at(usize::from(*cut).min(stream.len()));
     let (mut whole, mut pieces) = (Reader::new(), Reader::new());
     whole.push(stream);
@@ -30,7 +32,10 @@ pub(crate) fn wire_control(data: &[u8]) {
         }
     }
     for expected in from_pieces {
-        let message = whole.next().expect("parsed in pieces").expect("parsed in pieces");
+        let message = whole
+            .next()
+            .expect("parsed in pieces")
+            .expect("parsed in pieces");
         assert_eq!(message, expected);
         let frame = message.to_frame();
         assert!(frame.len() <= BODY_MAX + 16);
@@ -43,7 +48,9 @@ pub(crate) fn wire_control(data: &[u8]) {
 
 /// A datagram and a block stream of a generation chosen by the first bytes: what parses is written the same way.
 pub(crate) fn wire_block(data: &[u8]) {
-    let Some((generation, rest)) = generation(data) else { return };
+    let Some((generation, rest)) = generation(data) else {
+        return;
+    };
     let mut payload = Bytes::copy_from_slice(rest);
     if let Some(head) = block::parse_datagram(&mut payload)
         && let Some(Block { vector, payload }) = block::parse_block(head.kind, &generation, payload)
@@ -74,25 +81,48 @@ pub(crate) fn wire_block(data: &[u8]) {
 
 /// Blocks of any kind and length for a decoder: its rank never falls, and it is complete exactly when it says so.
 pub(crate) fn decoder(data: &[u8]) {
-    let Some((generation, mut rest)) = generation(data) else { return };
+    let Some((generation, mut rest)) = generation(data) else {
+        return;
+    };
     let key = row_key(&SegmentId::from_bytes([7; 32]), &generation);
     let mut decoder = Decoder::new(generation, key, Kernels::detect());
     while let Some((&[kind, a, b, length], more)) = rest.split_first_chunk::<4>() {
-        let vector_len = if kind % 6 == 2 { usize::from(generation.n) } else { usize::from(a) };
+        let vector_len = if kind % 6 == 2 {
+            usize::from(generation.n)
+        } else {
+            usize::from(a)
+        };
         let vector = match kind % 6 {
             0 => Vector::Source(u16::from(a)),
             1 => Vector::Seed(u32::from_be_bytes([0, 0, a, b])),
             4 => Vector::Shard(u16::from_be_bytes([a & 1, b])),
             5 => Vector::Symbol(u32::from_be_bytes([a >> 7, a, b, b])),
-            _ => Vector::Explicit(more.iter().copied().cycle().take(if more.is_empty() { 0 } else { vector_len }).collect()),
+            _ => Vector::Explicit(
+                more.iter()
+                    .copied()
+                    .cycle()
+                    .take(if more.is_empty() { 0 } else { vector_len })
+                    .collect(),
+            ),
         };
         let right = block::payload_len(&vector, &generation).unwrap_or(0);
-        let payload = vec![b; if length == 0 { right } else { usize::from(length) * 8 }];
+        let payload = vec![
+            b;
+            if length == 0 {
+                right
+            } else {
+                usize::from(length) * 8
+            }
+        ];
         let before = decoder.rank();
         match decoder.absorb(&vector, &payload) {
             Ok(Outcome::Redundant) | Err(_) => assert_eq!(decoder.rank(), before),
-            Ok(Outcome::Innovative) => assert!(decoder.rank() == before + 1 && !decoder.is_complete()),
-            Ok(Outcome::Complete) => assert!(decoder.rank() == generation.n && decoder.is_complete()),
+            Ok(Outcome::Innovative) => {
+                assert!(decoder.rank() == before + 1 && !decoder.is_complete())
+            }
+            Ok(Outcome::Complete) => {
+                assert!(decoder.rank() == generation.n && decoder.is_complete())
+            }
         }
         rest = more;
     }
@@ -108,9 +138,13 @@ fn generation(data: &[u8]) -> Option<(Generation, &[u8])> {
     let length = u64::from(u16::from_be_bytes([high, low]));
     let shape = Shape::new(length, u32::from(step % 16 + 4) * 16, u16::from(n_max)).ok()?;
     let codec = match step >> 5 {
-        5 => Codec::ReedSolomon { parity: u16::from(high) + 1 },
+        5 => Codec::ReedSolomon {
+            parity: u16::from(high) + 1,
+        },
         6 => Codec::RaptorQ,
-        7 => Codec::RlncQ { group: HashGroup::P1024 },
+        7 => Codec::RlncQ {
+            group: HashGroup::P1024,
+        },
         _ => Codec::Rlnc,
     };
     Some((shape.coded_with(codec).ok()?.generation(0)?, rest))

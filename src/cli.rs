@@ -30,7 +30,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// Configuration file (TOML); no file is read by default
-    #[arg(long, short, global = true, value_name = "FILE", env = "NCSERVERD_CONFIG")]
+    #[arg(
+        long,
+        short,
+        global = true,
+        value_name = "FILE",
+        env = "NCSERVERD_CONFIG"
+    )]
     config: Option<PathBuf>,
     /// Set one key and override file and environment: --set ring.bytes=1GiB (repeatable)
     #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE", value_parser = parse_override)]
@@ -136,8 +142,18 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn options(&self) -> bench::Options {
-        let Self { n, k, threads, time } = *self;
-        bench::Options { n, k, threads, time }
+        let Self {
+            n,
+            k,
+            threads,
+            time,
+        } = *self;
+        bench::Options {
+            n,
+            k,
+            threads,
+            time,
+        }
     }
 }
 
@@ -173,8 +189,22 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn options(&self) -> plan::Options {
-        let Self { peers, bitrate, loss, segment, rtt, streams } = *self;
-        plan::Options { peers, bitrate, loss, segment, rtt, streams }
+        let Self {
+            peers,
+            bitrate,
+            loss,
+            segment,
+            rtt,
+            streams,
+        } = *self;
+        plan::Options {
+            peers,
+            bitrate,
+            loss,
+            segment,
+            rtt,
+            streams,
+        }
     }
 }
 
@@ -208,25 +238,46 @@ impl Cli {
         }
         overrides.extend(self.global.overrides.iter().cloned());
         // Variables that are not Unicode cannot name a key.
-        let environment =
-            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Sources { file: self.global.config.clone(), environment: environment.collect(), overrides }
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Sources {
+            file: self.global.config.clone(),
+            environment: environment.collect(),
+            overrides,
+        }
     }
 }
 
 impl Serve {
     fn overrides(&self) -> Vec<(String, String)> {
-        let listen = (!self.listen.is_empty()).then(|| ("endpoint.listen".to_owned(), self.listen.join(",")));
-        let metrics = self.metrics.iter().map(|address| ("telemetry.listen".to_owned(), address.clone()));
-        let origins = self.origin.iter().map(|(name, url)| (format!("stream.{name}.origin"), url.clone()));
-        let directories = self.directory.iter().map(|(name, path)| (format!("stream.{name}.directory"), path.clone()));
-        listen.into_iter().chain(metrics).chain(origins).chain(directories).collect()
+        let listen = (!self.listen.is_empty())
+            .then(|| ("endpoint.listen".to_owned(), self.listen.join(",")));
+        let metrics = self
+            .metrics
+            .iter()
+            .map(|address| ("telemetry.listen".to_owned(), address.clone()));
+        let origins = self
+            .origin
+            .iter()
+            .map(|(name, url)| (format!("stream.{name}.origin"), url.clone()));
+        let directories = self
+            .directory
+            .iter()
+            .map(|(name, path)| (format!("stream.{name}.directory"), path.clone()));
+        listen
+            .into_iter()
+            .chain(metrics)
+            .chain(origins)
+            .chain(directories)
+            .collect()
     }
 }
 
 fn parse_stream(text: &str) -> Result<(String, String), String> {
-    let name_and_source =
-        text.split_once('=').filter(|(name, source)| !name.is_empty() && !name.contains('.') && !source.is_empty());
+    let name_and_source = text
+        .split_once('=')
+        .filter(|(name, source)| !name.is_empty() && !name.contains('.') && !source.is_empty());
     name_and_source
         .map(|(name, source)| (name.into(), source.into()))
         .ok_or_else(|| "expected NAME=SOURCE: a stream's name and its URL or folder".into())
@@ -242,7 +293,10 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 /// A fraction, or a percentage with `%`.
 fn parse_loss(text: &str) -> Result<f64, String> {
     let part = match text.strip_suffix('%') {
-        Some(percent) => percent.trim_end().parse::<f64>().map(|percent| percent / 100.0),
+        Some(percent) => percent
+            .trim_end()
+            .parse::<f64>()
+            .map(|percent| percent / 100.0),
         None => text.parse(),
     };
     match part {
@@ -253,7 +307,9 @@ fn parse_loss(text: &str) -> Result<f64, String> {
 
 fn parse_bitrate(text: &str) -> Result<f64, String> {
     let units = [('k', 1e3), ('M', 1e6), ('G', 1e9)];
-    let unit = units.into_iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
     let (number, factor) = unit.unwrap_or((text, 1.0));
     match number.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate * factor),
@@ -261,7 +317,8 @@ fn parse_bitrate(text: &str) -> Result<f64, String> {
     }
 }
 
-const VERBOSE: &str = "debug,quinn=debug,rustls=debug,hyper=debug,reqwest=debug,h2=debug,axum=debug,notify=debug";
+const VERBOSE: &str =
+    "debug,quinn=debug,rustls=debug,hyper=debug,reqwest=debug,h2=debug,axum=debug,notify=debug";
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -284,7 +341,10 @@ mod tests {
     use super::*;
 
     fn overrides(arguments: &[&str]) -> Vec<(String, String)> {
-        Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).unwrap().sources().overrides
+        Cli::try_parse_from(["ncserverd"].iter().chain(arguments))
+            .unwrap()
+            .sources()
+            .overrides
     }
 
     #[test]
@@ -294,8 +354,16 @@ mod tests {
 
     #[test]
     fn shortcuts_stand_before_set() {
-        let given =
-            overrides(&["serve", "--listen", "[::]:1", "--origin", "a=http://x/?q=1", "--set", "endpoint.listen=[::]:2", "-v"]);
+        let given = overrides(&[
+            "serve",
+            "--listen",
+            "[::]:1",
+            "--origin",
+            "a=http://x/?q=1",
+            "--set",
+            "endpoint.listen=[::]:2",
+            "-v",
+        ]);
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(
             given,
@@ -310,14 +378,23 @@ mod tests {
 
     #[test]
     fn flags_may_stand_before_or_after_the_command() {
-        assert_eq!(overrides(&["--set", "ring.bytes=1GiB", "serve"]), overrides(&["serve", "--set", "ring.bytes=1GiB"]));
+        assert_eq!(
+            overrides(&["--set", "ring.bytes=1GiB", "serve"]),
+            overrides(&["serve", "--set", "ring.bytes=1GiB"])
+        );
         assert_eq!(overrides(&["--set", "ring.bytes=1GiB"]).len(), 1);
     }
 
     #[test]
     fn rates_and_losses_have_units() {
-        assert_eq!(["768000", "768k", "0.768M"].map(|text| parse_bitrate(text).unwrap()), [768_000.0; 3]);
-        assert_eq!(["0.01", "1%", "1 %"].map(|text| parse_loss(text).unwrap()), [0.01; 3]);
+        assert_eq!(
+            ["768000", "768k", "0.768M"].map(|text| parse_bitrate(text).unwrap()),
+            [768_000.0; 3]
+        );
+        assert_eq!(
+            ["0.01", "1%", "1 %"].map(|text| parse_loss(text).unwrap()),
+            [0.01; 3]
+        );
     }
 
     #[test]
@@ -336,10 +413,21 @@ mod tests {
             &["plan", "--peers", "1", "--bitrate", "-1k"],
             &["plan", "--peers", "1", "--bitrate", "inf"],
             &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "1"],
-            &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "100%"],
+            &[
+                "plan",
+                "--peers",
+                "1",
+                "--bitrate",
+                "768k",
+                "--loss",
+                "100%",
+            ],
             &["plan", "--peers", "1", "--bitrate", "768k", "--loss", "nan"],
         ] {
-            assert!(Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).is_err(), "{arguments:?}");
+            assert!(
+                Cli::try_parse_from(["ncserverd"].iter().chain(arguments)).is_err(),
+                "{arguments:?}"
+            );
         }
     }
 }

@@ -15,7 +15,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls};
+use crate::{
+    admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls,
+};
 
 mod changes;
 mod check;
@@ -84,7 +86,12 @@ pub struct Sources {
 /// Shows only names, because any value may be a secret.
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let names = |pairs: &[(String, String)]| {
+            pairs
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect::<Vec<_>>()
+        };
         f.debug_struct("Sources")
             .field("file", &self.file)
             .field("environment", &names(&self.environment))
@@ -96,17 +103,28 @@ impl fmt::Debug for Sources {
 impl Sources {
     /// Reads, merges, checks and resolves. A faulty configuration is refused as a whole.
     pub fn load(&self) -> Result<Loaded, Error> {
-        let file = self.file.as_deref().map(layers::FileLayer::read).transpose()?;
+        let file = self
+            .file
+            .as_deref()
+            .map(layers::FileLayer::read)
+            .transpose()?;
         let variables = layers::environment(&self.environment);
         let environment_places = layers::environment_places(&variables);
         let override_places = self.override_places();
-        let given = file.iter().map(|file| &file.places).chain([&environment_places, &override_places]);
+        let given = file
+            .iter()
+            .map(|file| &file.places)
+            .chain([&environment_places, &override_places]);
         refuse_unknown(given.clone())?;
-        let places: layers::Places = given.flatten().map(|(key, place)| (key.clone(), place.clone())).collect();
+        let places: layers::Places = given
+            .flatten()
+            .map(|(key, place)| (key.clone(), place.clone()))
+            .collect();
 
         let mut builder = config::Config::builder();
         if let Some(file) = &file {
-            builder = builder.add_source(config::File::from_str(&file.text, config::FileFormat::Toml));
+            builder =
+                builder.add_source(config::File::from_str(&file.text, config::FileFormat::Toml));
         }
         let environment = config::Environment::with_prefix(layers::PREFIX.trim_end_matches('_'))
             .prefix_separator("_")
@@ -114,29 +132,54 @@ impl Sources {
             .source(Some(variables.into_iter().collect()));
         builder = builder.add_source(environment);
         for (key, text) in &self.overrides {
-            builder = builder.set_override(key, text.as_str()).map_err(|error| Error::of_value(error, &places))?;
+            builder = builder
+                .set_override(key, text.as_str())
+                .map_err(|error| Error::of_value(error, &places))?;
         }
-        let merged = builder.build().map_err(|error| Error::of_value(error, &places))?;
-        let mut config: Config = merged.try_deserialize().map_err(|error| Error::of_value(error, &places))?;
+        let merged = builder
+            .build()
+            .map_err(|error| Error::of_value(error, &places))?;
+        let mut config: Config = merged
+            .try_deserialize()
+            .map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
         config.admission.resolve();
         for (name, stream) in &mut config.stream {
-            stream.resolve(|name| self.variable(name)).map_err(|(key, reason)| {
-                let key = format!("stream.{name}.{key}");
-                let location = places.iter().find(|(place, _)| place.starts_with(&key)).map(|(_, location)| location.clone());
-                Error::Value { key, location, reason }
-            })?;
+            stream
+                .resolve(|name| self.variable(name))
+                .map_err(|(key, reason)| {
+                    let key = format!("stream.{name}.{key}");
+                    let location = places
+                        .iter()
+                        .find(|(place, _)| place.starts_with(&key))
+                        .map(|(_, location)| location.clone());
+                    Error::Value {
+                        key,
+                        location,
+                        reason,
+                    }
+                })?;
         }
         let findings = check::check(&config, self.file.as_deref())?;
-        Ok(Loaded { config, places, findings })
+        Ok(Loaded {
+            config,
+            places,
+            findings,
+        })
     }
 
     fn override_places(&self) -> layers::Places {
-        self.overrides.iter().map(|(key, _)| (key.clone(), Location::Flag(format!("--set {key}")))).collect()
+        self.overrides
+            .iter()
+            .map(|(key, _)| (key.clone(), Location::Flag(format!("--set {key}"))))
+            .collect()
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
-        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.environment
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -201,7 +244,11 @@ impl Error {
         let (key, reason) = innermost(error);
         let reason = choices(&key, &reason).unwrap_or(reason);
         let location = places.get(&key).cloned();
-        Self::Value { key, location, reason }
+        Self::Value {
+            key,
+            location,
+            reason,
+        }
     }
 }
 
@@ -222,23 +269,37 @@ fn refuse_unknown<'a>(layers: impl Iterator<Item = &'a layers::Places>) -> Resul
     let unknown: Vec<_> = layers
         .flatten()
         .filter(|(key, _)| !schema::is_known(&defaults, key))
-        .map(|(key, location)| Unknown { key: key.clone(), location: location.clone(), nearest: schema::nearest(&defaults, key) })
+        .map(|(key, location)| Unknown {
+            key: key.clone(),
+            location: location.clone(),
+            nearest: schema::nearest(&defaults, key),
+        })
         .collect();
-    if unknown.is_empty() { Ok(()) } else { Err(Error::Unknown(unknown)) }
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Unknown(unknown))
+    }
 }
 
 /// The key and the reason of an error of the `config` crate, which nests errors.
 fn innermost(error: config::ConfigError) -> (String, String) {
     use config::ConfigError;
     match error {
-        ConfigError::At { error, key: Some(key), .. } if schema::is_secret(&key) => {
+        ConfigError::At {
+            error,
+            key: Some(key),
+            ..
+        } if schema::is_secret(&key) => {
             // The given value may be the secret.
             let reason = match *error {
                 ConfigError::Type { expected, .. } => format!("this is not {expected}"),
                 // serde quotes the given value before the expected ones.
                 other => {
                     let reason = innermost(other).1;
-                    let expected = reason.rsplit_once(", expected ").map(|(_, expected)| format!("this is not {expected}"));
+                    let expected = reason
+                        .rsplit_once(", expected ")
+                        .map(|(_, expected)| format!("this is not {expected}"));
                     expected.unwrap_or(reason)
                 }
             };
@@ -248,8 +309,17 @@ fn innermost(error: config::ConfigError) -> (String, String) {
             let (inner, reason) = innermost(*error);
             (key.unwrap_or(inner), reason)
         }
-        ConfigError::Type { key: Some(key), expected, .. } if schema::is_secret(&key) => (key, format!("this is not {expected}")),
-        ConfigError::Type { key: Some(key), unexpected, expected, .. } => (key, format!("{unexpected} is not {expected}")),
+        ConfigError::Type {
+            key: Some(key),
+            expected,
+            ..
+        } if schema::is_secret(&key) => (key, format!("this is not {expected}")),
+        ConfigError::Type {
+            key: Some(key),
+            unexpected,
+            expected,
+            ..
+        } => (key, format!("{unexpected} is not {expected}")),
         other => (String::new(), other.to_string()),
     }
 }
@@ -257,8 +327,12 @@ fn innermost(error: config::ConfigError) -> (String, String) {
 /// The choices of a key, for an error about another value: `serde_json` lists them, the `config`
 /// crate does not.
 fn choices(key: &str, reason: &str) -> Option<String> {
-    let (_, word) = reason.strip_prefix("enum ")?.split_once(" does not have variant constructor ")?;
-    let alone = key.rsplit('.').fold(word.into(), |value, part| serde_json::Map::from_iter([(part.to_owned(), value)]).into());
+    let (_, word) = reason
+        .strip_prefix("enum ")?
+        .split_once(" does not have variant constructor ")?;
+    let alone = key.rsplit('.').fold(word.into(), |value, part| {
+        serde_json::Map::from_iter([(part.to_owned(), value)]).into()
+    });
     let error = serde_json::from_value::<Config>(alone).err()?.to_string();
     let (_, expected) = error.split_once(", expected ")?;
     Some(format!("`{word}` is not valid: expected {expected}"))
@@ -266,17 +340,27 @@ fn choices(key: &str, reason: &str) -> Option<String> {
 
 fn place(key: &str, location: Option<&Location>) -> String {
     let at = location.map_or_else(String::new, |location| format!("{location}: "));
-    if key.is_empty() { format!("{at}invalid value") } else { format!("{at}`{key}`") }
+    if key.is_empty() {
+        format!("{at}invalid value")
+    } else {
+        format!("{at}`{key}`")
+    }
 }
 
 fn lines<T: ToString>(items: &[T]) -> String {
-    items.iter().map(T::to_string).collect::<Vec<_>>().join("\n")
+    items
+        .iter()
+        .map(T::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Parses `key=value` of `--set`.
 pub fn parse_override(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, value)) if key.contains('.') => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        Some((key, value)) if key.contains('.') => {
+            Ok((key.trim().to_owned(), value.trim().to_owned()))
+        }
         _ => Err("expected section.key=value, such as ring.bytes=1GiB".into()),
     }
 }

@@ -58,15 +58,30 @@ pub struct Check {
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, found: found.into(), change: None }
+        Self {
+            name,
+            verdict: Verdict::Ok,
+            found: found.into(),
+            change: None,
+        }
     }
 
     fn warn(name: &'static str, found: impl Into<String>, change: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Warn, found: found.into(), change: Some(change.into()) }
+        Self {
+            name,
+            verdict: Verdict::Warn,
+            found: found.into(),
+            change: Some(change.into()),
+        }
     }
 
     fn fail(name: &'static str, found: impl Into<String>, change: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Fail, found: found.into(), change: Some(change.into()) }
+        Self {
+            name,
+            verdict: Verdict::Fail,
+            found: found.into(),
+            change: Some(change.into()),
+        }
     }
 }
 
@@ -74,7 +89,9 @@ impl Check {
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<5}{}: {}", self.verdict, self.name, self.found)?;
-        self.change.iter().try_for_each(|change| write!(f, " => {change}"))
+        self.change
+            .iter()
+            .try_for_each(|change| write!(f, " => {change}"))
     }
 }
 
@@ -112,7 +129,11 @@ impl Report {
     }
 
     fn of(checks: Vec<Check>) -> Self {
-        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+        let verdict = checks
+            .iter()
+            .map(|check| check.verdict)
+            .max()
+            .unwrap_or(Verdict::Ok);
         Self { verdict, checks }
     }
 
@@ -130,7 +151,9 @@ impl Report {
 /// One line per check.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.checks.iter().try_for_each(|check| writeln!(f, "{check}"))
+        self.checks
+            .iter()
+            .try_for_each(|check| writeln!(f, "{check}"))
     }
 }
 
@@ -147,10 +170,18 @@ fn configuration(loaded: &Loaded) -> Check {
     let name = "configuration";
     if !loaded.findings.is_empty() {
         let findings: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
-        return Check::warn(name, findings.join("; "), "run `ncserverd config check` to see where each key was set");
+        return Check::warn(
+            name,
+            findings.join("; "),
+            "run `ncserverd config check` to see where each key was set",
+        );
     }
     match loaded.config.stream.len() {
-        0 => Check::warn(name, "no stream: there is nothing to serve", "add a [stream.NAME] table with `origin` or `directory`"),
+        0 => Check::warn(
+            name,
+            "no stream: there is nothing to serve",
+            "add a [stream.NAME] table with `origin` or `directory`",
+        ),
         streams => Check::ok(name, format!("valid; streams: {streams}")),
     }
 }
@@ -161,8 +192,16 @@ mod tests {
     use crate::config::Sources;
 
     fn loaded(overrides: &[(&str, &str)]) -> Loaded {
-        let overrides = overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Sources { overrides, ..Sources::default() }.load().unwrap()
+        let overrides = overrides
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        Sources {
+            overrides,
+            ..Sources::default()
+        }
+        .load()
+        .unwrap()
     }
 
     #[test]
@@ -175,16 +214,25 @@ mod tests {
     #[test]
     fn remarks_on_the_configuration_are_passed_on() {
         assert!(configuration(&loaded(&[])).found.contains("no stream"));
-        let remark = configuration(&loaded(&[("stream.a.origin", "http://o/"), ("telemetry.listen", "0.0.0.0:9443")]));
+        let remark = configuration(&loaded(&[
+            ("stream.a.origin", "http://o/"),
+            ("telemetry.listen", "0.0.0.0:9443"),
+        ]));
         assert_eq!(remark.verdict, Verdict::Warn);
         assert!(remark.found.contains("telemetry.listen"), "{remark}");
-        assert_eq!(configuration(&loaded(&[("stream.a.origin", "http://o/")])).verdict, Verdict::Ok);
+        assert_eq!(
+            configuration(&loaded(&[("stream.a.origin", "http://o/")])).verdict,
+            Verdict::Ok
+        );
     }
 
     #[test]
     fn the_worst_check_is_the_verdict() {
         assert!(Verdict::Ok < Verdict::Warn && Verdict::Warn < Verdict::Fail);
-        let report = Report { verdict: Verdict::Fail, checks: vec![Check::fail("a", "b", "c"), Check::ok("d", "e")] };
+        let report = Report {
+            verdict: Verdict::Fail,
+            checks: vec![Check::fail("a", "b", "c"), Check::ok("d", "e")],
+        };
         let value: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(value["verdict"], "fail");
         assert_eq!(value["checks"][0]["change"], "c");

@@ -66,7 +66,12 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { batch_blocks_max: 1024, batch_wait: Duration::from_micros(500), prefill_blocks: 8, prefill_segments: 2 }
+        Self {
+            batch_blocks_max: 1024,
+            batch_wait: Duration::from_micros(500),
+            prefill_blocks: 8,
+            prefill_segments: 2,
+        }
     }
 }
 
@@ -117,11 +122,36 @@ type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Ended> + Send>>>;
 
 impl Encoder {
     /// An encoder that draws the first seeds from `random`.
-    pub fn new(config: Config, ring: Ring, store: Store, device: Device, metrics: Metrics, random: StdRng) -> Self {
+    pub fn new(
+        config: Config,
+        ring: Ring,
+        store: Store,
+        device: Device,
+        metrics: Metrics,
+        random: StdRng,
+    ) -> Self {
         let planner = Planner::new(config.batch_blocks_max, config.batch_wait);
         let rates = Rates::new(Instant::now());
-        let (pace, seeds, newest, spent) = (Pace::unlimited(), HashMap::new(), HashMap::new(), HashMap::new());
-        Self { ring, store, device, metrics, planner, pace, config, seeds, newest, spent, rates, random }
+        let (pace, seeds, newest, spent) = (
+            Pace::unlimited(),
+            HashMap::new(),
+            HashMap::new(),
+            HashMap::new(),
+        );
+        Self {
+            ring,
+            store,
+            device,
+            metrics,
+            planner,
+            pace,
+            config,
+            seeds,
+            newest,
+            spent,
+            rates,
+            random,
+        }
     }
 
     /// The same, limited by `pace`.
@@ -130,7 +160,11 @@ impl Encoder {
     }
 
     /// Runs until a channel that it listens to closes.
-    pub async fn run(mut self, mut arrivals: broadcast::Receiver<Arrival>, mut settings: watch::Receiver<Config>) {
+    pub async fn run(
+        mut self,
+        mut arrivals: broadcast::Receiver<Arrival>,
+        mut settings: watch::Receiver<Config>,
+    ) {
         let (mut evictions, mut loads) = (self.store.evictions(), self.store.loads());
         let mut running = Running::new();
         let mut second = tokio::time::interval(Duration::from_secs(1));
@@ -140,7 +174,8 @@ impl Encoder {
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
             let mut is_held = false;
             if let Step::Launch(blocks) = step {
-                is_held = !self.pace.is_open(Instant::now()) && self.ring.used_bytes() > self.pace.enough_bytes();
+                is_held = !self.pace.is_open(Instant::now())
+                    && self.ring.used_bytes() > self.pace.enough_bytes();
                 if !is_held {
                     self.launch(blocks, &waker, &mut running);
                     continue;
@@ -182,7 +217,9 @@ impl Encoder {
     /// nothing was launched, and those orders are not repeated before they can be made.
     fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) {
         let orders = self.ring.take_orders(blocks);
-        let mut batch = Batch { tasks: Vec::with_capacity(orders.len()) };
+        let mut batch = Batch {
+            tasks: Vec::with_capacity(orders.len()),
+        };
         let mut parts = Vec::with_capacity(orders.len());
         let mut plain = Vec::new();
         for order in orders {
@@ -197,7 +234,11 @@ impl Encoder {
         }
         if !plain.is_empty() {
             self.planner.launched();
-            running.push(Box::pin(plain::run(plain, self.device.clone(), self.random.next_u64())));
+            running.push(Box::pin(plain::run(
+                plain,
+                self.device.clone(),
+                self.random.next_u64(),
+            )));
         }
         if parts.is_empty() {
             return;
@@ -211,9 +252,16 @@ impl Encoder {
                 Err(failed) => (failed.batch, Err(failed.error)),
             };
             for (part, task) in parts.iter_mut().zip(batch.tasks) {
-                part.slots.iter_mut().zip(task.out).for_each(|(slot, bytes)| slot.restore(bytes));
+                part.slots
+                    .iter_mut()
+                    .zip(task.out)
+                    .for_each(|(slot, bytes)| slot.restore(bytes));
             }
-            Ended { parts, outcome, launched }
+            Ended {
+                parts,
+                outcome,
+                launched,
+            }
         }));
     }
 
@@ -221,7 +269,10 @@ impl Encoder {
     fn park_spent(&mut self, order: &Order, headroom: usize, block_bytes: u32) {
         self.metrics.ring_full.inc();
         self.ring.park(order);
-        self.spent.entry((headroom, block_bytes)).or_default().insert(order.line.generation.segment);
+        self.spent
+            .entry((headroom, block_bytes))
+            .or_default()
+            .insert(order.line.generation.segment);
     }
 
     /// Parks an order if earlier orders already wait for slots of its size.
@@ -240,7 +291,9 @@ impl Encoder {
         self.spent.retain(|(headroom, block_bytes), segments| {
             let has_room = ring.has_room(*headroom, *block_bytes, waker);
             if has_room {
-                segments.drain().for_each(|segment| ring.resume(Some(segment)));
+                segments
+                    .drain()
+                    .for_each(|segment| ring.resume(Some(segment)));
             }
             !has_room
         });
@@ -250,7 +303,12 @@ impl Encoder {
     /// later.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let key = order.line.generation;
-        let OnDevice { resident, shape, id, row_weight } = match self.store.resident(key.segment) {
+        let OnDevice {
+            resident,
+            shape,
+            id,
+            row_weight,
+        } = match self.store.resident(key.segment) {
             Residency::Ready(found) => found,
             Residency::Plain(found) => return self.prepare_plain(order, found, waker),
             Residency::Loading => {
@@ -265,24 +323,42 @@ impl Encoder {
         };
         // The same headroom for all of a segment's blocks, though few need it: slots of one size do
         // not wait for another.
-        let headroom = LineKind::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
+        let headroom =
+            LineKind::coded(row_weight, shape.n_max()).headroom(shape.codec(), shape.n_max());
         if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
             return Prepared::Passed;
         }
-        let mut slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
+        let mut slots =
+            self.ring
+                .reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
             self.park_spent(&rest, headroom, shape.coded_bytes());
         }
-        let Some(order) = order else { return Prepared::Passed };
+        let Some(order) = order else {
+            return Prepared::Passed;
+        };
         let Some((rows, vectors)) = self.rows(&order, shape, id) else {
             // Cannot happen: sessions request only generations that the segment has.
             self.ring.forget(key.segment);
             return Prepared::Passed;
         };
         let out = slots.iter_mut().map(Slot::take_bytes).collect();
-        let task = Task { resident, generation: key.index, rows, out, out_offset: headroom };
-        Prepared::Ready(task, BatchOrder { order, slots, vectors })
+        let task = Task {
+            resident,
+            generation: key.index,
+            rows,
+            out,
+            out_offset: headroom,
+        };
+        Prepared::Ready(
+            task,
+            BatchOrder {
+                order,
+                slots,
+                vectors,
+            },
+        )
     }
 
     /// The same for a segment whose blocks are made of plain bytes.
@@ -292,12 +368,16 @@ impl Encoder {
         if self.has_no_slots(&order, headroom, shape.coded_bytes()) {
             return Prepared::Passed;
         }
-        let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
+        let slots = self
+            .ring
+            .reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         if let Some(rest) = rest {
             self.park_spent(&rest, headroom, shape.coded_bytes());
         }
-        let Some(order) = order else { return Prepared::Passed };
+        let Some(order) = order else {
+            return Prepared::Passed;
+        };
         let segment = order.line.generation.segment;
         match plain::PlainOrder::new(order, slots, found) {
             Some(job) => Prepared::Plain(job),
@@ -318,22 +398,40 @@ impl Encoder {
             Blocks::Source(numbers) => return Some(by_number(numbers, &generation)),
         };
         let first = self.next_seeds(key, count);
-        let key = RowKey { key: id.coefficient_key(), generation: u64::from(key.index) };
+        let key = RowKey {
+            key: id.coefficient_key(),
+            generation: u64::from(key.index),
+        };
         let seeds = (0..count).map(|i| first.wrapping_add(i));
         Some(match (order.line.kind, generation.codec) {
-            (_, Codec::RaptorQ) => explicit(seeds.map(|seed| Vector::repair(seed, generation.n)).collect(), generation.n),
+            (_, Codec::RaptorQ) => explicit(
+                seeds
+                    .map(|seed| Vector::repair(seed, generation.n))
+                    .collect(),
+                generation.n,
+            ),
             (LineKind::Sparse(weight), _) => {
                 let rows = Rows::sparse(key, first, count, weight, generation.n);
                 let vectors = rows.coefficients().map(Vector::Explicit).collect();
                 (rows, vectors)
             }
-            _ => (Rows::Seeded { key, first_seed: first, count }, seeds.map(Vector::Seed).collect()),
+            _ => (
+                Rows::Seeded {
+                    key,
+                    first_seed: first,
+                    count,
+                },
+                seeds.map(Vector::Seed).collect(),
+            ),
         })
     }
 
     fn next_seeds(&mut self, generation: GenerationKey, count: u32) -> u32 {
         let random = &mut self.random;
-        let next = self.seeds.entry(generation).or_insert_with(|| random.next_u32());
+        let next = self
+            .seeds
+            .entry(generation)
+            .or_insert_with(|| random.next_u32());
         let first = *next;
         *next = next.wrapping_add(count);
         first
@@ -352,11 +450,23 @@ impl Encoder {
                 if error != crate::device::Error::Stale {
                     self.planner.failed(Instant::now());
                 }
-                return ended.parts.iter().for_each(|part| self.ring.give_up(&part.order));
+                return ended
+                    .parts
+                    .iter()
+                    .for_each(|part| self.ring.give_up(&part.order));
             }
         };
-        for Maker { backend, kernel, coded_bytes, .. } in makers {
-            self.metrics.coded_bytes.with_label_values(&[backend, kernel]).inc_by(coded_bytes);
+        for Maker {
+            backend,
+            kernel,
+            coded_bytes,
+            ..
+        } in makers
+        {
+            self.metrics
+                .coded_bytes
+                .with_label_values(&[backend, kernel])
+                .inc_by(coded_bytes);
             self.rates.add(backend, kernel, coded_bytes);
         }
         let mut blocks = 0;
@@ -364,13 +474,18 @@ impl Encoder {
             blocks += part.slots.len();
             self.publish(part);
         }
-        self.metrics.batch_blocks.observe(f64::from(u32::try_from(blocks).unwrap_or(u32::MAX)));
-        self.metrics.batch_seconds.observe(ended.launched.elapsed().as_secs_f64());
+        self.metrics
+            .batch_blocks
+            .observe(f64::from(u32::try_from(blocks).unwrap_or(u32::MAX)));
+        self.metrics
+            .batch_seconds
+            .observe(ended.launched.elapsed().as_secs_f64());
     }
 
     fn publish(&self, part: BatchOrder) {
         self.metrics.count(&part.vectors);
-        self.ring.publish(part.order.line, part.vectors.into_iter().zip(part.slots));
+        self.ring
+            .publish(part.order.line, part.vectors.into_iter().zip(part.slots));
     }
 
     fn forget(&mut self, segment: SegmentKey) {
@@ -378,7 +493,8 @@ impl Encoder {
         for segments in self.spent.values_mut() {
             segments.remove(&segment);
         }
-        self.seeds.retain(|generation, _| generation.segment != segment);
+        self.seeds
+            .retain(|generation, _| generation.segment != segment);
         for newest in self.newest.values_mut() {
             newest.retain(|arrival| arrival.segment != segment);
         }
@@ -386,7 +502,11 @@ impl Encoder {
 
     /// More segments were evicted at once than the channel holds.
     fn forget_what_is_gone(&mut self) {
-        let known: HashSet<SegmentKey> = self.seeds.keys().map(|generation| generation.segment).collect();
+        let known: HashSet<SegmentKey> = self
+            .seeds
+            .keys()
+            .map(|generation| generation.segment)
+            .collect();
         known
             .into_iter()
             .filter(|segment| !self.store.is_held(*segment))
@@ -416,11 +536,19 @@ impl Encoder {
 /// The rows of blocks that a session requested by number: source blocks, and parity blocks after
 /// them.
 fn by_number(numbers: &[u16], generation: &Generation) -> (Rows, Vec<Vector>) {
-    let vectors = numbers.iter().map(|number| Vector::numbered(*number, generation.n)).collect();
+    let vectors = numbers
+        .iter()
+        .map(|number| Vector::numbered(*number, generation.n))
+        .collect();
     // Both kinds in one order occur only when lost blocks are requested again: few enough to
     // combine source blocks like the others.
     match numbers.iter().all(|number| *number < generation.n) {
-        true => (Rows::Source { indices: numbers.to_vec() }, vectors),
+        true => (
+            Rows::Source {
+                indices: numbers.to_vec(),
+            },
+            vectors,
+        ),
         false => explicit(vectors, generation.n),
     }
 }
@@ -431,20 +559,44 @@ fn explicit(vectors: Vec<Vector>, n: u16) -> (Rows, Vec<Vector>) {
     for (vector, row) in vectors.iter().zip(coefficients.chunks_exact_mut(n.into())) {
         codec::write_number(vector, row);
     }
-    (Rows::Explicit { n, coefficients: coefficients.into() }, vectors)
+    (
+        Rows::Explicit {
+            n,
+            coefficients: coefficients.into(),
+        },
+        vectors,
+    )
 }
 
 /// Keeps `blocks` blocks of a segment ready in all: of the generations that are requested first,
 /// and of each at most as many as rebuild it.
-fn keep_ready(ring: &Ring, Arrival { segment, shape, row_weight, .. }: &Arrival, mut blocks: u32) {
+fn keep_ready(
+    ring: &Ring,
+    Arrival {
+        segment,
+        shape,
+        row_weight,
+        ..
+    }: &Arrival,
+    mut blocks: u32,
+) {
     if !shape.codec().is_endless() {
         // Numbered blocks are made only on request.
         return;
     }
     for Generation { index, n, .. } in shape.iter() {
-        let generation = GenerationKey { segment: *segment, index };
+        let generation = GenerationKey {
+            segment: *segment,
+            index,
+        };
         let here = blocks.min(n.into());
-        ring.keep_ready(LineKey { generation, kind: LineKind::coded(*row_weight, n) }, here);
+        ring.keep_ready(
+            LineKey {
+                generation,
+                kind: LineKind::coded(*row_weight, n),
+            },
+            here,
+        );
         blocks -= here;
     }
 }
@@ -458,11 +610,18 @@ struct Rates {
 
 impl Rates {
     fn new(now: Instant) -> Self {
-        Self { bytes: Vec::new(), since: now }
+        Self {
+            bytes: Vec::new(),
+            since: now,
+        }
     }
 
     fn add(&mut self, backend: &'static str, kernel: &'static str, bytes: u64) {
-        match self.bytes.iter_mut().find(|known| (known.0, known.1) == (backend, kernel)) {
+        match self
+            .bytes
+            .iter_mut()
+            .find(|known| (known.0, known.1) == (backend, kernel))
+        {
             Some(known) => known.2 += bytes,
             None => self.bytes.push((backend, kernel, bytes)),
         }
@@ -473,7 +632,15 @@ impl Rates {
     fn tick(&mut self, now: Instant, mut tell: impl FnMut(&str, &str, f64)) {
         let seconds = now.duration_since(self.since).as_secs_f64();
         for (backend, kernel, bytes) in &mut self.bytes {
-            tell(backend, kernel, if seconds > 0.0 { std::mem::take(bytes) as f64 / seconds } else { 0.0 });
+            tell(
+                backend,
+                kernel,
+                if seconds > 0.0 {
+                    std::mem::take(bytes) as f64 / seconds
+                } else {
+                    0.0
+                },
+            );
         }
         self.since = now;
     }

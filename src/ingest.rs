@@ -191,7 +191,11 @@ impl Validators {
         for text in [&self.etag, &self.last_modified] {
             let text = text.as_deref();
             hasher.update(&[u8::from(text.is_some())]);
-            hasher.update(&u64::try_from(text.map_or(0, str::len)).unwrap_or(u64::MAX).to_le_bytes());
+            hasher.update(
+                &u64::try_from(text.map_or(0, str::len))
+                    .unwrap_or(u64::MAX)
+                    .to_le_bytes(),
+            );
             hasher.update(text.unwrap_or_default().as_bytes());
         }
         hasher.update(&[u8::from(length.is_some())]);
@@ -333,7 +337,10 @@ impl Error {
     /// The status of the origin's response, if that is the fault.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Self::Forbidden(status) | Self::Busy(status, _) | Self::Refused(status) | Self::Unavailable(status) => Some(*status),
+            Self::Forbidden(status)
+            | Self::Busy(status, _)
+            | Self::Refused(status)
+            | Self::Unavailable(status) => Some(*status),
             _ => None,
         }
     }
@@ -395,12 +402,20 @@ impl Error {
 }
 
 /// Logs a failed fetch, at most one line per interval for each kind of fault.
-fn complain(complaints: &RateLimited<(&'static str, u16)>, error: &Error, place: impl FnOnce() -> String) {
+fn complain(
+    complaints: &RateLimited<(&'static str, u16)>,
+    error: &Error,
+    place: impl FnOnce() -> String,
+) {
     let kind = (error.kind(), error.status().unwrap_or_default());
-    let Some(more) = complaints.admit(kind, Instant::now()) else { return };
+    let Some(more) = complaints.admit(kind, Instant::now()) else {
+        return;
+    };
     let suppressed = quiet::suppressed(more);
     match error {
-        Error::NotFound => tracing::info!(place = place(), %error, suppressed, "an object is not at its origin"),
+        Error::NotFound => {
+            tracing::info!(place = place(), %error, suppressed, "an object is not at its origin")
+        }
         _ => tracing::warn!(place = place(), %error, suppressed, "a fetch from an origin failed"),
     }
 }

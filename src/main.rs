@@ -41,12 +41,20 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Command::Config(ConfigCommand::Check)) => {
             let loaded = sources.load()?;
             print(&loaded.explain())?;
-            told(&doctor::Report::of_named(&loaded), |report| format!("What it names:\n{report}"))
+            told(&doctor::Report::of_named(&loaded), |report| {
+                format!("What it names:\n{report}")
+            })
         }
         Some(Command::Config(ConfigCommand::Print)) => print(&sources.load()?.config.to_toml()),
         Some(Command::Doctor(doctor)) => {
             let report = doctor::Report::examine(&sources.load()?);
-            told(&report, |report| if doctor.json { report.to_json() } else { report.to_string() })
+            told(&report, |report| {
+                if doctor.json {
+                    report.to_json()
+                } else {
+                    report.to_string()
+                }
+            })
         }
         Some(Command::Plan(options)) => {
             let plan = plan::Plan::make(&options.options(), &sources.load()?.config)?;
@@ -55,16 +63,26 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Command::Bench(bench)) => Ok(bench::run(&bench.options(), &mut io::stdout().lock())?),
         Some(Command::Demo(demo)) => {
             // The server's messages would disturb the moving lines.
-            let logs = telemetry::Config { log_filter: filter.unwrap_or("warn").into(), ..Default::default() };
+            let logs = telemetry::Config {
+                log_filter: filter.unwrap_or("warn").into(),
+                ..Default::default()
+            };
             telemetry::init(&logs).map_err(server::Error::from)?;
             let report = runtime()?.block_on(demo::run(demo.options()))?;
-            if report.is_complete() { Ok(()) } else { Err(Failure::Differs) }
+            if report.is_complete() {
+                Ok(())
+            } else {
+                Err(Failure::Differs)
+            }
         }
     }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)
 }
 
 /// Waits for threads that access files, but only for a limited time: if a file system hangs, they
@@ -72,13 +90,24 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 fn end(runtime: tokio::runtime::Runtime) -> Result<(), Failure> {
     let begun = Instant::now();
     runtime.shutdown_timeout(server::END_WITHIN);
-    if begun.elapsed() < server::END_WITHIN { Ok(()) } else { Err(Failure::Stuck) }
+    if begun.elapsed() < server::END_WITHIN {
+        Ok(())
+    } else {
+        Err(Failure::Stuck)
+    }
 }
 
 /// Prints a report, and fails if it does.
-fn told(report: &doctor::Report, text: impl FnOnce(&doctor::Report) -> String) -> Result<(), Failure> {
+fn told(
+    report: &doctor::Report,
+    text: impl FnOnce(&doctor::Report) -> String,
+) -> Result<(), Failure> {
     print(&text(report))?;
-    if report.is_failed() { Err(Failure::Unfit) } else { Ok(()) }
+    if report.is_failed() {
+        Err(Failure::Unfit)
+    } else {
+        Ok(())
+    }
 }
 
 fn print(text: &str) -> Result<(), Failure> {
@@ -130,9 +159,9 @@ impl Failure {
     /// Whether only the reader of the output is gone.
     fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Output(error) | Self::Bench(bench::Error::Output(error)) | Self::Demo(demo::Error::Output(error)) => {
-                console::is_closed_pipe(error)
-            }
+            Self::Output(error)
+            | Self::Bench(bench::Error::Output(error))
+            | Self::Demo(demo::Error::Output(error)) => console::is_closed_pipe(error),
             _ => false,
         }
     }
@@ -172,7 +201,9 @@ fn exit_of(error: &server::Error) -> Exit {
         server::Error::Died(_) => Exit::Died,
         server::Error::Tls(_) => Exit::Certificate,
         server::Error::Device(_) => Exit::Device,
-        server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,
+        server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => {
+            Exit::Listen
+        }
         _ => Exit::Failed,
     }
 }

@@ -57,12 +57,23 @@ impl Plan {
     pub fn make(options: &Options, config: &Config) -> Result<Self, Error> {
         options.check()?;
         let layout = Layout::choose(options, config)?;
-        let encode = bench::encode_rate(&config.device, layout.n(), layout.block_bytes(), ENCODE_FOR)?;
+        let encode =
+            bench::encode_rate(&config.device, layout.n(), layout.block_bytes(), ENCODE_FOR)?;
         let quic = measure::quic(&config.endpoint, &layout)?;
-        let constants = Constants { encode, quic, cores: Threads::Auto.count() };
+        let constants = Constants {
+            encode,
+            quic,
+            cores: Threads::Auto.count(),
+        };
         let estimate = Estimate::new(options, config, &layout, &constants);
         let snippet = report::snippet(config, &layout, &estimate);
-        Ok(Self { options: *options, layout, constants, estimate, snippet })
+        Ok(Self {
+            options: *options,
+            layout,
+            constants,
+            estimate,
+            snippet,
+        })
     }
 
     /// The keys to set, as TOML: a complete configuration.
@@ -79,13 +90,28 @@ impl Options {
                 !self.bitrate.is_finite() || !(BITRATE_MIN..=BITRATE_MAX).contains(&self.bitrate),
                 "the bitrate must be from 1k to 10G bits per second",
             ),
-            (!(0.0..1.0).contains(&self.loss), "the loss must be at least 0 and below 1 (100 %)"),
-            (self.segment < SEGMENT_MIN || self.segment > SEGMENT_MAX, "a segment must play for 100ms to 10min"),
-            (self.rtt.is_zero() || self.rtt > RTT_MAX, "the round trip must be above 0 and at most 10s"),
+            (
+                !(0.0..1.0).contains(&self.loss),
+                "the loss must be at least 0 and below 1 (100 %)",
+            ),
+            (
+                self.segment < SEGMENT_MIN || self.segment > SEGMENT_MAX,
+                "a segment must play for 100ms to 10min",
+            ),
+            (
+                self.rtt.is_zero() || self.rtt > RTT_MAX,
+                "the round trip must be above 0 and at most 10s",
+            ),
             (self.streams == 0, "streams must be at least 1"),
-            (self.streams > self.peers, "there are more streams than peers"),
+            (
+                self.streams > self.peers,
+                "there are more streams than peers",
+            ),
         ];
-        faults.into_iter().find(|(is_wrong, _)| *is_wrong).map_or(Ok(()), |(_, text)| Err(Error::Options(text)))
+        faults
+            .into_iter()
+            .find(|(is_wrong, _)| *is_wrong)
+            .map_or(Ok(()), |(_, text)| Err(Error::Options(text)))
     }
 }
 
@@ -100,7 +126,9 @@ pub enum Error {
     #[error("{0}")]
     Shape(#[from] stream::Fault),
     /// The code uses other arithmetic than is measured here.
-    #[error("codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`")]
+    #[error(
+        "codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`"
+    )]
     Gfq,
     /// Encoding could not be measured.
     #[error("cannot measure encoding: {0}")]
@@ -143,16 +171,76 @@ pub(super) mod tests {
     fn nonsense_is_refused() {
         assert!(OPTIONS.check().is_ok());
         for (options, word) in [
-            (Options { peers: 0, ..OPTIONS }, "peers"),
-            (Options { bitrate: 0.0, ..OPTIONS }, "bitrate"),
-            (Options { bitrate: f64::NAN, ..OPTIONS }, "bitrate"),
-            (Options { loss: 1.0, ..OPTIONS }, "loss"),
-            (Options { loss: -0.1, ..OPTIONS }, "loss"),
-            (Options { loss: f64::NAN, ..OPTIONS }, "loss"),
-            (Options { segment: Duration::ZERO, ..OPTIONS }, "segment"),
-            (Options { rtt: Duration::ZERO, ..OPTIONS }, "round trip"),
-            (Options { streams: 0, ..OPTIONS }, "streams"),
-            (Options { streams: 10_001, ..OPTIONS }, "streams"),
+            (
+                Options {
+                    peers: 0,
+                    ..OPTIONS
+                },
+                "peers",
+            ),
+            (
+                Options {
+                    bitrate: 0.0,
+                    ..OPTIONS
+                },
+                "bitrate",
+            ),
+            (
+                Options {
+                    bitrate: f64::NAN,
+                    ..OPTIONS
+                },
+                "bitrate",
+            ),
+            (
+                Options {
+                    loss: 1.0,
+                    ..OPTIONS
+                },
+                "loss",
+            ),
+            (
+                Options {
+                    loss: -0.1,
+                    ..OPTIONS
+                },
+                "loss",
+            ),
+            (
+                Options {
+                    loss: f64::NAN,
+                    ..OPTIONS
+                },
+                "loss",
+            ),
+            (
+                Options {
+                    segment: Duration::ZERO,
+                    ..OPTIONS
+                },
+                "segment",
+            ),
+            (
+                Options {
+                    rtt: Duration::ZERO,
+                    ..OPTIONS
+                },
+                "round trip",
+            ),
+            (
+                Options {
+                    streams: 0,
+                    ..OPTIONS
+                },
+                "streams",
+            ),
+            (
+                Options {
+                    streams: 10_001,
+                    ..OPTIONS
+                },
+                "streams",
+            ),
         ] {
             let error = options.check().unwrap_err().to_string();
             assert!(error.contains(word), "{options:?}: {error}");

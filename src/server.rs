@@ -99,9 +99,16 @@ pub struct Server {
 
 /// The expected shape of most batches: the first stream's generations.
 pub(crate) fn workload(config: &config::Config) -> device::Workload {
-    let default = device::Workload { batch_blocks: config.encoder.batch_blocks_max, ..device::Workload::default() };
+    let default = device::Workload {
+        batch_blocks: config.encoder.batch_blocks_max,
+        ..device::Workload::default()
+    };
     let stream = config.stream.values().next();
-    stream.map_or(default, |stream| device::Workload { n: stream.n_max, block_bytes: stream.block_bytes, ..default })
+    stream.map_or(default, |stream| device::Workload {
+        n: stream.n_max,
+        block_bytes: stream.block_bytes,
+        ..default
+    })
 }
 
 impl Server {
@@ -115,17 +122,40 @@ impl Server {
         config.admission.check_listen(&config.endpoint.listen)?;
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
-        let (device, thread) = Device::open_for(&config.device, &workload(&config), device::Metrics::new(registry)?)?;
+        let (device, thread) = Device::open_for(
+            &config.device,
+            &workload(&config),
+            device::Metrics::new(registry)?,
+        )?;
         open_gfq(&device, &config).await?;
-        let store = Store::new(&config.store, device.clone(), store::Metrics::new(registry)?);
-        let (ingest, streams) = (ingest::Metrics::new(registry)?, stream::Metrics::new(registry)?);
-        let library = Library::open(&config.ingest, &config.stream, store.clone(), ingest, streams, &supervisor).await?;
+        let store = Store::new(
+            &config.store,
+            device.clone(),
+            store::Metrics::new(registry)?,
+        );
+        let (ingest, streams) = (
+            ingest::Metrics::new(registry)?,
+            stream::Metrics::new(registry)?,
+        );
+        let library = Library::open(
+            &config.ingest,
+            &config.stream,
+            store.clone(),
+            ingest,
+            streams,
+            &supervisor,
+        )
+        .await?;
         let metrics = ring::Metrics::new(registry)?;
         let ring = match device.memory() {
             None => Ring::new(&config.ring, metrics),
             Some(_) => {
                 let device = device.clone();
-                Ring::pinned(&config.ring, metrics, Box::new(move |memory| device.pin(memory)))
+                Ring::pinned(
+                    &config.ring,
+                    metrics,
+                    Box::new(move |memory| device.pin(memory)),
+                )
             }
         };
 
@@ -149,14 +179,30 @@ impl Server {
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
-        let encoder =
-            Encoder::new(config.encoder, ring.clone(), store, device.clone(), metrics, random).paced(Pace::of(Handle::current()));
+        let encoder = Encoder::new(
+            config.encoder,
+            ring.clone(),
+            store,
+            device.clone(),
+            metrics,
+            random,
+        )
+        .paced(Pace::of(Handle::current()));
         let aside = Aside::start("encode").map_err(Error::Thread)?;
-        tasks.push(aside.spawn(supervisor.vital(ServerPart::Encoder, encoder.run(library.arrivals(), settings))));
+        tasks.push(aside.spawn(supervisor.vital(
+            ServerPart::Encoder,
+            encoder.run(library.arrivals(), settings),
+        )));
 
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let (asks, questions) = mpsc::channel(session::ASKS_QUEUED);
-        let answering = answer(questions, library.clone(), directory.clone(), Handle::current(), supervisor.clone());
+        let answering = answer(
+            questions,
+            library.clone(),
+            directory.clone(),
+            Handle::current(),
+            supervisor.clone(),
+        );
         tasks.push(aside.spawn(supervisor.vital(ServerPart::Answers, answering)));
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
@@ -209,13 +255,17 @@ impl Server {
     /// needs, or keys cannot be opened, or if everybody would be served on the sockets that are
     /// bound, whatever addresses `config` has.
     pub async fn apply(&self, config: &config::Config) -> Result<(), Error> {
-        config.admission.check_listen(self.front.addresses()).map_err(Error::StillBound)?;
+        config
+            .admission
+            .check_listen(self.front.addresses())
+            .map_err(Error::StillBound)?;
         let admission = self.admission.read(&config.admission)?;
         open_gfq(&self.device, config).await?;
         self.library.apply(&config.stream).await?;
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
-        self.ring.promise(config.stream.values().map(config::slot_bytes));
+        self.ring
+            .promise(config.stream.values().map(config::slot_bytes));
         self.front.set_streams(config.stream.keys());
         self.name_peers(config);
         self.judge_streams(config);
@@ -234,10 +284,20 @@ impl Server {
     /// Tells the directory which streams' viewers may be named to each other.
     fn name_peers(&self, config: &config::Config) {
         let stream = |(name, stream): (&String, &stream::Config)| {
-            let signer = self.library.signer(name).filter(|_| stream.peers != Policy::Off)?;
-            Some((name.clone(), directory::Stream { policy: stream.peers, key: Arc::clone(signer.key()) }))
+            let signer = self
+                .library
+                .signer(name)
+                .filter(|_| stream.peers != Policy::Off)?;
+            Some((
+                name.clone(),
+                directory::Stream {
+                    policy: stream.peers,
+                    key: Arc::clone(signer.key()),
+                },
+            ))
         };
-        self.directory.set_streams(config.stream.iter().filter_map(stream).collect());
+        self.directory
+            .set_streams(config.stream.iter().filter_map(stream).collect());
     }
 
     fn judge_streams(&self, config: &config::Config) {
@@ -251,7 +311,11 @@ impl Server {
 
 /// Opens the arithmetic over the prime field, if a stream uses it. Opening it on a card takes time.
 async fn open_gfq(device: &Device, config: &config::Config) -> Result<(), Error> {
-    if !config.stream.values().any(|stream| stream.codec().is_ok_and(Codec::is_gfq)) {
+    if !config
+        .stream
+        .values()
+        .any(|stream| stream.codec().is_ok_and(Codec::is_gfq))
+    {
         return Ok(());
     }
     let device = device.clone();
@@ -282,7 +346,9 @@ async fn answer(
     while let Some(ask) = questions.recv().await {
         // A failed send means that the session is gone.
         match ask {
-            Ask::Resolve { get, by, mut reply, .. } => {
+            Ask::Resolve {
+                get, by, mut reply, ..
+            } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(ServerPart::Question, async move {
                     let answer = tokio::select! {
@@ -292,8 +358,12 @@ async fn answer(
                     let _ = reply.send(answer);
                 }));
             }
-            Ask::Find { id, coding, reply, .. } => drop(reply.send(library.find(&id, coding))),
-            Ask::Hashes { held, reply, .. } => drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment))),
+            Ask::Find {
+                id, coding, reply, ..
+            } => drop(reply.send(library.find(&id, coding))),
+            Ask::Hashes { held, reply, .. } => {
+                drop(reply.send(library.hashes(&held).ok_or_else(no_such_segment)))
+            }
             Ask::Checks { held, asked, reply } => {
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(ServerPart::Question, async move {
@@ -302,23 +372,42 @@ async fn answer(
             }
             Ask::Blame(blame) => {
                 blame.log();
-                directory.blame(Instant::now(), blame.reporter.ip(), blame.holder, blame.identity);
+                directory.blame(
+                    Instant::now(),
+                    blame.reporter.ip(),
+                    blame.holder,
+                    blame.identity,
+                );
             }
-            Ask::Subscribe { stream, reply } => drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream))),
+            Ask::Subscribe { stream, reply } => {
+                drop(reply.send(library.subscribe(&stream).ok_or_else(no_such_stream)))
+            }
         }
     }
 }
 
 fn no_such_segment() -> Refusal {
-    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such segment, or no hashes of it".to_owned() }
+    Refusal {
+        code: RefusalCode::Unknown,
+        retry_after: None,
+        reason: "no such segment, or no hashes of it".to_owned(),
+    }
 }
 
 fn no_such_stream() -> Refusal {
-    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such stream".to_owned() }
+    Refusal {
+        code: RefusalCode::Unknown,
+        retry_after: None,
+        reason: "no such stream".to_owned(),
+    }
 }
 
 /// Reports the device's state to `/readyz`; if the device is lost, the process ends.
-async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, supervisor: Supervisor) {
+async fn heed_health(
+    mut health: watch::Receiver<Health>,
+    readiness: Readiness,
+    supervisor: Supervisor,
+) {
     loop {
         match &*health.borrow_and_update() {
             Health::Good => readiness.ready("device"),
@@ -333,7 +422,9 @@ async fn heed_health(mut health: watch::Receiver<Health>, readiness: Readiness, 
 
 /// Reports to `/readyz` when no segment fits because all held ones are in use.
 async fn heed_store(store: Store, readiness: Readiness, every: Duration) {
-    readiness.heed_room("store", every, |now| store.refused(now)).await;
+    readiness
+        .heed_room("store", every, |now| store.refused(now))
+        .await;
 }
 
 #[cfg(test)]
@@ -345,24 +436,40 @@ mod tests {
     #[tokio::test]
     async fn a_store_without_room_is_shown_until_there_is_some() {
         let registry = Registry::new();
-        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
-        let (device, _thread) = Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
-        let config = store::Config { bytes: bytesize::ByteSize::b(3000), ..store::Config::default() };
+        let config = device::Config {
+            backend: device::BackendChoice::Cpu,
+            ..device::Config::default()
+        };
+        let (device, _thread) =
+            Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
+        let config = store::Config {
+            bytes: bytesize::ByteSize::b(3000),
+            ..store::Config::default()
+        };
         let store = Store::new(&config, device, store::Metrics::new(&registry).unwrap());
         let insert = async |byte: u8| {
             let shape = Shape::new(2048, 64, 32).unwrap();
-            store.insert(vec![byte; 2048].into(), shape, store::Placement::default()).await
+            store
+                .insert(vec![byte; 2048].into(), shape, store::Placement::default())
+                .await
         };
         let held = insert(0).await.unwrap();
         let readiness = Readiness::new();
         readiness.ready("server");
-        let heeding = tokio::spawn(heed_store(store.clone(), readiness.clone(), Duration::from_millis(1)));
+        let heeding = tokio::spawn(heed_store(
+            store.clone(),
+            readiness.clone(),
+            Duration::from_millis(1),
+        ));
         while readiness.status().0 != Status::NotReady {
             held.lease.note_used(Instant::now(), 1);
             assert!(matches!(insert(1).await, Err(store::Error::Full { .. })));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(readiness.status().1[0].reason, "no room for a segment of 2048 bytes: every held segment is in use");
+        assert_eq!(
+            readiness.status().1[0].reason,
+            "no room for a segment of 2048 bytes: every held segment is in use"
+        );
         drop(held);
         while readiness.status().0 != Status::Ready {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -394,9 +501,19 @@ mod tests {
         let readiness = Readiness::new();
         let supervisor = Supervisor::new(&Registry::new(), readiness.clone()).unwrap();
         let heeding = tokio::spawn(heed_health(health, readiness.clone(), supervisor.clone()));
-        say.send(Health::Dead("its thread died".to_owned())).unwrap();
-        let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
-        assert_eq!(death, Death { part: ServerPart::Device, reason: "its thread died".to_owned() });
+        say.send(Health::Dead("its thread died".to_owned()))
+            .unwrap();
+        let death = supervisor
+            .until_done(std::future::pending::<()>())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            death,
+            Death {
+                part: ServerPart::Device,
+                reason: "its thread died".to_owned()
+            }
+        );
         assert!(readiness.is_dead());
         drop(say);
         heeding.await.unwrap();

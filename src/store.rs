@@ -39,7 +39,10 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::device::{self, Batch, Device, Kept, Resident, Task};
 use crate::gf::Rows;
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, Codec, Coding, FirstPass, Generation, HashGroup, Held, Lease, SegmentId, SegmentKey, Shape, Tree};
+use crate::object::{
+    Birth, Codec, Coding, FirstPass, Generation, HashGroup, Held, Lease, SegmentId, SegmentKey,
+    Shape, Tree,
+};
 
 pub mod budget;
 pub mod index;
@@ -69,7 +72,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::mib(512), device_bytes: Portion::Percent(80) }
+        Self {
+            bytes: ByteSize::mib(512),
+            device_bytes: Portion::Percent(80),
+        }
     }
 }
 
@@ -196,7 +202,11 @@ struct Turns {
 impl Turns {
     /// The turn, until it is dropped. Urgent and other tasks are each served in order of arrival.
     async fn turn(&self, is_urgent: bool) -> tokio::sync::MutexGuard<'_, ()> {
-        let _patience = if is_urgent { None } else { Some(self.patience.lock().await) };
+        let _patience = if is_urgent {
+            None
+        } else {
+            Some(self.patience.lock().await)
+        };
         self.turn.lock().await
     }
 }
@@ -205,7 +215,9 @@ impl Store {
     /// An empty store on this device.
     pub fn new(config: &Config, device: Device, metrics: Metrics) -> Self {
         let asked = device.clone();
-        Self::with_tiers(config, device, metrics, move || asked.memory().map(|memory| memory.total))
+        Self::with_tiers(config, device, metrics, move || {
+            asked.memory().map(|memory| memory.total)
+        })
     }
 
     /// The same, where `memory` tells how much memory of its own the device has: `None` at the
@@ -219,7 +231,9 @@ impl Store {
         let host = config.bytes.as_u64();
         let state = State::new(host, memory().map(|total| config.device_bytes.of(total)));
         metrics.tier(Tier::Host).budget(host);
-        metrics.tier(Tier::Device).budget(state.device.map_or(0, |budget| budget.limit()));
+        metrics
+            .tier(Tier::Device)
+            .budget(state.device.map_or(0, |budget| budget.limit()));
         Self {
             shared: Arc::new(Shared {
                 config: config.clone(),
@@ -241,9 +255,18 @@ impl Store {
     /// Inserts a segment, or returns the one already held with these bytes and this coding. Makes
     /// room if necessary. Waits for the device only if the device alone holds the segment. Must be
     /// called within a tokio runtime.
-    pub async fn insert(&self, bytes: Bytes, shape: Shape, placement: Placement) -> Result<Held, Error> {
+    pub async fn insert(
+        &self,
+        bytes: Bytes,
+        shape: Shape,
+        placement: Placement,
+    ) -> Result<Held, Error> {
         if bytes.len() as u64 != shape.length() {
-            return Err(device::Error::Length { length: bytes.len(), shape: shape.length() }.into());
+            return Err(device::Error::Length {
+                length: bytes.len(),
+                shape: shape.length(),
+            }
+            .into());
         }
         let (id, tree) = identify(&bytes, shape.codec()).await;
         if let Some(held) = self.shared.hold_again(&(id, shape.coding()), &placement)? {
@@ -255,25 +278,56 @@ impl Store {
             }
         }
         let is_bytes = self.shared.has_two_tiers() || shape.codec().is_gfq();
-        let length = if is_bytes { shape.length() } else { state::padded(&shape) };
+        let length = if is_bytes {
+            shape.length()
+        } else {
+            state::padded(&shape)
+        };
         // Before the hashes or the device's form are made, which may take long.
         let tree_bytes = tree.as_ref().map_or(0, |tree| tree.values().len() as u64);
-        let hash_bytes = if placement.hashed { BlockHashes::bytes(&shape) } else { 0 };
+        let hash_bytes = if placement.hashed {
+            BlockHashes::bytes(&shape)
+        } else {
+            0
+        };
         let reservation = self.shared.reserve(length + tree_bytes + hash_bytes)?;
-        let hashes = if placement.hashed { Some(self.hash(&bytes, shape, &placement).await?) } else { None };
+        let hashes = if placement.hashed {
+            Some(self.hash(&bytes, shape, &placement).await?)
+        } else {
+            None
+        };
         let (form, cost) = if is_bytes {
-            (Form::Bytes { bytes, copy: None, load: None }, shape.length() + tree_bytes)
+            (
+                Form::Bytes {
+                    bytes,
+                    copy: None,
+                    load: None,
+                },
+                shape.length() + tree_bytes,
+            )
         } else {
             let resident = self.load(bytes, shape).await?;
             let cost = resident.resident_bytes() + tree_bytes;
             (Form::Resident(Arc::new(resident)), cost)
         };
-        self.shared.admit((id, tree), shape, (form, hashes), cost, reservation, &placement)
+        self.shared.admit(
+            (id, tree),
+            shape,
+            (form, hashes),
+            cost,
+            reservation,
+            &placement,
+        )
     }
 
     /// Adds hashes to a segment that was inserted without them, if there is room for them. `None`
     /// if the segment was evicted meanwhile.
-    async fn with_hashes(&self, held: &Held, bytes: &Bytes, placement: &Placement) -> Result<Option<Held>, Error> {
+    async fn with_hashes(
+        &self,
+        held: &Held,
+        bytes: &Bytes,
+        placement: &Placement,
+    ) -> Result<Option<Held>, Error> {
         let key = held.lease.key;
         // Before they are made, which may take long.
         let reservation = self.shared.reserve(BlockHashes::bytes(&held.lease.shape))?;
@@ -296,8 +350,15 @@ impl Store {
     /// Hashes the blocks of a segment; of a long one outside of the async threads. Homomorphic
     /// hashes take far longer than others. Such segments wait for their turn, so that all cores or
     /// cards work on one of them, and live segments do not wait for the others.
-    async fn hash(&self, bytes: &Bytes, shape: Shape, placement: &Placement) -> Result<Hashes, Error> {
-        let Codec::RlncQ { group } = shape.codec() else { return Ok(hash(bytes, shape).await) };
+    async fn hash(
+        &self,
+        bytes: &Bytes,
+        shape: Shape,
+        placement: &Placement,
+    ) -> Result<Hashes, Error> {
+        let Codec::RlncQ { group } = shape.codec() else {
+            return Ok(hash(bytes, shape).await);
+        };
         let turn = self.shared.hashing.turn(placement.birth.is_some()).await;
         let begun = Instant::now();
         let made = match self.homomorphic_hashes(group, bytes, shape).await {
@@ -306,43 +367,83 @@ impl Store {
             made => made?,
         };
         drop(turn);
-        self.shared.metrics.homomorphic_hashes.inc_by(shape.blocks());
-        self.shared.metrics.homomorphic_seconds.observe(begun.elapsed().as_secs_f64());
+        self.shared
+            .metrics
+            .homomorphic_hashes
+            .inc_by(shape.blocks());
+        self.shared
+            .metrics
+            .homomorphic_seconds
+            .observe(begun.elapsed().as_secs_f64());
         Ok(Hashes::made(made, &shape))
     }
 
-    async fn homomorphic_hashes(&self, group: HashGroup, bytes: &Bytes, shape: Shape) -> Result<Vec<u8>, device::Error> {
+    async fn homomorphic_hashes(
+        &self,
+        group: HashGroup,
+        bytes: &Bytes,
+        shape: Shape,
+    ) -> Result<Vec<u8>, device::Error> {
         let bytes = bytes.clone();
         let made = self.shared.device.compute(move |arithmetic| {
             let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
             arithmetic.hash(group, shape.words(), &blocks)
         });
-        made.await?.map_err(|failed| device::Error::Unavailable(failed.to_string()))
+        made.await?
+            .map_err(|failed| device::Error::Unavailable(failed.to_string()))
     }
 
     /// The hashes of a held segment's blocks, if kept.
     pub fn hashes(&self, key: SegmentKey) -> Option<BlockHashes> {
-        self.shared.state().hashes(key).map(|hashes| hashes.blocks.clone())
+        self.shared
+            .state()
+            .hashes(key)
+            .map(|hashes| hashes.blocks.clone())
     }
 
     /// The bytes of a generation, possibly with the padding of its last block; `None` if the
     /// segment is not held any more. Waits for the device if only the device's form is held.
-    pub async fn generation(&self, lease: &Lease, generation: &Generation) -> Result<Option<Bytes>, device::Error> {
+    pub async fn generation(
+        &self,
+        lease: &Lease,
+        generation: &Generation,
+    ) -> Result<Option<Bytes>, device::Error> {
         let place = |at: u64| usize::try_from(at).expect("a segment fits in memory");
         let resident = match self.shared.state().form(lease.key) {
             None => return Ok(None),
             Some(Form::Bytes { bytes, .. }) => {
-                return Ok(Some(bytes.slice(place(generation.offset)..place(generation.offset + generation.length))));
+                return Ok(Some(bytes.slice(
+                    place(generation.offset)..place(generation.offset + generation.length),
+                )));
             }
             Some(Form::Resident(resident)) => Arc::clone(resident),
         };
         let mut rest = BytesMut::zeroed(place(generation.padded_length()));
-        let out = (0..generation.n).map(|_| rest.split_to(place(generation.block_bytes.into()))).collect();
-        let rows = Rows::Source { indices: (0..generation.n).collect() };
-        let task = Task { resident, generation: generation.index, rows, out, out_offset: 0 };
-        let done = self.shared.device.combine(Batch { tasks: vec![task] }).await;
+        let out = (0..generation.n)
+            .map(|_| rest.split_to(place(generation.block_bytes.into())))
+            .collect();
+        let rows = Rows::Source {
+            indices: (0..generation.n).collect(),
+        };
+        let task = Task {
+            resident,
+            generation: generation.index,
+            rows,
+            out,
+            out_offset: 0,
+        };
+        let done = self
+            .shared
+            .device
+            .combine(Batch { tasks: vec![task] })
+            .await;
         self.settled();
-        let mut slots = done.map_err(|failed| failed.error)?.batch.tasks.into_iter().flat_map(|task| task.out);
+        let mut slots = done
+            .map_err(|failed| failed.error)?
+            .batch
+            .tasks
+            .into_iter()
+            .flat_map(|task| task.out);
         let mut bytes = slots.next().unwrap_or_default();
         slots.for_each(|slot| bytes.unsplit(slot));
         Ok(Some(bytes.freeze()))
@@ -369,7 +470,9 @@ impl Store {
         let found = state.find(key, &mut gone);
         match &found {
             Found::Missing => self.shared.begin_load(&mut state, key, true),
-            Found::Plain(Plain { kept: None, .. }) => self.shared.begin_load(&mut state, key, false),
+            Found::Plain(Plain { kept: None, .. }) => {
+                self.shared.begin_load(&mut state, key, false)
+            }
             _ => {}
         }
         if gone.is_empty() {
@@ -467,7 +570,9 @@ impl Store {
                 outcome => return Ok(outcome?),
             }
         }
-        Err(Error::Device(device::Error::Memory { bytes: shape.length() }))
+        Err(Error::Device(device::Error::Memory {
+            bytes: shape.length(),
+        }))
     }
 }
 
@@ -480,10 +585,16 @@ impl Shared {
         self.state().device.is_some()
     }
 
-    fn hold_again(self: &Arc<Self>, name: &Name, placement: &Placement) -> Result<Option<Held>, Error> {
+    fn hold_again(
+        self: &Arc<Self>,
+        name: &Name,
+        placement: &Placement,
+    ) -> Result<Option<Held>, Error> {
         let mut state = self.state();
         placement.check()?;
-        let Some(key) = state.index.find(name) else { return Ok(None) };
+        let Some(key) = state.index.find(name) else {
+            return Ok(None);
+        };
         state.renew(key, placement);
         if placement.eager {
             self.begin_load(&mut state, key, false);
@@ -502,7 +613,11 @@ impl Shared {
                 break Err(Error::TooLarge { bytes, budget });
             }
             if state.host.reserve(bytes) {
-                break Ok(Reservation { shared: Arc::clone(self), tier: Tier::Host, bytes });
+                break Ok(Reservation {
+                    shared: Arc::clone(self),
+                    tier: Tier::Host,
+                    bytes,
+                });
             }
             match state.evict_for_newcomer(Instant::now()) {
                 Some(victim) => gone.push(victim),
@@ -544,7 +659,14 @@ impl Shared {
             }
             None => {
                 self.metrics.inserted.inc();
-                state.admit((id, tree), shape, form, (reservation.keep(), cost), placement, now)
+                state.admit(
+                    (id, tree),
+                    shape,
+                    form,
+                    (reservation.keep(), cost),
+                    placement,
+                    now,
+                )
             }
         };
         if let Some(hashes) = hashes {
@@ -581,7 +703,9 @@ impl Shared {
         if state.has_dead_copies() {
             state.drop_dead(gone);
         }
-        let Some(budget) = &mut state.device else { return };
+        let Some(budget) = &mut state.device else {
+            return;
+        };
         // Without device memory, copies lie beside their bytes in this process: a part of its
         // budget is enough for those in demand.
         let own = || self.config.bytes.as_u64() / OWN_MEMORY_PART;
@@ -595,10 +719,19 @@ impl Shared {
     /// Reports evictions after the lock is released, and updates the gauges.
     fn publish(&self, state: MutexGuard<'_, State>, gone: Vec<Evicted>) {
         for tier in Tier::ALL {
-            self.metrics.tier(tier).resident(state.index.bytes(tier), state.index.len(tier));
+            self.metrics
+                .tier(tier)
+                .resident(state.index.bytes(tier), state.index.len(tier));
         }
         drop(state);
-        for Evicted { key, id, tier, cause, .. } in gone {
+        for Evicted {
+            key,
+            id,
+            tier,
+            cause,
+            ..
+        } in gone
+        {
             tracing::trace!(%id, ?tier, ?cause, "segment evicted");
             self.metrics.evicted(tier, cause).inc();
             if tier == Tier::Host {
@@ -616,14 +749,22 @@ impl fmt::Debug for Shared {
             (state.host, state.device)
         };
         let mut shown = f.debug_struct("Shared");
-        shown.field("device", &self.device).field("host_budget", &host).field("device_budget", &device).finish_non_exhaustive()
+        shown
+            .field("device", &self.device)
+            .field("host_budget", &host)
+            .field("device_budget", &device)
+            .finish_non_exhaustive()
     }
 }
 
 impl Placement {
     /// Whether its stream is still published.
     fn check(&self) -> Result<(), Error> {
-        if self.withdrawn.load(Ordering::Acquire) { Err(Error::Withdrawn) } else { Ok(()) }
+        if self.withdrawn.load(Ordering::Acquire) {
+            Err(Error::Withdrawn)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -669,7 +810,9 @@ async fn hash(bytes: &Bytes, shape: Shape) -> Hashes {
         return Hashes::of(bytes, &shape);
     }
     let copy = bytes.clone();
-    tokio::task::spawn_blocking(move || Hashes::of(&copy, &shape)).await.unwrap_or_else(|_| Hashes::of(bytes, &shape))
+    tokio::task::spawn_blocking(move || Hashes::of(&copy, &shape))
+        .await
+        .unwrap_or_else(|_| Hashes::of(bytes, &shape))
 }
 
 /// Notices by which a receiver may fall behind.

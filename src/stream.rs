@@ -41,8 +41,8 @@ use crate::ingest::{self, ObjectPath, Parameters, Source, folder, http};
 use crate::integrity::checks;
 use crate::integrity::signing::StreamKey;
 use crate::object::{
-    Arrival, AskedBy, Body, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode, Resolved, SegmentId, Shape,
-    ShapeError,
+    Arrival, AskedBy, Body, Codec, Coding, FirstPass, HashGroup, Held, Refusal, RefusalCode,
+    Resolved, SegmentId, Shape, ShapeError,
 };
 use crate::secret::{Secret, SecretUrl, Setting, is_http};
 use crate::store::Store;
@@ -182,12 +182,19 @@ impl Config {
     /// Makes the key's path absolute, so that it survives changes of the working directory. Reads
     /// headers from files and environment variables; an error names the unreadable one, and the
     /// reason.
-    pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), (String, String)> {
+    pub fn resolve<'a>(
+        &mut self,
+        variable: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<(), (String, String)> {
         if let Some(path) = &mut self.signing_key {
             *path = crate::units::absolute(path);
         }
         let mut headers = self.headers.iter_mut();
-        headers.try_for_each(|(name, value)| value.resolve(&variable).map_err(|reason| (format!("headers.{name}"), reason)))
+        headers.try_for_each(|(name, value)| {
+            value
+                .resolve(&variable)
+                .map_err(|reason| (format!("headers.{name}"), reason))
+        })
     }
 
     /// The stream's code, with its parameters.
@@ -201,7 +208,9 @@ impl Config {
             (_, Some(_)) => return Err(CodecError::Parity),
             (CodecName::Rlnc, None) => Codec::Rlnc,
             (CodecName::RaptorQ, None) => Codec::RaptorQ,
-            (CodecName::RlncQ, None) => Codec::RlncQ { group: self.group()? },
+            (CodecName::RlncQ, None) => Codec::RlncQ {
+                group: self.group()?,
+            },
         };
         if codec.is_gfq() && self.signing_key.is_none() {
             return Err(CodecError::NoKey);
@@ -219,7 +228,10 @@ impl Config {
 
     fn group(&self) -> Result<HashGroup, CodecError> {
         let bits = self.hash_bits.unwrap_or(1024);
-        HashGroup::ALL.into_iter().find(|group| group.bits() == u32::from(bits)).ok_or(CodecError::NoGroup(bits))
+        HashGroup::ALL
+            .into_iter()
+            .find(|group| group.bits() == u32::from(bits))
+            .ok_or(CodecError::NoGroup(bits))
     }
 
     /// The shape of its segments, for one of this length.
@@ -233,20 +245,34 @@ impl Config {
     /// batches per generation.
     fn parts(&self) -> Result<u16, CodecError> {
         let is_costly = self.row_weight.is_some() || self.codec()?.is_gfq();
-        Ok(if is_costly { 1 } else { self.generations_min.max(1) })
+        Ok(if is_costly {
+            1
+        } else {
+            self.generations_min.max(1)
+        })
     }
 
     /// Non-zero coefficients per row, if rows are sparse.
     pub fn sparse_rows(&self) -> Result<Option<NonZeroU16>, RowWeightError> {
-        let Some(given) = self.row_weight else { return Ok(None) };
+        let Some(given) = self.row_weight else {
+            return Ok(None);
+        };
         let weight = NonZeroU16::new(given).ok_or(RowWeightError::Zero)?;
         let (n_max, least) = (self.n_max, weight_min(self.n_max));
         if given < least && !self.row_weight_force {
-            return Err(RowWeightError::Few { weight: given, n_max, least });
+            return Err(RowWeightError::Few {
+                weight: given,
+                n_max,
+                least,
+            });
         }
         let least = weight_floor(n_max);
         if given < least.min(n_max) {
-            return Err(RowWeightError::Flood { weight: given, n_max, least });
+            return Err(RowWeightError::Flood {
+                weight: given,
+                n_max,
+                least,
+            });
         }
         Ok(Some(weight))
     }
@@ -331,7 +357,9 @@ pub enum CodecError {
     #[error("`parity` requires codec = \"rs\": the other codes are rateless")]
     Parity,
     /// `row_weight` with another code.
-    #[error("`row_weight` requires codec = \"rlnc\": the other codes fix their coefficient vectors")]
+    #[error(
+        "`row_weight` requires codec = \"rlnc\": the other codes fix their coefficient vectors"
+    )]
     RowWeight,
     /// `hash_bits` with another code.
     #[error("`hash_bits` requires codec = \"rlnc-q\": the other codes have no homomorphic hashes")]
@@ -340,7 +368,9 @@ pub enum CodecError {
     #[error("homomorphic hashes must have 1024 bits (a legacy strength) or 2048, not {0}")]
     NoGroup(u16),
     /// Homomorphic hashes without a signing key.
-    #[error("codec = \"rlnc-q\" needs a key that signs the hashes of blocks: set `signing_key`, too")]
+    #[error(
+        "codec = \"rlnc-q\" needs a key that signs the hashes of blocks: set `signing_key`, too"
+    )]
     NoKey,
 }
 
@@ -440,14 +470,35 @@ impl Library {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
         let swept = store.clone();
         let checks = Semaphore::new(CHECKS_QUEUED);
-        let (checks_at_once, reading) = (Semaphore::new(CHECKS_AT_ONCE), Semaphore::new(READING_AT_ONCE));
+        let (checks_at_once, reading) = (
+            Semaphore::new(CHECKS_AT_ONCE),
+            Semaphore::new(READING_AT_ONCE),
+        );
         let (config, supervisor) = (config.clone(), supervisor.clone());
-        let sweep = supervisor.clone().revived(ServerPart::Sweep, move || sweep(store.clone()));
-        let shared = Shared { config, store: swept, metrics, arrivals, checks, checks_at_once, reading, supervisor };
+        let sweep = supervisor
+            .clone()
+            .revived(ServerPart::Sweep, move || sweep(store.clone()));
+        let shared = Shared {
+            config,
+            store: swept,
+            metrics,
+            arrivals,
+            checks,
+            checks_at_once,
+            reading,
+            supervisor,
+        };
         let shared = Arc::new(shared);
         let sweeper = tokio::spawn(sweep).abort_handle();
-        let inner = Inner { shared, ingest_metrics, points: ArcSwap::default(), sweeper };
-        let library = Self { inner: Arc::new(inner) };
+        let inner = Inner {
+            shared,
+            ingest_metrics,
+            points: ArcSwap::default(),
+            sweeper,
+        };
+        let library = Self {
+            inner: Arc::new(inner),
+        };
         library.apply(streams).await?;
         Ok(library)
     }
@@ -458,11 +509,21 @@ impl Library {
     /// at its end. Objects are cut at the ranges of their playlists, whatever length is requested.
     pub async fn resolve(&self, path: &str, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
         let outcome = match self.locate(path) {
-            Ok((point, object)) => point.resolve(&object, offset, by).await.map(|resolved| point.named(path, resolved)),
+            Ok((point, object)) => point
+                .resolve(&object, offset, by)
+                .await
+                .map(|resolved| point.named(path, resolved)),
             Err(refusal) => Err(refusal),
         };
-        if let Ok(Resolved { body: Body::Coded(held), .. }) = &outcome {
-            self.inner.shared.store.note_named(&held.lease, by.account, Instant::now());
+        if let Ok(Resolved {
+            body: Body::Coded(held),
+            ..
+        }) = &outcome
+        {
+            self.inner
+                .shared
+                .store
+                .note_named(&held.lease, by.account, Instant::now());
         }
         outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
@@ -471,54 +532,101 @@ impl Library {
     pub fn find(&self, id: &SegmentId, coding: Option<Coding>) -> Option<Held> {
         let held = self.inner.shared.store.lookup(id, coding)?;
         let points = self.inner.points.load();
-        let is_published = held.path.as_deref().is_none_or(|path| points.contains_key(stream_of(path)));
+        let is_published = held
+            .path
+            .as_deref()
+            .is_none_or(|path| points.contains_key(stream_of(path)));
         is_published.then_some(held)
     }
 
     /// The hashes of a held segment's blocks, if its stream has a key.
     pub fn hashes(&self, held: &Held) -> Option<Bytes> {
-        self.inner.shared.store.hashes(held.lease.key).map(|hashes| hashes.as_bytes().clone())
+        self.inner
+            .shared
+            .store
+            .hashes(held.lease.key)
+            .map(|hashes| hashes.as_bytes().clone())
     }
 
     /// Computes secret checksums of a generation of a held segment, signed if its stream has a key.
     pub async fn checks(&self, held: &Held, asked: &GetChecks) -> Result<Checks, Refusal> {
         let shared = &self.inner.shared;
-        let generation = held.lease.shape.generation(asked.generation).ok_or_else(|| unknown("no such generation"))?;
+        let generation = held
+            .lease
+            .shape
+            .generation(asked.generation)
+            .ok_or_else(|| unknown("no such generation"))?;
         if generation.codec.is_gfq() {
-            return Err(unknown("this stream has public homomorphic hashes instead of secret checksums"));
+            return Err(unknown(
+                "this stream has public homomorphic hashes instead of secret checksums",
+            ));
         }
-        let _place = shared.checks.try_acquire().map_err(|_| point::overload("too many requests for checksums are waiting"))?;
-        let _turn = shared.checks_at_once.acquire().await.map_err(|_| point::internal("the server is stopping"))?;
+        let _place = shared
+            .checks
+            .try_acquire()
+            .map_err(|_| point::overload("too many requests for checksums are waiting"))?;
+        let _turn = shared
+            .checks_at_once
+            .acquire()
+            .await
+            .map_err(|_| point::internal("the server is stopping"))?;
         let bytes = match shared.store.generation(&held.lease, &generation).await {
             Ok(bytes) => bytes.ok_or_else(|| unknown("the server no longer holds the segment"))?,
             Err(error) => return Err(point::internal(&error.to_string())),
         };
-        let stream = held.path.as_deref().and_then(|path| path.strip_prefix('/')?.split('/').next());
+        let stream = held
+            .path
+            .as_deref()
+            .and_then(|path| path.strip_prefix('/')?.split('/').next());
         let signer = stream.and_then(|stream| self.signer(stream));
         let (asked, counter) = (asked.clone(), shared.metrics.signed_checks.clone());
         let made = tokio::task::spawn_blocking(move || {
             let (seed, columns) = (rand::random(), checks::COLUMNS);
-            let projections = checks::project(Kernels::detect(), &seed, &asked.segment, &generation, columns, &bytes).into();
-            let mut answer = Checks { request: asked.request, seed, columns, projections, signature: None };
+            let projections = checks::project(
+                Kernels::detect(),
+                &seed,
+                &asked.segment,
+                &generation,
+                columns,
+                &bytes,
+            )
+            .into();
+            let mut answer = Checks {
+                request: asked.request,
+                seed,
+                columns,
+                projections,
+                signature: None,
+            };
             if let Some(signer) = signer {
                 signer.key().sign_checks(&asked, &mut answer);
                 counter.inc();
             }
             answer
         });
-        made.await.map_err(|_| point::internal("cannot compute the checksums"))
+        made.await
+            .map_err(|_| point::internal("cannot compute the checksums"))
     }
 
     /// The signer of a stream, if it has a key.
     pub fn signer(&self, stream: &str) -> Option<Arc<Signer>> {
-        self.inner.points.load().get(stream)?.point.settings().signer.clone()
+        self.inner
+            .points
+            .load()
+            .get(stream)?
+            .point
+            .settings()
+            .signer
+            .clone()
     }
 
     /// New segments of a stream as they appear; `None` for an unknown stream. Closed when the
     /// stream is removed.
     pub fn subscribe(&self, stream: &str) -> Option<broadcast::Receiver<Arc<Resolved>>> {
         let points = self.inner.points.load();
-        points.get(stream).map(|running| running.point.announced.subscribe())
+        points
+            .get(stream)
+            .map(|running| running.point.announced.subscribe())
     }
 
     /// New live segments of all streams, for prefilling the ring.
@@ -537,7 +645,12 @@ impl Library {
         let status = |(name, running): (&String, &Running)| Status {
             name: name.clone(),
             fault: running.point.fault(),
-            key: running.point.settings().signer.as_ref().map(|signer| signer.key().public()),
+            key: running
+                .point
+                .settings()
+                .signer
+                .as_ref()
+                .map(|signer| signer.key().public()),
         };
         points.iter().map(status).collect()
     }
@@ -549,9 +662,16 @@ impl Library {
         let mut points = BTreeMap::new();
         let mut configured = Vec::new();
         for (name, config) in streams {
-            let fail = |fault| Error { stream: name.clone(), fault };
-            let signer = before.get(name).and_then(|running| running.point.settings().signer.clone());
-            let settings = Settings::new(name, config, &self.inner.shared.config, signer.as_deref()).map_err(fail)?;
+            let fail = |fault| Error {
+                stream: name.clone(),
+                fault,
+            };
+            let signer = before
+                .get(name)
+                .and_then(|running| running.point.settings().signer.clone());
+            let settings =
+                Settings::new(name, config, &self.inner.shared.config, signer.as_deref())
+                    .map_err(fail)?;
             let running = match before.get(name) {
                 Some(running) if running.point.settings().is_same_place(&settings) => {
                     if *running.point.settings() != settings {
@@ -561,7 +681,11 @@ impl Library {
                     running.clone()
                 }
                 other => {
-                    let list = if other.is_some() { &mut applied.replaced } else { &mut applied.added };
+                    let list = if other.is_some() {
+                        &mut applied.replaced
+                    } else {
+                        &mut applied.added
+                    };
                     list.push(name.clone());
                     let announced = other.map(|running| running.point.announced.clone());
                     self.start(name, settings, announced).await.map_err(fail)?
@@ -572,16 +696,29 @@ impl Library {
         for (point, settings) in configured {
             point.configure(settings);
         }
-        applied.removed = before.keys().filter(|name| !points.contains_key(*name)).cloned().collect();
+        applied.removed = before
+            .keys()
+            .filter(|name| !points.contains_key(*name))
+            .cloned()
+            .collect();
         let points = Arc::new(points);
         self.inner.points.store(Arc::clone(&points));
         // Nobody may have their segments any more, not even by id.
         let gone: Vec<&String> = applied.removed.iter().chain(&applied.replaced).collect();
-        gone.iter().filter_map(|name| before.get(*name)).for_each(|running| running.point.close());
+        gone.iter()
+            .filter_map(|name| before.get(*name))
+            .for_each(|running| running.point.close());
         if !gone.is_empty() {
-            self.inner.shared.store.withdraw(|path| gone.iter().any(|name| *name == stream_of(path)));
+            self.inner
+                .shared
+                .store
+                .withdraw(|path| gone.iter().any(|name| *name == stream_of(path)));
         }
-        let is_new = |name: &String| [&applied.added, &applied.replaced, &applied.changed].iter().any(|list| list.contains(name));
+        let is_new = |name: &String| {
+            [&applied.added, &applied.replaced, &applied.changed]
+                .iter()
+                .any(|list| list.contains(name))
+        };
         for (name, running) in points.iter().filter(|(name, _)| is_new(name)) {
             if let Some(signer) = &running.point.settings().signer {
                 tracing::info!(stream = name, public_key = %signer.key().public(), "the stream is signed");
@@ -599,19 +736,51 @@ impl Library {
         let (config, metrics) = (&self.inner.shared.config, &self.inner.ingest_metrics);
         let supervisor = &self.inner.shared.supervisor;
         let source: Arc<dyn Source> = match &settings.place {
-            Place::Http(origin) => Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?),
+            Place::Http(origin) => {
+                Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?)
+            }
             Place::Folder(root, names) => {
                 let metrics = metrics.folder.clone();
-                Arc::new(Folder::open(root, names.clone(), settings.timeout, config, metrics, supervisor).await?)
+                Arc::new(
+                    Folder::open(
+                        root,
+                        names.clone(),
+                        settings.timeout,
+                        config,
+                        metrics,
+                        supervisor,
+                    )
+                    .await?,
+                )
             }
         };
         let announced = announced.unwrap_or_else(|| broadcast::channel(ANNOUNCEMENTS_MAX).0);
         let unreadable = metrics.playlist_errors.clone();
-        let point = Arc::new(Point::new(name, settings, source, Arc::clone(&self.inner.shared), announced, unreadable));
-        let (followed, changes) = (Arc::clone(&point), Arc::new(tokio::sync::Mutex::new(point.source.changes())));
+        let point = Arc::new(Point::new(
+            name,
+            settings,
+            source,
+            Arc::clone(&self.inner.shared),
+            announced,
+            unreadable,
+        ));
+        let (followed, changes) = (
+            Arc::clone(&point),
+            Arc::new(tokio::sync::Mutex::new(point.source.changes())),
+        );
         let follow = move || follow::follow(Arc::clone(&followed), Arc::clone(&changes));
-        let task = tokio::spawn(self.inner.shared.supervisor.clone().revived(ServerPart::LiveEdge, follow)).abort_handle();
-        Ok(Running { point, _task: Arc::new(Task(task)) })
+        let task = tokio::spawn(
+            self.inner
+                .shared
+                .supervisor
+                .clone()
+                .revived(ServerPart::LiveEdge, follow),
+        )
+        .abort_handle();
+        Ok(Running {
+            point,
+            _task: Arc::new(Task(task)),
+        })
     }
 
     /// The stream at the beginning of a path, and the rest of the path.
@@ -672,7 +841,12 @@ enum Place {
 
 impl Settings {
     /// `signer` is the present signer.
-    fn new(name: &str, config: &Config, ingest: &ingest::Config, signer: Option<&Signer>) -> Result<Self, Fault> {
+    fn new(
+        name: &str,
+        config: &Config,
+        ingest: &ingest::Config,
+        signer: Option<&Signer>,
+    ) -> Result<Self, Fault> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_plain) {
             return Err(Fault::Name);
@@ -685,12 +859,21 @@ impl Settings {
         };
         Ok(Self {
             place: Place::new(config)?,
-            signer: config.signing_key.as_deref().map(|path| Signer::open(path, signer)).transpose()?.map(Arc::new),
+            signer: config
+                .signing_key
+                .as_deref()
+                .map(|path| Signer::open(path, signer))
+                .transpose()?
+                .map(Arc::new),
             n_max: config.n_max,
             parts: config.parts()?,
             block_bytes: config.block_bytes,
             codec,
-            first_pass: if codec.is_recodable() { config.first_pass } else { FirstPass::Systematic },
+            first_pass: if codec.is_recodable() {
+                config.first_pass
+            } else {
+                FirstPass::Systematic
+            },
             row_weight: config.sparse_rows()?,
             retention: config.retention,
             playlist_age: config.playlist_age,
@@ -699,8 +882,16 @@ impl Settings {
             playlist_max_bytes: config.playlist_max_bytes.as_u64(),
             segment_age: config.segment_age,
             prefetch: config.prefetch,
-            playlists: config.playlists.iter().map(playlist).collect::<Result<_, _>>()?,
-            mutable: config.mutable.iter().map(|text| text.trim_start_matches('.').to_ascii_lowercase()).collect(),
+            playlists: config
+                .playlists
+                .iter()
+                .map(playlist)
+                .collect::<Result<_, _>>()?,
+            mutable: config
+                .mutable
+                .iter()
+                .map(|text| text.trim_start_matches('.').to_ascii_lowercase())
+                .collect(),
             parameters,
             timeout: config.timeout,
         })
@@ -708,7 +899,9 @@ impl Settings {
 
     /// The shape of a segment of this length.
     fn shape(&self, length: u64) -> Result<Shape, ShapeError> {
-        Ok(Shape::new(length, self.block_bytes, self.n_max)?.coded_with(self.codec)?.in_parts(self.parts))
+        Ok(Shape::new(length, self.block_bytes, self.n_max)?
+            .coded_with(self.codec)?
+            .in_parts(self.parts))
     }
 
     /// Whether objects come from the same place in the same way, so that held segments stay valid.
@@ -730,7 +923,9 @@ impl Place {
             return Err(fail("expected a URL with the scheme http or https"));
         }
         if base.query().is_some() || base.fragment().is_some() {
-            return Err(fail("the URL must not have a query or fragment: use `headers` for parameters that the origin needs"));
+            return Err(fail(
+                "the URL must not have a query or fragment: use `headers` for parameters that the origin needs",
+            ));
         }
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
@@ -738,7 +933,11 @@ impl Place {
         Ok(Self::Http(Origin {
             base: Secret::new(base),
             host: config.host.clone(),
-            headers: config.headers.iter().map(|(name, value)| (name.clone(), value.value().clone())).collect(),
+            headers: config
+                .headers
+                .iter()
+                .map(|(name, value)| (name.clone(), value.value().clone()))
+                .collect(),
             redirect_hosts: config.redirect_hosts.clone(),
             timeout: config.timeout,
         }))
@@ -756,7 +955,11 @@ impl Config {
 }
 
 fn unknown(reason: &str) -> Refusal {
-    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
+    Refusal {
+        code: RefusalCode::Unknown,
+        retry_after: None,
+        reason: reason.to_owned(),
+    }
 }
 
 /// The library's sweeping task.
@@ -769,7 +972,8 @@ async fn sweep(store: Store) {
     }
 }
 
-const NO_URL: &str = "not a valid URL; in a user or password `/`, `?`, `#` and `@` must be percent-encoded";
+const NO_URL: &str =
+    "not a valid URL; in a user or password `/`, `?`, `#` and `@` must be percent-encoded";
 const SWEEP: Duration = Duration::from_secs(1);
 /// Announcements hold leases until the slowest subscriber has read them, so there are few.
 const ANNOUNCEMENTS_MAX: usize = 16;
@@ -792,34 +996,100 @@ mod tests {
     }
 
     fn config(origin: &str) -> Config {
-        Config { origin: Some(origin.into()), ..Config::default() }
+        Config {
+            origin: Some(origin.into()),
+            ..Config::default()
+        }
     }
 
     #[test]
     fn names_are_one_part_of_a_path() {
-        for (name, is_good) in [("live-1_X", true), ("", false), ("a/b", false), ("..", false), ("a b", false), ("é", false)] {
-            assert_eq!(settings(name, &config("http://origin.test")).is_ok(), is_good, "{name}");
+        for (name, is_good) in [
+            ("live-1_X", true),
+            ("", false),
+            ("a/b", false),
+            ("..", false),
+            ("a b", false),
+            ("é", false),
+        ] {
+            assert_eq!(
+                settings(name, &config("http://origin.test")).is_ok(),
+                is_good,
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn origins_are_urls() {
         let place = |origin: &str| settings("s", &config(origin)).map(|settings| settings.place);
-        let Ok(Place::Http(origin)) = place("https://origin.test/base") else { panic!("an origin over HTTP") };
+        let Ok(Place::Http(origin)) = place("https://origin.test/base") else {
+            panic!("an origin over HTTP")
+        };
         assert_eq!(origin.base.expose().as_str(), "https://origin.test/base/");
-        for origin in ["", "media", "/srv", "ftp://x/", "http://", "http://x/?a", "http://x/#a"] {
+        for origin in [
+            "",
+            "media",
+            "/srv",
+            "ftp://x/",
+            "http://",
+            "http://x/?a",
+            "http://x/#a",
+        ] {
             assert!(place(origin).is_err(), "{origin}");
         }
-        let both = Config { directory: Some("/srv".into()), ..config("http://origin.test") };
+        let both = Config {
+            directory: Some("/srv".into()),
+            ..config("http://origin.test")
+        };
         assert!(matches!(settings("s", &both), Err(Fault::Place)));
-        assert!(matches!(settings("s", &Config::default()), Err(Fault::Place)));
+        assert!(matches!(
+            settings("s", &Config::default()),
+            Err(Fault::Place)
+        ));
     }
 
     #[test]
     fn what_cannot_be_cut_is_refused() {
-        assert!(settings("s", &Config { n_max: 0, ..config("http://origin.test") }).is_err());
-        assert!(settings("s", &Config { row_weight: Some(12), ..config("http://origin.test") }).is_err());
-        assert!(settings("s", &Config { block_bytes: 100, ..config("http://origin.test") }).is_err());
-        assert!(settings("s", &Config { playlists: vec!["../x.m3u8".into()], ..config("http://origin.test") }).is_err());
+        assert!(
+            settings(
+                "s",
+                &Config {
+                    n_max: 0,
+                    ..config("http://origin.test")
+                }
+            )
+            .is_err()
+        );
+        assert!(
+            settings(
+                "s",
+                &Config {
+                    row_weight: Some(12),
+                    ..config("http://origin.test")
+                }
+            )
+            .is_err()
+        );
+        assert!(
+            settings(
+                "s",
+                &Config {
+                    block_bytes: 100,
+                    ..config("http://origin.test")
+                }
+            )
+            .is_err()
+        );
+        assert!(
+            settings(
+                "s",
+                &Config {
+                    playlists: vec!["../x.m3u8".into()],
+                    ..config("http://origin.test")
+                }
+            )
+            .is_err()
+        );
     }
 }

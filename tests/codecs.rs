@@ -92,8 +92,12 @@ fn answers() -> Answers {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16).expect("a digit")).expect("below 16");
-    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+    let digit =
+        |byte: u8| u8::try_from(char::from(byte).to_digit(16).expect("a digit")).expect("below 16");
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -101,11 +105,21 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn key(text: &str, generation: u64) -> RowKey {
-    RowKey { key: u64::from_str_radix(text, 16).expect("a key"), generation }
+    RowKey {
+        key: u64::from_str_radix(text, 16).expect("a key"),
+        generation,
+    }
 }
 
 fn generation(index: u32, n: u16, block_bytes: u32, length: usize) -> Generation {
-    Generation { index, n, block_bytes, offset: 0, length: length as u64, codec: Codec::Rlnc }
+    Generation {
+        index,
+        n,
+        block_bytes,
+        offset: 0,
+        length: length as u64,
+        codec: Codec::Rlnc,
+    }
 }
 
 fn random(length: usize, rng: &mut SmallRng) -> Vec<u8> {
@@ -175,7 +189,9 @@ fn large_blocks_are_the_known_ones() {
     let generation = generation(answer.generation, answer.n, answer.k, data.len());
     let key = key(&answer.key, u64::from(answer.generation));
     let mut rows = vec![0; n * n];
-    rows.chunks_mut(n).zip(0..).for_each(|(row, seed)| key.fill(seed, row));
+    rows.chunks_mut(n)
+        .zip(0..)
+        .for_each(|(row, seed)| key.fill(seed, row));
     assert_eq!(hex(&shake256(&rows, 16)), answer.rows_digest);
     for kernels in Kernels::available() {
         let encoder = Encoder::new(&generation, &data, key, kernels).unwrap();
@@ -183,17 +199,44 @@ fn large_blocks_are_the_known_ones() {
         let mut blocks: Vec<&mut [u8]> = out.chunks_mut(k).collect();
         encoder.blocks(0, &mut blocks);
         for (block, expected) in out.chunks(k).zip(&answer.blocks) {
-            assert_eq!(hex(&block[..16]), expected.prefix, "{} {}", kernels.isa(), expected.seed);
-            assert_eq!(hex(&shake256(block, 16)), expected.digest, "{} {}", kernels.isa(), expected.seed);
+            assert_eq!(
+                hex(&block[..16]),
+                expected.prefix,
+                "{} {}",
+                kernels.isa(),
+                expected.seed
+            );
+            assert_eq!(
+                hex(&shake256(block, 16)),
+                expected.digest,
+                "{} {}",
+                kernels.isa(),
+                expected.seed
+            );
         }
-        assert_eq!(hex(&shake256(&out, 16)), answer.blocks_digest, "{}", kernels.isa());
+        assert_eq!(
+            hex(&shake256(&out, 16)),
+            answer.blocks_digest,
+            "{}",
+            kernels.isa()
+        );
     }
 }
 
 /// Draws source blocks with probability `share`, otherwise coded ones, until both decoders are
 /// complete.
-fn round_trip(kernels: Kernels, n: u16, block_bytes: u32, padding: usize, share: f64, rng: &mut SmallRng) {
-    let name = format!("{} n={n} k={block_bytes} padding={padding} share={share}", kernels.isa());
+fn round_trip(
+    kernels: Kernels,
+    n: u16,
+    block_bytes: u32,
+    padding: usize,
+    share: f64,
+    rng: &mut SmallRng,
+) {
+    let name = format!(
+        "{} n={n} k={block_bytes} padding={padding} share={share}",
+        kernels.isa()
+    );
     let k = usize::try_from(block_bytes).unwrap();
     let source = random(usize::from(n) * k - padding, rng);
     let shape = Shape::new(source.len() as u64, block_bytes, n).unwrap();
@@ -206,7 +249,10 @@ fn round_trip(kernels: Kernels, n: u16, block_bytes: u32, padding: usize, share:
     while !decoder.is_complete() {
         let index = rng.random_range(0..n);
         let (vector, payload) = if rng.random_bool(share) {
-            (Vector::Source(index), &source[usize::from(index) * k..][..generation.block_length(index)])
+            (
+                Vector::Source(index),
+                &source[usize::from(index) * k..][..generation.block_length(index)],
+            )
         } else {
             seed = u32::wrapping_add(seed, 1);
             encoder.block(seed, &mut payload);
@@ -214,9 +260,13 @@ fn round_trip(kernels: Kernels, n: u16, block_bytes: u32, padding: usize, share:
         };
         let outcome = decoder.absorb(&vector, payload).unwrap();
         assert_eq!(progressive.absorb(&vector, payload), Ok(outcome), "{name}");
-        redundant += usize::from(outcome == Outcome::Redundant && matches!(vector, Vector::Seed(_)));
+        redundant +=
+            usize::from(outcome == Outcome::Redundant && matches!(vector, Vector::Seed(_)));
     }
-    assert!(redundant <= 3, "{name}: {redundant} coded blocks were redundant");
+    assert!(
+        redundant <= 3,
+        "{name}: {redundant} coded blocks were redundant"
+    );
     let mut out = vec![0; source.len()];
     progressive.finish(&mut out).unwrap();
     assert!(out == source, "{name}");
@@ -225,14 +275,24 @@ fn round_trip(kernels: Kernels, n: u16, block_bytes: u32, padding: usize, share:
 
 #[test]
 fn round_trips_on_every_instruction_set() {
-    let absent: Vec<Isa> = Isa::ALL.into_iter().filter(|&isa| Kernels::new(isa).is_none()).collect();
+    let absent: Vec<Isa> = Isa::ALL
+        .into_iter()
+        .filter(|&isa| Kernels::new(isa).is_none())
+        .collect();
     println!("not on this processor: {absent:?}");
     let mut rng = SmallRng::seed_from_u64(4);
     for kernels in Kernels::available() {
         for n in (1..=40).chain([63, 64, 65, 100, 127, 128, 129, 200]) {
             let block_bytes = 64 + 16 * u32::from(n % 21);
             let padding = rng.random_range(0..64);
-            round_trip(kernels, n, block_bytes, padding, f64::from(n % 4) * 0.3, &mut rng);
+            round_trip(
+                kernels,
+                n,
+                block_bytes,
+                padding,
+                f64::from(n % 4) * 0.3,
+                &mut rng,
+            );
         }
     }
 }
@@ -240,16 +300,30 @@ fn round_trips_on_every_instruction_set() {
 #[test]
 fn round_trips_up_to_the_largest_generation() {
     let mut rng = SmallRng::seed_from_u64(5);
-    let sizes = (1..=80).chain((81..1024).step_by(37)).chain([255, 256, 257, 511, 512, 513, 1023, 1024]);
+    let sizes = (1..=80)
+        .chain((81..1024).step_by(37))
+        .chain([255, 256, 257, 511, 512, 513, 1023, 1024]);
     for n in sizes {
         let padding = rng.random_range(0..64);
-        round_trip(Kernels::detect(), n, 64 + 16 * u32::from(n % 9), padding, 0.0, &mut rng);
+        round_trip(
+            Kernels::detect(),
+            n,
+            64 + 16 * u32::from(n % 9),
+            padding,
+            0.0,
+            &mut rng,
+        );
     }
     round_trip(Kernels::detect(), 1024, 1088, 1, 0.5, &mut rng);
 }
 
 /// The blocks of a generation after its source blocks, from the code's own encoder.
-fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) -> Vec<(Vector, Vec<u8>)> {
+fn behind(
+    generation: &Generation,
+    source: &[u8],
+    count: u16,
+    kernels: Kernels,
+) -> Vec<(Vector, Vec<u8>)> {
     let (n, k) = (generation.n, generation.block_bytes as usize);
     let mut padded = source.to_vec();
     padded.resize(usize::from(n) * k, 0);
@@ -259,8 +333,18 @@ fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) 
             let code = Code::new(Matrix::Cauchy, n.into(), (n + parity).into()).unwrap();
             let mut chunks = vec![vec![0; k]; parity.into()];
             let mut outs: Vec<&mut [u8]> = chunks.iter_mut().map(Vec::as_mut_slice).collect();
-            code.encode(kernels, &padded.chunks(k).collect::<Vec<_>>(), &mut outs, std::num::NonZeroUsize::MIN).unwrap();
-            (n..).map(Vector::Shard).zip(chunks).take(count.into()).collect()
+            code.encode(
+                kernels,
+                &padded.chunks(k).collect::<Vec<_>>(),
+                &mut outs,
+                std::num::NonZeroUsize::MIN,
+            )
+            .unwrap();
+            (n..)
+                .map(Vector::Shard)
+                .zip(chunks)
+                .take(count.into())
+                .collect()
         }
         Codec::RaptorQ => {
             let plan = EncodingPlan::new(n.into()).unwrap();
@@ -270,7 +354,11 @@ fn behind(generation: &Generation, source: &[u8], count: u16, kernels: Kernels) 
                 encoder.symbol(esi, &mut out).unwrap();
                 (Vector::Symbol(esi), out)
             };
-            (u32::from(n)..).step_by(7).map(symbol).take(count.into()).collect()
+            (u32::from(n)..)
+                .step_by(7)
+                .map(symbol)
+                .take(count.into())
+                .collect()
         }
     }
 }
@@ -282,14 +370,26 @@ fn blocks_with_numbers_rebuild_the_source_in_any_order() {
     let mut rng = SmallRng::seed_from_u64(8);
     for kernels in Kernels::available() {
         for n in [1_u16, 2, 3, 10, 31, 64, 101, 128] {
-            for codec in [Codec::ReedSolomon { parity: n.min(128) }, Codec::ReedSolomon { parity: 1 }, Codec::RaptorQ] {
+            for codec in [
+                Codec::ReedSolomon { parity: n.min(128) },
+                Codec::ReedSolomon { parity: 1 },
+                Codec::RaptorQ,
+            ] {
                 let name = format!("{} n={n} {codec:?}", kernels.isa());
                 let source = random(usize::from(n) * 96 - usize::from(n % 3), &mut rng);
-                let shape = Shape::new(source.len() as u64, 96, n).unwrap().coded_with(codec).unwrap();
+                let shape = Shape::new(source.len() as u64, 96, n)
+                    .unwrap()
+                    .coded_with(codec)
+                    .unwrap();
                 let generation = shape.generation(0).unwrap();
                 let key = row_key(&SegmentId::of(&source), &generation);
-                let range = |index: u16| usize::from(index) * 96..usize::from(index) * 96 + generation.block_length(index);
-                let mut blocks: Vec<_> = (0..n).map(|index| (Vector::Source(index), source[range(index)].to_vec())).collect();
+                let range = |index: u16| {
+                    usize::from(index) * 96
+                        ..usize::from(index) * 96 + generation.block_length(index)
+                };
+                let mut blocks: Vec<_> = (0..n)
+                    .map(|index| (Vector::Source(index), source[range(index)].to_vec()))
+                    .collect();
                 blocks.extend(behind(&generation, &source, n + 3, kernels));
                 for at in (1..blocks.len()).rev() {
                     blocks.swap(at, rng.random_range(0..=at));
@@ -305,15 +405,27 @@ fn blocks_with_numbers_rebuild_the_source_in_any_order() {
                     assert_eq!(gathering.absorb(&vector, &payload), Ok(outcome), "{name}");
                     assert_eq!(progressive.absorb(&vector, &payload), Ok(outcome), "{name}");
                     assert_eq!(rank.absorb(&vector), Ok(outcome), "{name}");
-                    assert_eq!(decoder.absorb(&vector, &payload), Ok(Outcome::Redundant), "{name}: {vector:?} twice");
+                    assert_eq!(
+                        decoder.absorb(&vector, &payload),
+                        Ok(Outcome::Redundant),
+                        "{name}: {vector:?} twice"
+                    );
                     if decoder.is_complete() {
                         break;
                     }
                 }
-                assert!(used == n || (codec == Codec::RaptorQ && used <= n + 3), "{name}: {used}");
+                assert!(
+                    used == n || (codec == Codec::RaptorQ && used <= n + 3),
+                    "{name}: {used}"
+                );
                 let mut out = vec![0; source.len()];
                 progressive.finish(&mut out).unwrap();
-                assert!(out == source && gathering.into_bytes().unwrap() == source && finish(decoder) == source, "{name}");
+                assert!(
+                    out == source
+                        && gathering.into_bytes().unwrap() == source
+                        && finish(decoder) == source,
+                    "{name}"
+                );
             }
         }
     }
@@ -344,16 +456,36 @@ fn blocks_of_another_code_are_refused() {
         (Codec::ReedSolomon { parity: 3 }, &[4, 5][..]),
         (Codec::RaptorQ, &[9, 10][..]),
         // It has its own decoder.
-        (Codec::RlncQ { group: HashGroup::P1024 }, &[][..]),
+        (
+            Codec::RlncQ {
+                group: HashGroup::P1024,
+            },
+            &[][..],
+        ),
     ] {
         let generation = shape.coded_with(codec).unwrap().generation(0).unwrap();
         for (at, vector) in vectors.iter().enumerate() {
-            let key = RowKey { key: 1, generation: 0 };
+            let key = RowKey {
+                key: 1,
+                generation: 0,
+            };
             let outcome = Decoder::new(generation, key, Kernels::detect()).absorb(vector, &[0; 64]);
-            let expected = if fit.contains(&at) { Ok(Outcome::Innovative) } else { Err(Error::Foreign { codec, n: 5 }) };
+            let expected = if fit.contains(&at) {
+                Ok(Outcome::Innovative)
+            } else {
+                Err(Error::Foreign { codec, n: 5 })
+            };
             assert_eq!(outcome, expected, "{vector:?} with {codec:?}");
-            assert_eq!(Rank::new(generation, key, Kernels::detect()).absorb(vector), expected, "{vector:?} with {codec:?}");
-            assert!(Decoder::new(generation, key, Kernels::detect()).absorb(vector, &[0; 63]).is_err());
+            assert_eq!(
+                Rank::new(generation, key, Kernels::detect()).absorb(vector),
+                expected,
+                "{vector:?} with {codec:?}"
+            );
+            assert!(
+                Decoder::new(generation, key, Kernels::detect())
+                    .absorb(vector, &[0; 63])
+                    .is_err()
+            );
         }
     }
 }
@@ -367,7 +499,10 @@ fn recoding_through_relays() {
         let (n, k) = (48, 96);
         let source = random(n * k - 7, &mut rng);
         let generation = generation(0, 48, 96, source.len());
-        let key = RowKey { key: 1, generation: 0 };
+        let key = RowKey {
+            key: 1,
+            generation: 0,
+        };
         let encoder = Encoder::new(&generation, &source, key, kernels).unwrap();
         let mut nodes = [0; 3].map(|_| Decoder::new(generation, key, kernels));
         let mut ticks = 0;
@@ -375,7 +510,11 @@ fn recoding_through_relays() {
             let mut payload = vec![0; k];
             encoder.block(ticks, &mut payload);
             let first = (Vector::Seed(ticks), Bytes::from(payload));
-            let recoded = nodes[..2].iter().map(|node| node.recode(1, &mut rng).pop().map(|block| (block.vector, block.payload)));
+            let recoded = nodes[..2].iter().map(|node| {
+                node.recode(1, &mut rng)
+                    .pop()
+                    .map(|block| (block.vector, block.payload))
+            });
             let sent: Vec<_> = [Some(first)].into_iter().chain(recoded).collect();
             for (node, block) in nodes.iter_mut().zip(sent) {
                 if let Some((vector, payload)) = block
@@ -385,7 +524,11 @@ fn recoding_through_relays() {
                 }
             }
             ticks += 1;
-            assert!(ticks < 100, "{}: the cut-set bound is about 55 ticks", kernels.isa());
+            assert!(
+                ticks < 100,
+                "{}: the cut-set bound is about 55 ticks",
+                kernels.isa()
+            );
         }
         let [_, _, sink] = nodes;
         assert_eq!(finish(sink), source, "{}", kernels.isa());
@@ -402,10 +545,15 @@ fn extra_blocks_are_as_many_as_theory_says() {
     let generation = generation(0, 32, 64, 32 * 64);
     let (mut extra, mut some, mut several) = (0, 0, 0);
     for trial in 0..TRIALS {
-        let key = RowKey { key: 0x6E63_7365_7276_6572, generation: u64::from(trial) };
+        let key = RowKey {
+            key: 0x6E63_7365_7276_6572,
+            generation: u64::from(trial),
+        };
         let mut decoder = Decoder::new(generation, key, Kernels::detect());
         let seeds = (0..).take_while(|&seed| {
-            decoder.absorb(&Vector::Seed(seed), &[0; 64]).expect("a whole block");
+            decoder
+                .absorb(&Vector::Seed(seed), &[0; 64])
+                .expect("a whole block");
             !decoder.is_complete()
         });
         let beyond = seeds.count() + 1 - 32;
@@ -415,7 +563,9 @@ fn extra_blocks_are_as_many_as_theory_says() {
     }
     let mean = |count: usize| count as f64 / f64::from(TRIALS);
     let (mean_extra, some, several) = (mean(extra), mean(some), mean(several));
-    println!("n = 32, {TRIALS} trials: {mean_extra:.6} extra blocks on average, P(>= 1) = {some:.6}, P(>= 2) = {several:.2e}");
+    println!(
+        "n = 32, {TRIALS} trials: {mean_extra:.6} extra blocks on average, P(>= 1) = {some:.6}, P(>= 2) = {several:.2e}"
+    );
     assert!((mean_extra - 0.0039).abs() <= 0.0003, "{mean_extra}");
 }
 
@@ -427,12 +577,17 @@ fn sparse_rows_of_the_least_weight_are_as_good_as_dense_ones() {
     let (n, generation) = (64, generation(0, 64, 1, 64));
     let mean_extra = |weight| {
         let beyond = (0..TRIALS).map(|trial| {
-            let key = RowKey { key: 0x6E63_7365_7276_6572, generation: u64::from(trial) };
+            let key = RowKey {
+                key: 0x6E63_7365_7276_6572,
+                generation: u64::from(trial),
+            };
             let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
             let mut row = vec![0; n];
             let rows = (0..).take_while(|&seed| {
                 key.fill_sparse(seed, weight, &mut row);
-                decoder.absorb(&Vector::Explicit(Bytes::copy_from_slice(&row)), &[0]).expect("a whole block");
+                decoder
+                    .absorb(&Vector::Explicit(Bytes::copy_from_slice(&row)), &[0])
+                    .expect("a whole block");
                 !decoder.is_complete()
             });
             rows.count() + 1 - n
@@ -441,7 +596,10 @@ fn sparse_rows_of_the_least_weight_are_as_good_as_dense_ones() {
     };
     assert_eq!(weight_min(64), 13);
     let (sparse, sparser) = (mean_extra(13), mean_extra(6));
-    assert!(sparse < 0.05 && sparser > 0.3, "{sparse} at weight 13, {sparser} at weight 6");
+    assert!(
+        sparse < 0.05 && sparser > 0.3,
+        "{sparse} at weight 13, {sparser} at weight 6"
+    );
 }
 
 fn any_vector() -> impl Strategy<Value = Vector> {

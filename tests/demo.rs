@@ -8,7 +8,13 @@ use ncserverd::lab::demo::{Options, run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_lost_is_repaired_by_coding() {
-    let report = run(Options { seed: 1, quiet: true, ..Options::default() }).await.unwrap();
+    let report = run(Options {
+        seed: 1,
+        quiet: true,
+        ..Options::default()
+    })
+    .await
+    .unwrap();
     assert!(report.is_complete(), "{report}");
     assert_eq!(report.rows.len(), 3);
     let bytes: usize = clip::segments().map(|file| file.bytes.len()).sum();
@@ -22,7 +28,15 @@ async fn what_is_lost_is_repaired_by_coding() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_loss_nothing_needs_repair() {
     let gateway = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let report = run(Options { peers: 1, loss: 0.0, gateway, quiet: true, ..Options::default() }).await.unwrap();
+    let report = run(Options {
+        peers: 1,
+        loss: 0.0,
+        gateway,
+        quiet: true,
+        ..Options::default()
+    })
+    .await
+    .unwrap();
     assert!(report.is_complete(), "{report}");
     assert_eq!(report.rows[0].repaired, 0, "{report}");
 }

@@ -31,7 +31,14 @@ struct Place {
 
 impl Place {
     async fn open(policy: Policy, directory: &Path) -> Self {
-        Self::coded_with(stream::Config { peers: policy, ..stream::Config::default() }, directory).await
+        Self::coded_with(
+            stream::Config {
+                peers: policy,
+                ..stream::Config::default()
+            },
+            directory,
+        )
+        .await
     }
 
     async fn coded_with(stream: stream::Config, directory: &Path) -> Self {
@@ -40,23 +47,50 @@ impl Place {
         settings.endpoint.listen = vec![LOOPBACK];
         let signing_key = Some(directory.join("live.pem"));
         let url = Some(format!("{}vod/", origin.url()).into());
-        let stream = stream::Config { origin: url, signing_key, ..stream };
+        let stream = stream::Config {
+            origin: url,
+            signing_key,
+            ..stream
+        };
         settings.stream.insert("live".into(), stream);
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
-        let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();
+        let server = Server::start(settings, identity.clone(), &registry, Readiness::new())
+            .await
+            .unwrap();
         let at = at(server.addresses()[0], &identity);
-        Self { origin, _server: server, at, registry }
+        Self {
+            origin,
+            _server: server,
+            at,
+            registry,
+        }
     }
 
     fn viewer(&self) -> peer::Config {
-        peer::Config { neighbours_max: 8, private_neighbours: true, ..peer::Config::new(self.at.clone(), Trust::System) }
+        peer::Config {
+            neighbours_max: 8,
+            private_neighbours: true,
+            ..peer::Config::new(self.at.clone(), Trust::System)
+        }
     }
 
     /// A viewer that serves what it reads to others.
     async fn sharing(&self) -> (Relay, peer::Server) {
         let identity = ServerIdentity::ephemeral().unwrap();
-        let config = relay::Config { offers: true, own_only: true, ..relay::Config::listening(vec![LOOPBACK]) };
-        let relay = Relay::start(config, self.viewer(), identity.clone(), &Registry::new(), &Readiness::new()).await.unwrap();
+        let config = relay::Config {
+            offers: true,
+            own_only: true,
+            ..relay::Config::listening(vec![LOOPBACK])
+        };
+        let relay = Relay::start(
+            config,
+            self.viewer(),
+            identity.clone(),
+            &Registry::new(),
+            &Readiness::new(),
+        )
+        .await
+        .unwrap();
         let at = at(relay.addresses()[0], &identity);
         (relay, at)
     }
@@ -74,18 +108,29 @@ impl Place {
 
     fn read(&self, name: &str) -> f64 {
         let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
+        let family = families
+            .iter()
+            .find(|family| family.name() == name)
+            .unwrap_or_else(|| panic!("no series {name}"));
         let metric = &family.get_metric()[0];
         metric.get_counter().get_value() + metric.get_gauge().get_value()
     }
 }
 
 fn at(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
-    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+    peer::Server {
+        host: address.ip().to_string(),
+        port: address.port(),
+        fingerprint: Some(identity.fingerprint()),
+    }
 }
 
 async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
-    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+    tokio::time::timeout(PATIENCE, async {
+        client.open(path, None).await?.read_to_end().await
+    })
+    .await
+    .unwrap()
 }
 
 /// The bytes of received blocks, and how many of them came from other viewers.
@@ -104,11 +149,18 @@ async fn a_viewer_has_most_from_one_that_was_there_before() {
     let place = Place::open(Policy::All, directory.path()).await;
     let all: Vec<_> = (1..=4).map(|number| bytes(number, 1_500_001)).collect();
     for (number, all) in all.iter().enumerate() {
-        place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+        place
+            .origin
+            .put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
     }
     let (first, first_at) = place.sharing().await;
     for (number, all) in all.iter().enumerate() {
-        assert!(read(first.client(), &format!("/live/{number}.ts")).await.unwrap() == *all);
+        assert!(
+            read(first.client(), &format!("/live/{number}.ts"))
+                .await
+                .unwrap()
+                == *all
+        );
     }
     place.until_offered(1.0).await;
     tokio::time::sleep(TOLD).await;
@@ -121,14 +173,23 @@ async fn a_viewer_has_most_from_one_that_was_there_before() {
     assert!(place.read("ncserverd_directory_introductions_total") > 0.0);
 
     // A viewer that opted out is served by the server alone.
-    let alone = Client::connect(peer::Config { neighbours_max: 0, ..place.viewer() }).await.unwrap();
+    let alone = Client::connect(peer::Config {
+        neighbours_max: 0,
+        ..place.viewer()
+    })
+    .await
+    .unwrap();
     assert!(read(&alone, "/live/0.ts").await.unwrap() == all[0]);
     assert_eq!(shares(&alone).1, 0);
 
     // A client without a ticket is told that one is required, and nothing of what exists.
-    let stranger = Client::connect(peer::Config::new(first_at, Trust::System)).await.unwrap();
+    let stranger = Client::connect(peer::Config::new(first_at, Trust::System))
+        .await
+        .unwrap();
     let refused = read(&stranger, "/live/0.ts").await;
-    assert!(matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Forbidden));
+    assert!(
+        matches!(refused, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Forbidden)
+    );
     first.drain(Duration::ZERO).await;
 }
 
@@ -154,7 +215,10 @@ async fn one_that_leaves_in_the_middle_is_not_missed() {
     }
     assert!(got.len() < all.len(), "it has all of it by then");
     first.drain(Duration::ZERO).await;
-    let rest = tokio::time::timeout(PATIENCE, object.read_to_end()).await.unwrap().unwrap();
+    let rest = tokio::time::timeout(PATIENCE, object.read_to_end())
+        .await
+        .unwrap()
+        .unwrap();
     got.extend_from_slice(&rest);
     assert!(got == all);
 }
@@ -182,7 +246,9 @@ async fn viewers_that_come_together_help_each_other() {
     let place = Place::open(Policy::All, directory.path()).await;
     let all: Vec<_> = (1..=6).map(|number| bytes(number, 600_001)).collect();
     for (number, all) in all.iter().enumerate() {
-        place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+        place
+            .origin
+            .put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
     }
     let mut viewers = Vec::new();
     for _ in 0..5 {
@@ -198,13 +264,21 @@ async fn viewers_that_come_together_help_each_other() {
             }
         })
     };
-    let watching: Vec<_> = viewers.iter().map(|viewer| watch(viewer.client().clone())).collect();
+    let watching: Vec<_> = viewers
+        .iter()
+        .map(|viewer| watch(viewer.client().clone()))
+        .collect();
     for viewer in watching {
         viewer.await.unwrap();
     }
     let latecomer = Client::connect(place.viewer()).await.unwrap();
     for (number, all) in all.iter().enumerate() {
-        assert!(read(&latecomer, &format!("/live/{number}.ts")).await.unwrap() == *all);
+        assert!(
+            read(&latecomer, &format!("/live/{number}.ts"))
+                .await
+                .unwrap()
+                == *all
+        );
     }
     let (came, from_others) = shares(&latecomer);
     assert!(from_others > came / 4, "{from_others} of {came} bytes");
@@ -219,11 +293,18 @@ async fn viewers_that_come_together_help_each_other() {
 async fn viewers_pass_on_whole_segments_of_what_is_not_recoded() {
     for (codec, parity) in [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)] {
         let directory = tempfile::tempdir().unwrap();
-        let stream = stream::Config { peers: Policy::All, codec, parity, ..stream::Config::default() };
+        let stream = stream::Config {
+            peers: Policy::All,
+            codec,
+            parity,
+            ..stream::Config::default()
+        };
         let place = Place::coded_with(stream, directory.path()).await;
         let all: Vec<_> = (1..=4).map(|number| bytes(number, 1_500_001)).collect();
         for (number, all) in all.iter().enumerate() {
-            place.origin.put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
+            place
+                .origin
+                .put(&format!("/vod/{number}.ts"), Bytes::from(all.clone()));
         }
         let (first, _) = place.sharing().await;
         let (other, _) = place.sharing().await;
@@ -244,11 +325,20 @@ async fn viewers_pass_on_whole_segments_of_what_is_not_recoded() {
         tokio::time::sleep(TOLD).await;
         let late = Client::connect(place.viewer()).await.unwrap();
         for (number, all) in all.iter().enumerate() {
-            assert!(read(&late, &format!("/live/{number}.ts")).await.unwrap() == *all, "{codec:?}");
+            assert!(
+                read(&late, &format!("/live/{number}.ts")).await.unwrap() == *all,
+                "{codec:?}"
+            );
         }
         let (came, from_others) = shares(&late);
-        assert!(from_others > came / 4, "{codec:?}: {from_others} of {came} bytes");
-        assert!(late.stats().borrow().blocks_useless * 20 <= late.stats().borrow().blocks_received, "{codec:?}");
+        assert!(
+            from_others > came / 4,
+            "{codec:?}: {from_others} of {came} bytes"
+        );
+        assert!(
+            late.stats().borrow().blocks_useless * 20 <= late.stats().borrow().blocks_received,
+            "{codec:?}"
+        );
         first.drain(Duration::ZERO).await;
         other.drain(Duration::ZERO).await;
     }

@@ -15,10 +15,16 @@ const MUTATIONS: usize = 300;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new("fuzz/seeds").join(target);
-    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
-    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+    files
+        .iter()
+        .map(|file| std::fs::read(file).unwrap())
+        .collect()
 }
 
 fn mutate(seed: &[u8], rng: &mut StdRng) -> Vec<u8> {

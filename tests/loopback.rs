@@ -36,8 +36,22 @@ struct Server {
 }
 
 /// A server of these objects, cut like this.
-async fn serve(objects: &[(&str, Vec<u8>)], block_bytes: u32, n_max: u16, first_pass: FirstPass, ring: ring::Config) -> Server {
-    serve_at(endpoint::Config::default(), objects, block_bytes, n_max, first_pass, ring).await
+async fn serve(
+    objects: &[(&str, Vec<u8>)],
+    block_bytes: u32,
+    n_max: u16,
+    first_pass: FirstPass,
+    ring: ring::Config,
+) -> Server {
+    serve_at(
+        endpoint::Config::default(),
+        objects,
+        block_bytes,
+        n_max,
+        first_pass,
+        ring,
+    )
+    .await
 }
 
 /// The same with other connection settings.
@@ -49,7 +63,10 @@ async fn serve_at(
     first_pass: FirstPass,
     ring: ring::Config,
 ) -> Server {
-    let placement = Placement { first_pass, ..Placement::default() };
+    let placement = Placement {
+        first_pass,
+        ..Placement::default()
+    };
     serve_placed(endpoint, objects, block_bytes, n_max, placement, ring).await
 }
 
@@ -62,7 +79,14 @@ async fn serve_placed(
     placement: Placement,
     ring: ring::Config,
 ) -> Server {
-    serve_coded(endpoint, objects, (block_bytes, n_max, Codec::Rlnc), placement, ring).await
+    serve_coded(
+        endpoint,
+        objects,
+        (block_bytes, n_max, Codec::Rlnc),
+        placement,
+        ring,
+    )
+    .await
 }
 
 /// The same with this code.
@@ -74,13 +98,27 @@ async fn serve_coded(
     ring: ring::Config,
 ) -> Server {
     let registry = Registry::new();
-    let device = device::Config { cpu_threads: "2".parse().unwrap(), ..device::Config::default() };
-    let (device, thread) = device::Device::open(&device, device::Metrics::new(&registry).unwrap()).unwrap();
-    let store = Store::new(&store::Config::default(), device.clone(), store::Metrics::new(&registry).unwrap());
+    let device = device::Config {
+        cpu_threads: "2".parse().unwrap(),
+        ..device::Config::default()
+    };
+    let (device, thread) =
+        device::Device::open(&device, device::Metrics::new(&registry).unwrap()).unwrap();
+    let store = Store::new(
+        &store::Config::default(),
+        device.clone(),
+        store::Metrics::new(&registry).unwrap(),
+    );
     let mut answers = HashMap::new();
     for (path, bytes) in objects {
-        let shape = Shape::new(bytes.len() as u64, block_bytes, n_max).unwrap().coded_with(codec).unwrap();
-        let held = store.insert(bytes.clone().into(), shape, placement.clone()).await.unwrap();
+        let shape = Shape::new(bytes.len() as u64, block_bytes, n_max)
+            .unwrap()
+            .coded_with(codec)
+            .unwrap();
+        let held = store
+            .insert(bytes.clone().into(), shape, placement.clone())
+            .await
+            .unwrap();
         let resolved = Resolved {
             path: (*path).to_owned(),
             id: held.lease.id,
@@ -100,8 +138,14 @@ async fn serve_coded(
     let (arrivals, heard) = broadcast::channel(1);
     let metrics = encoder::Metrics::new(&registry, device.backend(), device.kernel()).unwrap();
     let segments = store.clone();
-    let encoder =
-        encoder::Encoder::new(encoder::Config::default(), ring.clone(), store, device, metrics, StdRng::seed_from_u64(1));
+    let encoder = encoder::Encoder::new(
+        encoder::Config::default(),
+        ring.clone(),
+        store,
+        device,
+        metrics,
+        StdRng::seed_from_u64(1),
+    );
     tokio::spawn(encoder.run(heard, watch_settings));
 
     let (asks, mut questions) = mpsc::channel(64);
@@ -109,17 +153,28 @@ async fn serve_coded(
         while let Some(ask) = questions.recv().await {
             match ask {
                 Ask::Resolve { get, reply, .. } => {
-                    let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no such object".into() };
+                    let unknown = || Refusal {
+                        code: RefusalCode::Unknown,
+                        retry_after: None,
+                        reason: "no such object".into(),
+                    };
                     let _ = reply.send(answers.get(&get.path).cloned().ok_or_else(unknown));
                 }
-                Ask::Find { id, coding, reply, .. } => drop(reply.send(segments.lookup(&id, coding))),
-                Ask::Subscribe { .. } | Ask::Hashes { .. } | Ask::Checks { .. } | Ask::Blame(_) => {}
+                Ask::Find {
+                    id, coding, reply, ..
+                } => drop(reply.send(segments.lookup(&id, coding))),
+                Ask::Subscribe { .. } | Ask::Hashes { .. } | Ask::Checks { .. } | Ask::Blame(_) => {
+                }
             }
         }
     });
     let (drain, drained) = watch::channel(None);
     let session = session::Config::default();
-    let admission = Admission::open(&admission::Config::default(), admission::Metrics::new(&registry).unwrap()).unwrap();
+    let admission = Admission::open(
+        &admission::Config::default(),
+        admission::Metrics::new(&registry).unwrap(),
+    )
+    .unwrap();
     let directory = directory::Directory::new(directory::Metrics::new(&registry).unwrap());
     let headroom = endpoint::Headroom::new(&registry).unwrap();
     let context = driver::Context {
@@ -133,17 +188,34 @@ async fn serve_coded(
         drain: drained,
     };
     let directory = tempfile::tempdir().unwrap();
-    let identity =
-        ServerIdentity::open(&tls::Config { directory: Some(directory.path().to_owned()), ..tls::Config::default() }).unwrap();
-    let listen = endpoint.listen.iter().map(|address| SocketAddr::new(address.ip(), 0)).collect();
+    let identity = ServerIdentity::open(&tls::Config {
+        directory: Some(directory.path().to_owned()),
+        ..tls::Config::default()
+    })
+    .unwrap();
+    let listen = endpoint
+        .listen
+        .iter()
+        .map(|address| SocketAddr::new(address.ip(), 0))
+        .collect();
     let config = endpoint::Config { listen, ..endpoint };
-    let endpoint = endpoint::open(&config, session.idle_timeout, &identity).unwrap().remove(0);
+    let endpoint = endpoint::open(&config, session.idle_timeout, &identity)
+        .unwrap()
+        .remove(0);
     let address = endpoint.local_addr().unwrap();
     let metrics = endpoint::Metrics::new(&registry).unwrap();
     let next = Arc::new(AtomicU64::new(0));
-    let serve =
-        move |connection, place| driver::run(connection, SessionId(next.fetch_add(1, Ordering::Relaxed)), place, context.clone());
-    tokio::spawn(endpoint::accept(endpoint, config, admission, headroom, metrics, serve));
+    let serve = move |connection, place| {
+        driver::run(
+            connection,
+            SessionId(next.fetch_add(1, Ordering::Relaxed)),
+            place,
+            context.clone(),
+        )
+    };
+    tokio::spawn(endpoint::accept(
+        endpoint, config, admission, headroom, metrics, serve,
+    ));
     let fingerprint = identity.fingerprint();
     Server {
         address,
@@ -163,9 +235,18 @@ async fn connect(server: &Server) -> peer::Client {
 }
 
 /// By this address, with this device for decoding.
-async fn connect_at(server: &Server, address: SocketAddr, device: Option<device::Device>) -> peer::Client {
-    let config = peer::Config::new(address.to_string().parse().unwrap(), Trust::Fingerprint(server.fingerprint));
-    peer::Client::connect(peer::Config { device, ..config }).await.unwrap()
+async fn connect_at(
+    server: &Server,
+    address: SocketAddr,
+    device: Option<device::Device>,
+) -> peer::Client {
+    let config = peer::Config::new(
+        address.to_string().parse().unwrap(),
+        Trust::Fingerprint(server.fingerprint),
+    );
+    peer::Client::connect(peer::Config { device, ..config })
+        .await
+        .unwrap()
 }
 
 async fn read(client: &peer::Client, path: &str) -> Vec<u8> {
@@ -185,34 +266,73 @@ fn clip(length: usize) -> Vec<u8> {
 
 fn value(registry: &Registry, name: &str) -> f64 {
     let families = registry.gather();
-    let family = families.iter().find(|family| family.name() == name).expect("the series is there");
-    family.get_metric().iter().map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value()).sum()
+    let family = families
+        .iter()
+        .find(|family| family.name() == name)
+        .expect("the series is there");
+    family
+        .get_metric()
+        .iter()
+        .map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value())
+        .sum()
 }
 
 /// The sum of all series with this label.
 fn labelled(registry: &Registry, name: &str, label: &str) -> f64 {
     let families = registry.gather();
-    let family = families.iter().find(|family| family.name() == name).expect("the series is there");
-    let has = |metric: &&prometheus::proto::Metric| metric.get_label().iter().any(|pair| pair.value() == label);
-    family.get_metric().iter().filter(has).map(|metric| metric.get_counter().get_value()).sum()
+    let family = families
+        .iter()
+        .find(|family| family.name() == name)
+        .expect("the series is there");
+    let has = |metric: &&prometheus::proto::Metric| {
+        metric.get_label().iter().any(|pair| pair.value() == label)
+    };
+    family
+        .get_metric()
+        .iter()
+        .filter(has)
+        .map(|metric| metric.get_counter().get_value())
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn coded_blocks_arrive_over_streams_and_datagrams() {
     for (block_bytes, n_max) in [(4096, 128), (1088, 64), (64, 1), (16_384, 8)] {
         let bytes = clip(1_000_003);
-        let server = serve(&[("/a/b.mp4", bytes.clone())], block_bytes, n_max, FirstPass::Coded, ring::Config::default()).await;
+        let server = serve(
+            &[("/a/b.mp4", bytes.clone())],
+            block_bytes,
+            n_max,
+            FirstPass::Coded,
+            ring::Config::default(),
+        )
+        .await;
         let client = connect(&server).await;
-        assert!(read(&client, "/a/b.mp4").await == bytes, "k = {block_bytes}, n = {n_max}");
-        assert_eq!(value(&server.registry, "ncserverd_ring_copied_bytes_total"), 0.0);
-        let sent = |route| labelled(&server.registry, "ncserverd_session_sent_blocks_total", route) > 0.0;
+        assert!(
+            read(&client, "/a/b.mp4").await == bytes,
+            "k = {block_bytes}, n = {n_max}"
+        );
+        assert_eq!(
+            value(&server.registry, "ncserverd_ring_copied_bytes_total"),
+            0.0
+        );
+        let sent = |route| {
+            labelled(
+                &server.registry,
+                "ncserverd_session_sent_blocks_total",
+                route,
+            ) > 0.0
+        };
         let expected = match block_bytes {
             4096.. => Some([false, true]),
             1088 => Some([true, false]),
             _ => None,
         };
         let routes = [sent("datagram"), sent("stream")];
-        assert!(expected.is_none_or(|expected| expected == routes), "k = {block_bytes}, n = {n_max}: {routes:?}");
+        assert!(
+            expected.is_none_or(|expected| expected == routes),
+            "k = {block_bytes}, n = {n_max}: {routes:?}"
+        );
     }
 }
 
@@ -220,11 +340,21 @@ async fn coded_blocks_arrive_over_streams_and_datagrams() {
 async fn source_blocks_arrive_where_the_stream_wants_them_first() {
     for (block_bytes, n_max) in [(4096, 128), (1088, 64)] {
         let bytes = clip(700_001);
-        let server = serve(&[("/a/b", bytes.clone())], block_bytes, n_max, FirstPass::Systematic, ring::Config::default()).await;
+        let server = serve(
+            &[("/a/b", bytes.clone())],
+            block_bytes,
+            n_max,
+            FirstPass::Systematic,
+            ring::Config::default(),
+        )
+        .await;
         let client = connect(&server).await;
         assert!(read(&client, "/a/b").await == bytes);
         let stats = client.stats().borrow().clone();
-        assert!(stats.blocks_systematic > stats.blocks_received / 2, "k = {block_bytes}: {stats:?}");
+        assert!(
+            stats.blocks_systematic > stats.blocks_received / 2,
+            "k = {block_bytes}: {stats:?}"
+        );
     }
 }
 
@@ -242,22 +372,63 @@ async fn sparse_rows_arrive_over_streams_and_datagrams() {
         (1088, 12, FirstPass::Coded, 1),
     ] {
         let bytes = clip(700_001);
-        let placement = Placement { first_pass, row_weight: NonZeroU16::new(15), ..Placement::default() };
-        let ring = ring::Config { max_reuse, ..ring::Config::default() };
-        let server =
-            serve_placed(endpoint::Config::default(), &[("/a/b", bytes.clone())], block_bytes, n_max, placement, ring).await;
+        let placement = Placement {
+            first_pass,
+            row_weight: NonZeroU16::new(15),
+            ..Placement::default()
+        };
+        let ring = ring::Config {
+            max_reuse,
+            ..ring::Config::default()
+        };
+        let server = serve_placed(
+            endpoint::Config::default(),
+            &[("/a/b", bytes.clone())],
+            block_bytes,
+            n_max,
+            placement,
+            ring,
+        )
+        .await;
         let (one, other) = (connect(&server).await, connect(&server).await);
         let (one, other) = tokio::join!(read(&one, "/a/b"), read(&other, "/a/b"));
-        assert!(one == bytes && other == bytes, "k = {block_bytes}, n = {n_max}");
+        assert!(
+            one == bytes && other == bytes,
+            "k = {block_bytes}, n = {n_max}"
+        );
         let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
-        assert_eq!(made("coded") > 0.0, n_max < 15, "k = {block_bytes}, n = {n_max}");
-        assert!(first_pass == FirstPass::Systematic || (made("sparse") > 0.0) == (n_max > 15), "k = {block_bytes}, n = {n_max}");
-        let sent = |route| labelled(&server.registry, "ncserverd_session_sent_blocks_total", route) > 0.0;
+        assert_eq!(
+            made("coded") > 0.0,
+            n_max < 15,
+            "k = {block_bytes}, n = {n_max}"
+        );
+        assert!(
+            first_pass == FirstPass::Systematic || (made("sparse") > 0.0) == (n_max > 15),
+            "k = {block_bytes}, n = {n_max}"
+        );
+        let sent = |route| {
+            labelled(
+                &server.registry,
+                "ncserverd_session_sent_blocks_total",
+                route,
+            ) > 0.0
+        };
         // Otherwise both routes are possible, depending on path MTU discovery.
-        let expected = [(4096, 128, [false, true]), (1088, 64, [true, false]), (64, 1024, [true, false])];
-        let expected = expected.into_iter().find(|known| (known.0, known.1) == (block_bytes, n_max));
-        assert!(expected.is_none_or(|known| known.2 == [sent("datagram"), sent("stream")]), "k = {block_bytes}, n = {n_max}");
-        assert!(max_reuse > 1 || value(&server.registry, "ncserverd_ring_copied_bytes_total") == 0.0);
+        let expected = [
+            (4096, 128, [false, true]),
+            (1088, 64, [true, false]),
+            (64, 1024, [true, false]),
+        ];
+        let expected = expected
+            .into_iter()
+            .find(|known| (known.0, known.1) == (block_bytes, n_max));
+        assert!(
+            expected.is_none_or(|known| known.2 == [sent("datagram"), sent("stream")]),
+            "k = {block_bytes}, n = {n_max}"
+        );
+        assert!(
+            max_reuse > 1 || value(&server.registry, "ncserverd_ring_copied_bytes_total") == 0.0
+        );
     }
 }
 
@@ -278,13 +449,31 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
         (Codec::RaptorQ, 1088, 1, 1),
     ] {
         let name = format!("{codec:?}, k = {block_bytes}, n = {n_max}");
-        let ring = ring::Config { bytes: bytesize::ByteSize::mib(2), max_reuse };
+        let ring = ring::Config {
+            bytes: bytesize::ByteSize::mib(2),
+            max_reuse,
+        };
         let (objects, cut) = ([("/a/b", bytes.clone())], (block_bytes, n_max, codec));
-        let server = serve_coded(endpoint::Config::default(), &objects, cut, Placement::default(), ring).await;
+        let server = serve_coded(
+            endpoint::Config::default(),
+            &objects,
+            cut,
+            Placement::default(),
+            ring,
+        )
+        .await;
         let direction = lossy::Direction::losing(0.05);
-        let path = lossy::Config { server: server.address, seed: 7, to_server: direction, to_client: direction };
+        let path = lossy::Config {
+            server: server.address,
+            seed: 7,
+            to_server: direction,
+            to_client: direction,
+        };
         let link = Link::start(path).unwrap();
-        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let config = device::Config {
+            backend: device::BackendChoice::Cpu,
+            ..device::Config::default()
+        };
         let (device, thread) = device::Device::open(&config, device::Unrecorded).unwrap();
         let with = connect_at(&server, link.address(), Some(device)).await;
         let without = connect_at(&server, link.address(), None).await;
@@ -292,13 +481,26 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
         assert!(one == bytes && other == bytes, "{name}");
         assert!(link.to_client().dropped > 0, "{name}");
         let made = |kind| labelled(&server.registry, "ncserverd_encoder_blocks_total", kind);
-        assert!(made("source") >= 2.0 * (700_001.0 / f64::from(block_bytes)), "{name}");
+        assert!(
+            made("source") >= 2.0 * (700_001.0 / f64::from(block_bytes)),
+            "{name}"
+        );
         assert_eq!((made("coded"), made("sparse")), (0.0, 0.0), "{name}");
         // On streams nothing is lost, and only source blocks are sent.
-        let repair = if codec == Codec::RaptorQ { "repair" } else { "parity" };
+        let repair = if codec == Codec::RaptorQ {
+            "repair"
+        } else {
+            "parity"
+        };
         assert_eq!(made(repair) > 0.0, block_bytes < 4096, "{name}");
-        for stats in [with.stats().borrow().clone(), without.stats().borrow().clone()] {
-            assert!(stats.blocks_systematic > stats.blocks_received / 2 && stats.segments_corrupt == 0, "{name}: {stats:?}");
+        for stats in [
+            with.stats().borrow().clone(),
+            without.stats().borrow().clone(),
+        ] {
+            assert!(
+                stats.blocks_systematic > stats.blocks_received / 2 && stats.segments_corrupt == 0,
+                "{name}: {stats:?}"
+            );
         }
         thread.close();
     }
@@ -308,25 +510,55 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
 /// code, and its connection stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_peer_is_told_which_code_it_does_not_speak() {
-    for (codec, name) in [(Codec::ReedSolomon { parity: 4 }, "Reed-Solomon"), (Codec::RaptorQ, "RaptorQ")] {
+    for (codec, name) in [
+        (Codec::ReedSolomon { parity: 4 }, "Reed-Solomon"),
+        (Codec::RaptorQ, "RaptorQ"),
+    ] {
         let objects = [("/a/b", clip(50_000))];
         let (cut, ring) = ((1088, 64, codec), ring::Config::default());
-        let server = serve_coded(endpoint::Config::default(), &objects, cut, Placement::default(), ring).await;
+        let server = serve_coded(
+            endpoint::Config::default(),
+            &objects,
+            cut,
+            Placement::default(),
+            ring,
+        )
+        .await;
         let older = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let crypto = tls::client_config(&Trust::Fingerprint(server.fingerprint), None).unwrap();
-        let connecting = older.connect_with(quinn::ClientConfig::new(Arc::new(crypto)), server.address, "localhost");
+        let connecting = older.connect_with(
+            quinn::ClientConfig::new(Arc::new(crypto)),
+            server.address,
+            "localhost",
+        );
         let connection = connecting.unwrap().await.unwrap();
         let (mut send, mut receive) = connection.open_bi().await.unwrap();
-        let get = |request| Message::Get(Get { request, path: "/a/b".into(), offset: 0, length: None }).to_frame();
-        send.write_all(&[&[0, 1, 0][..], &get(1), &get(2)].concat()).await.unwrap();
+        let get = |request| {
+            Message::Get(Get {
+                request,
+                path: "/a/b".into(),
+                offset: 0,
+                length: None,
+            })
+            .to_frame()
+        };
+        send.write_all(&[&[0, 1, 0][..], &get(1), &get(2)].concat())
+            .await
+            .unwrap();
         let (mut reader, mut refused) = (Reader::new(), Vec::new());
         while refused.len() < 2 {
-            let chunk = tokio::time::timeout(Duration::from_secs(20), receive.read_chunk(4096, true)).await.unwrap();
+            let chunk =
+                tokio::time::timeout(Duration::from_secs(20), receive.read_chunk(4096, true))
+                    .await
+                    .unwrap();
             reader.push(&chunk.unwrap().expect("the connection goes on").bytes);
             while let Some(message) = reader.next().unwrap() {
                 match message {
                     Message::Error(error) => refused.push(error),
-                    message => assert!(matches!(message, Message::Hello(_) | Message::Grant { .. }), "{message:?}"),
+                    message => assert!(
+                        matches!(message, Message::Hello(_) | Message::Grant { .. }),
+                        "{message:?}"
+                    ),
                 }
             }
         }
@@ -342,20 +574,46 @@ async fn an_older_peer_is_told_which_code_it_does_not_speak() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_decodes_what_a_peer_gathers() {
     let bytes = clip(3_000_001);
-    for (n_max, first_pass) in [(64, FirstPass::Coded), (64, FirstPass::Systematic), (1, FirstPass::Coded)] {
-        let server = serve(&[("/a/b", bytes.clone())], 1088, n_max, first_pass, ring::Config::default()).await;
+    for (n_max, first_pass) in [
+        (64, FirstPass::Coded),
+        (64, FirstPass::Systematic),
+        (1, FirstPass::Coded),
+    ] {
+        let server = serve(
+            &[("/a/b", bytes.clone())],
+            1088,
+            n_max,
+            first_pass,
+            ring::Config::default(),
+        )
+        .await;
         let direction = lossy::Direction::losing(0.05);
-        let path = lossy::Config { server: server.address, seed: 7, to_server: direction, to_client: direction };
+        let path = lossy::Config {
+            server: server.address,
+            seed: 7,
+            to_server: direction,
+            to_client: direction,
+        };
         let link = Link::start(path).unwrap();
-        let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+        let config = device::Config {
+            backend: device::BackendChoice::Cpu,
+            ..device::Config::default()
+        };
         let registry = Registry::new();
-        let (device, thread) = device::Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
+        let (device, thread) =
+            device::Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let with = connect_at(&server, link.address(), Some(device)).await;
         let without = connect_at(&server, link.address(), None).await;
         let (one, other) = tokio::join!(read(&with, "/a/b"), read(&without, "/a/b"));
-        assert!(one == bytes && other == bytes, "n = {n_max}, {first_pass:?}");
+        assert!(
+            one == bytes && other == bytes,
+            "n = {n_max}, {first_pass:?}"
+        );
         assert!(link.to_client().dropped > 0);
-        let (with, without) = (with.stats().borrow().clone(), without.stats().borrow().clone());
+        let (with, without) = (
+            with.stats().borrow().clone(),
+            without.stats().borrow().clone(),
+        );
         let decoded = value(&registry, "ncserverd_device_decoded_bytes_total");
         assert!(with.generations_on_device > 0 && with.device.is_some() && decoded > 0.0);
         let all = with.generations_on_device == with.generations;
@@ -369,9 +627,18 @@ async fn a_device_decodes_what_a_peer_gathers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_device_leaves_undone_is_decoded_by_the_peer() {
     let bytes = clip(2_000_001);
-    let server =
-        serve(&[("/a/b", bytes.clone()), ("/a/c", clip(1_000_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await;
-    let config = device::Config { backend: device::BackendChoice::Cpu, ..device::Config::default() };
+    let server = serve(
+        &[("/a/b", bytes.clone()), ("/a/c", clip(1_000_000))],
+        1088,
+        64,
+        FirstPass::Coded,
+        ring::Config::default(),
+    )
+    .await;
+    let config = device::Config {
+        backend: device::BackendChoice::Cpu,
+        ..device::Config::default()
+    };
     let (device, thread) = device::Device::open(&config, device::Unrecorded).unwrap();
     let client = connect_at(&server, server.address, Some(device)).await;
     assert!(read(&client, "/a/c").await == clip(1_000_000));
@@ -380,17 +647,34 @@ async fn what_a_device_leaves_undone_is_decoded_by_the_peer() {
     thread.close();
     assert!(read(&client, "/a/b").await == bytes);
     let stats = client.stats().borrow().clone();
-    assert!(stats.generations_on_device == before && stats.generations > before && stats.segments_corrupt == 0, "{stats:?}");
+    assert!(
+        stats.generations_on_device == before
+            && stats.generations > before
+            && stats.segments_corrupt == 0,
+        "{stats:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_clients_share_a_small_ring() {
     let bytes = clip(2_000_000);
     for max_reuse in [1, 4] {
-        let small = ring::Config { bytes: bytesize::ByteSize::mib(1), max_reuse };
-        let server = serve(&[("/a/b", bytes.clone())], 4096, 64, FirstPass::Coded, small).await;
+        let small = ring::Config {
+            bytes: bytesize::ByteSize::mib(1),
+            max_reuse,
+        };
+        let server = serve(
+            &[("/a/b", bytes.clone())],
+            4096,
+            64,
+            FirstPass::Coded,
+            small,
+        )
+        .await;
         let clients = futures_util::future::join_all((0..12).map(|_| connect(&server))).await;
-        for read in futures_util::future::join_all(clients.iter().map(|client| read(client, "/a/b"))).await {
+        for read in
+            futures_util::future::join_all(clients.iter().map(|client| read(client, "/a/b"))).await
+        {
             assert!(read == bytes);
         }
         drop(clients);
@@ -401,7 +685,10 @@ async fn many_clients_share_a_small_ring() {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert_eq!(value(&server.registry, "ncserverd_session_open_sessions"), 0.0);
+        assert_eq!(
+            value(&server.registry, "ncserverd_session_open_sessions"),
+            0.0
+        );
     }
 }
 
@@ -410,31 +697,57 @@ async fn what_is_not_there_is_refused() {
     let server = serve(&[], 4096, 64, FirstPass::Coded, ring::Config::default()).await;
     let client = connect(&server).await;
     let error = client.open("/a/b", None).await.unwrap_err();
-    assert!(matches!(&error, peer::Error::Refused(refusal) if refusal.code == RefusalCode::Unknown), "{error:?}");
+    assert!(
+        matches!(&error, peer::Error::Refused(refusal) if refusal.code == RefusalCode::Unknown),
+        "{error:?}"
+    );
     let wrong = Trust::Fingerprint("00".repeat(32).parse().unwrap());
     let place = server.address.to_string();
     assert!(
-        peer::Client::connect(peer::Config::new(place.parse().unwrap(), wrong)).await.is_err(),
+        peer::Client::connect(peer::Config::new(place.parse().unwrap(), wrong))
+            .await
+            .is_err(),
         "another certificate is not trusted"
     );
 }
 
 /// A server of one small object, with other connection settings.
 async fn serve_small(endpoint: endpoint::Config) -> Server {
-    serve_at(endpoint, &[("/a/b", clip(50_000))], 1088, 64, FirstPass::Coded, ring::Config::default()).await
+    serve_at(
+        endpoint,
+        &[("/a/b", clip(50_000))],
+        1088,
+        64,
+        FirstPass::Coded,
+        ring::Config::default(),
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomers_prove_their_address_when_many_are_half_open() {
-    let server = serve_small(endpoint::Config { retry_above: 0, ..endpoint::Config::default() }).await;
+    let server = serve_small(endpoint::Config {
+        retry_above: 0,
+        ..endpoint::Config::default()
+    })
+    .await;
     let client = connect(&server).await;
     assert!(read(&client, "/a/b").await == clip(50_000));
-    assert!(value(&server.registry, "ncserverd_endpoint_handshakes_retried_total") >= 1.0);
+    assert!(
+        value(
+            &server.registry,
+            "ncserverd_endpoint_handshakes_retried_total"
+        ) >= 1.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
-    let server = serve_small(endpoint::Config { connections_max: 1, ..endpoint::Config::default() }).await;
+    let server = serve_small(endpoint::Config {
+        connections_max: 1,
+        ..endpoint::Config::default()
+    })
+    .await;
     let client = connect(&server).await;
     let place = server.address.to_string().parse().unwrap();
     let config = peer::Config {
@@ -442,13 +755,22 @@ async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
         ..peer::Config::new(place, Trust::Fingerprint(server.fingerprint))
     };
     assert!(peer::Client::connect(config).await.is_err());
-    assert!(value(&server.registry, "ncserverd_endpoint_handshakes_refused_total") >= 1.0);
+    assert!(
+        value(
+            &server.registry,
+            "ncserverd_endpoint_handshakes_refused_total"
+        ) >= 1.0
+    );
     assert!(read(&client, "/a/b").await == clip(50_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_connect_over_ipv6() {
-    let server = serve_small(endpoint::Config { listen: vec!["[::1]:0".parse().unwrap()], ..endpoint::Config::default() }).await;
+    let server = serve_small(endpoint::Config {
+        listen: vec!["[::1]:0".parse().unwrap()],
+        ..endpoint::Config::default()
+    })
+    .await;
     assert!(server.address.is_ipv6());
     let client = connect(&server).await;
     assert!(read(&client, "/a/b").await == clip(50_000));

@@ -38,7 +38,11 @@ async fn until(at: SocketAddr, name: &str, is_right: impl Fn(f64) -> bool) {
 
 fn metrics_of(program: &Program) -> SocketAddr {
     let [metrics] = program.says(["metrics on http://"]);
-    metrics.strip_suffix("/metrics").expect("a URL").parse().unwrap()
+    metrics
+        .strip_suffix("/metrics")
+        .expect("a URL")
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,9 +53,18 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     let key = state.path().join("key.pem");
     let mut command = Command::new(program("ncserverd"));
     command.env_clear().env("STATE_DIRECTORY", state.path());
-    command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+    ]);
     command.args(["--directory", &format!("live={}", media.path().display())]);
-    command.args(["--set", &format!("stream.live.signing_key={}", key.display())]);
+    command.args([
+        "--set",
+        &format!("stream.live.signing_key={}", key.display()),
+    ]);
     for setting in SETTINGS {
         command.args(["--set", setting]);
     }
@@ -63,7 +76,9 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     // It passes on what the stream's key has signed, including hashes, and sends wrong blocks.
     let signing = std::sync::Arc::new(SigningKey::from_pem(&std::fs::read(&key).unwrap()).unwrap());
     let liar = Script::start("127.0.0.1:0").await;
-    liar.code_with(Codec::RlncQ { group: HashGroup::P1024 });
+    liar.code_with(Codec::RlncQ {
+        group: HashGroup::P1024,
+    });
     liar.sign(&signing, 1);
     liar.publish("/live/a.ts", &all, all.len());
     liar.spoil(Fault::Corrupt, u32::MAX);
@@ -71,7 +86,14 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     let liar_url = format!("ncs://{}:{}#{}", at.host, at.port, at.fingerprint.unwrap());
 
     let mut command = Command::new(program("ncpeer"));
-    command.env_clear().args(["relay", &server_url, "--source", &liar_url, "--key", &signing.public().to_string()]);
+    command.env_clear().args([
+        "relay",
+        &server_url,
+        "--source",
+        &liar_url,
+        "--key",
+        &signing.public().to_string(),
+    ]);
     command.args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
     let relay = Program::start(&mut command);
     let relay_metrics = metrics_of(&relay);
@@ -80,7 +102,10 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     // Both are used from the first block on.
     let end = Instant::now() + PATIENCE;
     while liar.seen().connections == 0 {
-        assert!(Instant::now() < end, "the relay does not connect to the liar");
+        assert!(
+            Instant::now() < end,
+            "the relay does not connect to the liar"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -88,17 +113,34 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     // Behind the relay there is nothing left to find.
     let out = state.path().join("out.ts");
     let mut command = Command::new(program("ncpeer"));
-    command.env_clear().args(["fetch", &relay_url, "/live/a.ts", "--key", &signing.public().to_string()]);
+    command.env_clear().args([
+        "fetch",
+        &relay_url,
+        "/live/a.ts",
+        "--key",
+        &signing.public().to_string(),
+    ]);
     let fetched = command.arg("-o").arg(&out).output().unwrap();
     let said = String::from_utf8_lossy(&fetched.stderr).into_owned();
     assert!(fetched.status.success(), "{said}");
     assert!(std::fs::read(&out).unwrap() == all, "the segment is right");
     assert!(!said.contains("wrong"), "{said}");
 
-    until(relay_metrics, "ncserverd_peer_polluters_total", |polluters| polluters == 1.0).await;
+    until(
+        relay_metrics,
+        "ncserverd_peer_polluters_total",
+        |polluters| polluters == 1.0,
+    )
+    .await;
     assert!(metric(relay_metrics, "ncserverd_peer_wrong_blocks_total") > Some(0.0));
-    assert_eq!(metric(relay_metrics, "ncserverd_relay_unverified_blocks_total"), Some(0.0));
-    until(server_metrics, "ncserverd_session_blames_total", |blames| blames >= 1.0).await;
+    assert_eq!(
+        metric(relay_metrics, "ncserverd_relay_unverified_blocks_total"),
+        Some(0.0)
+    );
+    until(server_metrics, "ncserverd_session_blames_total", |blames| {
+        blames >= 1.0
+    })
+    .await;
     let end = Instant::now() + PATIENCE;
     while liar.seen().closed != Some(CloseCode::Pollution.quic().into()) {
         assert!(Instant::now() < end, "{:?}", liar.seen());
@@ -106,5 +148,8 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     }
     assert!(liar.seen().blamed.is_none() && liar.seen().connections == 1);
     // The server has hashed each block of the segment once.
-    assert_eq!(metric(server_metrics, "ncserverd_store_homomorphic_hashes_total"), Some(147.0));
+    assert_eq!(
+        metric(server_metrics, "ncserverd_store_homomorphic_hashes_total"),
+        Some(147.0)
+    );
 }

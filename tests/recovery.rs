@@ -34,7 +34,11 @@ impl Place {
         let directory = TempDir::new().unwrap();
         fs::create_dir(directory.path().join("media")).unwrap();
         fs::write(directory.path().join("media/file.bin"), Self::bytes()).unwrap();
-        let mut place = Self { directory, url: "127.0.0.1:0".to_owned(), fingerprint: String::new() };
+        let mut place = Self {
+            directory,
+            url: "127.0.0.1:0".to_owned(),
+            fingerprint: String::new(),
+        };
         let server = place.server(&[]);
         let [url, fingerprint] = server.says(["gateway ", "--fingerprint "]);
         (place.url, place.fingerprint) = (url, fingerprint);
@@ -53,14 +57,27 @@ impl Place {
         let media = format!("media={}", here.join("media").display());
         let listen = self.url.trim_start_matches("ncs://");
         let mut command = Command::new(program("ncserverd"));
-        command.args(["serve", "--listen", listen, "--metrics", "127.0.0.1:0", "--directory", &media]).args(arguments);
+        command
+            .args([
+                "serve",
+                "--listen",
+                listen,
+                "--metrics",
+                "127.0.0.1:0",
+                "--directory",
+                &media,
+            ])
+            .args(arguments);
         Program::start(command.env_clear().env("STATE_DIRECTORY", here))
     }
 
     /// `ncpeer` with this command, this server and its fingerprint.
     fn peer(&self, command: &str, arguments: &[&str]) -> Command {
         let mut peer = Command::new(program("ncpeer"));
-        peer.args([command, &self.url]).args(arguments).args(["--fingerprint", &self.fingerprint]).env_clear();
+        peer.args([command, &self.url])
+            .args(arguments)
+            .args(["--fingerprint", &self.fingerprint])
+            .env_clear();
         peer
     }
 }
@@ -70,11 +87,21 @@ fn get(place: &str, path: &str) -> (u16, Vec<u8>) {
     let address = place.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return (0, Vec::new()) };
-    let status = String::from_utf8_lossy(&answer[..end]).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return (0, Vec::new());
+    };
+    let status = String::from_utf8_lossy(&answer[..end])
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or(0);
     (status, answer.split_off(end + 4))
 }
 
@@ -109,7 +136,14 @@ fn a_gateway_waits_for_its_server_and_says_so() {
 #[test]
 fn a_gateway_that_shares_waits_for_its_server_and_says_so() {
     let place = Place::new();
-    let arguments = ["--listen", "127.0.0.1:0", "--share", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    let arguments = [
+        "--listen",
+        "127.0.0.1:0",
+        "--share",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+    ];
     let gateway = Program::start(&mut place.peer("gateway", &arguments));
     let [metrics] = gateway.says(["metrics on http://"]);
     let [at] = gateway.says(["is served at "]);
@@ -129,7 +163,10 @@ fn a_relay_is_ready_while_it_has_a_server() {
     let place = Place::new();
     let server = place.server(&[]);
     server.says(["gateway "]);
-    let relay = Program::start(&mut place.peer("relay", &["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]));
+    let relay = Program::start(&mut place.peer(
+        "relay",
+        &["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"],
+    ));
     let [metrics] = relay.says(["metrics on http://"]);
     let metrics = metrics.trim_end_matches("/metrics");
     relay.says(["relays at "]);
@@ -143,13 +180,22 @@ fn a_wrong_fingerprint_is_told_beside_the_one_that_was_shown() {
     let place = Place::new();
     let _server = place.server(&[]);
     let other = "ab".repeat(32);
-    for command in [&["fetch", "/media/file.bin", "-o", "-"][..], &["gateway", "--listen", "127.0.0.1:0"]] {
+    for command in [
+        &["fetch", "/media/file.bin", "-o", "-"][..],
+        &["gateway", "--listen", "127.0.0.1:0"],
+    ] {
         let mut peer = Command::new(program("ncpeer"));
-        peer.args([command[0], &place.url]).args(&command[1..]).args(["--fingerprint", &other]).env_clear();
+        peer.args([command[0], &place.url])
+            .args(&command[1..])
+            .args(["--fingerprint", &other])
+            .env_clear();
         let output = peer.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains(&format!("pinned {other}, got {}", place.fingerprint)), "{said}");
+        assert!(
+            said.contains(&format!("pinned {other}, got {}", place.fingerprint)),
+            "{said}"
+        );
     }
 }
 
@@ -164,14 +210,23 @@ fn a_gateway_is_back_soon_after_its_server_was_killed() {
     let [at] = gateway.says(["is served at "]);
     assert_eq!(get(&at, "/media/file.bin").0, 200);
     // A name that is in no cache.
-    fs::write(place.directory.path().join("media/other.bin"), Place::bytes()).unwrap();
+    fs::write(
+        place.directory.path().join("media/other.bin"),
+        Place::bytes(),
+    )
+    .unwrap();
     drop(server);
     thread::sleep(Duration::from_secs(3));
     let server = place.server(&[]);
     server.says(["gateway "]);
     let back = Instant::now();
     assert_eq!(get(&at, "/media/other.bin").0, 200);
-    assert!(back.elapsed() < Duration::from_secs(5), "{:?}: {}", back.elapsed(), gateway.said());
+    assert!(
+        back.elapsed() < Duration::from_secs(5),
+        "{:?}: {}",
+        back.elapsed(),
+        gateway.said()
+    );
 }
 
 /// Times from a server's return to the first byte through a gateway, for ten kills: `make
@@ -188,7 +243,13 @@ fn times_to_recovery() {
     for kill in 1..=10 {
         // Names that are in no cache, requested before the kill and while the server is gone.
         let names = [format!("before{kill}.bin"), format!("after{kill}.bin")];
-        names.iter().for_each(|name| fs::write(place.directory.path().join("media").join(name), Place::bytes()).unwrap());
+        names.iter().for_each(|name| {
+            fs::write(
+                place.directory.path().join("media").join(name),
+                Place::bytes(),
+            )
+            .unwrap()
+        });
         assert_eq!(get(&at, &format!("/media/{}", names[0])).0, 200);
         let gone = Instant::now();
         drop(server);
@@ -204,7 +265,11 @@ fn times_to_recovery() {
         server.says(["gateway "]);
         let back = Instant::now();
         let after = player.join().unwrap().saturating_duration_since(back);
-        println!("| {kill} | {:.2} s | {} ms |", (back - gone).as_secs_f64(), after.as_millis());
+        println!(
+            "| {kill} | {:.2} s | {} ms |",
+            (back - gone).as_secs_f64(),
+            after.as_millis()
+        );
         // A server that has run for less than ten seconds is not considered reliable.
         thread::sleep(Duration::from_secs(8));
     }
@@ -215,7 +280,11 @@ fn first_byte(place: &str, path: &str) -> Instant {
     let address = place.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut start = [0; 15];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 200 OK");
@@ -232,16 +301,24 @@ async fn a_restarted_server_resets_the_connections_of_before() {
     let pin = Trust::Fingerprint(place.fingerprint.parse().unwrap());
     let mut config = quinn::ClientConfig::new(Arc::new(client_config(&pin, None).unwrap()));
     let mut transport = quinn::TransportConfig::default();
-    transport.keep_alive_interval(Some(Duration::from_millis(500))).max_idle_timeout(Some(VarInt::from_u32(120_000).into()));
+    transport
+        .keep_alive_interval(Some(Duration::from_millis(500)))
+        .max_idle_timeout(Some(VarInt::from_u32(120_000).into()));
     config.transport_config(Arc::new(transport));
     let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let address = place.url.trim_start_matches("ncs://").parse().unwrap();
-    let connection = endpoint.connect_with(config, address, "localhost").unwrap().await.unwrap();
+    let connection = endpoint
+        .connect_with(config, address, "localhost")
+        .unwrap()
+        .await
+        .unwrap();
     // The server waits 10 s for its first stream.
     drop(server);
     let _server = place.server(&[]);
     // The idle timeout that both sides agreed on is 15 s.
-    let end = tokio::time::timeout(PATIENCE, connection.closed()).await.expect("an end");
+    let end = tokio::time::timeout(PATIENCE, connection.closed())
+        .await
+        .expect("an end");
     assert_eq!(end, ConnectionError::Reset);
     let key = place.directory.path().join("tls/ncserverd-reset.key");
     assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -255,7 +332,10 @@ fn a_fetch_goes_on_when_its_server_is_killed_and_started_again() {
     let server = place.server(&slow);
     server.says(["gateway "]);
     let to = place.directory.path().join("copy.bin");
-    let mut fetch = Program::start(&mut place.peer("fetch", &["/media/file.bin", "-v", "-o", to.to_str().unwrap()]));
+    let mut fetch = Program::start(&mut place.peer(
+        "fetch",
+        &["/media/file.bin", "-v", "-o", to.to_str().unwrap()],
+    ));
     fetch.says(["connected"]);
     thread::sleep(Duration::from_millis(700));
     // SIGKILL: no peer is told.
@@ -265,6 +345,11 @@ fn a_fetch_goes_on_when_its_server_is_killed_and_started_again() {
     let _server = place.server(&[]);
     fetch.says(["connected again"]);
     until("the fetch", || fetch.has_ended().is_some());
-    assert_eq!(fetch.has_ended().unwrap().code(), Some(0), "{}", fetch.said());
+    assert_eq!(
+        fetch.has_ended().unwrap().code(),
+        Some(0),
+        "{}",
+        fetch.said()
+    );
     assert!(fs::read(to).unwrap() == Place::bytes());
 }

@@ -41,13 +41,23 @@ impl Station {
 
     async fn with(sources: peer::Config, config: relay::Config) -> Self {
         let identity = ServerIdentity::ephemeral().unwrap();
-        let endpoint = endpoint::Config { listen: vec![LOOPBACK], ..endpoint::Config::default() };
+        let endpoint = endpoint::Config {
+            listen: vec![LOOPBACK],
+            ..endpoint::Config::default()
+        };
         let (registry, readiness) = (Registry::new(), Readiness::new());
         readiness.ready("server");
         let config = relay::Config { endpoint, ..config };
-        let relay = Relay::start(config, sources, identity.clone(), &registry, &readiness).await.unwrap();
+        let relay = Relay::start(config, sources, identity.clone(), &registry, &readiness)
+            .await
+            .unwrap();
         let server = server(relay.addresses()[0], &identity);
-        Self { relay, server, registry, readiness }
+        Self {
+            relay,
+            server,
+            registry,
+            readiness,
+        }
     }
 
     fn config(&self) -> peer::Config {
@@ -56,14 +66,21 @@ impl Station {
 
     fn read(&self, name: &str) -> f64 {
         let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
+        let family = families
+            .iter()
+            .find(|family| family.name() == name)
+            .unwrap_or_else(|| panic!("no series {name}"));
         let metric = &family.get_metric()[0];
         metric.get_counter().get_value() + metric.get_gauge().get_value()
     }
 }
 
 fn server(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
-    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+    peer::Server {
+        host: address.ip().to_string(),
+        port: address.port(),
+        fingerprint: Some(identity.fingerprint()),
+    }
 }
 
 /// A server with one stream, `live`, and its origin.
@@ -76,16 +93,30 @@ async fn publish_with(stream: stream::Config) -> (Origin, Server, peer::Server) 
     let origin = Origin::in_memory().await.unwrap();
     let mut settings = config::Config::default();
     settings.endpoint.listen = vec![LOOPBACK];
-    let stream = stream::Config { origin: Some(format!("{}vod/", origin.url()).into()), ..stream };
+    let stream = stream::Config {
+        origin: Some(format!("{}vod/", origin.url()).into()),
+        ..stream
+    };
     settings.stream.insert("live".into(), stream);
     let identity = ServerIdentity::ephemeral().unwrap();
-    let running = Server::start(settings, identity.clone(), &Registry::new(), Readiness::new()).await.unwrap();
+    let running = Server::start(
+        settings,
+        identity.clone(),
+        &Registry::new(),
+        Readiness::new(),
+    )
+    .await
+    .unwrap();
     let at = server(running.addresses()[0], &identity);
     (origin, running, at)
 }
 
 async fn read(client: &Client, path: &str) -> Result<Vec<u8>, Error> {
-    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+    tokio::time::timeout(PATIENCE, async {
+        client.open(path, None).await?.read_to_end().await
+    })
+    .await
+    .unwrap()
 }
 
 async fn client(config: peer::Config) -> Client {
@@ -97,22 +128,35 @@ async fn a_chain_of_relays_passes_everything_on() {
     let (origin, running, at) = publish().await;
     let all = bytes(1, 3_000_001);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
-    origin.put("/vod/list.m3u8", Bytes::from_static(b"#EXTM3U\n#EXT-X-ENDLIST\n"));
+    origin.put(
+        "/vod/list.m3u8",
+        Bytes::from_static(b"#EXTM3U\n#EXT-X-ENDLIST\n"),
+    );
     let first = Station::start(peer::Config::new(at, Trust::System)).await;
     let second = Station::start(first.config()).await;
     let third = Station::start(second.config()).await;
     let viewer = client(third.config()).await;
     assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
-    assert_eq!(read(&viewer, "/live/list.m3u8").await.unwrap(), b"#EXTM3U\n#EXT-X-ENDLIST\n");
-    assert!(matches!(read(&viewer, "/live/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
-    assert!(matches!(read(&viewer, "/none/a").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown));
+    assert_eq!(
+        read(&viewer, "/live/list.m3u8").await.unwrap(),
+        b"#EXTM3U\n#EXT-X-ENDLIST\n"
+    );
+    assert!(
+        matches!(read(&viewer, "/live/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown)
+    );
+    assert!(
+        matches!(read(&viewer, "/none/a").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown)
+    );
     // What the relay holds is not fetched again, and source blocks come first.
     let asked = origin.count("/vod/a.ts");
     let other = client(first.config()).await;
     assert!(read(&other, "/live/a.ts").await.unwrap() == all);
     assert_eq!(origin.count("/vod/a.ts"), asked);
     let stats = other.stats().borrow().clone();
-    assert!(stats.blocks_systematic > stats.blocks_received / 2, "{stats:?}");
+    assert!(
+        stats.blocks_systematic > stats.blocks_received / 2,
+        "{stats:?}"
+    );
     for station in [third, second, first] {
         station.relay.drain(Duration::from_secs(1)).await;
     }
@@ -127,13 +171,21 @@ async fn a_segment_is_fetched_as_soon_as_its_path_is_asked_for() {
     let first = Station::start(peer::Config::new(at, Trust::System)).await;
     let second = Station::start(first.config()).await;
     let viewer = client(second.config()).await;
-    assert_eq!(viewer.stat("/live/a.ts", 0, None).await.unwrap().length, 300_000);
+    assert_eq!(
+        viewer.stat("/live/a.ts", 0, None).await.unwrap().length,
+        300_000
+    );
     let are_complete = async {
-        while [&first, &second].iter().any(|station| station.read("ncserverd_relay_segments_completed_total") < 1.0) {
+        while [&first, &second]
+            .iter()
+            .any(|station| station.read("ncserverd_relay_segments_completed_total") < 1.0)
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, are_complete).await.expect("both relays fetch it");
+    tokio::time::timeout(PATIENCE, are_complete)
+        .await
+        .expect("both relays fetch it");
     assert_eq!(viewer.stats().borrow().blocks_received, 0);
 }
 
@@ -145,19 +197,39 @@ async fn relays_recode_what_they_have_before_it_is_complete() {
     let all = bytes(1, 16 * 1024);
     script.publish("/a/b", &all, all.len());
     script.ration(10);
-    let (one, other) = (Station::start(script.config()).await, Station::start(script.config()).await);
+    let (one, other) = (
+        Station::start(script.config()).await,
+        Station::start(script.config()).await,
+    );
 
     // One alone has ten blocks to send.
-    let alone = client(peer::Config { stall_timeout: Duration::from_secs(2), ..one.config() }).await;
+    let alone = client(peer::Config {
+        stall_timeout: Duration::from_secs(2),
+        ..one.config()
+    })
+    .await;
     assert!(matches!(read(&alone, "/a/b").await, Err(Error::Stalled(_))));
     let stats = alone.stats().borrow().clone();
-    assert_eq!((stats.blocks_received, stats.blocks_useless), (10, 0), "{stats:?}");
+    assert_eq!(
+        (stats.blocks_received, stats.blocks_useless),
+        (10, 0),
+        "{stats:?}"
+    );
 
-    let both = peer::Config { servers: vec![one.server.clone(), other.server.clone()], ..one.config() };
+    let both = peer::Config {
+        servers: vec![one.server.clone(), other.server.clone()],
+        ..one.config()
+    };
     let viewer = client(both).await;
     assert!(read(&viewer, "/a/b").await.unwrap() == all);
     let stats = viewer.stats().borrow().clone();
-    assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{stats:?}");
+    assert!(
+        stats
+            .sources
+            .iter()
+            .all(|source| source.counts.innovative > 0),
+        "{stats:?}"
+    );
     assert!(one.read("ncserverd_relay_recoded_blocks_total") >= 10.0);
     assert_eq!(one.read("ncserverd_relay_segments_completed_total"), 0.0);
 }
@@ -165,14 +237,32 @@ async fn relays_recode_what_they_have_before_it_is_complete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn datagrams_are_lost_on_every_hop() {
     // Blocks that fit in datagrams.
-    let (origin, running, at) = publish_with(stream::Config { block_bytes: 1088, n_max: 64, ..stream::Config::default() }).await;
+    let (origin, running, at) = publish_with(stream::Config {
+        block_bytes: 1088,
+        n_max: 64,
+        ..stream::Config::default()
+    })
+    .await;
     let all = bytes(1, 600_000);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
-    let direction = Direction { loss: 0.05, delay: Duration::from_millis(5), ..Direction::default() };
+    let direction = Direction {
+        loss: 0.05,
+        delay: Duration::from_millis(5),
+        ..Direction::default()
+    };
     let lossy = |at: &peer::Server, seed| {
         let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
-        let link = Link::start(lossy::Config { server, seed, to_server: direction, to_client: direction }).unwrap();
-        let place = peer::Server { port: link.address().port(), ..at.clone() };
+        let link = Link::start(lossy::Config {
+            server,
+            seed,
+            to_server: direction,
+            to_client: direction,
+        })
+        .unwrap();
+        let place = peer::Server {
+            port: link.address().port(),
+            ..at.clone()
+        };
         (link, peer::Config::new(place, Trust::System))
     };
     let (to_first, sources) = lossy(&at, 1);
@@ -193,7 +283,14 @@ async fn datagrams_are_lost_on_every_hop() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_keeps_to_its_budget() {
     let script = Script::start("127.0.0.1:0").await;
-    let station = Station::with(script.config(), relay::Config { bytes: ByteSize::kib(250), ..relay::Config::default() }).await;
+    let station = Station::with(
+        script.config(),
+        relay::Config {
+            bytes: ByteSize::kib(250),
+            ..relay::Config::default()
+        },
+    )
+    .await;
     // A new peer for each, because a peer keeps what it has.
     for seed in 0..5 {
         let all = bytes(seed, 100_000);
@@ -206,8 +303,15 @@ async fn a_relay_keeps_to_its_budget() {
     // A segment larger than the whole store is not started, and nothing is evicted for it.
     let large = bytes(9, 300_000);
     script.publish("/a/large", &large, large.len());
-    let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
-    assert!(matches!(read(&viewer, "/a/large").await, Err(Error::Stalled(_))));
+    let viewer = client(peer::Config {
+        stall_timeout: Duration::from_secs(1),
+        ..station.config()
+    })
+    .await;
+    assert!(matches!(
+        read(&viewer, "/a/large").await,
+        Err(Error::Stalled(_))
+    ));
     assert_eq!(station.read("ncserverd_relay_held_segments"), 2.0);
 }
 
@@ -224,9 +328,20 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
 /// two. Returns when the relay fetches them for `reader`.
 async fn fill(reader: impl AsyncFn(&Station, String)) -> (Script, Station) {
     let script = Script::start("127.0.0.1:0").await;
-    (0..3).for_each(|seed| script.publish(&format!("/a/{seed}"), &bytes(seed, 16 * 1024), 16 * 1024));
-    let sources = peer::Config { stall_timeout: PATIENCE, ..script.config() };
-    let station = Station::with(sources, relay::Config { bytes: ByteSize::kib(40), ..relay::Config::default() }).await;
+    (0..3)
+        .for_each(|seed| script.publish(&format!("/a/{seed}"), &bytes(seed, 16 * 1024), 16 * 1024));
+    let sources = peer::Config {
+        stall_timeout: PATIENCE,
+        ..script.config()
+    };
+    let station = Station::with(
+        sources,
+        relay::Config {
+            bytes: ByteSize::kib(40),
+            ..relay::Config::default()
+        },
+    )
+    .await;
     script.spoil(Fault::Silent, u32::MAX);
     for number in 0..2 {
         reader(&station, format!("/a/{number}")).await;
@@ -240,10 +355,18 @@ async fn fill(reader: impl AsyncFn(&Station, String)) -> (Script, Station) {
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_that_are_only_asked_for_leave_room_for_what_is_read() {
     let (_script, station) = fill(async |station, path| {
-        client(station.config()).await.stat(&path, 0, None).await.unwrap();
+        client(station.config())
+            .await
+            .stat(&path, 0, None)
+            .await
+            .unwrap();
     })
     .await;
-    let viewer = client(peer::Config { stall_timeout: Duration::from_secs(3), ..station.config() }).await;
+    let viewer = client(peer::Config {
+        stall_timeout: Duration::from_secs(3),
+        ..station.config()
+    })
+    .await;
     assert!(read(&viewer, "/a/2").await.unwrap() == bytes(2, 16 * 1024));
 }
 
@@ -251,16 +374,28 @@ async fn paths_that_are_only_asked_for_leave_room_for_what_is_read() {
 async fn a_relay_without_room_says_so_at_readyz_until_it_has_some() {
     let readers = std::sync::Mutex::new(Vec::new());
     let (_script, station) = fill(async |station, path| {
-        let reader = client(peer::Config { stall_timeout: PATIENCE, ..station.config() }).await;
-        let reading = tokio::spawn(async move { reader.open(&path, None).await?.read_to_end().await });
+        let reader = client(peer::Config {
+            stall_timeout: PATIENCE,
+            ..station.config()
+        })
+        .await;
+        let reading =
+            tokio::spawn(async move { reader.open(&path, None).await?.read_to_end().await });
         readers.lock().unwrap().push(reading);
     })
     .await;
     let reason = "no room for a segment of 16384 bytes: every held segment is in use".to_owned();
-    let full = Reason { part: "relay", reason };
+    let full = Reason {
+        part: "relay",
+        reason,
+    };
     let is_full = || station.readiness.status().1.contains(&full);
     assert!(!is_full());
-    let viewer = client(peer::Config { stall_timeout: PATIENCE, ..station.config() }).await;
+    let viewer = client(peer::Config {
+        stall_timeout: PATIENCE,
+        ..station.config()
+    })
+    .await;
     let read = tokio::spawn(async move { read(&viewer, "/a/2").await });
     until("the relay's word", is_full).await;
     readers.lock().unwrap().iter().for_each(JoinHandle::abort);
@@ -273,17 +408,31 @@ async fn a_relay_without_room_says_so_at_readyz_until_it_has_some() {
 async fn a_crowd_of_questions_holds_up_nobody_who_asks_for_little() {
     let script = Script::start("127.0.0.1:0").await;
     script.publish("/a/b", &bytes(1, 16 * 1024), 16 * 1024);
-    let direction = Direction { delay: Duration::from_millis(50), ..Direction::default() };
+    let direction = Direction {
+        delay: Duration::from_millis(50),
+        ..Direction::default()
+    };
     let at = script.server();
     let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
-    let link = Link::start(lossy::Config { server, seed: 1, to_server: direction, to_client: direction }).unwrap();
-    let near = peer::Server { port: link.address().port(), ..at };
+    let link = Link::start(lossy::Config {
+        server,
+        seed: 1,
+        to_server: direction,
+        to_client: direction,
+    })
+    .unwrap();
+    let near = peer::Server {
+        port: link.address().port(),
+        ..at
+    };
     let station = Station::start(peer::Config::new(near, Trust::System)).await;
     let viewer = client(station.config()).await;
     let askers = join_all((0..8).map(|_| client(station.config()))).await;
     let ask = |(asker, client): (usize, Client)| {
         tokio::spawn(async move {
-            let paths: Vec<String> = (0..32).map(|number| format!("/none/{asker}/{number}")).collect();
+            let paths: Vec<String> = (0..32)
+                .map(|number| format!("/none/{asker}/{number}"))
+                .collect();
             join_all(paths.iter().map(|path| client.stat(path, 0, None))).await
         })
     };
@@ -315,7 +464,10 @@ async fn what_a_source_spoils_is_not_handed_on_as_complete() {
     assert!(got.is_err() || got.unwrap() == all);
     assert!(read(&client(station.config()).await, "/a/b").await.unwrap() == all);
     let mut stats = station.relay.client().stats();
-    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.segments_corrupt > 0)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.segments_corrupt > 0))
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,7 +475,10 @@ async fn news_of_a_stream_is_passed_on() {
     let script = Script::start("127.0.0.1:0").await;
     script.publish("/live/1", &bytes(1, 20_000), 20_000);
     let station = Station::start(script.config()).await;
-    let (one, other) = (client(station.config()).await, client(station.config()).await);
+    let (one, other) = (
+        client(station.config()).await,
+        client(station.config()).await,
+    );
     for viewer in [&one, &other] {
         let mut news = viewer.subscribe("live").await.unwrap();
         let told = tokio::time::timeout(Duration::from_secs(10), news.recv());
@@ -340,30 +495,55 @@ async fn news_of_a_stream_is_passed_on() {
 /// nobody to blame.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_liar_behind_a_relay_is_found_by_the_relay() {
-    let (honest, liar, key) = (Script::start("127.0.0.1:0").await, Script::start("127.0.0.1:0").await, Script::key());
+    let (honest, liar, key) = (
+        Script::start("127.0.0.1:0").await,
+        Script::start("127.0.0.1:0").await,
+        Script::key(),
+    );
     let all = bytes(1, 400_000);
     for server in [&honest, &liar] {
         server.sign(&key, 1000);
         server.publish("/a/b", &all, all.len());
     }
     liar.spoil(Fault::Corrupt, u32::MAX);
-    let sources = peer::Config { servers: vec![honest.server(), liar.server()], ..honest.config() };
+    let sources = peer::Config {
+        servers: vec![honest.server(), liar.server()],
+        ..honest.config()
+    };
     let station = Station::start(sources).await;
     let mut stats = station.relay.client().stats();
-    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some())))
+    tokio::time::timeout(
+        PATIENCE,
+        stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some())),
+    )
+    .await
+    .unwrap()
+    .unwrap();
+    let viewer = client(station.config()).await;
+    assert!(read(&viewer, "/a/b").await.unwrap() == all);
+    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.polluters == 1))
         .await
         .unwrap()
         .unwrap();
-    let viewer = client(station.config()).await;
-    assert!(read(&viewer, "/a/b").await.unwrap() == all);
-    tokio::time::timeout(PATIENCE, stats.wait_for(|stats| stats.polluters == 1)).await.unwrap().unwrap();
-    assert!(stats.borrow().sources[1].counts.is_polluter && honest.seen().blamed == Some(liar.identity()));
+    assert!(
+        stats.borrow().sources[1].counts.is_polluter
+            && honest.seen().blamed == Some(liar.identity())
+    );
     assert_eq!(viewer.stats().borrow().polluters, 0);
     // Later clients get the right bytes, also when they use the server as well.
-    let both = peer::Config { servers: vec![honest.server(), station.server.clone()], ..station.config() };
+    let both = peer::Config {
+        servers: vec![honest.server(), station.server.clone()],
+        ..station.config()
+    };
     let later = client(both).await;
     assert!(read(&later, "/a/b").await.unwrap() == all);
-    assert_eq!((later.stats().borrow().polluters, later.stats().borrow().blocks_wrong), (0, 0));
+    assert_eq!(
+        (
+            later.stats().borrow().polluters,
+            later.stats().borrow().blocks_wrong
+        ),
+        (0, 0)
+    );
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(station.read("ncserverd_peer_polluters_total"), 1.0);
     assert!(station.read("ncserverd_peer_wrong_blocks_total") > 0.0);
@@ -380,25 +560,53 @@ async fn what_a_relay_could_not_test_it_says_so() {
     for gives_checks in [false, true] {
         script.give_checks(gives_checks);
         let station = Station::start(script.config()).await;
-        let viewer = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
-        assert!(matches!(read(&viewer, "/a/b").await, Err(Error::Stalled(_))));
-        let counts =
-            || ["ncserverd_relay_recoded_blocks_total", "ncserverd_relay_unverified_blocks_total"].map(|name| station.read(name));
+        let viewer = client(peer::Config {
+            stall_timeout: Duration::from_secs(1),
+            ..station.config()
+        })
+        .await;
+        assert!(matches!(
+            read(&viewer, "/a/b").await,
+            Err(Error::Stalled(_))
+        ));
+        let counts = || {
+            [
+                "ncserverd_relay_recoded_blocks_total",
+                "ncserverd_relay_unverified_blocks_total",
+            ]
+            .map(|name| station.read(name))
+        };
         let [recoded, unverified] = counts();
-        assert!(recoded >= 10.0 && (gives_checks || unverified == recoded), "{unverified} of {recoded}");
+        assert!(
+            recoded >= 10.0 && (gives_checks || unverified == recoded),
+            "{unverified} of {recoded}"
+        );
         // By now everything received has been tested, if it can be.
-        let later = client(peer::Config { stall_timeout: Duration::from_secs(1), ..station.config() }).await;
+        let later = client(peer::Config {
+            stall_timeout: Duration::from_secs(1),
+            ..station.config()
+        })
+        .await;
         assert!(matches!(read(&later, "/a/b").await, Err(Error::Stalled(_))));
         let [more, unverified_now] = counts();
         assert!(more >= recoded + 10.0, "{more} after {recoded}");
-        assert_eq!(unverified_now - unverified, if gives_checks { 0.0 } else { more - recoded });
+        assert_eq!(
+            unverified_now - unverified,
+            if gives_checks { 0.0 } else { more - recoded }
+        );
     }
 }
 
 /// A stream over the prime field, signed with a key in this folder.
 fn over_gfq(folder: &Path) -> stream::Config {
     let signing_key = Some(folder.join("key.pem"));
-    stream::Config { codec: CodecName::RlncQ, signing_key, n_max: 16, block_bytes: 1024, ..stream::Config::default() }
+    stream::Config {
+        codec: CodecName::RlncQ,
+        signing_key,
+        n_max: 16,
+        block_bytes: 1024,
+        ..stream::Config::default()
+    }
 }
 
 /// Blocks over the prime field cross relays, recoded before they are complete; complete relays send
@@ -410,17 +618,34 @@ async fn relays_recode_over_the_prime_field() {
     let all = bytes(1, 200_001);
     origin.put("/vod/a.ts", Bytes::from(all.clone()));
     // Slow enough for the relays' requests to arrive long before the first relay is complete.
-    let slow = Direction { rate: NonZeroU32::new(200_000), ..Direction::default() };
+    let slow = Direction {
+        rate: NonZeroU32::new(200_000),
+        ..Direction::default()
+    };
     let server = SocketAddr::new(at.host.parse().unwrap(), at.port);
-    let link = Link::start(lossy::Config { server, seed: 1, to_server: Direction::default(), to_client: slow }).unwrap();
-    let near = peer::Server { port: link.address().port(), ..at };
+    let link = Link::start(lossy::Config {
+        server,
+        seed: 1,
+        to_server: Direction::default(),
+        to_client: slow,
+    })
+    .unwrap();
+    let near = peer::Server {
+        port: link.address().port(),
+        ..at
+    };
     let first = Station::start(peer::Config::new(near, Trust::System)).await;
     let second = Station::start(first.config()).await;
     let viewer = client(second.config()).await;
     assert!(read(&viewer, "/live/a.ts").await.unwrap() == all);
     let stats = viewer.stats().borrow().clone();
-    assert_eq!((stats.blocks_wrong, stats.polluters, stats.segments_corrupt), (0, 0, 0), "{stats:?}");
-    let recoded = [&first, &second].map(|station| station.read("ncserverd_relay_recoded_blocks_total"));
+    assert_eq!(
+        (stats.blocks_wrong, stats.polluters, stats.segments_corrupt),
+        (0, 0, 0),
+        "{stats:?}"
+    );
+    let recoded =
+        [&first, &second].map(|station| station.read("ncserverd_relay_recoded_blocks_total"));
     assert!(recoded.iter().sum::<f64>() > 0.0, "{recoded:?}");
     // Nothing untested is mixed, so nothing is marked.
     for station in [&first, &second] {
@@ -436,7 +661,10 @@ async fn relays_recode_over_the_prime_field() {
     let later = client(first.config()).await;
     assert!(read(&later, "/live/a.ts").await.unwrap() == all);
     let stats = later.stats().borrow().clone();
-    assert!(stats.blocks_systematic > stats.blocks_received / 2, "{stats:?}");
+    assert!(
+        stats.blocks_systematic > stats.blocks_received / 2,
+        "{stats:?}"
+    );
     running.drain(Duration::from_secs(1)).await;
 }
 
@@ -445,22 +673,43 @@ async fn relays_recode_over_the_prime_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn recoded_blocks_over_the_prime_field_prove_themselves() {
     let (script, key) = (Script::start("127.0.0.1:0").await, Script::key());
-    script.code_with(Codec::RlncQ { group: HashGroup::P1024 });
+    script.code_with(Codec::RlncQ {
+        group: HashGroup::P1024,
+    });
     script.sign(&key, 1000);
     let all = bytes(1, 16 * 1024);
     script.publish("/a/b", &all, all.len());
     script.ration(10);
-    let (one, other) = (Station::start(script.config()).await, Station::start(script.config()).await);
-    let both = peer::Config { servers: vec![one.server.clone(), other.server.clone()], ..one.config() };
+    let (one, other) = (
+        Station::start(script.config()).await,
+        Station::start(script.config()).await,
+    );
+    let both = peer::Config {
+        servers: vec![one.server.clone(), other.server.clone()],
+        ..one.config()
+    };
     let viewer = client(both).await;
     assert!(read(&viewer, "/a/b").await.unwrap() == all);
     let stats = viewer.stats().borrow().clone();
-    assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{stats:?}");
-    assert_eq!((stats.blocks_wrong, stats.blocks_useless, stats.polluters), (0, 0, 0), "{stats:?}");
+    assert!(
+        stats
+            .sources
+            .iter()
+            .all(|source| source.counts.innovative > 0),
+        "{stats:?}"
+    );
+    assert_eq!(
+        (stats.blocks_wrong, stats.blocks_useless, stats.polluters),
+        (0, 0, 0),
+        "{stats:?}"
+    );
     for station in [&one, &other] {
         assert!(station.read("ncserverd_relay_recoded_blocks_total") > 0.0);
         assert_eq!(station.read("ncserverd_relay_unverified_blocks_total"), 0.0);
-        assert_eq!(station.read("ncserverd_relay_segments_completed_total"), 0.0);
+        assert_eq!(
+            station.read("ncserverd_relay_segments_completed_total"),
+            0.0
+        );
     }
 }
 
@@ -469,7 +718,13 @@ fn fixed() -> impl Iterator<Item = stream::Config> {
     let codecs = [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None)];
     let cuts = [(1088, 64), (4096, 128)];
     codecs.into_iter().flat_map(move |(codec, parity)| {
-        cuts.map(|(block_bytes, n_max)| stream::Config { codec, parity, block_bytes, n_max, ..stream::Config::default() })
+        cuts.map(|(block_bytes, n_max)| stream::Config {
+            codec,
+            parity,
+            block_bytes,
+            n_max,
+            ..stream::Config::default()
+        })
     })
 }
 
@@ -485,8 +740,16 @@ async fn relays_pass_on_what_is_not_recoded_once_they_have_all_of_it() {
         let viewer = client(second.config()).await;
         assert!(read(&viewer, "/live/a.ts").await.unwrap() == all, "{name}");
         for station in [&first, &second] {
-            assert_eq!(station.read("ncserverd_relay_recoded_blocks_total"), 0.0, "{name}");
-            assert_eq!(station.read("ncserverd_relay_segments_completed_total"), 1.0, "{name}");
+            assert_eq!(
+                station.read("ncserverd_relay_recoded_blocks_total"),
+                0.0,
+                "{name}"
+            );
+            assert_eq!(
+                station.read("ncserverd_relay_segments_completed_total"),
+                1.0,
+                "{name}"
+            );
         }
         running.drain(Duration::from_secs(1)).await;
     }
@@ -503,28 +766,58 @@ async fn a_server_and_a_relay_send_other_blocks_of_what_is_not_recoded() {
         origin.put("/vod/a.ts", Bytes::from(all.clone()));
         let station = Station::start(peer::Config::new(at.clone(), Trust::System)).await;
         // By now the relay is complete.
-        assert!(read(&client(station.config()).await, "/live/a.ts").await.unwrap() == all, "{name}");
+        assert!(
+            read(&client(station.config()).await, "/live/a.ts")
+                .await
+                .unwrap()
+                == all,
+            "{name}"
+        );
         let mut servers = Vec::new();
         let mut links = Vec::new();
         for (seed, there) in [(1, &at), (2, &station.server)] {
             let losing = Direction::losing(0.05);
             let server = format!("{}:{}", there.host, there.port).parse().unwrap();
-            let link = Link::start(lossy::Config { server, seed, to_server: losing, to_client: losing }).unwrap();
+            let link = Link::start(lossy::Config {
+                server,
+                seed,
+                to_server: losing,
+                to_client: losing,
+            })
+            .unwrap();
             let address = link.address();
-            servers.push(peer::Server { host: address.ip().to_string(), port: address.port(), ..there.clone() });
+            servers.push(peer::Server {
+                host: address.ip().to_string(),
+                port: address.port(),
+                ..there.clone()
+            });
             links.push(link);
         }
-        let viewer = client(peer::Config { servers, ..station.config() }).await;
+        let viewer = client(peer::Config {
+            servers,
+            ..station.config()
+        })
+        .await;
         let mut stats = viewer.stats();
-        let both = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+        let both =
+            stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
         tokio::time::timeout(PATIENCE, both).await.unwrap().unwrap();
         assert!(read(&viewer, "/live/a.ts").await.unwrap() == all, "{name}");
         for link in &links {
             assert!(link.to_client().dropped > 0, "{name}: {link:?}");
         }
         let stats = viewer.stats().borrow().clone();
-        assert!(stats.sources.iter().all(|source| source.counts.innovative > 0), "{name}: {stats:?}");
-        assert!(stats.blocks_useless * 50 <= stats.blocks_received, "{name}: {stats:?}");
+        assert!(
+            stats
+                .sources
+                .iter()
+                .all(|source| source.counts.innovative > 0),
+            "{name}: {stats:?}"
+        );
+        assert!(
+            stats.blocks_useless * 50 <= stats.blocks_received,
+            "{name}: {stats:?}"
+        );
         running.drain(Duration::from_secs(1)).await;
     }
 }

@@ -11,15 +11,18 @@ use ncserverd::gf::Kernels;
 use ncserverd::integrity::checks::project;
 use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
-use ncserverd::object::{Codec, FirstPass, Generation, HashGroup, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Tree};
+use ncserverd::object::{
+    Codec, FirstPass, Generation, HashGroup, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Tree,
+};
 use ncserverd::peer::proto::{self as client, Failure, SourceId};
 use ncserverd::ring::SessionId;
 use ncserverd::session::{self, proto as server};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState, Introduction, Meant, Message,
-    Meta, Request, RequestCode, RequestError, StopReason, Subscribe, Ticket, Token, VisitId,
+    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState,
+    Introduction, Meant, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
+    Ticket, Token, VisitId,
 };
 use ncserverd::wire::{CloseCode, Violation};
 
@@ -51,7 +54,9 @@ fn fenced(word: &str) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut found = Vec::new();
     let mut lines = DOCUMENT.lines();
     while let Some(line) = lines.next() {
-        let Some(info) = line.strip_prefix("```") else { continue };
+        let Some(info) = line.strip_prefix("```") else {
+            continue;
+        };
         let body = lines.by_ref().take_while(|line| *line != "```").collect();
         if let Some(rest) = info.strip_prefix(word) {
             found.push((rest.trim(), body));
@@ -61,13 +66,26 @@ fn fenced(word: &str) -> Vec<(&'static str, Vec<&'static str>)> {
 }
 
 fn bytes_of(hex: &str) -> Vec<u8> {
-    let digits: Vec<_> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    let digits: Vec<_> = hex
+        .bytes()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }
 
 fn hex_of(bytes: &[u8]) -> String {
-    let lines: Vec<_> =
-        bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<_> = bytes
+        .chunks(32)
+        .map(|line| {
+            line.iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
+        .collect();
     lines.join("\n")
 }
 
@@ -75,10 +93,21 @@ fn hex_of(bytes: &[u8]) -> String {
 fn assert_example(name: &str, written: &[u8]) {
     let examples = fenced("example ");
     let Some((_, lines)) = examples.iter().find(|(found, _)| *found == name) else {
-        panic!("docs/protocol.md has no example {name}; it would be\n{}", hex_of(written));
+        panic!(
+            "docs/protocol.md has no example {name}; it would be\n{}",
+            hex_of(written)
+        );
     };
-    let hex: String = lines.iter().map(|line| line.split('#').next().unwrap()).collect();
-    assert_eq!(bytes_of(&hex), written, "example {name}; the crate writes\n{}", hex_of(written));
+    let hex: String = lines
+        .iter()
+        .map(|line| line.split('#').next().unwrap())
+        .collect();
+    assert_eq!(
+        bytes_of(&hex),
+        written,
+        "example {name}; the crate writes\n{}",
+        hex_of(written)
+    );
 }
 
 /// The key of RFC 8032, section 7.1, test 1.
@@ -95,10 +124,21 @@ fn block_hashes() -> BlockHashes {
 
 /// Hashes of the same object over the prime field.
 fn prime_hashes() -> BlockHashes {
-    let shape = Shape::new(150, 64, 4).unwrap().coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
+    let shape = Shape::new(150, 64, 4)
+        .unwrap()
+        .coded_with(Codec::RlncQ {
+            group: HashGroup::P1024,
+        })
+        .unwrap();
     let object = object();
     let blocks: Vec<&[u8]> = object.chunks(64).collect();
-    BlockHashes::made(Cores::all().hash(HashGroup::P1024, 2, &blocks).unwrap().into(), &shape)
+    BlockHashes::made(
+        Cores::all()
+            .hash(HashGroup::P1024, 2, &blocks)
+            .unwrap()
+            .into(),
+        &shape,
+    )
 }
 
 const IDENTITY: [u8; 32] = [0x0d; 32];
@@ -109,7 +149,9 @@ fn ticket() -> Ticket {
 
 /// An object of several groups, described like the others.
 fn with_tree() -> Meta {
-    let bytes: Vec<u8> = (0..3000u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let bytes: Vec<u8> = (0..3000u32)
+        .map(|at| u8::try_from(at % 251).unwrap())
+        .collect();
     let (id, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
     Meta {
         request: 1,
@@ -156,17 +198,52 @@ fn messages() -> Vec<(&'static str, Message)> {
         delivery: Delivery::Inline(Bytes::from_static(playlist)),
         ..meta.clone()
     };
-    let stream = Meta { request: 3, delivery: Delivery::Stream, content_type: String::new(), ..meta.clone() };
-    let hello = Hello { agent: "example/1".to_string(), ..Hello::defaults() };
-    let visits = Hello { visit: Some(VisitId([0x0e; 16])), ..hello.clone() };
-    let speaks_all = Hello { codecs: Codecs::ALL, ..hello.clone() };
-    let unbounded = Meta { object_length: None, ..meta.clone() };
-    let coded_with = |codec| Meta { delivery: Delivery::Coded(shape().coded_with(codec).unwrap()), ..meta.clone() };
-    let mut prime = coded_with(Codec::RlncQ { group: HashGroup::P1024 });
-    prime.id = SegmentId::of_coded(&object(), Codec::RlncQ { group: HashGroup::P1024 });
+    let stream = Meta {
+        request: 3,
+        delivery: Delivery::Stream,
+        content_type: String::new(),
+        ..meta.clone()
+    };
+    let hello = Hello {
+        agent: "example/1".to_string(),
+        ..Hello::defaults()
+    };
+    let visits = Hello {
+        visit: Some(VisitId([0x0e; 16])),
+        ..hello.clone()
+    };
+    let speaks_all = Hello {
+        codecs: Codecs::ALL,
+        ..hello.clone()
+    };
+    let unbounded = Meta {
+        object_length: None,
+        ..meta.clone()
+    };
+    let coded_with = |codec| Meta {
+        delivery: Delivery::Coded(shape().coded_with(codec).unwrap()),
+        ..meta.clone()
+    };
+    let mut prime = coded_with(Codec::RlncQ {
+        group: HashGroup::P1024,
+    });
+    prime.id = SegmentId::of_coded(
+        &object(),
+        Codec::RlncQ {
+            group: HashGroup::P1024,
+        },
+    );
     signing_key().sign_meta(&mut prime, 1_800_000_000_000, Some(prime_hashes().digest()));
-    let (rs, raptorq) = (coded_with(Codec::ReedSolomon { parity: 2 }), coded_with(Codec::RaptorQ));
-    let accept = Accept { coded: true, systematic: true, datagrams: true, recoded: false };
+    let (rs, raptorq) = (
+        coded_with(Codec::ReedSolomon { parity: 2 }),
+        coded_with(Codec::RaptorQ),
+    );
+    let accept = Accept {
+        coded: true,
+        systematic: true,
+        datagrams: true,
+        recoded: false,
+    };
     let request = Request {
         alias: 7,
         segment: id,
@@ -178,33 +255,113 @@ fn messages() -> Vec<(&'static str, Message)> {
         meant: Meant::LastNamed,
     };
     let coding = |codec| Meant::Coded(shape().coded_with(codec).unwrap().coding());
-    let request_coding = Request { meant: coding(Codec::ReedSolomon { parity: 2 }), ..request.clone() };
-    let parity = Request { alias: 9, credit: 2, ranges: vec![(1, 1), (3, 2)], ..request.clone() };
-    let ranges = Request { alias: 8, credit: 2, ranges: vec![(0, 1), (2, 1)], ..request.clone() };
-    let error =
-        RequestError { request: 4, code: RequestCode::Origin, retry_after_ms: 1000, reason: "origin answered 503".to_string() };
-    let fault = RequestError { code: RequestCode::Internal, retry_after_ms: 0, reason: String::new(), ..error.clone() };
+    let request_coding = Request {
+        meant: coding(Codec::ReedSolomon { parity: 2 }),
+        ..request.clone()
+    };
+    let parity = Request {
+        alias: 9,
+        credit: 2,
+        ranges: vec![(1, 1), (3, 2)],
+        ..request.clone()
+    };
+    let ranges = Request {
+        alias: 8,
+        credit: 2,
+        ranges: vec![(0, 1), (2, 1)],
+        ..request.clone()
+    };
+    let error = RequestError {
+        request: 4,
+        code: RequestCode::Origin,
+        retry_after_ms: 1000,
+        reason: "origin answered 503".to_string(),
+    };
+    let fault = RequestError {
+        code: RequestCode::Internal,
+        retry_after_ms: 0,
+        reason: String::new(),
+        ..error.clone()
+    };
     let mut signed = meta.clone();
-    signing_key().sign_meta(&mut signed, 1_800_000_000_000, Some(block_hashes().digest()));
-    let asked = GetChecks { request: 7, segment: id, generation: 0, nonce: [0x0b; 32], meant: Meant::LastNamed };
-    let projections = project(Kernels::detect(), &[0x0c; 32], &id, &generation(), 2, &object()).into();
-    let mut checks = Checks { request: 7, seed: [0x0c; 32], columns: 2, projections, signature: None };
+    signing_key().sign_meta(
+        &mut signed,
+        1_800_000_000_000,
+        Some(block_hashes().digest()),
+    );
+    let asked = GetChecks {
+        request: 7,
+        segment: id,
+        generation: 0,
+        nonce: [0x0b; 32],
+        meant: Meant::LastNamed,
+    };
+    let projections = project(
+        Kernels::detect(),
+        &[0x0c; 32],
+        &id,
+        &generation(),
+        2,
+        &object(),
+    )
+    .into();
+    let mut checks = Checks {
+        request: 7,
+        seed: [0x0c; 32],
+        columns: 2,
+        projections,
+        signature: None,
+    };
     signing_key().sign_checks(&asked, &mut checks);
-    let holding = Holding { segment: id, meant: Meant::LastNamed, state: HoldingState::Partial };
-    let as_coded = Holding { meant: coding(Codec::Rlnc), state: HoldingState::Complete, ..holding };
-    let introduction =
-        Introduction { address: "192.0.2.1:4443".parse().unwrap(), identity: IDENTITY, lasts_ms: 300_000, ticket: ticket() };
+    let holding = Holding {
+        segment: id,
+        meant: Meant::LastNamed,
+        state: HoldingState::Partial,
+    };
+    let as_coded = Holding {
+        meant: coding(Codec::Rlnc),
+        state: HoldingState::Complete,
+        ..holding
+    };
+    let introduction = Introduction {
+        address: "192.0.2.1:4443".parse().unwrap(),
+        identity: IDENTITY,
+        lasts_ms: 300_000,
+        ticket: ticket(),
+    };
     vec![
         ("HELLO", Message::Hello(hello)),
         ("HELLO codecs", Message::Hello(speaks_all)),
         ("HELLO visit", Message::Hello(visits)),
-        ("AUTH", Message::Auth(Credential::Token(Token(TOKEN.to_string())))),
+        (
+            "AUTH",
+            Message::Auth(Credential::Token(Token(TOKEN.to_string()))),
+        ),
         ("GRANT", Message::Grant { lasts_ms: 300_000 }),
         ("GRANT refused", Message::Grant { lasts_ms: 0 }),
-        ("GET", Message::Get(Get { request: 1, path: path.clone(), offset: 0, length: None })),
-        ("GET range", Message::Get(Get { request: 1, path, offset: 100_000, length: Some(50_000) })),
+        (
+            "GET",
+            Message::Get(Get {
+                request: 1,
+                path: path.clone(),
+                offset: 0,
+                length: None,
+            }),
+        ),
+        (
+            "GET range",
+            Message::Get(Get {
+                request: 1,
+                path,
+                offset: 100_000,
+                length: Some(50_000),
+            }),
+        ),
         ("META coded", Message::Meta(meta)),
-        ("META of an object whose length is not known", Message::Meta(unbounded)),
+        (
+            "META of an object whose length is not known",
+            Message::Meta(unbounded),
+        ),
         ("META tree", Message::Meta(with_tree())),
         ("META Reed-Solomon", Message::Meta(rs)),
         ("META RaptorQ", Message::Meta(raptorq)),
@@ -213,33 +370,125 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("META stream", Message::Meta(stream)),
         ("ERROR", Message::Error(error)),
         ("ERROR INTERNAL", Message::Error(fault)),
-        ("SUBSCRIBE", Message::Subscribe(Subscribe { request: 5, stream: "live".to_string() })),
+        (
+            "SUBSCRIBE",
+            Message::Subscribe(Subscribe {
+                request: 5,
+                stream: "live".to_string(),
+            }),
+        ),
         ("SUBSCRIBE_OK", Message::SubscribeOk { request: 5 }),
         ("UNSUBSCRIBE", Message::Unsubscribe { request: 5 }),
         ("REQUEST", Message::Request(request)),
         ("REQUEST ranges", Message::Request(ranges)),
         ("REQUEST parity", Message::Request(parity)),
         ("REQUEST coding", Message::Request(request_coding)),
-        ("CREDIT", Message::Credit { alias: 7, blocks: 100 }),
-        ("RESCHEDULE", Message::Reschedule { alias: 7, deadline_ms: 2_500 }),
-        ("STOP", Message::Stop { alias: 7, reason: StopReason::Complete }),
-        ("STOP cancelled", Message::Stop { alias: 7, reason: StopReason::Cancelled }),
-        ("REJECT", Message::Reject { alias: 7, code: RequestCode::Overload, retry_after_ms: 250 }),
-        ("REJECT INTERNAL", Message::Reject { alias: 7, code: RequestCode::Internal, retry_after_ms: 0 }),
-        ("RANK", Message::Rank { alias: 7, rank: 2, useless: 0, lost: 1 }),
+        (
+            "CREDIT",
+            Message::Credit {
+                alias: 7,
+                blocks: 100,
+            },
+        ),
+        (
+            "RESCHEDULE",
+            Message::Reschedule {
+                alias: 7,
+                deadline_ms: 2_500,
+            },
+        ),
+        (
+            "STOP",
+            Message::Stop {
+                alias: 7,
+                reason: StopReason::Complete,
+            },
+        ),
+        (
+            "STOP cancelled",
+            Message::Stop {
+                alias: 7,
+                reason: StopReason::Cancelled,
+            },
+        ),
+        (
+            "REJECT",
+            Message::Reject {
+                alias: 7,
+                code: RequestCode::Overload,
+                retry_after_ms: 250,
+            },
+        ),
+        (
+            "REJECT INTERNAL",
+            Message::Reject {
+                alias: 7,
+                code: RequestCode::Internal,
+                retry_after_ms: 0,
+            },
+        ),
+        (
+            "RANK",
+            Message::Rank {
+                alias: 7,
+                rank: 2,
+                useless: 0,
+                lost: 1,
+            },
+        ),
         ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
         ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
         ("META signed", Message::Meta(signed)),
-        ("GET_HASHES", Message::GetHashes { request: 6, segment: id, meant: Meant::LastNamed }),
-        ("GET_HASHES coding", Message::GetHashes { request: 6, segment: id, meant: coding(Codec::RaptorQ) }),
-        ("GET_CHECKS coding", Message::GetChecks(GetChecks { meant: coding(Codec::Rlnc), ..asked.clone() })),
+        (
+            "GET_HASHES",
+            Message::GetHashes {
+                request: 6,
+                segment: id,
+                meant: Meant::LastNamed,
+            },
+        ),
+        (
+            "GET_HASHES coding",
+            Message::GetHashes {
+                request: 6,
+                segment: id,
+                meant: coding(Codec::RaptorQ),
+            },
+        ),
+        (
+            "GET_CHECKS coding",
+            Message::GetChecks(GetChecks {
+                meant: coding(Codec::Rlnc),
+                ..asked.clone()
+            }),
+        ),
         ("GET_CHECKS", Message::GetChecks(asked)),
         ("CHECKS", Message::Checks(checks)),
-        ("BLAME", Message::Blame { segment: id, generation: 0, blocks: 2, identity: IDENTITY }),
-        ("OFFER", Message::Offer { port: 4443, identity: IDENTITY }),
+        (
+            "BLAME",
+            Message::Blame {
+                segment: id,
+                generation: 0,
+                blocks: 2,
+                identity: IDENTITY,
+            },
+        ),
+        (
+            "OFFER",
+            Message::Offer {
+                port: 4443,
+                identity: IDENTITY,
+            },
+        ),
         ("HAVE", Message::Have(vec![holding])),
         ("HAVE codings", Message::Have(vec![as_coded, holding])),
-        ("PEERS", Message::Peers { segment: id, peers: vec![introduction] }),
+        (
+            "PEERS",
+            Message::Peers {
+                segment: id,
+                peers: vec![introduction],
+            },
+        ),
     ]
 }
 
@@ -247,7 +496,11 @@ fn messages() -> Vec<(&'static str, Message)> {
 fn product(a: u8, b: u8) -> u8 {
     (0..8).rev().fold(0u8, |sum, bit| {
         let doubled = (sum << 1) ^ if sum & 0x80 == 0 { 0 } else { 0x1d };
-        if b >> bit & 1 == 1 { doubled ^ a } else { doubled }
+        if b >> bit & 1 == 1 {
+            doubled ^ a
+        } else {
+            doubled
+        }
     })
 }
 
@@ -255,7 +508,13 @@ fn product(a: u8, b: u8) -> u8 {
 fn combined(row: &[u8]) -> Vec<u8> {
     let mut padded = object();
     padded.resize(3 * 64, 0);
-    (0..64).map(|column| row.iter().zip(padded.chunks(64)).fold(0, |sum, (c, block)| sum ^ product(*c, block[column]))).collect()
+    (0..64)
+        .map(|column| {
+            row.iter()
+                .zip(padded.chunks(64))
+                .fold(0, |sum, (c, block)| sum ^ product(*c, block[column]))
+        })
+        .collect()
 }
 
 /// The row of a seed, written from section 5 of the document alone.
@@ -266,8 +525,16 @@ fn row(key: u64, generation: u64, seed: u32, n: usize) -> Vec<u8> {
         let mut k = [low(key), high(key)];
         for _ in 0..10 {
             let (p0, p1) = (u64::from(c[0]) * 0xD251_1F53, u64::from(c[2]) * 0xCD9E_8D57);
-            c = [high(p1) ^ c[1] ^ k[0], low(p1), high(p0) ^ c[3] ^ k[1], low(p0)];
-            k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+            c = [
+                high(p1) ^ c[1] ^ k[0],
+                low(p1),
+                high(p0) ^ c[3] ^ k[1],
+                low(p0),
+            ];
+            k = [
+                k[0].wrapping_add(0x9E37_79B9),
+                k[1].wrapping_add(0xBB67_AE85),
+            ];
         }
         c
     };
@@ -294,10 +561,22 @@ fn every_kind_of_block_is_written_and_read_as_documented() {
     let explicit = [1, 0, 0x80];
     let blocks = [
         ("systematic", Vector::Source(0), object()[..64].to_vec()),
-        ("systematic last", Vector::Source(2), object()[128..].to_vec()),
+        (
+            "systematic last",
+            Vector::Source(2),
+            object()[128..].to_vec(),
+        ),
         ("seeded", Vector::Seed(9), combined(&seeded)),
-        ("explicit", Vector::Explicit(Bytes::copy_from_slice(&explicit)), combined(&explicit)),
-        ("unverified", Vector::Unverified(Bytes::copy_from_slice(&explicit)), combined(&explicit)),
+        (
+            "explicit",
+            Vector::Explicit(Bytes::copy_from_slice(&explicit)),
+            combined(&explicit),
+        ),
+        (
+            "unverified",
+            Vector::Unverified(Bytes::copy_from_slice(&explicit)),
+            combined(&explicit),
+        ),
     ];
     let mut stream = Vec::new();
     StreamHead::Blocks { alias: 7 }.encode(&mut stream);
@@ -311,7 +590,13 @@ fn every_kind_of_block_is_written_and_read_as_documented() {
         let head = block::parse_datagram(&mut rest).unwrap();
         assert_eq!((head.alias, head.seq, head.last), (7, seq, seq == 4));
         let parsed = block::parse_block(head.kind, &generation(), rest);
-        assert_eq!(parsed, Some(Block { vector: vector.clone(), payload: payload.clone().into() }));
+        assert_eq!(
+            parsed,
+            Some(Block {
+                vector: vector.clone(),
+                payload: payload.clone().into()
+            })
+        );
 
         if name.starts_with("systematic") {
             let mut header = vec![0; block::record_header_len(&vector)];
@@ -334,8 +619,18 @@ fn blocks_with_numbers_are_written_and_read_as_documented() {
     let mut symbol = [0; 3];
     write_number(&Vector::Symbol(70_000), &mut symbol);
     for (name, codec, vector, row) in [
-        ("shard", Codec::ReedSolomon { parity: 2 }, Vector::Shard(4), &parity[..]),
-        ("symbol", Codec::RaptorQ, Vector::Symbol(70_000), &symbol[..]),
+        (
+            "shard",
+            Codec::ReedSolomon { parity: 2 },
+            Vector::Shard(4),
+            &parity[..],
+        ),
+        (
+            "symbol",
+            Codec::RaptorQ,
+            Vector::Symbol(70_000),
+            &symbol[..],
+        ),
     ] {
         let mut datagram = vec![0; block::datagram_header_len(&vector)];
         block::write_datagram_header(&mut datagram, &vector, 9, 1, false);
@@ -345,7 +640,13 @@ fn blocks_with_numbers_are_written_and_read_as_documented() {
         let head = block::parse_datagram(&mut rest).unwrap();
         let generation = shape().coded_with(codec).unwrap().generation(0).unwrap();
         let parsed = block::parse_block(head.kind, &generation, rest);
-        assert_eq!(parsed, Some(Block { vector, payload: combined(row).into() }));
+        assert_eq!(
+            parsed,
+            Some(Block {
+                vector,
+                payload: combined(row).into()
+            })
+        );
     }
 }
 
@@ -373,7 +674,9 @@ fn sum(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
 
 /// The product, by doubling.
 fn product_in_prime_field(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
-    let bits = b.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1));
+    let bits = b
+        .iter()
+        .flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1));
     bits.fold([0; 33], |so_far, bit| {
         let doubled = sum(so_far, so_far);
         if bit { sum(doubled, a) } else { doubled }
@@ -384,10 +687,17 @@ fn product_in_prime_field(a: [u8; 33], b: [u8; 33]) -> [u8; 33] {
 fn combined_in_prime_field(row: &[[u8; 33]]) -> Vec<u8> {
     let mut padded = object();
     padded.resize(3 * 64, 0);
-    let word =
-        |block: &[u8], word: usize| -> [u8; 33] { [&[0], &block[word * 32..][..32]].concat().try_into().expect("33 bytes") };
+    let word = |block: &[u8], word: usize| -> [u8; 33] {
+        [&[0], &block[word * 32..][..32]]
+            .concat()
+            .try_into()
+            .expect("33 bytes")
+    };
     let words = (0..2).map(|index| {
-        let products = row.iter().zip(padded.chunks(64)).map(|(c, block)| product_in_prime_field(*c, word(block, index)));
+        let products = row
+            .iter()
+            .zip(padded.chunks(64))
+            .map(|(c, block)| product_in_prime_field(*c, word(block, index)));
         products.fold([0; 33], sum)
     });
     let words: Vec<_> = words.collect();
@@ -398,11 +708,20 @@ fn combined_in_prime_field(row: &[[u8; 33]]) -> Vec<u8> {
 
 #[test]
 fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
-    let [(_, field)] = &fenced("field")[..] else { panic!("one field") };
+    let [(_, field)] = &fenced("field")[..] else {
+        panic!("one field")
+    };
     assert_eq!(bytes_of(field[0].strip_prefix("q ").unwrap()), Q);
-    let codec = Codec::RlncQ { group: HashGroup::P1024 };
+    let codec = Codec::RlncQ {
+        group: HashGroup::P1024,
+    };
     let generation = shape().coded_with(codec).unwrap().generation(0).unwrap();
-    let small = |value: u32| -> [u8; 33] { [&[0; 29][..], &value.to_be_bytes()].concat().try_into().unwrap() };
+    let small = |value: u32| -> [u8; 33] {
+        [&[0; 29][..], &value.to_be_bytes()]
+            .concat()
+            .try_into()
+            .unwrap()
+    };
     let mut largest = Q;
     largest[32] -= 1;
     let narrow = [1u32, 0x612e_7696, u32::MAX];
@@ -415,7 +734,10 @@ fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
     let head = stream.len();
     let mut expected = Vec::new();
     for (vector, row) in [
-        (Vector::Narrow(narrow.iter().flat_map(|c| c.to_be_bytes()).collect()), narrow.map(small)),
+        (
+            Vector::Narrow(narrow.iter().flat_map(|c| c.to_be_bytes()).collect()),
+            narrow.map(small),
+        ),
         (Vector::Wide(wide.concat().into()), wide),
     ] {
         let payload = combined_in_prime_field(&row);
@@ -423,7 +745,10 @@ fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
         block::write_record_header(&mut header, &vector);
         stream.extend(header);
         stream.extend(&payload);
-        expected.push(Block { vector, payload: payload.into() });
+        expected.push(Block {
+            vector,
+            payload: payload.into(),
+        });
     }
     assert_example("stream of blocks over the prime field", &stream);
     let mut records = Records::new(generation);
@@ -437,7 +762,11 @@ fn blocks_over_the_prime_field_are_written_and_read_as_documented() {
 #[test]
 fn rows_of_numbers_are_those_of_the_document() {
     let lines = |word: &str| fenced(word).remove(0).1;
-    let split = |line: &'static str| line.split_once(' ').map(|(number, row)| (number.to_owned(), bytes_of(row))).unwrap();
+    let split = |line: &'static str| {
+        line.split_once(' ')
+            .map(|(number, row)| (number.to_owned(), bytes_of(row)))
+            .unwrap()
+    };
     for (number, row) in lines("parity").into_iter().map(split) {
         let number: u8 = number.parse().unwrap();
         assert_eq!(row, (0..3).map(|j| inverse(number ^ j)).collect::<Vec<_>>());
@@ -486,9 +815,16 @@ fn the_documents_rows_follow_from_its_definition() {
     assert!(lines.len() >= 4);
     for pair in lines {
         let words: Vec<_> = pair[0].split_whitespace().collect();
-        let ["key", key, "generation", generation, "seed", seed, "n", n] = words[..] else { panic!("{}", pair[0]) };
+        let ["key", key, "generation", generation, "seed", seed, "n", n] = words[..] else {
+            panic!("{}", pair[0])
+        };
         let key = u64::from_str_radix(key, 16).unwrap();
-        let found = row(key, generation.parse().unwrap(), seed.parse().unwrap(), n.parse().unwrap());
+        let found = row(
+            key,
+            generation.parse().unwrap(),
+            seed.parse().unwrap(),
+            n.parse().unwrap(),
+        );
         assert_eq!(found, bytes_of(pair[1]), "{}", pair[0]);
     }
     assert_eq!(product(20, 38), 194);
@@ -497,15 +833,34 @@ fn the_documents_rows_follow_from_its_definition() {
 
 #[test]
 fn the_documents_generations_follow_from_the_shape() {
-    let rows = DOCUMENT.lines().skip_while(|line| !line.starts_with("| L | k | n_max")).skip(2);
+    let rows = DOCUMENT
+        .lines()
+        .skip_while(|line| !line.starts_with("| L | k | n_max"))
+        .skip(2);
     let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).collect();
     assert!(rows.len() >= 6);
     for line in rows {
-        let cells: Vec<_> = line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect();
+        let cells: Vec<_> = line
+            .trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().to_string())
+            .collect();
         let number = |cell: usize| cells[cell].replace(',', "").parse::<u64>().unwrap();
-        let shape = Shape::new(number(0), u32::try_from(number(1)).unwrap(), u16::try_from(number(2)).unwrap()).unwrap();
-        assert_eq!((shape.blocks(), u64::from(shape.generations())), (number(3), number(4)), "{line}");
-        let sizes: Vec<_> = shape.iter().map(|generation| generation.n.to_string()).collect();
+        let shape = Shape::new(
+            number(0),
+            u32::try_from(number(1)).unwrap(),
+            u16::try_from(number(2)).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(
+            (shape.blocks(), u64::from(shape.generations())),
+            (number(3), number(4)),
+            "{line}"
+        );
+        let sizes: Vec<_> = shape
+            .iter()
+            .map(|generation| generation.n.to_string())
+            .collect();
         assert_eq!(cells[5].split(", ").collect::<Vec<_>>(), sizes, "{line}");
     }
 }
@@ -526,7 +881,12 @@ fn read(bytes: &[u8]) -> (Vec<Message>, Option<Violation>) {
 
 /// The bytes of a fenced block.
 fn bytes_in(lines: &[&str]) -> Vec<u8> {
-    bytes_of(&lines.iter().map(|line| line.split('#').next().unwrap()).collect::<String>())
+    bytes_of(
+        &lines
+            .iter()
+            .map(|line| line.split('#').next().unwrap())
+            .collect::<String>(),
+    )
 }
 
 #[test]
@@ -538,25 +898,48 @@ fn what_newer_versions_may_add_is_skipped_as_documented() {
         assert_eq!(read(&bytes), (Vec::new(), None), "{name}");
         // What follows is still read.
         let message = Message::GoAway { drain_ms: 5 };
-        assert_eq!(read(&[&bytes[..], &message.to_frame()].concat()), (vec![message], None), "{name}");
+        assert_eq!(
+            read(&[&bytes[..], &message.to_frame()].concat()),
+            (vec![message], None),
+            "{name}"
+        );
     }
     let extended = fenced("read as");
     assert!(extended.len() >= 3);
-    let (datagrams, extended): (Vec<_>, Vec<_>) = extended.into_iter().partition(|(name, _)| name.starts_with("datagram "));
+    let (datagrams, extended): (Vec<_>, Vec<_>) = extended
+        .into_iter()
+        .partition(|(name, _)| name.starts_with("datagram "));
     for (name, lines) in datagrams {
         let parse = |bytes: Vec<u8>| {
             let mut rest = Bytes::from(bytes);
             let head = block::parse_datagram(&mut rest).unwrap();
-            (head, block::parse_block(head.kind, &generation(), rest).unwrap())
+            (
+                head,
+                block::parse_block(head.kind, &generation(), rest).unwrap(),
+            )
         };
-        let (_, example) = fenced("example ").into_iter().find(|(known, _)| *known == name).expect(name);
-        assert_ne!(bytes_in(&lines), bytes_in(&example), "{name} has nothing that is newer");
+        let (_, example) = fenced("example ")
+            .into_iter()
+            .find(|(known, _)| *known == name)
+            .expect(name);
+        assert_ne!(
+            bytes_in(&lines),
+            bytes_in(&example),
+            "{name} has nothing that is newer"
+        );
         assert_eq!(parse(bytes_in(&lines)), parse(bytes_in(&example)), "{name}");
     }
     for (name, lines) in extended {
-        let (_, message) = messages().into_iter().find(|(known, _)| *known == name).expect(name);
+        let (_, message) = messages()
+            .into_iter()
+            .find(|(known, _)| *known == name)
+            .expect(name);
         let bytes = bytes_in(&lines);
-        assert_ne!(bytes, message.to_frame(), "{name} has nothing that is newer");
+        assert_ne!(
+            bytes,
+            message.to_frame(),
+            "{name} has nothing that is newer"
+        );
         assert_eq!(read(&bytes), (vec![message], None), "{name}");
     }
 }
@@ -567,7 +950,9 @@ fn reasons_are_made_plain_as_documented() {
     assert!(!shown.is_empty());
     for (expected, lines) in shown {
         let (messages, violation) = read(&bytes_in(&lines));
-        let [Message::Error(error)] = &messages[..] else { panic!("{messages:?}, {violation:?}") };
+        let [Message::Error(error)] = &messages[..] else {
+            panic!("{messages:?}, {violation:?}")
+        };
         assert_eq!(error.reason, expected);
         // And so it may be passed on.
         assert_eq!(read(&messages[0].to_frame()), (messages.clone(), None));
@@ -581,7 +966,11 @@ fn what_ends_a_connection_has_the_code_of_the_document() {
     for (name, lines) in refused {
         let code = name.split_whitespace().next().unwrap();
         if code == "stream" {
-            assert_eq!(records(&bytes_in(&lines)), Err(CloseCode::Protocol), "{name}");
+            assert_eq!(
+                records(&bytes_in(&lines)),
+                Err(CloseCode::Protocol),
+                "{name}"
+            );
             continue;
         }
         let (messages, violation) = read(&bytes_in(&lines));
@@ -590,7 +979,9 @@ fn what_ends_a_connection_has_the_code_of_the_document() {
             [Message::Hello(_) | Message::Meta(_), ..] => heard_by_client(&messages).1,
             _ => heard_by_server(&messages).1,
         });
-        let close = violation.unwrap_or_else(|| panic!("{name} is taken")).close_code();
+        let close = violation
+            .unwrap_or_else(|| panic!("{name} is taken"))
+            .close_code();
         assert_eq!(close.name(), code, "{name}");
     }
 }
@@ -600,11 +991,21 @@ fn records(bytes: &[u8]) -> Result<(), CloseCode> {
     let refused = |violation: Violation| violation.close_code();
     let (_, head) = StreamHead::parse(bytes).map_err(refused)?.expect("a head");
     let is_prime = bytes[head] == 0x46;
-    let codec = if is_prime { Codec::RlncQ { group: HashGroup::P1024 } } else { Codec::Rlnc };
+    let codec = if is_prime {
+        Codec::RlncQ {
+            group: HashGroup::P1024,
+        }
+    } else {
+        Codec::Rlnc
+    };
     let mut records = Records::new(shape().coded_with(codec).unwrap().generation(0).unwrap());
     records.push(&bytes[head..]);
     while records.next().map_err(refused)?.is_some() {}
-    if records.is_between_records() { Ok(()) } else { Err(CloseCode::Protocol) }
+    if records.is_between_records() {
+        Ok(())
+    } else {
+        Err(CloseCode::Protocol)
+    }
 }
 
 /// The events of messages at a client that has sent a HELLO without parameters and the examples'
@@ -633,8 +1034,12 @@ fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violatio
     proto.handle_connected(now, source, None);
     assert_eq!(proto.get(now, "/live/v0/seg_00001.m4s", 0, None), 1);
     while proto.poll_message(now, source).is_some() {}
-    let greeting = Some(Message::Hello(Hello::defaults())).filter(|_| !matches!(messages, [Message::Hello(_), ..]));
-    let heard = greeting.iter().chain(messages).find_map(|message| proto.handle_message(now, source, message.clone()).err());
+    let greeting = Some(Message::Hello(Hello::defaults()))
+        .filter(|_| !matches!(messages, [Message::Hello(_), ..]));
+    let heard = greeting
+        .iter()
+        .chain(messages)
+        .find_map(|message| proto.handle_message(now, source, message.clone()).err());
     (std::iter::from_fn(|| proto.poll_event()).collect(), heard)
 }
 
@@ -642,9 +1047,16 @@ fn heard_by_client(messages: &[Message]) -> (Vec<client::Event>, Option<Violatio
 fn heard_by_server(messages: &[Message]) -> (Vec<Message>, Option<Violation>) {
     let now = Instant::now();
     let mut proto = server::Proto::new(SessionId(1), session::Config::default(), now);
-    proto.handle_message(now, Message::Hello(Hello::defaults())).unwrap();
+    proto
+        .handle_message(now, Message::Hello(Hello::defaults()))
+        .unwrap();
     let held = || Held {
-        lease: Lease::new(SegmentKey(1), SegmentId::of(&object()), shape(), Loan::new(now)),
+        lease: Lease::new(
+            SegmentKey(1),
+            SegmentId::of(&object()),
+            shape(),
+            Loan::new(now),
+        ),
         first_pass: FirstPass::Coded,
         row_weight: None,
         is_recoded: false,
@@ -664,7 +1076,10 @@ fn heard_by_server(messages: &[Message]) -> (Vec<Message>, Option<Violation>) {
         Ok(())
     };
     let violation = messages.iter().find_map(|message| hear(message).err());
-    (std::iter::from_fn(|| proto.poll_message()).collect(), violation)
+    (
+        std::iter::from_fn(|| proto.poll_message()).collect(),
+        violation,
+    )
 }
 
 #[test]
@@ -676,7 +1091,10 @@ fn what_counts_as_an_error_does_so_as_documented() {
         let (events, violation) = heard_by_client(&messages);
         assert_eq!(violation, None, "{name}");
         let refusal = events.iter().find_map(|event| match event {
-            client::Event::Answered { request: 1, answer: Err(Failure::Refused(refusal)) } => Some(refusal.code),
+            client::Event::Answered {
+                request: 1,
+                answer: Err(Failure::Refused(refusal)),
+            } => Some(refusal.code),
             _ => None,
         });
         assert_eq!(refusal, Some(RequestCode::Origin), "{name}: {events:?}");
@@ -693,7 +1111,11 @@ fn requests_are_rejected_as_documented() {
         let (answers, violation) = heard_by_server(&messages);
         assert_eq!(violation, None, "{name}");
         let rejection = answers.iter().find_map(|answer| match answer {
-            Message::Reject { alias: 7, code, retry_after_ms: 0 } => Some(code.name()),
+            Message::Reject {
+                alias: 7,
+                code,
+                retry_after_ms: 0,
+            } => Some(code.name()),
             _ => None,
         });
         assert_eq!(rejection, Some(code), "{name}: {answers:?}");
@@ -706,21 +1128,42 @@ fn datagrams_are_dropped_as_documented() {
     assert!(dropped.len() >= 4);
     for (name, lines) in dropped {
         let mut rest = Bytes::from(bytes_in(&lines));
-        let block = block::parse_datagram(&mut rest).and_then(|head| block::parse_block(head.kind, &generation(), rest));
+        let block = block::parse_datagram(&mut rest)
+            .and_then(|head| block::parse_block(head.kind, &generation(), rest));
         assert_eq!(block, None, "{name}");
     }
 }
 
 #[test]
 fn no_example_is_left_unchecked() {
-    let mut names: Vec<_> = messages().iter().map(|(name, _)| (*name).to_string()).collect();
-    let kinds = ["systematic", "systematic last", "seeded", "explicit", "unverified", "shard", "symbol"];
+    let mut names: Vec<_> = messages()
+        .iter()
+        .map(|(name, _)| (*name).to_string())
+        .collect();
+    let kinds = [
+        "systematic",
+        "systematic last",
+        "seeded",
+        "explicit",
+        "unverified",
+        "shard",
+        "symbol",
+    ];
     names.extend(kinds.map(|name| format!("datagram {name}")));
     names.extend(
-        ["blocks", "an object", "hashes", "blocks over the prime field", "hashes over the prime field"]
-            .map(|what| format!("stream of {what}")),
+        [
+            "blocks",
+            "an object",
+            "hashes",
+            "blocks over the prime field",
+            "hashes over the prime field",
+        ]
+        .map(|what| format!("stream of {what}")),
     );
     for (name, _) in fenced("example ") {
-        assert!(names.iter().any(|known| known == name), "example {name} of docs/protocol.md is not checked");
+        assert!(
+            names.iter().any(|known| known == name),
+            "example {name} of docs/protocol.md is not checked"
+        );
     }
 }

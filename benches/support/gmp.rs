@@ -17,7 +17,15 @@ struct Raw {
 unsafe extern "C" {
     fn __gmpz_init(number: *mut Raw);
     fn __gmpz_clear(number: *mut Raw);
-    fn __gmpz_import(number: *mut Raw, count: usize, order: c_int, size: usize, endian: c_int, nails: usize, limbs: *const Limb);
+    fn __gmpz_import(
+        number: *mut Raw,
+        count: usize,
+        order: c_int,
+        size: usize,
+        endian: c_int,
+        nails: usize,
+        limbs: *const Limb,
+    );
     fn __gmpz_export(
         limbs: *mut Limb,
         count: *mut usize,
@@ -46,11 +54,23 @@ pub(crate) struct Integer(Raw);
 impl Integer {
     /// The number with these limbs, the least significant first.
     pub(crate) fn new(limbs: &[Limb]) -> Self {
-        let mut raw = Raw { allocated: 0, size: 0, limbs: std::ptr::null_mut() };
+        let mut raw = Raw {
+            allocated: 0,
+            size: 0,
+            limbs: std::ptr::null_mut(),
+        };
         // SAFETY: a number is initialised before it is used, and as many limbs are read as there are.
         unsafe {
             __gmpz_init(&raw mut raw);
-            __gmpz_import(&raw mut raw, limbs.len(), -1, size_of::<Limb>(), 0, 0, limbs.as_ptr());
+            __gmpz_import(
+                &raw mut raw,
+                limbs.len(),
+                -1,
+                size_of::<Limb>(),
+                0,
+                0,
+                limbs.as_ptr(),
+            );
         }
         Self(raw)
     }
@@ -58,9 +78,22 @@ impl Integer {
     /// Its limbs, so many of them.
     pub(crate) fn limbs(&self, count: usize) -> Vec<Limb> {
         let mut limbs = vec![0; count];
-        assert!(usize::try_from(self.0.size).is_ok_and(|size| size <= count), "a number of {count} limbs");
+        assert!(
+            usize::try_from(self.0.size).is_ok_and(|size| size <= count),
+            "a number of {count} limbs"
+        );
         // SAFETY: the number is initialised, and its limbs have room.
-        unsafe { __gmpz_export(limbs.as_mut_ptr(), std::ptr::null_mut(), -1, size_of::<Limb>(), 0, 0, &raw const self.0) };
+        unsafe {
+            __gmpz_export(
+                limbs.as_mut_ptr(),
+                std::ptr::null_mut(),
+                -1,
+                size_of::<Limb>(),
+                0,
+                0,
+                &raw const self.0,
+            )
+        };
         limbs
     }
 
@@ -85,13 +118,21 @@ impl Integer {
     /// Becomes base^exponent.
     pub(crate) fn set_power(&mut self, base: &Self, exponent: &Self, modulus: &Self) {
         // SAFETY: as above, and the exponent is not negative.
-        unsafe { __gmpz_powm(&raw mut self.0, &raw const base.0, &raw const exponent.0, &raw const modulus.0) }
+        unsafe {
+            __gmpz_powm(
+                &raw mut self.0,
+                &raw const base.0,
+                &raw const exponent.0,
+                &raw const modulus.0,
+            )
+        }
     }
 
     /// Becomes one divided by `number`, which has an inverse.
     pub(crate) fn set_inverse(&mut self, number: &Self, modulus: &Self) {
         // SAFETY: as above.
-        let is_there = unsafe { __gmpz_invert(&raw mut self.0, &raw const number.0, &raw const modulus.0) };
+        let is_there =
+            unsafe { __gmpz_invert(&raw mut self.0, &raw const number.0, &raw const modulus.0) };
         assert_ne!(is_there, 0, "an inverse");
     }
 }
@@ -109,7 +150,8 @@ pub(crate) fn add_product(sum: &mut [Limb], a: &[Limb], b: &[Limb]) {
     for (start, &factor) in b.iter().enumerate() {
         let (place, above) = sum[start..].split_at_mut(a.len());
         // SAFETY: both have as many limbs, one at least.
-        let mut carry = unsafe { __gmpn_addmul_1(place.as_mut_ptr(), a.as_ptr(), count(a.len()), factor) };
+        let mut carry =
+            unsafe { __gmpn_addmul_1(place.as_mut_ptr(), a.as_ptr(), count(a.len()), factor) };
         for limb in above {
             let (next, is_over) = limb.overflowing_add(carry);
             (*limb, carry) = (next, u64::from(is_over));
@@ -133,9 +175,13 @@ pub(crate) struct Montgomery<const L: usize> {
 
 impl<const L: usize> Montgomery<L> {
     pub(crate) fn new(modulus: [Limb; L]) -> Self {
-        let inverse =
-            (0..6).fold(modulus[0], |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(modulus[0].wrapping_mul(inverse))));
-        Self { modulus, inverse: inverse.wrapping_neg() }
+        let inverse = (0..6).fold(modulus[0], |inverse, _| {
+            inverse.wrapping_mul(2_u64.wrapping_sub(modulus[0].wrapping_mul(inverse)))
+        });
+        Self {
+            modulus,
+            inverse: inverse.wrapping_neg(),
+        }
     }
 
     pub(crate) fn product(&self, a: &[Limb; L], b: &[Limb; L]) -> [Limb; L] {
@@ -152,7 +198,8 @@ impl<const L: usize> Montgomery<L> {
             for index in 0..L {
                 let factor = (*limbs.add(index)).wrapping_mul(self.inverse);
                 // The limb that is zero now keeps what is carried.
-                *limbs.add(index) = __gmpn_addmul_1(limbs.add(index), self.modulus.as_ptr(), count, factor);
+                *limbs.add(index) =
+                    __gmpn_addmul_1(limbs.add(index), self.modulus.as_ptr(), count, factor);
             }
             let carry = __gmpn_add_n(out.as_mut_ptr(), limbs.add(L), limbs, count);
             if carry != 0 || __gmpn_cmp(out.as_ptr(), self.modulus.as_ptr(), count) >= 0 {

@@ -5,7 +5,12 @@ use std::ffi::c_int;
 #[link(name = "isal")]
 unsafe extern "C" {
     /// 32 bytes for each of `rows` * `sources` coefficients.
-    pub(crate) fn ec_init_tables(sources: c_int, rows: c_int, coefficients: *const u8, tables: *mut u8);
+    pub(crate) fn ec_init_tables(
+        sources: c_int,
+        rows: c_int,
+        coefficients: *const u8,
+        tables: *mut u8,
+    );
     /// `rows` outs of `length` bytes from as many sources as the tables are for.
     pub(crate) fn ec_encode_data(
         length: c_int,

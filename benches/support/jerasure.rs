@@ -4,7 +4,15 @@ use std::ffi::{c_char, c_int};
 
 use libloading::Library;
 
-type MatrixEncode = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_int, *const *const c_char, *const *mut c_char, c_int);
+type MatrixEncode = unsafe extern "C" fn(
+    c_int,
+    c_int,
+    c_int,
+    *mut c_int,
+    *const *const c_char,
+    *const *mut c_char,
+    c_int,
+);
 
 /// The library, as far as it is used.
 pub(crate) struct Jerasure {
@@ -20,7 +28,10 @@ impl Jerasure {
         let library = unsafe { Library::new("libJerasure.so.2") }.ok()?;
         // SAFETY: this is the signature in jerasure.h.
         let encode = unsafe { *library.get::<MatrixEncode>("jerasure_matrix_encode").ok()? };
-        Some(Self { encode, _library: library })
+        Some(Self {
+            encode,
+            _library: library,
+        })
     }
 
     /// Rows for it.
@@ -29,7 +40,11 @@ impl Jerasure {
             library: self,
             rows: rows.len(),
             sources: rows[0].len(),
-            coefficients: rows.iter().flat_map(|row| row.iter().copied()).map(c_int::from).collect(),
+            coefficients: rows
+                .iter()
+                .flat_map(|row| row.iter().copied())
+                .map(c_int::from)
+                .collect(),
         };
         // It makes its field at the first product, which threads must not do side by side.
         let (source, mut outs) = (Word([0; 16]), vec![Word([0; 16]); matrix.rows]);
@@ -57,15 +72,31 @@ impl Matrix<'_> {
     pub(crate) fn run(&self, sources: &[&[u8]], outs: &mut [&mut [u8]]) {
         const BITS: c_int = 8;
         let length = outs[0].len();
-        assert!(sources.len() == self.sources && outs.len() == self.rows && length.is_multiple_of(8));
-        assert!(sources.iter().all(|source| source.len() == length) && outs.iter().all(|out| out.len() == length));
+        assert!(
+            sources.len() == self.sources && outs.len() == self.rows && length.is_multiple_of(8)
+        );
+        assert!(
+            sources.iter().all(|source| source.len() == length)
+                && outs.iter().all(|out| out.len() == length)
+        );
         let int = |number: usize| c_int::try_from(number).expect("a small shape");
-        let sources: Vec<*const c_char> = sources.iter().map(|source| source.as_ptr().cast()).collect();
+        let sources: Vec<*const c_char> = sources
+            .iter()
+            .map(|source| source.as_ptr().cast())
+            .collect();
         let outs: Vec<*mut c_char> = outs.iter_mut().map(|out| out.as_mut_ptr().cast()).collect();
         let matrix = self.coefficients.as_ptr().cast_mut();
         // SAFETY: as many rows of as many coefficients, which it only reads, and sources and outs of this length that do not overlap.
         unsafe {
-            (self.library.encode)(int(self.sources), int(self.rows), BITS, matrix, sources.as_ptr(), outs.as_ptr(), int(length));
+            (self.library.encode)(
+                int(self.sources),
+                int(self.rows),
+                BITS,
+                matrix,
+                sources.as_ptr(),
+                outs.as_ptr(),
+                int(length),
+            );
         }
     }
 }

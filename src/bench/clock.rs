@@ -28,7 +28,10 @@ impl Lap {
     fn on(clock: ClockId, work: impl FnOnce()) -> Self {
         let (wall, cpu) = (Instant::now(), now(clock));
         work();
-        Self { cpu: now(clock).saturating_sub(cpu), wall: wall.elapsed() }
+        Self {
+            cpu: now(clock).saturating_sub(cpu),
+            wall: wall.elapsed(),
+        }
     }
 }
 
@@ -36,7 +39,10 @@ impl Add for Lap {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { cpu: self.cpu + other.cpu, wall: self.wall + other.wall }
+        Self {
+            cpu: self.cpu + other.cpu,
+            wall: self.wall + other.wall,
+        }
     }
 }
 

@@ -57,23 +57,53 @@ impl Bed {
         let (device, thread) = Device::open(config, device::Unrecorded)?;
         let bytes = Bytes::from(work.source.repeat(load.generations(work)));
         let generation = &work.generation;
-        let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n).map_err(Error::Shape)?;
+        let shape = Shape::new(bytes.len() as u64, generation.block_bytes, generation.n)
+            .map_err(Error::Shape)?;
         let resident = Arc::new(runtime.block_on(device.load(bytes, shape))?);
-        let rows = Rows::Seeded { key: work.key, first_seed: work.first_seed, count: load.rows(work).into() };
-        let of_task = usize::from(load.rows(work));
-        let (mut slots, pin) = slots(&device, work.block_bytes(), of_task * load.generations(work));
-        let task = |generation: u32| {
-            let (resident, out) = (Arc::clone(&resident), slots.by_ref().take(of_task).collect());
-            Task { resident, generation, rows: rows.clone(), out, out_offset: 0 }
+        let rows = Rows::Seeded {
+            key: work.key,
+            first_seed: work.first_seed,
+            count: load.rows(work).into(),
         };
-        let batch = Batch { tasks: (0..shape.generations()).map(task).collect() };
-        Ok(Self { _pin: pin, batch, device, _thread: thread, runtime })
+        let of_task = usize::from(load.rows(work));
+        let (mut slots, pin) = slots(
+            &device,
+            work.block_bytes(),
+            of_task * load.generations(work),
+        );
+        let task = |generation: u32| {
+            let (resident, out) = (
+                Arc::clone(&resident),
+                slots.by_ref().take(of_task).collect(),
+            );
+            Task {
+                resident,
+                generation,
+                rows: rows.clone(),
+                out,
+                out_offset: 0,
+            }
+        };
+        let batch = Batch {
+            tasks: (0..shape.generations()).map(task).collect(),
+        };
+        Ok(Self {
+            _pin: pin,
+            batch,
+            device,
+            _thread: thread,
+            runtime,
+        })
     }
 
     /// Whether the last result matches the definition.
     pub fn is_right(&self, work: &Work) -> bool {
-        let is_right =
-            |task: &Task| task.out.iter().zip(work.coded.chunks_exact(work.block_bytes())).all(|(one, other)| one == other);
+        let is_right = |task: &Task| {
+            task.out
+                .iter()
+                .zip(work.coded.chunks_exact(work.block_bytes()))
+                .all(|(one, other)| one == other)
+        };
         self.batch.tasks.iter().all(is_right)
     }
 
@@ -105,7 +135,10 @@ impl Bed {
 
 impl fmt::Debug for Bed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bed").field("device", &self.device).field("batch", &self.batch).finish_non_exhaustive()
+        f.debug_struct("Bed")
+            .field("device", &self.device)
+            .field("batch", &self.batch)
+            .finish_non_exhaustive()
     }
 }
 
@@ -115,10 +148,27 @@ fn slots(
     device: &Device,
     block_bytes: usize,
     count: usize,
-) -> (impl Iterator<Item = BytesMut> + use<>, Option<Box<dyn Any + Send + Sync>>) {
-    let mut memory = BytesMut::zeroed(if device.memory().is_some() { count * block_bytes } else { 0 });
-    let pin = if memory.is_empty() { None } else { device.pin(&mut memory) };
-    let slot = move |_| if memory.is_empty() { BytesMut::zeroed(block_bytes) } else { memory.split_to(block_bytes) };
+) -> (
+    impl Iterator<Item = BytesMut> + use<>,
+    Option<Box<dyn Any + Send + Sync>>,
+) {
+    let mut memory = BytesMut::zeroed(if device.memory().is_some() {
+        count * block_bytes
+    } else {
+        0
+    });
+    let pin = if memory.is_empty() {
+        None
+    } else {
+        device.pin(&mut memory)
+    };
+    let slot = move |_| {
+        if memory.is_empty() {
+            BytesMut::zeroed(block_bytes)
+        } else {
+            memory.split_to(block_bytes)
+        }
+    };
     ((0..count).map(slot), pin)
 }
 

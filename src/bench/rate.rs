@@ -27,13 +27,20 @@ pub struct EncodeRate {
 
 /// Encodes for about `time`, n blocks of each generation, after comparing the first batch with the
 /// definition.
-pub fn encode_rate(config: &device::Config, n: u16, k: u32, time: Duration) -> Result<EncodeRate, Error> {
+pub fn encode_rate(
+    config: &device::Config,
+    n: u16,
+    k: u32,
+    time: Duration,
+) -> Result<EncodeRate, Error> {
     let work = Work::new(n, k);
     let mut bed = Bed::open(config, &work, Load::Generations)?;
     bed.combine(1)?;
     let (backend, kernel) = (bed.device().backend(), bed.device().kernel());
     if !bed.is_right(&work) {
-        return Err(Error::Wrong { case: format!("encode/{kernel}/{n}x{k}") });
+        return Err(Error::Wrong {
+            case: format!("encode/{kernel}/{n}x{k}"),
+        });
     }
     let (mut batches, mut spent) = (0u32, Lap::default());
     while spent.wall < time {

@@ -36,14 +36,25 @@ impl Work {
     /// # Panics
     /// If the shape is impossible.
     pub fn new(n: u16, k: u32) -> Self {
-        let shape = Shape::new(u64::from(n) * u64::from(k), k, n).expect("shapes are checked when options are read");
+        let shape = Shape::new(u64::from(n) * u64::from(k), k, n)
+            .expect("shapes are checked when options are read");
         let generation = shape.generation(0).expect("no segment is empty");
         let block_bytes = usize::try_from(k).expect("a block fits in memory");
         let mut source = vec![0; usize::from(n) * block_bytes];
         SmallRng::seed_from_u64(SEED).fill_bytes(&mut source);
-        let key = RowKey { key: SEED, generation: 0 };
+        let key = RowKey {
+            key: SEED,
+            generation: 0,
+        };
         let first_seed = independent(n, key);
-        let mut work = Self { generation, key, source, first_seed, coded: Vec::new(), inverse: OnceLock::new() };
+        let mut work = Self {
+            generation,
+            key,
+            source,
+            first_seed,
+            coded: Vec::new(),
+            inverse: OnceLock::new(),
+        };
         work.coded = combine_all(&work.rows(), &work.source, usize::from(n), block_bytes);
         work
     }
@@ -62,7 +73,9 @@ impl Work {
     pub fn rows(&self) -> Vec<u8> {
         let mut rows = vec![0; self.n() * self.n()];
         let seeds = seeds(self.first_seed, self.generation.n);
-        seeds.zip(rows.chunks_exact_mut(self.n())).for_each(|(seed, row)| self.key.fill(seed, row));
+        seeds
+            .zip(rows.chunks_exact_mut(self.n()))
+            .for_each(|(seed, row)| self.key.fill(seed, row));
         rows
     }
 
@@ -72,7 +85,10 @@ impl Work {
             let (n, rows) = (self.n(), self.rows());
             let inverse = matrix::invert(Kernels::detect(), n, &rows, NonZeroUsize::MIN)?;
             let product = combine_all(&inverse, &rows, n, n);
-            let is_unit = product.iter().enumerate().all(|(i, &c)| c == u8::from(i / n == i % n));
+            let is_unit = product
+                .iter()
+                .enumerate()
+                .all(|(i, &c)| c == u8::from(i / n == i % n));
             is_unit.then_some(inverse)
         });
         inverse.as_deref()
@@ -81,19 +97,31 @@ impl Work {
     /// The coded blocks as they would be received.
     pub fn blocks(&self) -> Vec<(Vector, &[u8])> {
         let vectors = seeds(self.first_seed, self.generation.n).map(Vector::Seed);
-        vectors.zip(self.coded.chunks_exact(self.block_bytes())).collect()
+        vectors
+            .zip(self.coded.chunks_exact(self.block_bytes()))
+            .collect()
     }
 }
 
 /// Multiplies every row of `n` coefficients by the blocks, by the definition. Uses all cores,
 /// because n = 1024 takes seconds.
 fn combine_all(rows: &[u8], blocks: &[u8], n: usize, block_bytes: usize) -> Vec<u8> {
-    let each = (rows.len() / n).div_ceil(thread::available_parallelism().map_or(1, NonZeroUsize::get));
-    let combine =
-        |rows: &[u8]| rows.chunks_exact(n).flat_map(|row| oracle::combine(row, blocks, block_bytes)).collect::<Vec<u8>>();
+    let each =
+        (rows.len() / n).div_ceil(thread::available_parallelism().map_or(1, NonZeroUsize::get));
+    let combine = |rows: &[u8]| {
+        rows.chunks_exact(n)
+            .flat_map(|row| oracle::combine(row, blocks, block_bytes))
+            .collect::<Vec<u8>>()
+    };
     thread::scope(|scope| {
-        let parts: Vec<_> = rows.chunks(each * n).map(|rows| scope.spawn(move || combine(rows))).collect();
-        parts.into_iter().flat_map(|part| part.join().expect("sums do not panic")).collect()
+        let parts: Vec<_> = rows
+            .chunks(each * n)
+            .map(|rows| scope.spawn(move || combine(rows)))
+            .collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().expect("sums do not panic"))
+            .collect()
     })
 }
 
@@ -109,7 +137,8 @@ fn independent(n: u16, key: RowKey) -> u32 {
     let payload = [0; Shape::BLOCK_BYTES_MIN as usize];
     let is_independent = |first: &u32| {
         let mut decoder = Decoder::new(generation, key, Kernels::detect());
-        seeds(*first, n).all(|seed| decoder.absorb(&Vector::Seed(seed), &payload) != Ok(Outcome::Redundant))
+        seeds(*first, n)
+            .all(|seed| decoder.absorb(&Vector::Seed(seed), &payload) != Ok(Outcome::Redundant))
     };
     (0..).find(is_independent).expect("996 of 1,000 are")
 }

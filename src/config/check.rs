@@ -52,7 +52,11 @@ pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>
     for published in published::secrets(config, file) {
         report.fault(published.key, published.text);
     }
-    if report.faults.is_empty() { Ok(report.warnings) } else { Err(Error::Contradiction(report.faults)) }
+    if report.faults.is_empty() {
+        Ok(report.warnings)
+    } else {
+        Err(Error::Contradiction(report.faults))
+    }
 }
 
 #[derive(Default)]
@@ -63,25 +67,46 @@ struct Report {
 
 impl Report {
     fn fault(&mut self, key: impl Into<String>, text: impl Into<String>) {
-        self.faults.push(Finding { key: key.into(), text: text.into() });
+        self.faults.push(Finding {
+            key: key.into(),
+            text: text.into(),
+        });
     }
 
     fn warning(&mut self, key: impl Into<String>, text: impl Into<String>) {
-        self.warnings.push(Finding { key: key.into(), text: text.into() });
+        self.warnings.push(Finding {
+            key: key.into(),
+            text: text.into(),
+        });
     }
 }
 
 fn numbers(config: &Config, report: &mut Report) {
     for (key, is_zero) in [
-        ("encoder.batch_blocks_max", config.encoder.batch_blocks_max == 0),
+        (
+            "encoder.batch_blocks_max",
+            config.encoder.batch_blocks_max == 0,
+        ),
         ("encoder.prefill_blocks", config.encoder.prefill_blocks == 0),
         ("ring.max_reuse", config.ring.max_reuse == 0),
         ("session.requests_max", config.session.requests_max == 0),
         ("session.credit_max", config.session.credit_max == 0),
-        ("session.questions_per_second", config.session.questions_per_second == 0),
-        ("session.address_questions_per_second", config.session.address_questions_per_second == 0),
-        ("session.token_questions_per_second", config.session.token_questions_per_second == 0),
-        ("endpoint.connections_max", config.endpoint.connections_max == 0),
+        (
+            "session.questions_per_second",
+            config.session.questions_per_second == 0,
+        ),
+        (
+            "session.address_questions_per_second",
+            config.session.address_questions_per_second == 0,
+        ),
+        (
+            "session.token_questions_per_second",
+            config.session.token_questions_per_second == 0,
+        ),
+        (
+            "endpoint.connections_max",
+            config.endpoint.connections_max == 0,
+        ),
         ("endpoint.wait_max", config.endpoint.wait_max.is_zero()),
     ] {
         if is_zero {
@@ -105,41 +130,74 @@ fn numbers(config: &Config, report: &mut Report) {
     }
     let segment = config.ingest.segment_max_bytes;
     if segment.as_u64() == 0 || segment.as_u64() > Shape::LENGTH_MAX {
-        report.fault("ingest.segment_max_bytes", format!("{segment} must be from 1B to {}MiB", Shape::LENGTH_MAX >> 20));
+        report.fault(
+            "ingest.segment_max_bytes",
+            format!(
+                "{segment} must be from 1B to {}MiB",
+                Shape::LENGTH_MAX >> 20
+            ),
+        );
     }
     if config.store.bytes.as_u64() < 2 * segment.as_u64() {
         report.fault(
             "store.bytes",
-            format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.bytes),
+            format!(
+                "{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}",
+                config.store.bytes
+            ),
         );
     }
     for (key, bytes) in [
         ("session.leased_bytes_max", config.session.leased_bytes_max),
-        ("session.address_leased_bytes_max", config.session.address_leased_bytes_max),
-        ("session.token_leased_bytes_max", config.session.token_leased_bytes_max),
+        (
+            "session.address_leased_bytes_max",
+            config.session.address_leased_bytes_max,
+        ),
+        (
+            "session.token_leased_bytes_max",
+            config.session.token_leased_bytes_max,
+        ),
     ] {
         if bytes.as_u64() == 0 {
             report.fault(key, "must be at least 1: zero does not mean unlimited");
         }
         if bytes.as_u64() > config.store.bytes.as_u64() / 2 {
-            report.warning(key, format!("{bytes} is more than half of `store.bytes` = {}", config.store.bytes));
+            report.warning(
+                key,
+                format!(
+                    "{bytes} is more than half of `store.bytes` = {}",
+                    config.store.bytes
+                ),
+            );
         }
     }
     if let Portion::Bytes(bytes) = config.store.device_bytes
         && bytes.as_u64() < 2 * segment.as_u64()
     {
-        let text = format!("{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}", config.store.device_bytes);
+        let text = format!(
+            "{} cannot hold two segments of `ingest.segment_max_bytes` = {segment}",
+            config.store.device_bytes
+        );
         report.fault("store.device_bytes", text);
     }
     if config.encoder.prefill_blocks > config.encoder.batch_blocks_max {
-        report.warning("encoder.prefill_blocks", "the prefill of one segment needs more than one batch");
+        report.warning(
+            "encoder.prefill_blocks",
+            "the prefill of one segment needs more than one batch",
+        );
     }
 }
 
 fn tls(config: &Config, report: &mut Report) {
     match (&config.tls.cert, &config.tls.key) {
-        (Some(_), None) => report.fault("tls.cert", "a certificate needs its key: set `tls.key`, too, or remove both"),
-        (None, Some(_)) => report.fault("tls.key", "a key needs its certificate: set `tls.cert`, too, or remove both"),
+        (Some(_), None) => report.fault(
+            "tls.cert",
+            "a certificate needs its key: set `tls.key`, too, or remove both",
+        ),
+        (None, Some(_)) => report.fault(
+            "tls.key",
+            "a key needs its certificate: set `tls.cert`, too, or remove both",
+        ),
         _ => {}
     }
 }
@@ -147,14 +205,21 @@ fn tls(config: &Config, report: &mut Report) {
 fn listeners(config: &Config, report: &mut Report) {
     let listen = &config.endpoint.listen;
     if listen.is_empty() {
-        report.fault("endpoint.listen", "no address: set at least one, or peers cannot connect");
+        report.fault(
+            "endpoint.listen",
+            "no address: set at least one, or peers cannot connect",
+        );
     }
-    let fixed: Vec<_> = listen.iter().filter(|address| address.port() != 0).collect();
+    let fixed: Vec<_> = listen
+        .iter()
+        .filter(|address| address.port() != 0)
+        .collect();
     if fixed.iter().collect::<BTreeSet<_>>().len() < fixed.len() {
         report.fault("endpoint.listen", "an address is listed twice");
     }
     if !config.telemetry.listen.ip().is_loopback() {
-        let text = "everybody who reaches this address can read the metrics, without authentication";
+        let text =
+            "everybody who reaches this address can read the metrics, without authentication";
         report.warning("telemetry.listen", text);
     }
 }
@@ -165,40 +230,75 @@ fn admission(config: &Config, report: &mut Report) {
         report.fault("endpoint.listen", error.to_string());
     }
     match admission.check_keys() {
-        Err(complaint @ KeysComplaint::Unprotected) => report.warning("admission.keys", complaint.to_string()),
+        Err(complaint @ KeysComplaint::Unprotected) => {
+            report.warning("admission.keys", complaint.to_string())
+        }
         Err(complaint) => report.fault("admission.keys", complaint.to_string()),
         Ok(()) => {}
     }
     for (key, is_zero) in [
-        ("admission.token_connections_max", admission.token_connections_max == Some(0)),
-        ("admission.address_connections_max", admission.address_connections_max == Some(0)),
-        ("admission.token_bytes_per_second", admission.token_bytes_per_second == Some(ByteSize(0))),
-        ("admission.address_bytes_per_second", admission.address_bytes_per_second == Some(ByteSize(0))),
+        (
+            "admission.token_connections_max",
+            admission.token_connections_max == Some(0),
+        ),
+        (
+            "admission.address_connections_max",
+            admission.address_connections_max == Some(0),
+        ),
+        (
+            "admission.token_bytes_per_second",
+            admission.token_bytes_per_second == Some(ByteSize(0)),
+        ),
+        (
+            "admission.address_bytes_per_second",
+            admission.address_bytes_per_second == Some(ByteSize(0)),
+        ),
     ] {
         if is_zero {
-            report.fault(key, "zero does not mean unlimited: remove the key for no limit");
+            report.fault(
+                key,
+                "zero does not mean unlimited: remove the key for no limit",
+            );
         }
     }
     let has_means = admission.keys.is_some() || admission.clients_ca.is_some();
     if has_means && !admission.required {
-        report.warning("admission.required", "off: clients without a token or certificate can fetch everything");
+        report.warning(
+            "admission.required",
+            "off: clients without a token or certificate can fetch everything",
+        );
     }
     if admission.insecure && admission.is_closed() {
-        report.warning("admission.insecure", "has no effect because keys or authorities are required");
+        report.warning(
+            "admission.insecure",
+            "has no effect because keys or authorities are required",
+        );
     }
     if admission.audience.is_some() && admission.keys.is_none() {
-        report.warning("admission.audience", "has no effect without `admission.keys`, because the server reads no tokens");
+        report.warning(
+            "admission.audience",
+            "has no effect without `admission.keys`, because the server reads no tokens",
+        );
     }
 }
 
 fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut Report) {
     let key = |part: &str| format!("stream.{name}.{part}");
     if !is_name(name) {
-        report.fault(format!("stream.{name}"), "a name must be 1 to 64 letters, digits, `-` or `_`");
+        report.fault(
+            format!("stream.{name}"),
+            "a name must be 1 to 64 letters, digits, `-` or `_`",
+        );
     }
     match (&stream.origin, &stream.directory) {
-        (Some(_), Some(_)) => report.fault(key("directory"), "a stream has an origin or a folder: remove one of them"),
-        (None, None) => report.fault(format!("stream.{name}"), "a stream needs `origin` (a URL) or `directory` (a path)"),
+        (Some(_), Some(_)) => report.fault(
+            key("directory"),
+            "a stream has an origin or a folder: remove one of them",
+        ),
+        (None, None) => report.fault(
+            format!("stream.{name}"),
+            "a stream needs `origin` (a URL) or `directory` (a path)",
+        ),
         (Some(_), None) => {
             if let Err(stream::Fault::Origin(_, reason)) = stream.http() {
                 report.fault(key("origin"), reason);
@@ -206,21 +306,41 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         }
         (None, Some(_)) => {}
     }
-    let is_playlist = |url: &str| PLAYLISTS.iter().any(|end| url.to_ascii_lowercase().ends_with(end));
-    if stream.origin.as_ref().is_some_and(|origin| is_playlist(origin.expose())) {
-        let text =
-            "must be the folder of the playlist, not the playlist itself: viewers request the playlist below the stream's name";
+    let is_playlist = |url: &str| {
+        PLAYLISTS
+            .iter()
+            .any(|end| url.to_ascii_lowercase().ends_with(end))
+    };
+    if stream
+        .origin
+        .as_ref()
+        .is_some_and(|origin| is_playlist(origin.expose()))
+    {
+        let text = "must be the folder of the playlist, not the playlist itself: viewers request the playlist below the stream's name";
         report.warning(key("origin"), text);
     }
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
-        let part = if matches!(error, ShapeError::NMax(_)) { "n_max" } else { "block_bytes" };
+        let part = if matches!(error, ShapeError::NMax(_)) {
+            "n_max"
+        } else {
+            "block_bytes"
+        };
         return report.fault(key(part), error.to_string());
     }
     if stream.generations_min == 0 {
-        report.fault(key("generations_min"), "must be at least 1: a segment has at least one generation");
+        report.fault(
+            key("generations_min"),
+            "must be at least 1: a segment has at least one generation",
+        );
     }
     // Another check reports an empty segment size.
-    match stream.shape(config.ingest.segment_max_bytes.as_u64().clamp(1, Shape::LENGTH_MAX)) {
+    match stream.shape(
+        config
+            .ingest
+            .segment_max_bytes
+            .as_u64()
+            .clamp(1, Shape::LENGTH_MAX),
+    ) {
         Err(stream::Fault::Shape(error)) => {
             let part = match error {
                 ShapeError::Words(_) | ShapeError::Hashes { .. } => "block_bytes",
@@ -243,18 +363,33 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
     signing_key(&key("signing_key"), stream, report);
     names(&key, stream, report);
     if stream.peers != Policy::Off && stream.signing_key.is_none() {
-        report.fault(key("peers"), "viewers that fetch from each other need signed segments: set `signing_key`, too");
+        report.fault(
+            key("peers"),
+            "viewers that fetch from each other need signed segments: set `signing_key`, too",
+        );
     }
     row_weight(&key("row_weight"), stream, report);
     if let Ok(Codec::RlncQ { group }) = stream.codec() {
-        homomorphic(&key("hash_bits"), &key("block_bytes"), group, stream, report);
+        homomorphic(
+            &key("hash_bits"),
+            &key("block_bytes"),
+            group,
+            stream,
+            report,
+        );
     }
     ring(config, &key("block_bytes"), stream, report);
     datagrams(&key("block_bytes"), stream, report);
 }
 
 /// Costs of a code over a prime field that are probably mistakes.
-fn homomorphic(bits: &str, block_bytes: &str, group: HashGroup, stream: &stream::Config, report: &mut Report) {
+fn homomorphic(
+    bits: &str,
+    block_bytes: &str,
+    group: HashGroup,
+    stream: &stream::Config,
+    report: &mut Report,
+) {
     if group == HashGroup::P1024 {
         report.warning(
             bits,
@@ -266,7 +401,9 @@ fn homomorphic(bits: &str, block_bytes: &str, group: HashGroup, stream: &stream:
     if vector > k / 2 {
         let text = format!(
             "a recoded block of {k} bytes has {vector} bytes of coefficients: use blocks of at least {} bytes or a lower `n_max`",
-            (2 * vector).next_multiple_of(Codec::WORD_BYTES).min(Shape::BLOCK_BYTES_MAX)
+            (2 * vector)
+                .next_multiple_of(Codec::WORD_BYTES)
+                .min(Shape::BLOCK_BYTES_MAX)
         );
         report.warning(block_bytes, text);
     }
@@ -301,7 +438,10 @@ fn names(key: &impl Fn(&str) -> String, stream: &stream::Config, report: &mut Re
         report.warning(key("refuse"), text);
     }
     if stream.directory.is_none() && !stream.allow.is_empty() {
-        report.warning(key("allow"), "has no effect with `origin`: only a `directory` refuses names");
+        report.warning(
+            key("allow"),
+            "has no effect with `origin`: only a `directory` refuses names",
+        );
     }
 }
 
@@ -309,7 +449,10 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
     match stream.sparse_rows() {
         Err(error) => report.fault(key, error.to_string()),
         Ok(Some(weight)) if weight.get() >= stream.n_max => {
-            report.warning(key, format!("not below `n_max` = {}: all rows are dense", stream.n_max));
+            report.warning(
+                key,
+                format!("not below `n_max` = {}: all rows are dense", stream.n_max),
+            );
         }
         Ok(Some(weight)) if weight.get() < weight_min(stream.n_max) => {
             report.warning(key, "forced: peers need many more blocks than a generation has, occasionally some hundred");
@@ -353,8 +496,13 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
         return;
     }
     let block = u64::from(stream.block_bytes);
-    let [seeded, explicit] = [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
-    let header = if line_kind(stream).is_explicit() { explicit } else { seeded };
+    let [seeded, explicit] =
+        [Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(stream.n_max) as u64);
+    let header = if line_kind(stream).is_explicit() {
+        explicit
+    } else {
+        seeded
+    };
     if block + seeded > DATAGRAM_AFTER_DISCOVERY {
         return;
     }
@@ -370,7 +518,10 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
 }
 
 fn is_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
 /// Extensions of playlists.

@@ -41,14 +41,26 @@ fn sources(loaded: &Loaded, text: &mut String) {
 }
 
 fn settings(loaded: &Loaded, text: &mut String) {
-    let (values, defaults) = (schema::flatten(&loaded.config), schema::flatten(&Config::default()));
-    let set = loaded.places.iter().filter_map(|(key, place)| Some((key, values.get(key)?, place)));
+    let (values, defaults) = (
+        schema::flatten(&loaded.config),
+        schema::flatten(&Config::default()),
+    );
+    let set = loaded
+        .places
+        .iter()
+        .filter_map(|(key, place)| Some((key, values.get(key)?, place)));
     let mut title = "Set:\n";
     for (key, value, place) in set {
         text.push_str(std::mem::take(&mut title));
         match defaults.get(key) {
-            Some(default) if default == value => line(text, format_args!("  {key} = {value}, same as the default ({place})")),
-            Some(default) if !default.is_null() => line(text, format_args!("  {key} = {value}, default {default} ({place})")),
+            Some(default) if default == value => line(
+                text,
+                format_args!("  {key} = {value}, same as the default ({place})"),
+            ),
+            Some(default) if !default.is_null() => line(
+                text,
+                format_args!("  {key} = {value}, default {default} ({place})"),
+            ),
             _ => line(text, format_args!("  {key} = {value} ({place})")),
         }
     }
@@ -56,12 +68,22 @@ fn settings(loaded: &Loaded, text: &mut String) {
 
 fn streams(config: &Config, text: &mut String) {
     if config.stream.is_empty() {
-        text.push_str("No stream is configured: the server starts, but /readyz reports it as not ready.\n");
+        text.push_str(
+            "No stream is configured: the server starts, but /readyz reports it as not ready.\n",
+        );
         return;
     }
     text.push_str("Streams:\n");
     for (name, stream) in &config.stream {
-        line(text, format_args!("  /{name}/ from {}, {}{}", source(stream), shape(stream), signed(stream)));
+        line(
+            text,
+            format_args!(
+                "  /{name}/ from {}, {}{}",
+                source(stream),
+                shape(stream),
+                signed(stream)
+            ),
+        );
     }
 }
 
@@ -75,21 +97,36 @@ fn source(stream: &stream::Config) -> String {
 
 fn shape(stream: &stream::Config) -> String {
     let (n, k) = (u64::from(stream.n_max), u64::from(stream.block_bytes));
-    let sparse = stream.row_weight.map_or_else(String::new, |weight| format!(", {weight} nonzero coefficients per vector"));
+    let sparse = stream.row_weight.map_or_else(String::new, |weight| {
+        format!(", {weight} nonzero coefficients per vector")
+    });
     let codec = match stream.codec() {
         Ok(Codec::ReedSolomon { parity }) => format!(", Reed-Solomon with {parity} parity blocks"),
         Ok(Codec::RaptorQ) => ", RaptorQ".to_owned(),
-        Ok(Codec::RlncQ { group }) => format!(", a prime field, homomorphic hashes of {} bits", group.bits()),
+        Ok(Codec::RlncQ { group }) => format!(
+            ", a prime field, homomorphic hashes of {} bits",
+            group.bits()
+        ),
         Ok(Codec::Rlnc) | Err(_) => String::new(),
     };
-    format!("generations of up to {n} blocks of {k} bytes ({} KiB){sparse}{codec}", (n * k).div_ceil(1024))
+    format!(
+        "generations of up to {n} blocks of {k} bytes ({} KiB){sparse}{codec}",
+        (n * k).div_ceil(1024)
+    )
 }
 
 fn signed(stream: &stream::Config) -> String {
-    match stream.signing_key.as_deref().map(|path| (path, stream::Signer::look(path))) {
+    match stream
+        .signing_key
+        .as_deref()
+        .map(|path| (path, stream::Signer::look(path)))
+    {
         None => String::new(),
         Some((_, Ok(Some(key)))) => format!(", signed by {key}"),
-        Some((path, _)) => format!(", signed by a key that the server will create as {}", path.display()),
+        Some((path, _)) => format!(
+            ", signed by a key that the server will create as {}",
+            path.display()
+        ),
     }
 }
 

@@ -46,8 +46,10 @@ pub(super) struct FileLayer {
 
 impl FileLayer {
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), reason: source.to_string() })?;
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.to_owned(),
+            reason: source.to_string(),
+        })?;
         Self::parse(path, text)
     }
 
@@ -65,18 +67,39 @@ fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start).min(text.len());
     let before = &text.as_bytes()[..at];
     let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-    let column = 1 + before.iter().rev().take_while(|&&byte| byte != b'\n').count();
-    Error::Syntax { path: path.to_owned(), reason: format!("line {line}, column {column}: {}", error.message()) }
+    let column = 1 + before
+        .iter()
+        .rev()
+        .take_while(|&&byte| byte != b'\n')
+        .count();
+    Error::Syntax {
+        path: path.to_owned(),
+        reason: format!("line {line}, column {column}: {}", error.message()),
+    }
 }
 
 fn locate(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, places: &mut Places) {
     for (name, value) in table {
-        let key = if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+        let key = if prefix.is_empty() {
+            name.get_ref().to_string()
+        } else {
+            format!("{prefix}.{}", name.get_ref())
+        };
         match value.get_ref() {
             DeValue::Table(inner) if !inner.is_empty() => locate(path, text, &key, inner, places),
             _ => {
-                let line = 1 + text.bytes().take(name.span().start).filter(|&byte| byte == b'\n').count();
-                places.insert(key, Location::File { path: path.to_owned(), line });
+                let line = 1 + text
+                    .bytes()
+                    .take(name.span().start)
+                    .filter(|&byte| byte == b'\n')
+                    .count();
+                places.insert(
+                    key,
+                    Location::File {
+                        path: path.to_owned(),
+                        line,
+                    },
+                );
             }
         }
     }
@@ -84,14 +107,19 @@ fn locate(path: &Path, text: &str, prefix: &str, table: &DeTable<'_>, places: &m
 
 /// Variables that set keys: those with the prefix, except those that the command line reads itself.
 pub(super) fn environment(variables: &[(String, String)]) -> BTreeMap<String, String> {
-    let ours = variables.iter().filter(|(name, _)| name.starts_with(PREFIX) && !RESERVED.contains(&name.as_str()));
+    let ours = variables
+        .iter()
+        .filter(|(name, _)| name.starts_with(PREFIX) && !RESERVED.contains(&name.as_str()));
     ours.cloned().collect()
 }
 
 /// The places of environment variables, by their keys.
 pub(super) fn environment_places(variables: &BTreeMap<String, String>) -> Places {
     let key = |name: &str| name[PREFIX.len()..].to_lowercase().replace("__", ".");
-    variables.keys().map(|name| (key(name), Location::Environment(name.clone()))).collect()
+    variables
+        .keys()
+        .map(|name| (key(name), Location::Environment(name.clone())))
+        .collect()
 }
 
 /// The prefix of variables that set keys.

@@ -15,6 +15,8 @@ pub struct Process {
 
 impl Default for Process {
     fn default() -> Self {
-        Self { drain_timeout: Duration::from_secs(10) }
+        Self {
+            drain_timeout: Duration::from_secs(10),
+        }
     }
 }

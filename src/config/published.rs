@@ -7,8 +7,11 @@ use crate::units;
 
 /// A fault for every file with a secret below the folder of a stream, even through links.
 pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
-    let roots: Vec<_> =
-        config.stream.iter().filter_map(|(name, stream)| Some((name, real(stream.directory.as_deref()?)))).collect();
+    let roots: Vec<_> = config
+        .stream
+        .iter()
+        .filter_map(|(name, stream)| Some((name, real(stream.directory.as_deref()?))))
+        .collect();
     if roots.is_empty() {
         return Vec::new();
     }
@@ -33,15 +36,22 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
 /// Every secret file of the configuration, with its key.
 fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
     let mut files: Vec<(String, PathBuf)> = Vec::new();
-    let mut add = |key: String, path: Option<&Path>| files.extend(path.map(|path| (key, path.to_owned())));
+    let mut add =
+        |key: String, path: Option<&Path>| files.extend(path.map(|path| (key, path.to_owned())));
     add("--config".into(), file);
     add("tls.key".into(), config.tls.key.as_deref());
     for path in config.tls.made() {
         add("tls.directory".into(), Some(&path));
     }
-    add("admission.keys".into(), config.admission.keys_file().as_deref());
+    add(
+        "admission.keys".into(),
+        config.admission.keys_file().as_deref(),
+    );
     for (name, stream) in &config.stream {
-        add(format!("stream.{name}.signing_key"), stream.signing_key.as_deref());
+        add(
+            format!("stream.{name}.signing_key"),
+            stream.signing_key.as_deref(),
+        );
         for (header, value) in &stream.headers {
             add(format!("stream.{name}.headers.{header}.file"), value.file());
         }
@@ -52,9 +62,12 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
 /// The path without links; its end need not exist.
 fn real(path: &Path) -> PathBuf {
     let path = units::absolute(path);
-    let Some((real, rest)) =
-        path.ancestors().find_map(|ancestor| Some((ancestor.canonicalize().ok()?, path.strip_prefix(ancestor).ok()?)))
-    else {
+    let Some((real, rest)) = path.ancestors().find_map(|ancestor| {
+        Some((
+            ancestor.canonicalize().ok()?,
+            path.strip_prefix(ancestor).ok()?,
+        ))
+    }) else {
         return path;
     };
     real.join(rest)

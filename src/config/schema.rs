@@ -26,22 +26,35 @@ pub(super) fn is_known(defaults: &Map<String, Value>, key: &str) -> bool {
     let generic = generic(key);
     // An empty table counts as absent.
     let is_table = || generic == "stream" || defaults.keys().any(|known| inside(known, &generic));
-    let is_in_map = || defaults.iter().any(|(known, value)| value.is_object() && inside(&generic, known));
+    let is_in_map = || {
+        defaults
+            .iter()
+            .any(|(known, value)| value.is_object() && inside(&generic, known))
+    };
     defaults.contains_key(&generic) || is_in_map() || is_table()
 }
 
 /// The known key most similar to `key`, if one is similar enough.
 pub(super) fn nearest(defaults: &Map<String, Value>, key: &str) -> Option<String> {
-    let stream = key.strip_prefix("stream.").and_then(|rest| rest.split('.').next()).unwrap_or("NAME");
+    let stream = key
+        .strip_prefix("stream.")
+        .and_then(|rest| rest.split('.').next())
+        .unwrap_or("NAME");
     let wanted = generic(key);
-    let (score, known) = defaults.keys().map(|known| (similarity(&wanted, known), known)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (score, known) = defaults
+        .keys()
+        .map(|known| (similarity(&wanted, known), known))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
     (score >= SIMILAR_ENOUGH).then(|| known.replacen(ANY, stream, 1))
 }
 
 /// The similarity of two keys, from 0 to 1. The right name in the wrong section is very similar.
 fn similarity(wanted: &str, known: &str) -> f64 {
     let alike = strsim::normalized_damerau_levenshtein;
-    let whole = alike(&wanted.replace(['.', '_'], ""), &known.replace(['.', '_'], ""));
+    let whole = alike(
+        &wanted.replace(['.', '_'], ""),
+        &known.replace(['.', '_'], ""),
+    );
     let ((section, name), (known_section, known_name)) = (split(wanted), split(known));
     whole.max(0.7 * alike(name, known_name) + 0.3 * alike(section, known_section))
 }
@@ -61,23 +74,38 @@ pub(super) fn generic(key: &str) -> String {
 /// Whether the value of a key, or a part of it, is secret.
 pub(super) fn is_secret(key: &str) -> bool {
     let generic = generic(key);
-    SECRET.iter().any(|secret| generic == *secret || inside(&generic, secret))
+    SECRET
+        .iter()
+        .any(|secret| generic == *secret || inside(&generic, secret))
 }
 
 /// The secrets of a configuration by their keys, for comparison only.
 pub(super) fn secrets(config: &Config) -> BTreeMap<String, &str> {
-    let keys = config.admission.keys.iter().map(|keys| ("admission.keys".to_owned(), keys.expose()));
+    let keys = config
+        .admission
+        .keys
+        .iter()
+        .map(|keys| ("admission.keys".to_owned(), keys.expose()));
     let streams = config.stream.iter().flat_map(|(name, stream)| {
-        let origin = stream.origin.iter().map(move |origin| (format!("stream.{name}.origin"), origin.expose()));
+        let origin = stream
+            .origin
+            .iter()
+            .map(move |origin| (format!("stream.{name}.origin"), origin.expose()));
         let headers = stream.headers.iter();
-        let headers = headers.map(move |(key, text)| (format!("stream.{name}.headers.{key}"), text.value().expose().as_str()));
+        let headers = headers.map(move |(key, text)| {
+            (
+                format!("stream.{name}.headers.{key}"),
+                text.value().expose().as_str(),
+            )
+        });
         origin.chain(headers)
     });
     keys.chain(streams).collect()
 }
 
 fn inside(key: &str, table: &str) -> bool {
-    key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
+    key.strip_prefix(table)
+        .is_some_and(|rest| rest.starts_with('.'))
 }
 
 fn tree(config: &Config) -> Value {
@@ -88,7 +116,11 @@ fn collect(prefix: &str, value: Value, keys: &mut Map<String, Value>) {
     match value {
         Value::Object(table) if !table.is_empty() => {
             for (name, inner) in table {
-                let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+                let key = if prefix.is_empty() {
+                    name
+                } else {
+                    format!("{prefix}.{name}")
+                };
                 collect(&key, inner, keys);
             }
         }
@@ -114,7 +146,10 @@ mod tests {
         let defaults = defaults();
         assert!(defaults.keys().all(|key| is_known(&defaults, key)));
         assert!(is_known(&defaults, "stream.live.n_max"));
-        assert!(is_known(&defaults, "stream.live"), "a stream with nothing set");
+        assert!(
+            is_known(&defaults, "stream.live"),
+            "a stream with nothing set"
+        );
         assert!(!is_known(&defaults, "stream.live.n_maxx"));
         assert!(!is_known(&defaults, "ring.bytes.more"));
     }

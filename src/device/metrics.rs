@@ -1,7 +1,8 @@
 //! Metrics of a device.
 
 use prometheus::{
-    Counter, CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    Counter, CounterVec, Error, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Registry,
 };
 
 use super::{Event, Recorder, Tally};
@@ -61,7 +62,10 @@ impl Metrics {
         let seconds = |name, help| register::float_counters(registry, name, help, &LABELS);
         let gauges = |name, help| register::gauges(registry, name, help, &LABELS);
         Ok(Self {
-            combine_seconds: histograms("ncserverd_device_combine_seconds", "Time to combine one batch, without queueing.")?,
+            combine_seconds: histograms(
+                "ncserverd_device_combine_seconds",
+                "Time to combine one batch, without queueing.",
+            )?,
             load_seconds: histograms(
                 "ncserverd_device_load_seconds",
                 "Time to bring one segment into its resident form, without queueing.",
@@ -70,23 +74,44 @@ impl Metrics {
                 "ncserverd_device_decode_seconds",
                 "Time to decode the generations of one call, without queueing.",
             )?,
-            failures: counters("ncserverd_device_failures_total", "Batches, loads and decodings that failed.")?,
-            coded_bytes: counters("ncserverd_device_coded_bytes_total", "Payload bytes of coded blocks made.")?,
-            decoded_bytes: counters("ncserverd_device_decoded_bytes_total", "Bytes of generations decoded.")?,
-            resident_bytes: gauges("ncserverd_device_resident_bytes", "Memory of resident segments, in the device's own form.")?,
+            failures: counters(
+                "ncserverd_device_failures_total",
+                "Batches, loads and decodings that failed.",
+            )?,
+            coded_bytes: counters(
+                "ncserverd_device_coded_bytes_total",
+                "Payload bytes of coded blocks made.",
+            )?,
+            decoded_bytes: counters(
+                "ncserverd_device_decoded_bytes_total",
+                "Bytes of generations decoded.",
+            )?,
+            resident_bytes: gauges(
+                "ncserverd_device_resident_bytes",
+                "Memory of resident segments, in the device's own form.",
+            )?,
             resident_segments: gauges("ncserverd_device_resident_segments", "Resident segments.")?,
-            memory_total_bytes: gauges("ncserverd_device_memory_total_bytes", "Memory of the device; 0 for the CPU.")?,
+            memory_total_bytes: gauges(
+                "ncserverd_device_memory_total_bytes",
+                "Memory of the device; 0 for the CPU.",
+            )?,
             memory_free_bytes: gauges(
                 "ncserverd_device_memory_free_bytes",
                 "Device memory that no process uses; 0 for the CPU.",
             )?,
             in_flight: gauges("ncserverd_device_batches_in_flight", "Batches in progress.")?,
-            kernel_seconds: seconds("ncserverd_device_kernel_seconds_total", "Time that kernels of batches took on a GPU.")?,
+            kernel_seconds: seconds(
+                "ncserverd_device_kernel_seconds_total",
+                "Time that kernels of batches took on a GPU.",
+            )?,
             copy_seconds: seconds(
                 "ncserverd_device_copy_seconds_total",
                 "Time to copy blocks from a GPU to the host, including the wait for earlier copies.",
             )?,
-            copied_bytes: counters("ncserverd_device_copied_bytes_total", "Bytes of blocks copied from a GPU to the host.")?,
+            copied_bytes: counters(
+                "ncserverd_device_copied_bytes_total",
+                "Bytes of blocks copied from a GPU to the host.",
+            )?,
             stored_bytes: counters(
                 "ncserverd_device_stored_bytes_total",
                 "Bytes of blocks that kernels wrote directly into host memory.",
@@ -132,7 +157,10 @@ impl Tally for Series {
         match event {
             Event::BatchBegun => self.in_flight.inc(),
             Event::BatchEnded => self.in_flight.dec(),
-            Event::Combined { elapsed, coded_bytes } => {
+            Event::Combined {
+                elapsed,
+                coded_bytes,
+            } => {
                 self.combine_seconds.observe(elapsed.as_secs_f64());
                 self.coded_bytes.inc_by(coded_bytes);
             }
@@ -140,7 +168,10 @@ impl Tally for Series {
                 self.decode_seconds.observe(elapsed.as_secs_f64());
                 self.decoded_bytes.inc_by(bytes);
             }
-            Event::Loaded { elapsed, resident_bytes } => {
+            Event::Loaded {
+                elapsed,
+                resident_bytes,
+            } => {
                 self.load_seconds.observe(elapsed.as_secs_f64());
                 self.resident_bytes.add(gauge(resident_bytes));
                 self.resident_segments.inc();
@@ -150,7 +181,12 @@ impl Tally for Series {
                 self.resident_segments.dec();
             }
             Event::Failed => self.failures.inc(),
-            Event::Worked { kernel, copy, copied_bytes, stored_bytes } => {
+            Event::Worked {
+                kernel,
+                copy,
+                copied_bytes,
+                stored_bytes,
+            } => {
                 self.kernel_seconds.inc_by(kernel.as_secs_f64());
                 self.copy_seconds.inc_by(copy.as_secs_f64());
                 self.copied_bytes.inc_by(copied_bytes);

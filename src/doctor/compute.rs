@@ -25,33 +25,61 @@ fn judge_processor(fastest: Isa, cores: usize, config: &device::Config) -> Check
     }
     if fastest == Isa::Scalar {
         let found = format!("{found}: plain Rust, many times slower than SIMD");
-        return Check::warn(name, found, "use an x86-64 processor with SSSE3 or later, or a GPU, to serve more than a few peers");
+        return Check::warn(
+            name,
+            found,
+            "use an x86-64 processor with SSSE3 or later, or a GPU, to serve more than a few peers",
+        );
     }
     Check::ok(name, found)
 }
 
 /// Opens the device as the server would.
 pub(super) fn device(config: &Config) -> Vec<Check> {
-    let open = |config: &device::Config, workload| Device::open_for(config, &workload, device::Unrecorded);
+    let open =
+        |config: &device::Config, workload| Device::open_for(config, &workload, device::Unrecorded);
     let (choice, work) = (&config.device, workload(config));
     match open(choice, work) {
         Err(error) => {
-            vec![Check::fail(DEVICE, error.to_string(), "set device.backend = \"auto\" or \"cpu\", or fix the cause")]
+            vec![Check::fail(
+                DEVICE,
+                error.to_string(),
+                "set device.backend = \"auto\" or \"cpu\", or fix the cause",
+            )]
         }
         Ok((device, _thread)) => match device.memory() {
             Some(memory) => gpus(&choice.gpus)
                 .into_iter()
                 .chain([
-                    Check::ok(DEVICE, format!("{} with the kernel {}", device.backend(), device.kernel())),
+                    Check::ok(
+                        DEVICE,
+                        format!("{} with the kernel {}", device.backend(), device.kernel()),
+                    ),
                     judge_room(config.store.device_bytes, memory),
                 ])
                 .collect(),
             None => {
-                let found = format!("the CPU with the kernel {}, threads: {}", device.kernel(), choice.cpu_threads.count());
-                let why = (choice.backend == BackendChoice::Auto)
-                    .then(|| open(&device::Config { backend: BackendChoice::Cuda, ..choice.clone() }, work).err());
+                let found = format!(
+                    "the CPU with the kernel {}, threads: {}",
+                    device.kernel(),
+                    choice.cpu_threads.count()
+                );
+                let why = (choice.backend == BackendChoice::Auto).then(|| {
+                    open(
+                        &device::Config {
+                            backend: BackendChoice::Cuda,
+                            ..choice.clone()
+                        },
+                        work,
+                    )
+                    .err()
+                });
                 let has_node = DRIVER.iter().any(|path| Path::new(path).exists());
-                vec![judge_cpu(found, why.flatten().map(|error| error.reason()).as_deref(), has_node)]
+                vec![judge_cpu(
+                    found,
+                    why.flatten().map(|error| error.reason()).as_deref(),
+                    has_node,
+                )]
             }
         },
     }
@@ -65,7 +93,11 @@ fn judge_cpu(found: String, why: Option<&str>, has_node: bool) -> Check {
             let found = format!("{found}; no GPU: {why}");
             match has_node {
                 false => Check::ok(DEVICE, found),
-                true => Check::warn(DEVICE, found, "see docs/operating.md, \"With a GPU\"; or set device.backend = \"cpu\""),
+                true => Check::warn(
+                    DEVICE,
+                    found,
+                    "see docs/operating.md, \"With a GPU\"; or set device.backend = \"cpu\"",
+                ),
             }
         }
     }
@@ -77,7 +109,9 @@ fn gpus(gpus: &Gpus) -> Vec<Check> {
         Gpus::All => (0..u16::MAX).collect(),
         Gpus::List(list) => list.clone(),
     };
-    let cards = ordinals.into_iter().map_while(|ordinal| Some((ordinal, device::describe(ordinal).ok()?)));
+    let cards = ordinals
+        .into_iter()
+        .map_while(|ordinal| Some((ordinal, device::describe(ordinal).ok()?)));
     let describe = |(ordinal, card): (u16, Gpu)| {
         let (major, minor) = card.compute_capability;
         let found = format!(
@@ -103,7 +137,13 @@ fn judge_room(portion: Portion, memory: Memory) -> Check {
         return Check::ok(name, found);
     }
     let fits = (memory.free / 10 * 9) >> 20;
-    Check::warn(name, found, format!("set store.device_bytes = \"{fits}MiB\", or stop other programs on the GPU (nvidia-smi)"))
+    Check::warn(
+        name,
+        found,
+        format!(
+            "set store.device_bytes = \"{fits}MiB\", or stop other programs on the GPU (nvidia-smi)"
+        ),
+    )
 }
 
 const DEVICE: &str = "device";
@@ -119,31 +159,65 @@ mod tests {
     fn a_missing_gpu_is_a_fault_only_where_one_is_asked_for() {
         let text = "the NVIDIA driver finds no GPU";
         let check = judge_cpu("the CPU".into(), Some(text), false);
-        assert_eq!((check.verdict, check.found.as_str()), (Verdict::Ok, "the CPU; no GPU: the NVIDIA driver finds no GPU"));
-        assert_eq!(judge_cpu("the CPU".into(), Some(text), true).verdict, Verdict::Warn);
+        assert_eq!(
+            (check.verdict, check.found.as_str()),
+            (
+                Verdict::Ok,
+                "the CPU; no GPU: the NVIDIA driver finds no GPU"
+            )
+        );
+        assert_eq!(
+            judge_cpu("the CPU".into(), Some(text), true).verdict,
+            Verdict::Warn
+        );
         let mut config = Config::default();
         config.device.gpus = Gpus::List(vec![15]);
         config.device.backend = BackendChoice::Cuda;
-        assert_eq!(device(&config)[0].verdict, Verdict::Fail, "no host has 16 GPUs");
+        assert_eq!(
+            device(&config)[0].verdict,
+            Verdict::Fail,
+            "no host has 16 GPUs"
+        );
         config.device.backend = BackendChoice::Cpu;
         assert_eq!(device(&config)[0].verdict, Verdict::Ok);
     }
 
     #[test]
     fn copies_have_to_fit_the_card() {
-        let memory = Memory { total: 100 << 30, free: 70 << 30 };
-        assert_eq!(judge_room(Portion::Percent(60), memory).verdict, Verdict::Ok);
+        let memory = Memory {
+            total: 100 << 30,
+            free: 70 << 30,
+        };
+        assert_eq!(
+            judge_room(Portion::Percent(60), memory).verdict,
+            Verdict::Ok
+        );
         let check = judge_room(Portion::Percent(80), memory);
         assert_eq!(check.verdict, Verdict::Warn);
-        assert!(check.to_string().contains("store.device_bytes = \"64512MiB\""), "{check}");
+        assert!(
+            check
+                .to_string()
+                .contains("store.device_bytes = \"64512MiB\""),
+            "{check}"
+        );
     }
 
     #[test]
     fn a_slow_instruction_set_is_told() {
         let config = device::Config::default();
         assert_eq!(judge_processor(Isa::Gfni, 8, &config).verdict, Verdict::Ok);
-        assert_eq!(judge_processor(Isa::Scalar, 8, &config).verdict, Verdict::Warn);
-        let ssse3 = device::Config { cpu_isa: device::IsaChoice::Ssse3, ..config };
-        assert!(judge_processor(Isa::Gfni, 8, &ssse3).to_string().contains("device.cpu_isa = \"auto\""));
+        assert_eq!(
+            judge_processor(Isa::Scalar, 8, &config).verdict,
+            Verdict::Warn
+        );
+        let ssse3 = device::Config {
+            cpu_isa: device::IsaChoice::Ssse3,
+            ..config
+        };
+        assert!(
+            judge_processor(Isa::Gfni, 8, &ssse3)
+                .to_string()
+                .contains("device.cpu_isa = \"auto\"")
+        );
     }
 }

@@ -23,7 +23,9 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
         let found = format!("the limit is unknown; the server needs about {needed}");
         return Check::warn(name, found, "check `ulimit -n`");
     };
-    let found = format!("the limit is {soft}, and the server needs at most {needed} (peers need none: they share a socket)");
+    let found = format!(
+        "the limit is {soft}, and the server needs at most {needed} (peers need none: they share a socket)"
+    );
     if soft >= needed {
         return Check::ok(name, found);
     }
@@ -39,15 +41,31 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
 fn files_needed(config: &Config) -> u64 {
     let sockets = config.endpoint.listen.len() + 1 + admin::CONNECTIONS_MAX;
     // Each fetch has a connection or an open file, and as many idle connections are kept.
-    let fetches: u64 = config.stream.values().map(|_| 2 * u64::from(config.ingest.fetches_max) + 1).sum();
-    let gpus = if config.device.backend == BackendChoice::Cpu { 0 } else { FILES_OF_DRIVER };
+    let fetches: u64 = config
+        .stream
+        .values()
+        .map(|_| 2 * u64::from(config.ingest.fetches_max) + 1)
+        .sum();
+    let gpus = if config.device.backend == BackendChoice::Cpu {
+        0
+    } else {
+        FILES_OF_DRIVER
+    };
     FILES_OF_PROCESS + sockets as u64 + fetches + gpus
 }
 
 /// Soft and hard limit in `/proc/self/limits`.
 fn open_files(limits: &str) -> Option<(u64, u64)> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    let mut values = line.split_whitespace().map(|text| if text == "unlimited" { Some(u64::MAX) } else { text.parse().ok() });
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    let mut values = line.split_whitespace().map(|text| {
+        if text == "unlimited" {
+            Some(u64::MAX)
+        } else {
+            text.parse().ok()
+        }
+    });
     Some((values.next()??, values.next()??))
 }
 
@@ -78,19 +96,34 @@ fn judge_memory(config: &Config, in_system: Option<u64>, in_group: Option<u64>) 
         (Some(system), _) => (system, "available"),
         (None, Some(group)) => (group, "available in the control group"),
         (None, None) => {
-            return Check::warn(name, format!("{parts}; the available memory is unknown"), "check `free`");
+            return Check::warn(
+                name,
+                format!("{parts}; the available memory is unknown"),
+                "check `free`",
+            );
         }
     };
     let found = format!("{parts}; {} {whose}", ByteSize(there));
     match needed <= there {
         true => Check::ok(name, found),
-        false => Check::warn(name, found, "lower `store.bytes`, `ring.bytes` or `endpoint.connections_max`, or add memory"),
+        false => Check::warn(
+            name,
+            found,
+            "lower `store.bytes`, `ring.bytes` or `endpoint.connections_max`, or add memory",
+        ),
     }
 }
 
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib << 10)
 }
 
 /// The memory left in the tightest of the process's control groups (version 2), or in its group
@@ -98,25 +131,38 @@ fn available(meminfo: &str) -> Option<u64> {
 fn memory_of_group(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let number = |path: PathBuf| read(&path)?.trim().parse::<u64>().ok();
     let left = |directory: &Path, limit: &str, usage: &str| {
-        Some(number(directory.join(limit))?.saturating_sub(number(directory.join(usage)).unwrap_or(0)))
+        Some(
+            number(directory.join(limit))?
+                .saturating_sub(number(directory.join(usage)).unwrap_or(0)),
+        )
     };
     let root = Path::new("/sys/fs/cgroup");
     let unified = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let of_unified = unified.and_then(|path| {
         let directories = Path::new(path).ancestors().map(|part| root.join(part));
-        directories.filter_map(|directory| left(&directory, "memory.max", "memory.current")).min()
+        directories
+            .filter_map(|directory| left(&directory, "memory.max", "memory.current"))
+            .min()
     });
-    let of_own = groups.lines().find_map(|line| line.split_once(":memory:/").map(|(_, path)| path)).and_then(|path| {
-        let directories = [root.join("memory").join(path), root.join("memory")];
-        directories.iter().find_map(|directory| left(directory, "memory.limit_in_bytes", "memory.usage_in_bytes"))
-    });
+    let of_own = groups
+        .lines()
+        .find_map(|line| line.split_once(":memory:/").map(|(_, path)| path))
+        .and_then(|path| {
+            let directories = [root.join("memory").join(path), root.join("memory")];
+            directories.iter().find_map(|directory| {
+                left(directory, "memory.limit_in_bytes", "memory.usage_in_bytes")
+            })
+        });
     of_unified.or(of_own)
 }
 
 /// The clock. Only tokens and client certificates depend on it.
 pub(super) fn clock(config: &Config) -> Check {
     let is_needed = config.admission.keys.is_some() || config.admission.clients_ca.is_some();
-    let signs = SYNCHRONISED.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, sign)| *sign);
+    let signs = SYNCHRONISED
+        .iter()
+        .find(|(path, _)| Path::new(path).exists())
+        .map(|(_, sign)| *sign);
     judge_clock(SystemTime::now(), signs, is_needed)
 }
 
@@ -134,14 +180,19 @@ fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
     match (sign, is_needed) {
         (Some(sign), _) => Check::ok(name, format!("{time}, {sign}")),
         (None, true) => {
-            let found = format!("{time}; it may not be synchronised, and tokens and client certificates depend on it");
+            let found = format!(
+                "{time}; it may not be synchronised, and tokens and client certificates depend on it"
+            );
             Check::warn(
                 name,
                 found,
                 "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` covers only small errors",
             )
         }
-        (None, false) => Check::ok(name, format!("{time}; it may not be synchronised, but nothing configured depends on it")),
+        (None, false) => Check::ok(
+            name,
+            format!("{time}; it may not be synchronised, but nothing configured depends on it"),
+        ),
     }
 }
 
@@ -153,7 +204,10 @@ const FILES_OF_DRIVER: u64 = 128;
 const EARLIEST: Duration = Duration::from_secs(1_767_225_600);
 /// Files that exist if the clock is synchronised.
 const SYNCHRONISED: [(&str, &str); 3] = [
-    ("/run/systemd/timesync/synchronized", "synchronised by systemd-timesyncd"),
+    (
+        "/run/systemd/timesync/synchronized",
+        "synchronised by systemd-timesyncd",
+    ),
     ("/run/chrony/chronyd.pid", "kept by chronyd"),
     ("/run/chronyd.pid", "kept by chronyd"),
 ];
@@ -169,7 +223,9 @@ mod tests {
         let few = files_needed(&config);
         config.endpoint.connections_max = 100_000;
         assert_eq!(files_needed(&config), few);
-        config.stream.insert("a".into(), crate::stream::Config::default());
+        config
+            .stream
+            .insert("a".into(), crate::stream::Config::default());
         assert_eq!(files_needed(&config), few + 33);
     }
 
@@ -183,17 +239,30 @@ mod tests {
         let soft = judge_files(Some((256, 4096)), 300);
         assert_eq!(soft.verdict, Verdict::Fail);
         assert!(soft.to_string().contains("ulimit -n 300"), "{soft}");
-        assert!(judge_files(Some((256, 256)), 300).to_string().contains("hard limit is 256"));
+        assert!(
+            judge_files(Some((256, 256)), 300)
+                .to_string()
+                .contains("hard limit is 256")
+        );
     }
 
     #[test]
     fn memory_is_that_of_the_tightest_group() {
         let config = Config::default();
         let needed = (64 << 20) + (512 << 20) + 10_000 * (128 << 10);
-        assert_eq!(judge_memory(&config, Some(needed), None).verdict, Verdict::Ok);
-        assert_eq!(judge_memory(&config, Some(needed), Some(needed - 1)).verdict, Verdict::Warn);
+        assert_eq!(
+            judge_memory(&config, Some(needed), None).verdict,
+            Verdict::Ok
+        );
+        assert_eq!(
+            judge_memory(&config, Some(needed), Some(needed - 1)).verdict,
+            Verdict::Warn
+        );
         assert_eq!(judge_memory(&config, None, None).verdict, Verdict::Warn);
-        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
+        assert_eq!(
+            available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"),
+            Some(2 << 20)
+        );
 
         let files = |path: &Path| match path.to_str().unwrap() {
             "/sys/fs/cgroup/a/memory.max" => Some("1000\n".to_owned()),
@@ -204,16 +273,27 @@ mod tests {
         };
         assert_eq!(memory_of_group("0::/a/b\n", files), Some(600));
         assert_eq!(memory_of_group("0::/\n", files), None);
-        assert_eq!(memory_of_group("5:memory:/c\n1:name=systemd:/\n", files), Some(50));
+        assert_eq!(
+            memory_of_group("5:memory:/c\n1:name=systemd:/\n", files),
+            Some(50)
+        );
     }
 
     #[test]
     fn the_clock_counts_where_tokens_do() {
-        let [then, now] = [1_000_000_000, 1_800_000_000].map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let [then, now] = [1_000_000_000, 1_800_000_000]
+            .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(judge_clock(then, None, true).verdict, Verdict::Fail);
-        assert_eq!(judge_clock(then, Some("synchronised"), false).verdict, Verdict::Warn);
+        assert_eq!(
+            judge_clock(then, Some("synchronised"), false).verdict,
+            Verdict::Warn
+        );
         assert_eq!(judge_clock(now, None, true).verdict, Verdict::Warn);
         assert_eq!(judge_clock(now, None, false).verdict, Verdict::Ok);
-        assert!(judge_clock(now, Some("kept by chronyd"), true).to_string().ends_with("kept by chronyd"));
+        assert!(
+            judge_clock(now, Some("kept by chronyd"), true)
+                .to_string()
+                .ends_with("kept by chronyd")
+        );
     }
 }

@@ -19,12 +19,22 @@ use crate::units::size;
 pub(super) fn listening(config: &Config) -> Vec<Check> {
     let endpoint = &config.endpoint;
     let mut held = Vec::new();
-    let bind = |address: &SocketAddr| match udp_socket(*address, endpoint.receive_buffer, endpoint.send_buffer) {
+    let bind = |address: &SocketAddr| match udp_socket(
+        *address,
+        endpoint.receive_buffer,
+        endpoint.send_buffer,
+    ) {
         Ok(socket) => {
             held.push(socket);
             Check::ok("address for peers", format!("UDP {address} can be bound"))
         }
-        Err(error) => refused("address for peers", "UDP", "endpoint.listen", *address, &error),
+        Err(error) => refused(
+            "address for peers",
+            "UDP",
+            "endpoint.listen",
+            *address,
+            &error,
+        ),
     };
     endpoint.listen.iter().map(bind).collect()
 }
@@ -38,16 +48,32 @@ pub(super) fn telemetry(config: &telemetry::Config) -> Check {
     }
 }
 
-fn refused(name: &'static str, protocol: &str, key: &str, address: SocketAddr, error: &io::Error) -> Check {
+fn refused(
+    name: &'static str,
+    protocol: &str,
+    key: &str,
+    address: SocketAddr,
+    error: &io::Error,
+) -> Check {
     let change = match error.kind() {
-        ErrorKind::AddrInUse => format!("another program or a running server uses the address: stop it, or change `{key}`"),
-        ErrorKind::AddrNotAvailable => format!("this machine lacks the address: `ip address` lists those for `{key}`"),
+        ErrorKind::AddrInUse => format!(
+            "another program or a running server uses the address: stop it, or change `{key}`"
+        ),
+        ErrorKind::AddrNotAvailable => {
+            format!("this machine lacks the address: `ip address` lists those for `{key}`")
+        }
         ErrorKind::PermissionDenied => {
-            format!("set a port of 1024 or above in `{key}`, or give the service CAP_NET_BIND_SERVICE")
+            format!(
+                "set a port of 1024 or above in `{key}`, or give the service CAP_NET_BIND_SERVICE"
+            )
         }
         _ => format!("change `{key}`"),
     };
-    Check::fail(name, format!("cannot bind {protocol} {address}: {error}"), change)
+    Check::fail(
+        name,
+        format!("cannot bind {protocol} {address}: {error}"),
+        change,
+    )
 }
 
 /// The buffer sizes that the kernel grants.
@@ -56,10 +82,17 @@ pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
     let socket = udp_socket(loopback, config.receive_buffer, config.send_buffer);
     let granted = socket.and_then(|socket| granted_buffers(SockRef::from(&socket)));
     match granted {
-        Ok((receive, send)) => vec![RECEIVE.judge(config.receive_buffer, receive), SEND.judge(config.send_buffer, send)],
+        Ok((receive, send)) => vec![
+            RECEIVE.judge(config.receive_buffer, receive),
+            SEND.judge(config.send_buffer, send),
+        ],
         Err(error) => {
             let found = format!("cannot open a UDP socket on {loopback}: {error}");
-            vec![Check::fail(RECEIVE.name, found, "bring up the loopback interface: ip link set lo up")]
+            vec![Check::fail(
+                RECEIVE.name,
+                found,
+                "bring up the loopback interface: ip link set lo up",
+            )]
         }
     }
 }
@@ -88,12 +121,19 @@ const SEND: Buffer = Buffer {
 impl Buffer {
     fn judge(&self, asked: ByteSize, granted: usize) -> Check {
         let granted = ByteSize(granted as u64);
-        let found = format!("the kernel grants {} of {} = {}", size::exact(granted), self.key, size::exact(asked));
+        let found = format!(
+            "the kernel grants {} of {} = {}",
+            size::exact(granted),
+            self.key,
+            size::exact(asked)
+        );
         if granted >= asked {
             return Check::ok(self.name, found);
         }
         let (sysctl, bytes) = (self.sysctl, asked.as_u64());
-        let change = format!("sysctl -w {sysctl}={bytes}, and add `{sysctl} = {bytes}` to /etc/sysctl.d/60-ncserverd.conf");
+        let change = format!(
+            "sysctl -w {sysctl}={bytes}, and add `{sysctl} = {bytes}` to /etc/sysctl.d/60-ncserverd.conf"
+        );
         Check::warn(self.name, format!("{found}: {}", self.harm), change)
     }
 }
@@ -105,7 +145,11 @@ pub(super) fn gso(config: &endpoint::Config) -> Check {
     }
     match send_segments(loopback(config)) {
         Ok(sent) => sent.judge(),
-        Err(error) => Check::fail(GSO, format!("cannot send a batch of segments: {error}"), "set endpoint.gso = false"),
+        Err(error) => Check::fail(
+            GSO,
+            format!("cannot send a batch of segments: {error}"),
+            "set endpoint.gso = false",
+        ),
     }
 }
 
@@ -122,18 +166,29 @@ struct Segments {
 
 impl Segments {
     fn judge(self) -> Check {
-        let Self { at_most, sent, came } = self;
+        let Self {
+            at_most,
+            sent,
+            came,
+        } = self;
         if at_most <= 1 {
             let found = "the kernel does not segment UDP (UDP_SEGMENT): a system call per packet costs about three times the CPU";
-            return Check::warn(GSO, found, "use Linux 4.18 or later, and a sandbox that allows UDP_SEGMENT");
+            return Check::warn(
+                GSO,
+                found,
+                "use Linux 4.18 or later, and a sandbox that allows UDP_SEGMENT",
+            );
         }
         if came < sent {
-            let found = format!("only {came} of {sent} segments sent in one call arrived over loopback");
+            let found =
+                format!("only {came} of {sent} segments sent in one call arrived over loopback");
             return Check::fail(GSO, found, "set endpoint.gso = false");
         }
         Check::ok(
             GSO,
-            format!("{sent} segments sent in one call arrived as {came} packets over loopback (at most {at_most} per call)"),
+            format!(
+                "{sent} segments sent in one call arrived as {came} packets over loopback (at most {at_most} per call)"
+            ),
         )
     }
 }
@@ -146,21 +201,42 @@ fn send_segments(loopback: SocketAddr) -> io::Result<Segments> {
     let sent = at_most.min(SEGMENTS);
     let contents = vec![0x5a; sent * SEGMENT_BYTES];
     let segment_size = (sent > 1).then_some(SEGMENT_BYTES);
-    let transmit = Transmit { destination: receiver.local_addr()?, ecn: None, contents: &contents, segment_size, src_ip: None };
+    let transmit = Transmit {
+        destination: receiver.local_addr()?,
+        ecn: None,
+        contents: &contents,
+        segment_size,
+        src_ip: None,
+    };
     // quinn-udp makes its socket non-blocking, but the socket is idle.
     state.try_send(UdpSockRef::from(&sender), &transmit)?;
     let mut packet = [0; 2 * SEGMENT_BYTES];
     let mut came = 0;
-    while came < sent && receiver.recv(&mut packet).is_ok_and(|length| length == SEGMENT_BYTES) {
+    while came < sent
+        && receiver
+            .recv(&mut packet)
+            .is_ok_and(|length| length == SEGMENT_BYTES)
+    {
         came += 1;
     }
-    Ok(Segments { at_most, sent, came })
+    Ok(Segments {
+        at_most,
+        sent,
+        came,
+    })
 }
 
 /// Of the address family that peers use.
 fn loopback(config: &endpoint::Config) -> SocketAddr {
-    let is_ipv6 = config.listen.first().is_some_and(|address| address.is_ipv6() && !address.ip().is_unspecified());
-    let ip = if is_ipv6 { IpAddr::V6(Ipv6Addr::LOCALHOST) } else { IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    let is_ipv6 = config
+        .listen
+        .first()
+        .is_some_and(|address| address.is_ipv6() && !address.ip().is_unspecified());
+    let ip = if is_ipv6 {
+        IpAddr::V6(Ipv6Addr::LOCALHOST)
+    } else {
+        IpAddr::V4(Ipv4Addr::LOCALHOST)
+    };
     SocketAddr::new(ip, 0)
 }
 
@@ -181,17 +257,52 @@ mod tests {
     fn a_small_buffer_names_its_sysctl() {
         let check = RECEIVE.judge(ByteSize::mib(4), 212_992);
         assert_eq!(check.verdict, Verdict::Warn);
-        assert!(check.to_string().contains("sysctl -w net.core.rmem_max=4194304"), "{check}");
-        assert!(SEND.judge(ByteSize::mib(4), 212_992).to_string().contains("net.core.wmem_max"));
+        assert!(
+            check
+                .to_string()
+                .contains("sysctl -w net.core.rmem_max=4194304"),
+            "{check}"
+        );
+        assert!(
+            SEND.judge(ByteSize::mib(4), 212_992)
+                .to_string()
+                .contains("net.core.wmem_max")
+        );
         assert_eq!(SEND.judge(ByteSize::mib(4), 4 << 20).verdict, Verdict::Ok);
     }
 
     #[test]
     fn segments_are_counted() {
-        assert_eq!(Segments { at_most: 64, sent: 10, came: 10 }.judge().verdict, Verdict::Ok);
-        let lost = Segments { at_most: 64, sent: 10, came: 1 }.judge();
-        assert_eq!((lost.verdict, lost.change.as_deref()), (Verdict::Fail, Some("set endpoint.gso = false")));
-        assert_eq!(Segments { at_most: 1, sent: 1, came: 1 }.judge().verdict, Verdict::Warn);
+        assert_eq!(
+            Segments {
+                at_most: 64,
+                sent: 10,
+                came: 10
+            }
+            .judge()
+            .verdict,
+            Verdict::Ok
+        );
+        let lost = Segments {
+            at_most: 64,
+            sent: 10,
+            came: 1,
+        }
+        .judge();
+        assert_eq!(
+            (lost.verdict, lost.change.as_deref()),
+            (Verdict::Fail, Some("set endpoint.gso = false"))
+        );
+        assert_eq!(
+            Segments {
+                at_most: 1,
+                sent: 1,
+                came: 1
+            }
+            .judge()
+            .verdict,
+            Verdict::Warn
+        );
         let here = send_segments(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert_eq!(here.came, here.sent);
     }
@@ -203,9 +314,13 @@ mod tests {
         let mut config = Config::default();
         config.endpoint.listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), address];
         let checks = listening(&config);
-        assert_eq!((checks[0].verdict, checks[1].verdict), (Verdict::Ok, Verdict::Fail));
+        assert_eq!(
+            (checks[0].verdict, checks[1].verdict),
+            (Verdict::Ok, Verdict::Fail)
+        );
         assert!(
-            checks[1].found.contains(&address.to_string()) && checks[1].to_string().contains("endpoint.listen"),
+            checks[1].found.contains(&address.to_string())
+                && checks[1].to_string().contains("endpoint.listen"),
             "{}",
             checks[1]
         );
@@ -217,8 +332,10 @@ mod tests {
         let port = held.local_addr().unwrap().port();
         drop(held);
         let mut config = Config::default();
-        config.endpoint.listen =
-            vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
+        config.endpoint.listen = vec![
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        ];
         assert_eq!(listening(&config)[1].verdict, Verdict::Fail);
     }
 }

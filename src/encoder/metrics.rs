@@ -58,10 +58,25 @@ impl Metrics {
     pub fn new(registry: &Registry, backend: &str, kernel: &str) -> Result<Self, Error> {
         let labels = ["backend", "kernel"];
         let coded = "Payload bytes of coded blocks made.";
-        let coded_bytes = register::counters(registry, "ncserverd_encoder_coded_bytes_total", coded, &labels)?;
+        let coded_bytes = register::counters(
+            registry,
+            "ncserverd_encoder_coded_bytes_total",
+            coded,
+            &labels,
+        )?;
         let rate = "Payload rate of coded blocks in bytes a second, over the last second.";
-        let rate = register::float_gauges(registry, "ncserverd_encoder_coded_bytes_per_second", rate, &labels)?;
-        let blocks = register::counters(registry, "ncserverd_encoder_blocks_total", "Blocks made, by kind.", &["kind"])?;
+        let rate = register::float_gauges(
+            registry,
+            "ncserverd_encoder_coded_bytes_per_second",
+            rate,
+            &labels,
+        )?;
+        let blocks = register::counters(
+            registry,
+            "ncserverd_encoder_blocks_total",
+            "Blocks made, by kind.",
+            &["kind"],
+        )?;
         let sizes: Vec<f64> = (0..=14).map(|exponent| f64::from(1 << exponent)).collect();
         let times = prometheus::exponential_buckets(25e-6, 2.0, 16)?;
         coded_bytes.with_label_values(&[backend, kernel]);
@@ -75,7 +90,12 @@ impl Metrics {
             parity_blocks: blocks.with_label_values(&["parity"]),
             repair_blocks: blocks.with_label_values(&["repair"]),
             gfq_blocks: blocks.with_label_values(&["prime"]),
-            batch_blocks: register::histogram(registry, "ncserverd_encoder_batch_blocks", "Blocks per batch.", &sizes)?,
+            batch_blocks: register::histogram(
+                registry,
+                "ncserverd_encoder_batch_blocks",
+                "Blocks per batch.",
+                &sizes,
+            )?,
             batch_seconds: register::histogram(
                 registry,
                 "ncserverd_encoder_batch_seconds",

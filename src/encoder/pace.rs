@@ -31,17 +31,28 @@ pub struct Pace {
 impl Pace {
     /// Measures the runtime of the sessions, which is not the encoder's own.
     pub fn of(sessions: Handle) -> Self {
-        Self { sessions: Some(sessions), probe: None, is_behind: false }
+        Self {
+            sessions: Some(sessions),
+            probe: None,
+            is_behind: false,
+        }
     }
 
     /// Never holds the encoder back.
     pub fn unlimited() -> Self {
-        Self { sessions: None, probe: None, is_behind: false }
+        Self {
+            sessions: None,
+            probe: None,
+            is_behind: false,
+        }
     }
 
     /// Bytes that keep all threads of the sessions busy.
     pub(super) fn enough_bytes(&self) -> usize {
-        self.sessions.as_ref().map_or(0, |sessions| sessions.metrics().num_workers()) * ENOUGH_BYTES
+        self.sessions
+            .as_ref()
+            .map_or(0, |sessions| sessions.metrics().num_workers())
+            * ENOUGH_BYTES
     }
 
     /// Whether the scheduling latency of sessions is short enough. If not, ask again after
@@ -49,7 +60,9 @@ impl Pace {
     pub(super) fn is_open(&mut self, now: Instant) -> bool {
         // Take the result of a finished probe.
         let _ = self.changed().now_or_never();
-        let Some(sessions) = &self.sessions else { return true };
+        let Some(sessions) = &self.sessions else {
+            return true;
+        };
         let probe = self.probe.get_or_insert_with(|| Turn::of(sessions, now));
         self.is_behind |= probe.age(now) > TURN_WAIT_MAX;
         !self.is_behind
@@ -57,7 +70,9 @@ impl Pace {
 
     /// Waits for the next result of the probe; forever if none is running.
     pub(super) async fn changed(&mut self) {
-        let Some(probe) = &mut self.probe else { return std::future::pending().await };
+        let Some(probe) = &mut self.probe else {
+            return std::future::pending().await;
+        };
         // A runtime that has ended has no sessions.
         let wait = probe.wait().await.unwrap_or_default();
         self.probe = None;
@@ -82,7 +97,10 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_launched_while_turns_are_long() {
-        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let sessions = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
         let mut pace = Pace::of(sessions.handle().clone());
         assert!(pace.is_open(Instant::now()), "it is not known yet");
         pace.changed().await;

@@ -32,7 +32,9 @@ use url::Url;
 use super::metrics::SourceMetrics;
 use super::names::Names;
 use super::settle::{Stat, Tracker};
-use super::{BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain};
+use super::{
+    BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain,
+};
 use crate::supervise::{ServerPart, Supervisor};
 use crate::telemetry::quiet::RateLimited;
 
@@ -89,7 +91,8 @@ impl Folder {
         let lost = Arc::new(AtomicBool::new(false));
         let (at, forward) = (root.to_owned(), forwarder(events, Arc::clone(&lost)));
         let begun = in_time(timeout, move || begin(&at, forward)).await;
-        let (canonical, watcher) = begun.map_err(|error| OpenError::Root(root.to_owned(), error))??;
+        let (canonical, watcher) =
+            begun.map_err(|error| OpenError::Root(root.to_owned(), error))??;
         let files_max = usize::try_from(config.objects_max).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared {
             root: canonical,
@@ -103,10 +106,25 @@ impl Folder {
             metrics,
         });
         let (changed, changes) = mpsc::channel(CHANGES_MAX);
-        let (watched, event_queue) = (Arc::clone(&shared), Arc::new(tokio::sync::Mutex::new(event_queue)));
-        let watch = move || watch(Arc::clone(&watched), Arc::clone(&event_queue), Arc::clone(&lost), changed.clone());
+        let (watched, event_queue) = (
+            Arc::clone(&shared),
+            Arc::new(tokio::sync::Mutex::new(event_queue)),
+        );
+        let watch = move || {
+            watch(
+                Arc::clone(&watched),
+                Arc::clone(&event_queue),
+                Arc::clone(&lost),
+                changed.clone(),
+            )
+        };
         let task = tokio::spawn(supervisor.clone().revived(ServerPart::Folder, watch));
-        Ok(Self { shared, changes: Mutex::new(Some(changes)), task, _watcher: watcher })
+        Ok(Self {
+            shared,
+            changes: Mutex::new(Some(changes)),
+            task,
+            _watcher: watcher,
+        })
     }
 }
 
@@ -122,16 +140,21 @@ impl Source for Folder {
         Box::pin(async move {
             let begun = Instant::now();
             shared.metrics.requests.inc();
-            let outcome = Arc::clone(&shared).fetch_when_complete(&fetch, begun + shared.timeout).await;
+            let outcome = Arc::clone(&shared)
+                .fetch_when_complete(&fetch, begun + shared.timeout)
+                .await;
             match &outcome {
                 Ok(Fetched::NotModified) => shared.metrics.not_modified.inc(),
                 Ok(Fetched::Object(object)) => {
-                    shared.metrics.bytes.inc_by(u64::try_from(object.bytes.len()).unwrap_or(u64::MAX));
+                    shared
+                        .metrics
+                        .bytes
+                        .inc_by(u64::try_from(object.bytes.len()).unwrap_or(u64::MAX));
                 }
                 Err(Error::NotFound | Error::OutOfRange(_) | Error::Incomplete) => {}
-                Err(error) => {
-                    complain(&shared.complaints, error, || shared.root.join(fetch.path.to_file()).display().to_string())
-                }
+                Err(error) => complain(&shared.complaints, error, || {
+                    shared.root.join(fetch.path.to_file()).display().to_string()
+                }),
             }
             shared.metrics.finished(begun.elapsed(), &outcome);
             outcome
@@ -139,7 +162,10 @@ impl Source for Folder {
     }
 
     fn changes(&self) -> Option<mpsc::Receiver<Change>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.changes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     fn base(&self) -> Option<&Url> {
@@ -152,7 +178,11 @@ impl Source for Folder {
 }
 
 impl Shared {
-    async fn fetch_when_complete(self: Arc<Self>, fetch: &Fetch, deadline: Instant) -> Result<Fetched, Error> {
+    async fn fetch_when_complete(
+        self: Arc<Self>,
+        fetch: &Fetch,
+        deadline: Instant,
+    ) -> Result<Fetched, Error> {
         loop {
             let learned = self.learned.notified();
             let attempt = fetch.clone();
@@ -183,9 +213,13 @@ impl Shared {
                 drop(place);
                 outcome
             });
-            thread.await.unwrap_or_else(|error| Err(Error::Io(error.to_string())))
+            thread
+                .await
+                .unwrap_or_else(|error| Err(Error::Io(error.to_string())))
         };
-        tokio::time::timeout(self.timeout, looking).await.unwrap_or(Err(Error::Timeout))
+        tokio::time::timeout(self.timeout, looking)
+            .await
+            .unwrap_or(Err(Error::Timeout))
     }
 
     fn attempt(&self, fetch: &Fetch) -> Result<Fetched, Error> {
@@ -193,10 +227,19 @@ impl Shared {
         if !self.names.publish(&name) {
             return Err(Error::NotFound);
         }
-        let inside = self.root.join(name).canonicalize().map_err(|error| io_error(&error))?;
+        let inside = self
+            .root
+            .join(name)
+            .canonicalize()
+            .map_err(|error| io_error(&error))?;
         // The target of a link has its own name, which is judged too.
-        let name = inside.strip_prefix(&self.root).ok().filter(|name| self.names.publish(name)).ok_or(Error::NotFound)?;
-        let (mut file, metadata) = files::open_below(&self.root, name).map_err(|error| io_error(&error))?;
+        let name = inside
+            .strip_prefix(&self.root)
+            .ok()
+            .filter(|name| self.names.publish(name))
+            .ok_or(Error::NotFound)?;
+        let (mut file, metadata) =
+            files::open_below(&self.root, name).map_err(|error| io_error(&error))?;
         let before = stat(&metadata).ok_or(Error::NotFound)?;
         let complete = self.complete(fetch, before)?;
         let validators = before.validators();
@@ -206,20 +249,36 @@ impl Shared {
         let (start, end) = bounds(&fetch.want, before.length)?;
         let bytes = read(&mut file, start, end)?;
         let is_growing = matches!(fetch.want, Want::Listed(_));
-        let after = std::fs::metadata(&inside).ok().as_ref().and_then(stat).ok_or(Error::Incomplete)?;
-        let is_same = after == before || (is_growing && after.inode == before.inode && after.length >= before.length);
+        let after = std::fs::metadata(&inside)
+            .ok()
+            .as_ref()
+            .and_then(stat)
+            .ok_or(Error::Incomplete)?;
+        let is_same = after == before
+            || (is_growing && after.inode == before.inode && after.length >= before.length);
         if !is_same || self.complete(fetch, after).is_err() {
             return Err(Error::Incomplete);
         }
         let length = Some(before.length);
-        Ok(Fetched::Object(Object { bytes, offset: start, length, validators, content_type: None, complete }))
+        Ok(Fetched::Object(Object {
+            bytes,
+            offset: start,
+            length,
+            validators,
+            content_type: None,
+            complete,
+        }))
     }
 
     /// When the file was complete, or [`Error::Incomplete`].
     fn complete(&self, fetch: &Fetch, stat: Stat) -> Result<Instant, Error> {
         if let Want::Listed(range) = &fetch.want {
             // A listed range is complete although the file grows behind it.
-            return if range.end <= stat.length { Ok(Instant::now()) } else { Err(Error::Incomplete) };
+            return if range.end <= stat.length {
+                Ok(Instant::now())
+            } else {
+                Err(Error::Incomplete)
+            };
         }
         let tracker = self.tracker();
         let path = fetch.path.without_query();
@@ -239,7 +298,10 @@ impl Shared {
     }
 
     fn object(&self, file: &Path) -> Option<ObjectPath> {
-        let name = file.strip_prefix(&self.root).ok().filter(|name| self.names.publish(name))?;
+        let name = file
+            .strip_prefix(&self.root)
+            .ok()
+            .filter(|name| self.names.publish(name))?;
         ObjectPath::from_file(name)
     }
 
@@ -254,12 +316,16 @@ impl Shared {
         let mut scan = false;
         let last = event.paths.len().saturating_sub(1);
         for (at, file) in event.paths.iter().enumerate() {
-            let Some(path) = self.object(file) else { continue };
+            let Some(path) = self.object(file) else {
+                continue;
+            };
             let meaning = match event.kind {
                 EventKind::Access(AccessKind::Close(AccessMode::Write)) => Meaning::Closed,
                 EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Meaning::Closed,
                 EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Meaning::Gone,
-                EventKind::Modify(ModifyKind::Name(RenameMode::Both)) if at == last => Meaning::Closed,
+                EventKind::Modify(ModifyKind::Name(RenameMode::Both)) if at == last => {
+                    Meaning::Closed
+                }
                 EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => Meaning::Gone,
                 EventKind::Modify(ModifyKind::Name(_)) => Meaning::Scan,
                 EventKind::Modify(ModifyKind::Metadata(_)) => Meaning::Nothing,
@@ -275,7 +341,8 @@ impl Shared {
                     Ok(metadata) if metadata.is_dir() => scan = true,
                     Ok(metadata) => {
                         let stat = stat(&metadata);
-                        changes.extend(stat.and_then(|stat| self.tracker().closed(&path, stat, now)));
+                        changes
+                            .extend(stat.and_then(|stat| self.tracker().closed(&path, stat, now)));
                     }
                     Err(_) => changes.extend(self.tracker().removed(&path)),
                 },
@@ -284,7 +351,8 @@ impl Shared {
                 Meaning::Gone => {
                     changes.extend(self.tracker().removed(&path));
                     // A removed folder takes its files with it.
-                    scan |= matches!(event.kind, EventKind::Modify(_)) && path.extension().is_empty();
+                    scan |=
+                        matches!(event.kind, EventKind::Modify(_)) && path.extension().is_empty();
                 }
                 Meaning::Scan => scan = true,
                 Meaning::Nothing => {}
@@ -311,13 +379,20 @@ impl Shared {
         let mut pending = vec![(self.root.clone(), 0)];
         let files_max = usize::try_from(self.config.objects_max).unwrap_or(usize::MAX);
         while let Some((folder, depth)) = pending.pop() {
-            let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+            let Ok(entries) = std::fs::read_dir(&folder) else {
+                continue;
+            };
             for entry in entries.flatten() {
                 if found.len() >= files_max {
                     return found;
                 }
-                let Ok(kind) = entry.file_type() else { continue };
-                if !self.names.publish_name(&entry.file_name().to_string_lossy()) {
+                let Ok(kind) = entry.file_type() else {
+                    continue;
+                };
+                if !self
+                    .names
+                    .publish_name(&entry.file_name().to_string_lossy())
+                {
                     continue;
                 }
                 if kind.is_dir() && depth < DEPTH_MAX {
@@ -335,7 +410,10 @@ impl Shared {
 }
 
 /// Accesses the file system on a thread that may hang, and waits for at most `bound`.
-async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
+async fn in_time<T: Send + 'static>(
+    bound: Duration,
+    look: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<T> {
     match tokio::time::timeout(bound, tokio::task::spawn_blocking(look)).await {
         Ok(outcome) => outcome.map_err(std::io::Error::other),
         Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
@@ -343,19 +421,28 @@ async fn in_time<T: Send + 'static>(bound: Duration, look: impl FnOnce() -> T + 
 }
 
 /// The canonical path of the folder, and its watcher.
-fn begin(root: &Path, forward: impl notify::EventHandler) -> Result<(PathBuf, RecommendedWatcher), OpenError> {
+fn begin(
+    root: &Path,
+    forward: impl notify::EventHandler,
+) -> Result<(PathBuf, RecommendedWatcher), OpenError> {
     let unread = |error| OpenError::Root(root.to_owned(), error);
     let unwatched = |error| OpenError::Watch(root.to_owned(), error);
     let canonical = root.canonicalize().map_err(unread)?;
     std::fs::read_dir(&canonical).map_err(unread)?;
     let mut watcher = notify::recommended_watcher(forward).map_err(unwatched)?;
-    watcher.watch(&canonical, RecursiveMode::Recursive).map_err(unwatched)?;
+    watcher
+        .watch(&canonical, RecursiveMode::Recursive)
+        .map_err(unwatched)?;
     Ok((canonical, watcher))
 }
 
 /// Whether an event means that a file has its content now, so that its metadata is read.
 fn is_closed(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Access(AccessKind::Close(AccessMode::Write)) | EventKind::Modify(ModifyKind::Name(_)))
+    matches!(
+        kind,
+        EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+    )
 }
 
 enum Meaning {
@@ -447,7 +534,11 @@ fn is_idle(kind: EventKind) -> bool {
 }
 
 fn stat(metadata: &Metadata) -> Option<Stat> {
-    let stat = Stat { length: metadata.len(), modified: metadata.modified().ok(), inode: inode(metadata) };
+    let stat = Stat {
+        length: metadata.len(),
+        modified: metadata.modified().ok(),
+        inode: inode(metadata),
+    };
     metadata.is_file().then_some(stat)
 }
 
@@ -466,7 +557,9 @@ fn bounds(want: &Want, length: u64) -> Result<(u64, u64), Error> {
         Want::Whole(max) if length > *max => Err(Error::TooLarge(*max)),
         Want::Whole(_) => Ok((0, length)),
         Want::Head(max) => Ok((0, length.min(*max))),
-        Want::Part(range) | Want::Listed(range) if range.start >= length => Err(Error::OutOfRange(Some(length))),
+        Want::Part(range) | Want::Listed(range) if range.start >= length => {
+            Err(Error::OutOfRange(Some(length)))
+        }
         Want::Part(range) => Ok((range.start, range.end.min(length))),
         Want::Listed(range) if range.end > length => Err(Error::OutOfRange(Some(length))),
         Want::Listed(range) => Ok((range.start, range.end)),
@@ -474,17 +567,28 @@ fn bounds(want: &Want, length: u64) -> Result<(u64, u64), Error> {
 }
 
 fn read(file: &mut File, start: u64, end: u64) -> Result<Bytes, Error> {
-    file.seek(SeekFrom::Start(start)).map_err(|error| io_error(&error))?;
+    file.seek(SeekFrom::Start(start))
+        .map_err(|error| io_error(&error))?;
     let mut bytes = Vec::new();
-    file.take(end - start).read_to_end(&mut bytes).map_err(|error| io_error(&error))?;
-    if u64::try_from(bytes.len()) == Ok(end - start) { Ok(bytes.into()) } else { Err(Error::Incomplete) }
+    file.take(end - start)
+        .read_to_end(&mut bytes)
+        .map_err(|error| io_error(&error))?;
+    if u64::try_from(bytes.len()) == Ok(end - start) {
+        Ok(bytes.into())
+    } else {
+        Err(Error::Incomplete)
+    }
 }
 
 fn io_error(error: &std::io::Error) -> Error {
     match error.kind() {
         // Not a regular file, or replaced by a link a moment ago.
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory | std::io::ErrorKind::InvalidInput => Error::NotFound,
-        _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => Error::NotFound,
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::NotADirectory
+        | std::io::ErrorKind::InvalidInput => Error::NotFound,
+        _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            Error::NotFound
+        }
         std::io::ErrorKind::PermissionDenied => Error::Forbidden(403),
         _ => Error::Io(error.to_string()),
     }
@@ -511,7 +615,10 @@ mod tests {
     #[test]
     fn a_file_that_the_server_may_not_read_is_forbidden() {
         let error = io_error(&std::io::ErrorKind::PermissionDenied.into());
-        assert_eq!((error.code(), error.status()), (RefusalCode::Forbidden, Some(403)));
+        assert_eq!(
+            (error.code(), error.status()),
+            (RefusalCode::Forbidden, Some(403))
+        );
         assert!(!error.is_transient());
     }
 

@@ -47,24 +47,39 @@ impl Metrics {
             "Requests to origins, including retries and redirects.",
             source,
         )?;
-        let retries =
-            register::counters(registry, &name("retries_total"), "Requests to origins repeated after a fault.", source)?;
+        let retries = register::counters(
+            registry,
+            &name("retries_total"),
+            "Requests to origins repeated after a fault.",
+            source,
+        )?;
         let not_modified = register::counters(
             registry,
             &name("not_modified_total"),
             "Responses of origins that report an unchanged object.",
             source,
         )?;
-        let bytes = register::counters(registry, &name("bytes_total"), "Bytes of objects read from origins.", source)?;
+        let bytes = register::counters(
+            registry,
+            &name("bytes_total"),
+            "Bytes of objects read from origins.",
+            source,
+        )?;
         let seconds = register::histograms(
             registry,
             &name("fetch_seconds"),
             "Time to fetch an object or a part of one from an origin, including retries.",
             source,
-            &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+            &[
+                0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ],
         )?;
-        let errors =
-            register::counters(registry, &name("errors_total"), "Failed fetches, by kind of error.", &["source", "kind"])?;
+        let errors = register::counters(
+            registry,
+            &name("errors_total"),
+            "Failed fetches, by kind of error.",
+            &["source", "kind"],
+        )?;
         let statuses = register::counters(
             registry,
             &name("responses_total"),
@@ -72,7 +87,10 @@ impl Metrics {
              class, such as `4xx`.",
             &["status"],
         )?;
-        let statuses: Vec<_> = STATUSES.iter().map(|status| statuses.with_label_values(&[status])).collect();
+        let statuses: Vec<_> = STATUSES
+            .iter()
+            .map(|status| statuses.with_label_values(&[status]))
+            .collect();
         let of = |source: &str| SourceMetrics {
             statuses: statuses.clone(),
             requests: requests.with_label_values(&[source]),
@@ -80,7 +98,10 @@ impl Metrics {
             not_modified: not_modified.with_label_values(&[source]),
             bytes: bytes.with_label_values(&[source]),
             seconds: seconds.with_label_values(&[source]),
-            errors: Error::KINDS.iter().map(|kind| errors.with_label_values(&[source, kind])).collect(),
+            errors: Error::KINDS
+                .iter()
+                .map(|kind| errors.with_label_values(&[source, kind]))
+                .collect(),
         };
         Ok(Self {
             http: of("http"),
@@ -99,7 +120,9 @@ impl SourceMetrics {
     pub fn answered(&self, status: u16) {
         let place = |label: &str| STATUSES.iter().position(|known| *known == label);
         let class = || place(&format!("{}xx", status / 100));
-        let at = place(&status.to_string()).or_else(class).or_else(|| place("other"));
+        let at = place(&status.to_string())
+            .or_else(class)
+            .or_else(|| place("other"));
         self.statuses[at.expect("`other` is a label")].inc();
     }
 
@@ -112,13 +135,16 @@ impl SourceMetrics {
     }
 
     fn error(&self, error: &Error) -> &IntCounter {
-        let at = Error::KINDS.iter().position(|kind| *kind == error.kind()).expect("every kind of error has its counter");
+        let at = Error::KINDS
+            .iter()
+            .position(|kind| *kind == error.kind())
+            .expect("every kind of error has its counter");
         &self.errors[at]
     }
 }
 
 /// Every value of the label `status`.
 const STATUSES: [&str; 20] = [
-    "200", "206", "2xx", "304", "3xx", "400", "401", "403", "404", "408", "410", "416", "429", "4xx", "500", "502", "503", "504",
-    "5xx", "other",
+    "200", "206", "2xx", "304", "3xx", "400", "401", "403", "404", "408", "410", "416", "429",
+    "4xx", "500", "502", "503", "504", "5xx", "other",
 ];

@@ -63,14 +63,23 @@ impl Names {
     /// Parses the patterns; an error names the invalid one.
     pub fn new(refuse: &[String], allow: &[String]) -> Result<Self, (String, PatternError)> {
         let parse = |texts: &[String]| {
-            texts.iter().map(|text| Pattern::parse(text).map_err(|error| (text.clone(), error))).collect::<Result<_, _>>()
+            texts
+                .iter()
+                .map(|text| Pattern::parse(text).map_err(|error| (text.clone(), error)))
+                .collect::<Result<_, _>>()
         };
-        Ok(Self { refuse: parse(refuse)?, allow: parse(allow)? })
+        Ok(Self {
+            refuse: parse(refuse)?,
+            allow: parse(allow)?,
+        })
     }
 
     /// Of the hidden names that are most often private, those that are published.
     pub fn published_hidden(&self) -> Vec<&'static str> {
-        HIDDEN.into_iter().filter(|name| self.publish_name(name)).collect()
+        HIDDEN
+            .into_iter()
+            .filter(|name| self.publish_name(name))
+            .collect()
     }
 
     /// Whether a path below the folder is published.
@@ -114,7 +123,9 @@ impl Pattern {
                     in_name += 1;
                 }
                 _ => {
-                    let Some((star, taken)) = last_star else { return false };
+                    let Some((star, taken)) = last_star else {
+                        return false;
+                    };
                     last_star = Some((star, taken + 1));
                     at = star + 1;
                     in_name = taken + 1;
@@ -135,7 +146,12 @@ mod tests {
     use super::*;
 
     fn names(allow: &[&str]) -> Names {
-        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let texts = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
         Names::new(&texts(&REFUSED), &texts(allow)).unwrap()
     }
 
@@ -170,7 +186,10 @@ mod tests {
         ] {
             assert_eq!(names.publish(Path::new(path)), is_public, "{path}");
         }
-        assert!(Names::new(&[], &[]).unwrap().publish(Path::new(".env")), "whoever wants that gets it");
+        assert!(
+            Names::new(&[], &[]).unwrap().publish(Path::new(".env")),
+            "whoever wants that gets it"
+        );
     }
 
     #[test]
@@ -186,10 +205,18 @@ mod tests {
             ("É*", "éa", true),
         ] {
             let name: Vec<char> = name.to_lowercase().chars().collect();
-            assert_eq!(Pattern::parse(pattern).unwrap().matches(&name), matches, "{pattern} {name:?}");
+            assert_eq!(
+                Pattern::parse(pattern).unwrap().matches(&name),
+                matches,
+                "{pattern} {name:?}"
+            );
         }
         let long: Vec<char> = "a".repeat(2000).chars().collect();
-        assert!(!Pattern::parse(&"*a".repeat(100)).map(|pattern| pattern.matches(&[&long[..], &['b']].concat())).unwrap());
+        assert!(
+            !Pattern::parse(&"*a".repeat(100))
+                .map(|pattern| pattern.matches(&[&long[..], &['b']].concat()))
+                .unwrap()
+        );
         for (text, error) in [("", PatternError::Empty), ("a/b", PatternError::Separator)] {
             assert_eq!(Pattern::parse(text), Err(error));
         }

@@ -34,7 +34,11 @@ pub enum Parameters {
 impl Parameters {
     /// The listed names; `*` stands for all.
     pub fn new(names: &[String]) -> Self {
-        if names.iter().any(|name| name == "*") { Self::All } else { Self::Listed(names.into()) }
+        if names.iter().any(|name| name == "*") {
+            Self::All
+        } else {
+            Self::Listed(names.into())
+        }
     }
 }
 
@@ -81,7 +85,10 @@ impl ObjectPath {
         }
         let path_length = canonical.len();
         if let Some(query) = query {
-            if !query.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+            if !query
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'#')
+            {
                 return Err(PathError::Character);
             }
             canonical.push('?');
@@ -90,7 +97,10 @@ impl ObjectPath {
         if canonical.len() > Self::BYTES_MAX {
             return Err(PathError::TooLong);
         }
-        Ok(Self { text: canonical.into(), path_length })
+        Ok(Self {
+            text: canonical.into(),
+            path_length,
+        })
     }
 
     /// Path and query, percent-encoded, without a leading `/`.
@@ -111,7 +121,10 @@ impl ObjectPath {
     /// The same path without its query.
     pub fn without_query(&self) -> Self {
         match self.query() {
-            Some(_) => Self { text: self.path().into(), path_length: self.path_length },
+            Some(_) => Self {
+                text: self.path().into(),
+                path_length: self.path_length,
+            },
             None => self.clone(),
         }
     }
@@ -119,9 +132,14 @@ impl ObjectPath {
     /// The object's name if only these parameters of its query count: each once, in the order of
     /// the list.
     pub fn with_parameters(&self, parameters: &Parameters) -> Self {
-        let (Parameters::Listed(names), Some(query)) = (parameters, self.query()) else { return self.clone() };
+        let (Parameters::Listed(names), Some(query)) = (parameters, self.query()) else {
+            return self.clone();
+        };
         let named = |name: &&String| {
-            query.split('&').find(|parameter| parameter.split('=').next() == Some(name.as_str())).map(ToOwned::to_owned)
+            query
+                .split('&')
+                .find(|parameter| parameter.split('=').next() == Some(name.as_str()))
+                .map(ToOwned::to_owned)
         };
         let kept: Vec<String> = names.iter().filter_map(|name| named(&name)).collect();
         let mut text = self.path().to_owned();
@@ -129,43 +147,65 @@ impl ObjectPath {
             text.push('?');
             text.push_str(&kept.join("&"));
         }
-        Self { text: text.into(), path_length: self.path_length }
+        Self {
+            text: text.into(),
+            path_length: self.path_length,
+        }
     }
 
     /// The components before the last `/`, percent-encoded; empty at the top of the stream.
     pub fn parent(&self) -> &str {
-        self.path().rsplit_once('/').map_or("", |(parent, _)| parent)
+        self.path()
+            .rsplit_once('/')
+            .map_or("", |(parent, _)| parent)
     }
 
     /// The extension of the name, in lower case; empty if there is none.
     pub fn extension(&self) -> String {
         let name = self.path().rsplit('/').next().unwrap_or_default();
-        name.rsplit_once('.').map_or_else(String::new, |(_, extension)| extension.to_ascii_lowercase())
+        name.rsplit_once('.')
+            .map_or_else(String::new, |(_, extension)| extension.to_ascii_lowercase())
     }
 
     /// The path as a relative file name, decoded: plain components only.
     pub fn to_file(&self) -> PathBuf {
-        self.path().split('/').map(|component| percent_decode_str(component).decode_utf8_lossy().into_owned()).collect()
+        self.path()
+            .split('/')
+            .map(|component| {
+                percent_decode_str(component)
+                    .decode_utf8_lossy()
+                    .into_owned()
+            })
+            .collect()
     }
 
     /// The object's URL below `base`, which ends with `/`. Does not resolve relative references, by
     /// which `https:x/y` would be a URL of its own.
     pub fn to_url(&self, base: &Url) -> Option<Url> {
         let url = Url::parse(&format!("{base}{self}")).ok()?;
-        let is_below = url.origin() == base.origin() && url.path().strip_prefix(base.path()).is_some_and(|rest| !rest.is_empty());
+        let is_below = url.origin() == base.origin()
+            && url
+                .path()
+                .strip_prefix(base.path())
+                .is_some_and(|rest| !rest.is_empty());
         is_below.then_some(url)
     }
 
     /// The request for this object at an origin, as shown in logs.
     pub(crate) fn request(&self, base: &Url) -> String {
-        format!("GET {}", redacted(self.to_url(base).as_ref().unwrap_or(base).as_str()))
+        format!(
+            "GET {}",
+            redacted(self.to_url(base).as_ref().unwrap_or(base).as_str())
+        )
     }
 
     /// The object of a file below a folder, if its name is valid.
     pub fn from_file(file: &std::path::Path) -> Option<Self> {
         let mut text = String::new();
         for component in file.components() {
-            let std::path::Component::Normal(name) = component else { return None };
+            let std::path::Component::Normal(name) = component else {
+                return None;
+            };
             if !text.is_empty() {
                 text.push('/');
             }
@@ -218,7 +258,10 @@ fn decode(component: &str) -> Result<String, PathError> {
 }
 
 fn decode_once(component: &str) -> Result<String, PathError> {
-    percent_decode_str(component).decode_utf8().map(Into::into).map_err(|_| PathError::Encoding)
+    percent_decode_str(component)
+        .decode_utf8()
+        .map(Into::into)
+        .map_err(|_| PathError::Encoding)
 }
 
 fn check(component: &str) -> Result<(), PathError> {
@@ -277,7 +320,12 @@ mod tests {
         assert_eq!(path.as_str(), "bunny/v0/seg-1%20a.ts?token=a/../b&x=%2e");
         assert_eq!(
             path,
-            ObjectPath::parse("bunny/%7630/seg-1%20a.ts?token=a/../b&x=%2e".replace("%7630", "v0").as_str()).unwrap()
+            ObjectPath::parse(
+                "bunny/%7630/seg-1%20a.ts?token=a/../b&x=%2e"
+                    .replace("%7630", "v0")
+                    .as_str()
+            )
+            .unwrap()
         );
         assert_eq!(path.query(), Some("token=a/../b&x=%2e"));
         assert_eq!(path.path(), "bunny/v0/seg-1%20a.ts");
@@ -285,19 +333,44 @@ mod tests {
         assert_eq!(path.extension(), "ts");
         assert_eq!(path.to_file(), PathBuf::from("bunny/v0/seg-1 a.ts"));
         assert_eq!(path.without_query().as_str(), "bunny/v0/seg-1%20a.ts");
-        assert_eq!(ObjectPath::from_file(&path.to_file()), Some(path.without_query()));
+        assert_eq!(
+            ObjectPath::from_file(&path.to_file()),
+            Some(path.without_query())
+        );
     }
 
     #[test]
     fn parameters_that_do_not_count_are_no_part_of_a_name() {
-        let listed = |names: &[&str]| Parameters::new(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        let name = |text: &str, names: &[&str]| ObjectPath::parse(text).unwrap().with_parameters(&listed(names)).to_string();
+        let listed = |names: &[&str]| {
+            Parameters::new(
+                &names
+                    .iter()
+                    .map(|name| (*name).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let name = |text: &str, names: &[&str]| {
+            ObjectPath::parse(text)
+                .unwrap()
+                .with_parameters(&listed(names))
+                .to_string()
+        };
         assert_eq!(name("a.ts?x=1&y", &["*"]), "a.ts?x=1&y");
         assert_eq!(name("a.ts?x=1&y", &[]), "a.ts");
-        assert_eq!(name("a.ts?x=1&y=2&x=3&z", &["y", "x"]), "a.ts?y=2&x=1", "each once, in the order of the list");
+        assert_eq!(
+            name("a.ts?x=1&y=2&x=3&z", &["y", "x"]),
+            "a.ts?y=2&x=1",
+            "each once, in the order of the list"
+        );
         assert_eq!(name("a.ts?xx=1&=x&&x", &["x"]), "a.ts?x");
         assert_eq!(name("a.ts?7", &["x"]), "a.ts");
-        assert_eq!(ObjectPath::parse("a.ts?y").unwrap().with_parameters(&listed(&["x"])).query(), None);
+        assert_eq!(
+            ObjectPath::parse("a.ts?y")
+                .unwrap()
+                .with_parameters(&listed(&["x"]))
+                .query(),
+            None
+        );
     }
 
     #[test]
@@ -347,21 +420,47 @@ mod tests {
         ] {
             assert_eq!(ObjectPath::parse(text), Err(error), "{text:?}");
         }
-        assert_eq!(ObjectPath::parse(&"a".repeat(2049)), Err(PathError::TooLong));
-        assert_eq!(ObjectPath::parse(&"ü".repeat(1000)), Err(PathError::TooLong));
+        assert_eq!(
+            ObjectPath::parse(&"a".repeat(2049)),
+            Err(PathError::TooLong)
+        );
+        assert_eq!(
+            ObjectPath::parse(&"ü".repeat(1000)),
+            Err(PathError::TooLong)
+        );
     }
 
     #[test]
     fn odd_but_harmless_names_stay() {
-        for text in ["...", "a..b", "..a", ".well-known", "100%25.ts", "a;v=1/b", "seg(1),x=y@z:w", "%C3%BC.ts"] {
-            assert_eq!(ObjectPath::parse(text).map(|path| path.as_str().to_owned()), Ok(text.to_owned()), "{text}");
+        for text in [
+            "...",
+            "a..b",
+            "..a",
+            ".well-known",
+            "100%25.ts",
+            "a;v=1/b",
+            "seg(1),x=y@z:w",
+            "%C3%BC.ts",
+        ] {
+            assert_eq!(
+                ObjectPath::parse(text).map(|path| path.as_str().to_owned()),
+                Ok(text.to_owned()),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn no_path_leads_to_another_host() {
         let base = Url::parse("http://origin.test/base/").unwrap();
-        for text in ["x/y.ts?q", "https:evil.test/x", "evil:x", "@evil.test/x", "a@b:80/c", "mailto:x"] {
+        for text in [
+            "x/y.ts?q",
+            "https:evil.test/x",
+            "evil:x",
+            "@evil.test/x",
+            "a@b:80/c",
+            "mailto:x",
+        ] {
             let url = ObjectPath::parse(text).unwrap().to_url(&base).unwrap();
             assert_eq!(url.as_str(), format!("http://origin.test/base/{text}"));
         }

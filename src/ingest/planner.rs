@@ -126,7 +126,13 @@ pub enum Error {
 impl Planner {
     /// A planner without playlists. `base` is the URL of the stream's top, if it has one.
     pub fn new(config: Config, base: Option<Url>) -> Self {
-        Self { config, base, playlists: HashMap::new(), pinned: HashSet::new(), bytes: 0 }
+        Self {
+            config,
+            base,
+            playlists: HashMap::new(),
+            pinned: HashSet::new(),
+            bytes: 0,
+        }
     }
 
     /// Sets the configuration, from the next playlist on.
@@ -164,11 +170,21 @@ impl Planner {
     /// ignored: another reading was faster, and the next look decides. Drop the reading outside of
     /// any lock, because the old listing may go with it.
     pub fn take(&mut self, reading: &mut Reading, now: Instant) -> Result<Plan, Error> {
-        let Reading { reader: Reader { path, by, before, .. }, found } = reading;
+        let Reading {
+            reader: Reader {
+                path, by, before, ..
+            },
+            found,
+        } = reading;
         let by = *by;
         let is_followed = self.makes_room(path, now);
-        let (Ok(other), false) = (is_followed, matches!(found, What::Nothing)) else { return Ok(Plan::default()) };
-        let at = self.playlists.get(&*path).and_then(|tracked| tracked.listing.as_ref());
+        let (Ok(other), false) = (is_followed, matches!(found, What::Nothing)) else {
+            return Ok(Plan::default());
+        };
+        let at = self
+            .playlists
+            .get(&*path)
+            .and_then(|tracked| tracked.listing.as_ref());
         if at.map(Arc::as_ptr) != before.as_ref().map(Arc::as_ptr) {
             return Ok(Plan::default());
         }
@@ -185,7 +201,11 @@ impl Planner {
                 self.update_master(path, by, variants, now);
                 Ok(Plan::default())
             }
-            What::Media { listing, plan, is_other } => self.update_media((&*path, by), listing, plan, is_other, now),
+            What::Media {
+                listing,
+                plan,
+                is_other,
+            } => self.update_media((&*path, by), listing, plan, is_other, now),
         }
     }
 
@@ -196,7 +216,10 @@ impl Planner {
 
     /// The number of segments in the listing of a playlist.
     pub fn listed(&self, path: &ObjectPath) -> usize {
-        self.playlists.get(path).and_then(|tracked| tracked.listing.as_ref()).map_or(0, |listing| listing.segments.len())
+        self.playlists
+            .get(path)
+            .and_then(|tracked| tracked.listing.as_ref())
+            .map_or(0, |listing| listing.segments.len())
     }
 
     /// The size of all listings in bytes.
@@ -213,13 +236,25 @@ impl Planner {
 
     /// Forgets a removed playlist.
     pub fn forget(&mut self, path: &ObjectPath, now: Instant) -> Forgotten {
-        let Some(tracked) = self.let_go(path) else { return Forgotten { listing: None, others: Vec::new() } };
+        let Some(tracked) = self.let_go(path) else {
+            return Forgotten {
+                listing: None,
+                others: Vec::new(),
+            };
+        };
         if tracked.pinned {
             let kept = self.pinned_at(path, now);
             kept.next = Some(now + RELOAD_MAX);
         }
-        let others = self.playlists.values().filter_map(|tracked| tracked.listing.clone()).collect();
-        Forgotten { listing: tracked.listing, others }
+        let others = self
+            .playlists
+            .values()
+            .filter_map(|tracked| tracked.listing.clone())
+            .collect();
+        Forgotten {
+            listing: tracked.listing,
+            others,
+        }
     }
 
     /// Notes a request for a playlist, so that it is followed for a while.
@@ -229,7 +264,10 @@ impl Planner {
         } else if path.query().is_some() {
             // It is not followed, but one of the same path is; if the origin ignores the query,
             // that lists the same.
-            let same_path = self.playlists.iter_mut().filter(|(other, _)| other.path() == path.path());
+            let same_path = self
+                .playlists
+                .iter_mut()
+                .filter(|(other, _)| other.path() == path.path());
             same_path.for_each(|(_, tracked)| tracked.wanted(now));
         }
     }
@@ -256,12 +294,18 @@ impl Planner {
 
     /// When [`Planner::due`] next has something to return.
     pub fn next_look(&self) -> Option<Instant> {
-        self.playlists.values().filter_map(|tracked| tracked.next).min()
+        self.playlists
+            .values()
+            .filter_map(|tracked| tracked.next)
+            .min()
     }
 
     /// How long a live playlist has been unchanged, if that is too long.
     pub fn stale(&self, path: &ObjectPath, now: Instant) -> Option<Duration> {
-        let tracked = self.playlists.get(path).filter(|tracked| tracked.is_live())?;
+        let tracked = self
+            .playlists
+            .get(path)
+            .filter(|tracked| tracked.is_live())?;
         let still = now.saturating_duration_since(tracked.changed);
         (still > self.config.stale_after.max(tracked.target * 3)).then_some(still)
     }
@@ -274,7 +318,8 @@ impl Planner {
     /// Whether a live playlist, rather than a folder's events, announces segments of this
     /// folder.
     pub fn governs(&self, parent: &str) -> bool {
-        self.listings().any(|listing| listing.live && listing.parents.contains(parent))
+        self.listings()
+            .any(|listing| listing.live && listing.parents.contains(parent))
     }
 
     /// Whether a live playlist lists this cut near its end.
@@ -285,27 +330,49 @@ impl Planner {
     /// How the live playlist that lists this cut near its end is followed; a pinned one is
     /// preferred.
     pub fn edge(&self, cut: &Cut) -> Option<Followed> {
-        let lists =
-            |tracked: &&Tracked| tracked.listing.as_ref().is_some_and(|listing| listing.live && listing.edge.contains(cut));
-        self.playlists.values().filter(lists).map(Tracked::followed).max()
+        let lists = |tracked: &&Tracked| {
+            tracked
+                .listing
+                .as_ref()
+                .is_some_and(|listing| listing.live && listing.edge.contains(cut))
+        };
+        self.playlists
+            .values()
+            .filter(lists)
+            .map(Tracked::followed)
+            .max()
     }
 
     /// The bytes to read for `offset` of an object: the range that a playlist lists there, or the
     /// part between such ranges, in steps of `part_bytes_max`.
     pub fn part(&self, path: &ObjectPath, offset: u64, part_bytes_max: u64) -> ReadRange {
         let step = part_bytes_max.max(1);
-        let ranges = self.playlists.values().filter_map(|tracked| Some((tracked.changed, tracked.ranges(path)?)));
+        let ranges = self
+            .playlists
+            .values()
+            .filter_map(|tracked| Some((tracked.changed, tracked.ranges(path)?)));
         let mut before: Option<(u64, Instant, u64)> = None;
         let mut next = None;
         for (changed, ranges) in ranges {
             // If two playlists list different ranges from one offset, the newer one counts.
-            before = before.max(ranges.range(..=offset).next_back().map(|(start, end)| (*start, changed, *end)));
-            let after = ranges.range(offset.saturating_add(1)..).next().map_or(u64::MAX, |(start, _)| *start);
+            before = before.max(
+                ranges
+                    .range(..=offset)
+                    .next_back()
+                    .map(|(start, end)| (*start, changed, *end)),
+            );
+            let after = ranges
+                .range(offset.saturating_add(1)..)
+                .next()
+                .map_or(u64::MAX, |(start, _)| *start);
             next = Some(next.unwrap_or(u64::MAX).min(after));
         }
         let Some(next) = next else {
             let start = offset / step * step;
-            return ReadRange { range: start..start.saturating_add(step), listed: false };
+            return ReadRange {
+                range: start..start.saturating_add(step),
+                listed: false,
+            };
         };
         let before = before.map(|(start, _, end)| start..end);
         let (whole, listed) = match before {
@@ -314,10 +381,19 @@ impl Planner {
             None => (0..next, false),
         };
         let start = whole.start + (offset - whole.start) / step * step;
-        ReadRange { range: start..start.saturating_add(step).min(whole.end), listed }
+        ReadRange {
+            range: start..start.saturating_add(step).min(whole.end),
+            listed,
+        }
     }
 
-    fn update_master(&mut self, path: &ObjectPath, by: Option<u128>, variants: Vec<ObjectPath>, now: Instant) {
+    fn update_master(
+        &mut self,
+        path: &ObjectPath,
+        by: Option<u128>,
+        variants: Vec<ObjectPath>,
+        now: Instant,
+    ) {
         let pinned = self.pinned.contains(path);
         let tracked = self.track(path, by, now);
         tracked.next = pinned.then(|| now + RELOAD_MAX);
@@ -327,7 +403,11 @@ impl Planner {
             return;
         }
         for variant in variants {
-            if !self.playlists.get(&variant).is_some_and(|known| known.pinned) {
+            if !self
+                .playlists
+                .get(&variant)
+                .is_some_and(|known| known.pinned)
+            {
                 self.pinned_at(&variant, now).next.get_or_insert(now);
             }
         }
@@ -366,18 +446,41 @@ impl Planner {
 
     /// Makes room for this many bytes of a playlist. Drops playlists without recent requests first,
     /// then those of accounts with more bytes, then larger ones of the same account.
-    fn has_room(&mut self, (path, by): (&ObjectPath, Option<u128>), bytes: u64, now: Instant) -> bool {
+    fn has_room(
+        &mut self,
+        (path, by): (&ObjectPath, Option<u128>),
+        bytes: u64,
+        now: Instant,
+    ) -> bool {
         let own = self.playlists.get(path);
         let by = own.map_or(by, |tracked| tracked.by);
-        let (is_pinned, own) = (self.pinned.contains(path) || own.is_some_and(|own| own.pinned), own.map_or(0, Tracked::bytes));
+        let (is_pinned, own) = (
+            self.pinned.contains(path) || own.is_some_and(|own| own.pinned),
+            own.map_or(0, Tracked::bytes),
+        );
         while (self.bytes - own).saturating_add(bytes) > self.config.bytes_max {
-            let may_go = |other: &ObjectPath, tracked: &Tracked| other != path && !tracked.pinned && tracked.bytes() > 0;
-            let others = || self.playlists.iter().filter(|(other, tracked)| may_go(other, tracked));
+            let may_go = |other: &ObjectPath, tracked: &Tracked| {
+                other != path && !tracked.pinned && tracked.bytes() > 0
+            };
+            let others = || {
+                self.playlists
+                    .iter()
+                    .filter(|(other, tracked)| may_go(other, tracked))
+            };
             let mut totals: HashMap<Option<u128>, u64> = HashMap::new();
-            others().for_each(|(_, tracked)| *totals.entry(tracked.by).or_default() += tracked.bytes());
-            let with_it = totals.get(&by).copied().unwrap_or_default().saturating_add(bytes);
-            let most = totals.into_iter().max_by_key(|(other, total)| (*total, *other));
-            let most = most.filter(|(_, total)| is_pinned || *total > with_it).map(|(other, _)| other);
+            others()
+                .for_each(|(_, tracked)| *totals.entry(tracked.by).or_default() += tracked.bytes());
+            let with_it = totals
+                .get(&by)
+                .copied()
+                .unwrap_or_default()
+                .saturating_add(bytes);
+            let most = totals
+                .into_iter()
+                .max_by_key(|(other, total)| (*total, *other));
+            let most = most
+                .filter(|(_, total)| is_pinned || *total > with_it)
+                .map(|(other, _)| other);
             let goes = |tracked: &Tracked| match most {
                 Some(account) => tracked.by == account,
                 None => tracked.by == by && tracked.bytes() > bytes,
@@ -385,18 +488,27 @@ impl Planner {
             let is_idle = |tracked: &Tracked| tracked.is_idle(now, self.config.interest);
             let others = others().filter(|(_, tracked)| is_idle(tracked) || goes(tracked));
             let first = others.max_by_key(|(_, tracked)| (is_idle(tracked), tracked.bytes()));
-            let Some(other) = first.map(|(other, _)| other.clone()) else { return false };
+            let Some(other) = first.map(|(other, _)| other.clone()) else {
+                return false;
+            };
             self.let_go(&other);
         }
         true
     }
 
     /// Whether to follow a playlist, and if so, which one of the same path has to make room.
-    fn makes_room(&self, path: &ObjectPath, now: Instant) -> Result<Option<ObjectPath>, NotFollowed> {
+    fn makes_room(
+        &self,
+        path: &ObjectPath,
+        now: Instant,
+    ) -> Result<Option<ObjectPath>, NotFollowed> {
         if self.playlists.contains_key(path) {
             return Ok(None);
         }
-        let same_path = self.playlists.iter().filter(|(other, _)| other.path() == path.path());
+        let same_path = self
+            .playlists
+            .iter()
+            .filter(|(other, _)| other.path() == path.path());
         let same_path: Vec<(&ObjectPath, &Tracked)> = same_path.collect();
         if same_path.len() < self.config.queries_max.max(1) {
             return Ok(None);
@@ -405,8 +517,13 @@ impl Planner {
             let is_odd = path.query().is_none() && other.query().is_some();
             !tracked.pinned && (is_odd || tracked.is_idle(now, self.config.interest))
         };
-        let other = same_path.iter().filter(goes).min_by_key(|(_, tracked)| tracked.asked);
-        other.map(|(other, _)| Some((*other).clone())).ok_or(NotFollowed)
+        let other = same_path
+            .iter()
+            .filter(goes)
+            .min_by_key(|(_, tracked)| tracked.asked);
+        other
+            .map(|(other, _)| Some((*other).clone()))
+            .ok_or(NotFollowed)
     }
 
     /// Follows a playlist without requests.
@@ -424,7 +541,9 @@ impl Planner {
     }
 
     fn listings(&self) -> impl Iterator<Item = &Arc<Listing>> {
-        self.playlists.values().filter_map(|tracked| tracked.listing.as_ref())
+        self.playlists
+            .values()
+            .filter_map(|tracked| tracked.listing.as_ref())
     }
 
     fn track(&mut self, path: &ObjectPath, by: Option<u128>, now: Instant) -> &mut Tracked {
@@ -433,7 +552,9 @@ impl Planner {
         {
             self.let_go(&other);
         }
-        self.playlists.entry(path.clone()).or_insert_with(|| Tracked::new(by, now))
+        self.playlists
+            .entry(path.clone())
+            .or_insert_with(|| Tracked::new(by, now))
     }
 
     /// The playlist to drop if account `by` follows one more, if necessary: of an account's, the
@@ -448,11 +569,16 @@ impl Planner {
         if !is_own && self.playlists.len() < PLAYLISTS_MAX {
             return None;
         }
-        let most = counts.into_iter().max_by_key(|(account, count)| (*count, *account != by, *account))?.0;
+        let most = counts
+            .into_iter()
+            .max_by_key(|(account, count)| (*count, *account != by, *account))?
+            .0;
         let account = if is_own { by } else { most };
         let is_idle = |tracked: &Tracked| !is_own && tracked.is_idle(now, self.config.interest);
         let others = others().filter(|(_, tracked)| tracked.by == account || is_idle(tracked));
-        others.min_by_key(|(_, tracked)| (!is_idle(tracked), tracked.asked)).map(|(other, _)| other.clone())
+        others
+            .min_by_key(|(_, tracked)| (!is_idle(tracked), tracked.asked))
+            .map(|(other, _)| other.clone())
     }
 }
 
@@ -488,7 +614,11 @@ enum What {
     /// The playlists that a master playlist lists.
     Master(Vec<ObjectPath>),
     /// The listing of a media playlist, its plan, and whether it differs from the last.
-    Media { listing: Arc<Listing>, plan: Plan, is_other: bool },
+    Media {
+        listing: Arc<Listing>,
+        plan: Plan,
+        is_other: bool,
+    },
 }
 
 /// A playlist that is no longer followed.
@@ -501,7 +631,9 @@ pub struct Forgotten {
 impl Forgotten {
     /// The number of segments it listed.
     pub fn len(&self) -> usize {
-        self.listing.as_ref().map_or(0, |listing| listing.segments.len())
+        self.listing
+            .as_ref()
+            .map_or(0, |listing| listing.segments.len())
     }
 
     /// Whether it listed none.
@@ -512,8 +644,16 @@ impl Forgotten {
     /// The plan: cuts that no other playlist lists may go.
     pub fn plan(&self) -> Plan {
         let listed = |cut: &Cut| self.others.iter().any(|other| other.cuts.contains(cut));
-        let left = self.listing.iter().flat_map(|listing| listing.in_order()).filter(|cut| !listed(cut)).collect();
-        Plan { left, ..Plan::default() }
+        let left = self
+            .listing
+            .iter()
+            .flat_map(|listing| listing.in_order())
+            .filter(|cut| !listed(cut))
+            .collect();
+        Plan {
+            left,
+            ..Plan::default()
+        }
     }
 }
 
@@ -522,7 +662,10 @@ impl Reader {
     /// playlist.
     pub fn read(self, text: &[u8]) -> Result<Reading, Error> {
         let found = self.look(text)?;
-        Ok(Reading { reader: self, found })
+        Ok(Reading {
+            reader: self,
+            found,
+        })
     }
 
     fn look(&self, text: &[u8]) -> Result<What, Error> {
@@ -530,7 +673,11 @@ impl Reader {
             return Ok(What::Nothing);
         }
         let hash = *blake3::hash(text).as_bytes();
-        if self.before.as_ref().is_some_and(|before| before.hash == hash) {
+        if self
+            .before
+            .as_ref()
+            .is_some_and(|before| before.hash == hash)
+        {
             return Ok(What::Same);
         }
         let lines = Lines::read(text)?;
@@ -543,7 +690,9 @@ impl Reader {
         }
         match m3u8_rs::parse_playlist_res(lines.text.as_bytes()) {
             Ok(Playlist::MasterPlaylist(master)) => {
-                let named = |variant: &&m3u8_rs::VariantStream| !variant.is_i_frame && !variant.uri.is_empty();
+                let named = |variant: &&m3u8_rs::VariantStream| {
+                    !variant.is_i_frame && !variant.uri.is_empty()
+                };
                 if master.variants.iter().filter(named).count() != lines.uris {
                     return Err(Error::Unreadable);
                 }
@@ -552,33 +701,69 @@ impl Reader {
             Ok(Playlist::MediaPlaylist(media)) if media.segments.len() == lines.uris => {
                 let listing = self.listing(&media, hash)?;
                 let plan = self.plan(&listing);
-                let is_other = self.before.as_ref().is_none_or(|before| !before.is_same(&listing));
-                Ok(What::Media { listing: Arc::new(listing), plan, is_other })
+                let is_other = self
+                    .before
+                    .as_ref()
+                    .is_none_or(|before| !before.is_same(&listing));
+                Ok(What::Media {
+                    listing: Arc::new(listing),
+                    plan,
+                    is_other,
+                })
             }
             Ok(Playlist::MediaPlaylist(_)) | Err(_) => Err(Error::Unreadable),
         }
     }
 
     fn variants(&self, master: &MasterPlaylist) -> Vec<ObjectPath> {
-        let uris = master.variants.iter().filter(|variant| !variant.is_i_frame).map(|variant| Some(&variant.uri));
-        let uris = uris.chain(master.alternatives.iter().map(|alternative| alternative.uri.as_ref())).flatten();
-        uris.filter_map(|uri| self.locate(uri)).take(PLAYLISTS_MAX / 2).collect()
+        let uris = master
+            .variants
+            .iter()
+            .filter(|variant| !variant.is_i_frame)
+            .map(|variant| Some(&variant.uri));
+        let uris = uris
+            .chain(
+                master
+                    .alternatives
+                    .iter()
+                    .map(|alternative| alternative.uri.as_ref()),
+            )
+            .flatten();
+        uris.filter_map(|uri| self.locate(uri))
+            .take(PLAYLISTS_MAX / 2)
+            .collect()
     }
 
     fn listing(&self, media: &MediaPlaylist, hash: [u8; 32]) -> Result<Listing, Error> {
         let segments = self.segments(media)?;
         let live = !media.end_list && media.playlist_type != Some(MediaPlaylistType::Vod);
-        let edge_from = if live { segments.len().saturating_sub(self.config.prefetch) } else { segments.len() };
-        let all = |segments: &[Segment]| segments.iter().flat_map(Segment::cuts).cloned().collect::<HashSet<Cut>>();
+        let edge_from = if live {
+            segments.len().saturating_sub(self.config.prefetch)
+        } else {
+            segments.len()
+        };
+        let all = |segments: &[Segment]| {
+            segments
+                .iter()
+                .flat_map(Segment::cuts)
+                .cloned()
+                .collect::<HashSet<Cut>>()
+        };
         let (cuts, edge) = (all(&segments), all(&segments[edge_from..]));
         let mut ranges: HashMap<ObjectPath, Ranges> = HashMap::new();
         for Cut { path, range } in segments.iter().flat_map(Segment::cuts) {
             if let Some(range) = range {
-                ranges.entry(path.clone()).or_default().insert(range.start, range.end);
+                ranges
+                    .entry(path.clone())
+                    .or_default()
+                    .insert(range.start, range.end);
             }
         }
-        let parents =
-            segments.iter().filter_map(|segment| segment.cut.as_ref()).map(|cut| cut.path.parent().to_owned()).collect();
+        let parents = segments
+            .iter()
+            .filter_map(|segment| segment.cut.as_ref())
+            .map(|cut| cut.path.parent().to_owned())
+            .collect();
         let names: usize = cuts.iter().map(|cut| cut.path.as_str().len()).sum();
         let bytes = as_bytes(segments.len(), Listing::SEGMENT_BYTES) + as_bytes(names, 1);
         let target = Duration::from_secs(media.target_duration).clamp(RELOAD_MIN, RELOAD_MAX);
@@ -602,7 +787,10 @@ impl Reader {
         let before = self.before.as_deref();
         let step = before.map_or(Step::Forward, |before| before.step(listing));
         if step == Step::Lagging {
-            return Plan { step, ..Plan::default() };
+            return Plan {
+                step,
+                ..Plan::default()
+            };
         }
         let is_known = |cut: &Cut| match before.filter(|_| step == Step::Forward) {
             // A cut that was prefetched once, and is still listed, is not new again when the window
@@ -611,14 +799,37 @@ impl Reader {
             None => false,
         };
         let mut seen = HashSet::new();
-        let edge = listing.segments[listing.edge_from..].iter().flat_map(Segment::cuts);
-        let prefetch = edge.filter(|cut| seen.insert(*cut) && !is_known(cut)).cloned().collect();
+        let edge = listing.segments[listing.edge_from..]
+            .iter()
+            .flat_map(Segment::cuts);
+        let prefetch = edge
+            .filter(|cut| seen.insert(*cut) && !is_known(cut))
+            .cloned()
+            .collect();
         if step == Step::Restarted {
-            return Plan { step, prefetch, left: Vec::new(), dropped: before.map(Listing::in_order).unwrap_or_default() };
+            return Plan {
+                step,
+                prefetch,
+                left: Vec::new(),
+                dropped: before.map(Listing::in_order).unwrap_or_default(),
+            };
         }
-        let is_listed = |cut: &Cut| listing.cuts.contains(cut) || self.others.iter().any(|other| other.cuts.contains(cut));
-        let left = before.map(|before| before.in_order().into_iter().filter(|cut| !is_listed(cut)).collect());
-        Plan { step, prefetch, left: left.unwrap_or_default(), dropped: Vec::new() }
+        let is_listed = |cut: &Cut| {
+            listing.cuts.contains(cut) || self.others.iter().any(|other| other.cuts.contains(cut))
+        };
+        let left = before.map(|before| {
+            before
+                .in_order()
+                .into_iter()
+                .filter(|cut| !is_listed(cut))
+                .collect()
+        });
+        Plan {
+            step,
+            prefetch,
+            left: left.unwrap_or_default(),
+            dropped: Vec::new(),
+        }
     }
 
     /// The segments of a playlist as cuts, with implicit offsets computed.
@@ -628,12 +839,19 @@ impl Reader {
         let mut previous: Option<(&str, u64)> = None;
         for segment in &media.segments {
             if let Some(here) = &segment.map {
-                let range = here.byte_range.as_ref().map(|range| absolute(range, 0)).transpose()?;
+                let range = here
+                    .byte_range
+                    .as_ref()
+                    .map(|range| absolute(range, 0))
+                    .transpose()?;
                 map = self.locate(&here.uri).map(|path| Cut { path, range });
             }
             let range = match &segment.byte_range {
                 Some(range) => {
-                    let implied = previous.take().filter(|(uri, _)| *uri == segment.uri).map_or(0, |(_, end)| end);
+                    let implied = previous
+                        .take()
+                        .filter(|(uri, _)| *uri == segment.uri)
+                        .map_or(0, |(_, end)| end);
                     let range = absolute(range, implied)?;
                     previous = Some((&segment.uri, range.end));
                     Some(range)
@@ -644,8 +862,15 @@ impl Reader {
                 }
             };
             let gap = segment.unknown_tags.iter().any(|tag| tag.tag == "X-GAP");
-            let cut = if gap { None } else { self.locate(&segment.uri).map(|path| Cut { path, range }) };
-            segments.push(Segment { map: map.clone().filter(|_| cut.is_some()), cut });
+            let cut = if gap {
+                None
+            } else {
+                self.locate(&segment.uri).map(|path| Cut { path, range })
+            };
+            segments.push(Segment {
+                map: map.clone().filter(|_| cut.is_some()),
+                cut,
+            });
         }
         Ok(segments)
     }
@@ -679,7 +904,11 @@ pub fn localise(text: &[u8], playlist: &ObjectPath, base: &Url, name: &str) -> O
     let playlist = playlist.to_url(base)?;
     let local = |uri: &str| {
         let is_absolute = uri.starts_with('/') || Url::parse(uri).is_ok();
-        let path = if is_absolute { inside(base, &playlist.join(uri).ok()?) } else { None };
+        let path = if is_absolute {
+            inside(base, &playlist.join(uri).ok()?)
+        } else {
+            None
+        };
         path.map(|path| format!("/{name}/{path}"))
     };
     let mut changed = false;
@@ -765,12 +994,18 @@ impl Listing {
     /// Every cut once.
     fn in_order(&self) -> Vec<Cut> {
         let mut seen = HashSet::new();
-        self.segments.iter().flat_map(Segment::cuts).filter(|cut| seen.insert(*cut)).cloned().collect()
+        self.segments
+            .iter()
+            .flat_map(Segment::cuts)
+            .filter(|cut| seen.insert(*cut))
+            .cloned()
+            .collect()
     }
 
     /// Whether two listings are equal.
     fn is_same(&self, other: &Self) -> bool {
-        (self.sequence, self.live) == (other.sequence, other.live) && self.segments == other.segments
+        (self.sequence, self.live) == (other.sequence, other.live)
+            && self.segments == other.segments
     }
 
     /// The relation of `next` to this earlier listing.
@@ -778,11 +1013,18 @@ impl Listing {
         if self.segments.is_empty() {
             return Step::Forward;
         }
-        let end = |first: u64, count: usize| first.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        let end = |first: u64, count: usize| {
+            first.saturating_add(u64::try_from(count).unwrap_or(u64::MAX))
+        };
         fn at(listing: &Listing, number: u64) -> Option<&Segment> {
-            listing.segments.get(usize::try_from(number.checked_sub(listing.sequence)?).ok()?)
+            listing
+                .segments
+                .get(usize::try_from(number.checked_sub(listing.sequence)?).ok()?)
         }
-        let (ended, ends) = (end(self.sequence, self.segments.len()), end(next.sequence, next.segments.len()));
+        let (ended, ends) = (
+            end(self.sequence, self.segments.len()),
+            end(next.sequence, next.segments.len()),
+        );
         let (from, to) = (self.sequence.max(next.sequence), ended.min(ends));
         let agrees = (from..to).all(|number| at(self, number) == at(next, number));
         let forward = ends > ended || (ends == ended && next.sequence >= self.sequence);
@@ -797,11 +1039,22 @@ impl Listing {
 
 impl Tracked {
     fn new(by: Option<u128>, now: Instant) -> Self {
-        Self { pinned: false, by, target: RELOAD_MIN, listing: None, changed: now, asked: now, next: None }
+        Self {
+            pinned: false,
+            by,
+            target: RELOAD_MIN,
+            listing: None,
+            changed: now,
+            asked: now,
+            next: None,
+        }
     }
 
     fn followed(&self) -> Followed {
-        Followed { is_pinned: self.pinned, by: self.by }
+        Followed {
+            is_pinned: self.pinned,
+            by: self.by,
+        }
     }
 
     fn is_live(&self) -> bool {
@@ -891,13 +1144,21 @@ impl Lines {
 /// the window.
 fn is_partial(path: &ObjectPath, text: &[u8]) -> bool {
     let skip = b"\n#EXT-X-SKIP:";
-    path.query().is_some_and(|query| query.contains("_HLS_")) || text.windows(skip.len()).any(|window| window == skip)
+    path.query().is_some_and(|query| query.contains("_HLS_"))
+        || text.windows(skip.len()).any(|window| window == skip)
 }
 
 fn absolute(range: &ByteRange, implied: u64) -> Result<Range<u64>, Error> {
     let start = range.offset.unwrap_or(implied);
-    let end = start.checked_add(range.length).filter(|end| *end < 1 << 62).ok_or(Error::Unreadable)?;
-    if range.length == 0 { Err(Error::Unreadable) } else { Ok(start..end) }
+    let end = start
+        .checked_add(range.length)
+        .filter(|end| *end < 1 << 62)
+        .ok_or(Error::Unreadable)?;
+    if range.length == 0 {
+        Err(Error::Unreadable)
+    } else {
+        Ok(start..end)
+    }
 }
 
 fn as_bytes(count: usize, each: usize) -> u64 {
@@ -908,8 +1169,14 @@ fn as_bytes(count: usize, each: usize) -> u64 {
 fn inside(base: &Url, url: &Url) -> Option<ObjectPath> {
     let same = (base.scheme(), base.host_str(), base.port_or_known_default())
         == (url.scheme(), url.host_str(), url.port_or_known_default());
-    let path = if same { url.path().strip_prefix(base.path())? } else { return None };
-    let text = url.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let path = if same {
+        url.path().strip_prefix(base.path())?
+    } else {
+        return None;
+    };
+    let text = url
+        .query()
+        .map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
     ObjectPath::parse(&text).ok()
 }
 

@@ -31,10 +31,17 @@ pub struct Stat {
 impl Stat {
     /// Validators made of size, time and inode.
     pub fn validators(&self) -> Validators {
-        let modified =
-            self.modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+        let modified = self
+            .modified
+            .and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok())
+            .unwrap_or_default();
         Validators {
-            etag: Some(format!("\"{:x}-{:x}-{:x}\"", self.length, modified.as_nanos(), self.inode)),
+            etag: Some(format!(
+                "\"{:x}-{:x}-{:x}\"",
+                self.length,
+                modified.as_nanos(),
+                self.inode
+            )),
             last_modified: None,
         }
     }
@@ -73,7 +80,12 @@ enum Writer {
 impl Tracker {
     /// A tracker that knows no file. Files found by the first scan existed before.
     pub fn new(settle: Duration, files_max: usize) -> Self {
-        Self { settle, files_max, files: HashMap::new(), scanned_once: false }
+        Self {
+            settle,
+            files_max,
+            files: HashMap::new(),
+            scanned_once: false,
+        }
     }
 
     /// A file, or a link to one, has appeared.
@@ -91,7 +103,10 @@ impl Tracker {
         file.writer = writer;
         file.since = now;
         file.stat = None;
-        file.complete.take().map(|_| Change { path: path.clone(), kind: ChangeKind::Written })
+        file.complete.take().map(|_| Change {
+            path: path.clone(),
+            kind: ChangeKind::Written,
+        })
     }
 
     /// A file was closed by its writer, or moved into place.
@@ -107,12 +122,19 @@ impl Tracker {
     pub fn removed(&mut self, path: &ObjectPath) -> Option<Change> {
         let file = self.files.remove(path)?;
         let was_known = file.complete.is_some() || file.writer != Writer::Nobody;
-        was_known.then(|| Change { path: path.clone(), kind: ChangeKind::Gone })
+        was_known.then(|| Change {
+            path: path.clone(),
+            kind: ChangeKind::Gone,
+        })
     }
 
     /// Events were lost: nothing is known of open files any more.
     pub fn overflowed(&mut self, now: Instant) {
-        for file in self.files.values_mut().filter(|file| file.writer != Writer::Nobody) {
+        for file in self
+            .files
+            .values_mut()
+            .filter(|file| file.writer != Writer::Nobody)
+        {
             file.writer = Writer::Nobody;
             file.since = now;
         }
@@ -120,37 +142,73 @@ impl Tracker {
 
     /// A scan that began at `now`, or `wall` by the wall clock, found these files. Returns changes
     /// that events did not report.
-    pub fn scanned(&mut self, found: Vec<(ObjectPath, Stat)>, number: u64, now: Instant, wall: SystemTime) -> Vec<Change> {
+    pub fn scanned(
+        &mut self,
+        found: Vec<(ObjectPath, Stat)>,
+        number: u64,
+        now: Instant,
+        wall: SystemTime,
+    ) -> Vec<Change> {
         let mut changes = Vec::new();
         let is_first = !std::mem::replace(&mut self.scanned_once, true);
-        let has_writer = |path: &ObjectPath| self.files.get(path).is_some_and(|file| file.writer == Writer::Seen);
-        let open: HashSet<u64> = found.iter().filter(|(path, _)| has_writer(path)).map(|(_, stat)| stat.inode).collect();
+        let has_writer = |path: &ObjectPath| {
+            self.files
+                .get(path)
+                .is_some_and(|file| file.writer == Writer::Seen)
+        };
+        let open: HashSet<u64> = found
+            .iter()
+            .filter(|(path, _)| has_writer(path))
+            .map(|(_, stat)| stat.inode)
+            .collect();
         for (path, stat) in found {
             let settle = self.settle;
-            let Some(file) = self.file(&path, now) else { continue };
+            let Some(file) = self.file(&path, now) else {
+                continue;
+            };
             file.scan = number;
             if file.stat.replace(stat).is_some_and(|before| before != stat) {
                 file.since = now;
             }
             let stood = now.saturating_duration_since(file.since);
             // A time in the future is ignored.
-            let age = stat.modified.and_then(|modified| wall.duration_since(modified).ok()).unwrap_or(stood);
-            let is_open = open.contains(&stat.inode) || (file.writer == Writer::Maker && stat.length == 0);
+            let age = stat
+                .modified
+                .and_then(|modified| wall.duration_since(modified).ok())
+                .unwrap_or(stood);
+            let is_open =
+                open.contains(&stat.inode) || (file.writer == Writer::Maker && stat.length == 0);
             if !is_open && age >= settle && (stood >= settle || is_first) {
                 let change = file.complete(&path, stat, now);
-                changes
-                    .extend(change.map(|change| if is_first { Change { kind: ChangeKind::Present, ..change } } else { change }));
+                changes.extend(change.map(|change| {
+                    if is_first {
+                        Change {
+                            kind: ChangeKind::Present,
+                            ..change
+                        }
+                    } else {
+                        change
+                    }
+                }));
             }
         }
-        let gone: Vec<ObjectPath> =
-            self.files.iter().filter(|(_, file)| file.scan != number && file.since < now).map(|(path, _)| path.clone()).collect();
+        let gone: Vec<ObjectPath> = self
+            .files
+            .iter()
+            .filter(|(_, file)| file.scan != number && file.since < now)
+            .map(|(path, _)| path.clone())
+            .collect();
         changes.extend(gone.iter().filter_map(|path| self.removed(path)));
         changes
     }
 
     /// When a file with this metadata was complete; `None` if it is not, as far as known.
     pub fn complete(&self, path: &ObjectPath, stat: Stat) -> Option<Instant> {
-        self.files.get(path)?.complete.filter(|(complete, _)| *complete == stat).map(|(_, at)| at)
+        self.files
+            .get(path)?
+            .complete
+            .filter(|(complete, _)| *complete == stat)
+            .map(|(_, at)| at)
     }
 
     /// Whether anything is known of a file.
@@ -178,7 +236,10 @@ impl File {
             return None;
         }
         self.complete = Some((stat, now));
-        Some(Change { path: path.clone(), kind: ChangeKind::Complete })
+        Some(Change {
+            path: path.clone(),
+            kind: ChangeKind::Complete,
+        })
     }
 }
 
@@ -193,7 +254,11 @@ mod tests {
     }
 
     fn stat(length: u64) -> Stat {
-        Stat { length, modified: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)), inode: 7 }
+        Stat {
+            length,
+            modified: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)),
+            inode: 7,
+        }
     }
 
     fn wall(seconds: u64) -> SystemTime {
@@ -205,7 +270,10 @@ mod tests {
     }
 
     fn told(changes: impl IntoIterator<Item = Change>) -> Vec<(ObjectPath, ChangeKind)> {
-        changes.into_iter().map(|change| (change.path, change.kind)).collect()
+        changes
+            .into_iter()
+            .map(|change| (change.path, change.kind))
+            .collect()
     }
 
     /// A tracker after its first scan, of an empty folder.
@@ -221,11 +289,25 @@ mod tests {
         let mut tracker = tracker(now);
         assert_eq!(tracker.written(&path(), now), None);
         assert_eq!(tracker.complete(&path(), stat(5)), None);
-        assert_eq!(told(tracker.closed(&path(), stat(9), now)), [change(ChangeKind::Complete)]);
+        assert_eq!(
+            told(tracker.closed(&path(), stat(9), now)),
+            [change(ChangeKind::Complete)]
+        );
         assert_eq!(tracker.complete(&path(), stat(9)), Some(now));
-        assert_eq!(tracker.complete(&path(), stat(10)), None, "it has grown since");
-        assert_eq!(tracker.closed(&path(), stat(9), now), None, "nothing is new");
-        assert_eq!(told(tracker.written(&path(), now)), [change(ChangeKind::Written)]);
+        assert_eq!(
+            tracker.complete(&path(), stat(10)),
+            None,
+            "it has grown since"
+        );
+        assert_eq!(
+            tracker.closed(&path(), stat(9), now),
+            None,
+            "nothing is new"
+        );
+        assert_eq!(
+            told(tracker.written(&path(), now)),
+            [change(ChangeKind::Written)]
+        );
         assert_eq!(tracker.complete(&path(), stat(9)), None);
         assert_eq!(told(tracker.removed(&path())), [change(ChangeKind::Gone)]);
     }
@@ -237,13 +319,29 @@ mod tests {
         tracker.written(&path(), begin);
         for second in 1..60 {
             let now = begin + Duration::from_secs(second);
-            assert!(tracker.scanned(vec![(path(), stat(5))], 1 + second, now, wall(2000 + second)).is_empty());
+            assert!(
+                tracker
+                    .scanned(
+                        vec![(path(), stat(5))],
+                        1 + second,
+                        now,
+                        wall(2000 + second)
+                    )
+                    .is_empty()
+            );
         }
         let now = begin + Duration::from_secs(60);
         tracker.overflowed(now);
-        assert!(tracker.scanned(vec![(path(), stat(5))], 99, now, wall(3000)).is_empty());
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(5))], 99, now, wall(3000))
+                .is_empty()
+        );
         let later = now + SETTLE;
-        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001))), [change(ChangeKind::Complete)]);
+        assert_eq!(
+            told(tracker.scanned(vec![(path(), stat(5))], 100, later, wall(3001))),
+            [change(ChangeKind::Complete)]
+        );
     }
 
     /// No close follows, because there is no writer.
@@ -253,10 +351,22 @@ mod tests {
         let mut tracker = tracker(begin);
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(tracker.created(&path(), at(0)), None);
-        assert!(tracker.scanned(vec![(path(), stat(5))], 2, at(0), wall(2000)).is_empty(), "its maker may write yet");
-        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 3, at(1), wall(2001))), [change(ChangeKind::Complete)]);
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(5))], 2, at(0), wall(2000))
+                .is_empty(),
+            "its maker may write yet"
+        );
+        assert_eq!(
+            told(tracker.scanned(vec![(path(), stat(5))], 3, at(1), wall(2001))),
+            [change(ChangeKind::Complete)]
+        );
         assert_eq!(tracker.complete(&path(), stat(5)), Some(at(1)));
-        assert_eq!(told(tracker.created(&path(), at(2))), [change(ChangeKind::Written)], "another link in its place");
+        assert_eq!(
+            told(tracker.created(&path(), at(2))),
+            [change(ChangeKind::Written)],
+            "another link in its place"
+        );
         assert_eq!(told(tracker.removed(&path())), [change(ChangeKind::Gone)]);
     }
 
@@ -267,9 +377,21 @@ mod tests {
         tracker.created(&path(), begin);
         for second in 1..60 {
             let now = begin + Duration::from_secs(second);
-            assert!(tracker.scanned(vec![(path(), stat(0))], 1 + second, now, wall(2000 + second)).is_empty());
+            assert!(
+                tracker
+                    .scanned(
+                        vec![(path(), stat(0))],
+                        1 + second,
+                        now,
+                        wall(2000 + second)
+                    )
+                    .is_empty()
+            );
         }
-        assert_eq!(told(tracker.closed(&path(), stat(0), begin)), [change(ChangeKind::Complete)]);
+        assert_eq!(
+            told(tracker.closed(&path(), stat(0), begin)),
+            [change(ChangeKind::Complete)]
+        );
     }
 
     #[test]
@@ -282,11 +404,18 @@ mod tests {
         let found = || vec![(link.clone(), stat(5)), (path(), stat(5))];
         for second in 1..60 {
             let now = begin + Duration::from_secs(second);
-            assert!(tracker.scanned(found(), 1 + second, now, wall(2000 + second)).is_empty());
+            assert!(
+                tracker
+                    .scanned(found(), 1 + second, now, wall(2000 + second))
+                    .is_empty()
+            );
         }
         let now = begin + Duration::from_secs(60);
         tracker.closed(&path(), stat(5), now);
-        assert_eq!(told(tracker.scanned(found(), 100, now, wall(3000))), [(link, ChangeKind::Complete)]);
+        assert_eq!(
+            told(tracker.scanned(found(), 100, now, wall(3000))),
+            [(link, ChangeKind::Complete)]
+        );
     }
 
     #[test]
@@ -294,18 +423,39 @@ mod tests {
         let begin = Instant::now();
         let mut tracker = tracker(begin);
         let at = |seconds| begin + Duration::from_secs(seconds);
-        assert!(tracker.scanned(vec![(path(), stat(5))], 2, at(2), wall(1002)).is_empty());
-        assert!(tracker.scanned(vec![(path(), stat(6))], 3, at(4), wall(1004)).is_empty());
-        assert_eq!(told(tracker.scanned(vec![(path(), stat(6))], 4, at(6), wall(1006))), [change(ChangeKind::Complete)]);
-        assert!(tracker.scanned(vec![(path(), stat(6))], 5, at(8), wall(1008)).is_empty());
-        assert_eq!(told(tracker.scanned(Vec::new(), 6, at(10), wall(1010))), [change(ChangeKind::Gone)]);
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(5))], 2, at(2), wall(1002))
+                .is_empty()
+        );
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(6))], 3, at(4), wall(1004))
+                .is_empty()
+        );
+        assert_eq!(
+            told(tracker.scanned(vec![(path(), stat(6))], 4, at(6), wall(1006))),
+            [change(ChangeKind::Complete)]
+        );
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(6))], 5, at(8), wall(1008))
+                .is_empty()
+        );
+        assert_eq!(
+            told(tracker.scanned(Vec::new(), 6, at(10), wall(1010))),
+            [change(ChangeKind::Gone)]
+        );
     }
 
     #[test]
     fn what_was_there_before_is_not_new() {
         let now = Instant::now();
         let mut tracker = Tracker::new(SETTLE, 100);
-        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(5000))), [change(ChangeKind::Present)]);
+        assert_eq!(
+            told(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(5000))),
+            [change(ChangeKind::Present)]
+        );
         assert_eq!(tracker.complete(&path(), stat(5)), Some(now));
     }
 
@@ -313,9 +463,16 @@ mod tests {
     fn what_was_written_a_moment_before_is_not_complete_yet() {
         let now = Instant::now();
         let mut tracker = Tracker::new(SETTLE, 100);
-        assert!(tracker.scanned(vec![(path(), stat(5))], 1, now, wall(1000)).is_empty());
+        assert!(
+            tracker
+                .scanned(vec![(path(), stat(5))], 1, now, wall(1000))
+                .is_empty()
+        );
         let later = now + SETTLE;
-        assert_eq!(told(tracker.scanned(vec![(path(), stat(5))], 2, later, wall(1001))), [change(ChangeKind::Complete)]);
+        assert_eq!(
+            told(tracker.scanned(vec![(path(), stat(5))], 2, later, wall(1001))),
+            [change(ChangeKind::Complete)]
+        );
     }
 
     #[test]
@@ -323,7 +480,11 @@ mod tests {
         let now = Instant::now();
         let mut tracker = Tracker::new(SETTLE, 1);
         tracker.written(&path(), now);
-        assert!(tracker.closed(&ObjectPath::parse("other").unwrap(), stat(1), now).is_none());
+        assert!(
+            tracker
+                .closed(&ObjectPath::parse("other").unwrap(), stat(1), now)
+                .is_none()
+        );
         assert!(!tracker.is_known(&ObjectPath::parse("other").unwrap()));
     }
 }

@@ -79,7 +79,9 @@ pub struct Report {
 impl Report {
     /// Whether every peer received every segment correctly.
     pub fn is_complete(&self) -> bool {
-        self.rows.iter().all(|row| row.segments == row.segments_expected)
+        self.rows
+            .iter()
+            .all(|row| row.segments == row.segments_expected)
     }
 }
 
@@ -149,8 +151,12 @@ impl Loopback {
         config.endpoint.listen = vec![free];
         config.telemetry.listen = free;
         // A block with its header fits the first datagram, even with an explicit vector.
-        let stream =
-            stream::Config { origin: Some(origin.url().into()), n_max: 64, block_bytes: 1088, ..stream::Config::default() };
+        let stream = stream::Config {
+            origin: Some(origin.url().into()),
+            n_max: 64,
+            block_bytes: 1088,
+            ..stream::Config::default()
+        };
         config.stream.insert(STREAM.into(), stream);
         let identity = ServerIdentity::ephemeral().map_err(server::Error::from)?;
         let trust = Trust::Fingerprint(identity.fingerprint());
@@ -158,9 +164,15 @@ impl Loopback {
         let readiness = Readiness::new();
         let telemetry = config.telemetry.clone();
         let server = Server::start(config, identity, &registry, readiness.clone()).await?;
-        let metrics = admin::serve(&telemetry, registry, readiness, server.supervisor()).map_err(server::Error::from)?;
+        let metrics = admin::serve(&telemetry, registry, readiness, server.supervisor())
+            .map_err(server::Error::from)?;
         let address = server.addresses().first().copied().unwrap_or(free);
-        Ok(Self { server, metrics, address, trust })
+        Ok(Self {
+            server,
+            metrics,
+            address,
+            trust,
+        })
     }
 
     async fn end(self) {
@@ -179,18 +191,39 @@ struct Peer {
 impl Peer {
     fn start(number: u16, options: &Options, server: &Loopback) -> Result<Self, Error> {
         let rate = options.paced.then_some(PACED_BYTES_PER_SECOND);
-        let direction = Direction { loss: options.loss, delay: options.delay, rate, ..Direction::default() };
+        let direction = Direction {
+            loss: options.loss,
+            delay: options.delay,
+            rate,
+            ..Direction::default()
+        };
         let seed = options.seed.wrapping_mul(1000).wrapping_add(number.into());
-        let config = lossy::Config { server: server.address, seed, to_server: direction, to_client: direction };
+        let config = lossy::Config {
+            server: server.address,
+            seed,
+            to_server: direction,
+            to_client: direction,
+        };
         let link = Link::start(config)?;
-        Ok(Self { number, link, trust: server.trust, paced: options.paced })
+        Ok(Self {
+            number,
+            link,
+            trust: server.trust,
+            paced: options.paced,
+        })
     }
 
     async fn connect(&self) -> Result<Client, Error> {
         let at = self.link.address();
-        let server = peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None };
+        let server = peer::Server {
+            host: at.ip().to_string(),
+            port: at.port(),
+            fingerprint: None,
+        };
         let config = peer::Config::new(server, self.trust);
-        Client::connect(config).await.map_err(|error| Error::Peer(self.number, error))
+        Client::connect(config)
+            .await
+            .map_err(|error| Error::Peer(self.number, error))
     }
 
     async fn play(self, line: Line) -> Result<Row, Error> {
@@ -198,10 +231,17 @@ impl Peer {
         let client = self.connect().await?;
         let watching = line.watch(self.number, client.stats());
         let master = self.text(&client, clip::MASTER).await?;
-        let playlist = playlist::uris(&master).next().ok_or(Error::Playlist(self.number))?;
+        let playlist = playlist::uris(&master)
+            .next()
+            .ok_or(Error::Playlist(self.number))?;
         let text = self.text(&client, playlist).await?;
         let media = Media::parse(text.as_bytes()).ok_or(Error::Playlist(self.number))?;
-        let names = media.maps.iter().chain(&media.segments).map(|file| file.uri.as_str()).collect::<Vec<_>>();
+        let names = media
+            .maps
+            .iter()
+            .chain(&media.segments)
+            .map(|file| file.uri.as_str())
+            .collect::<Vec<_>>();
         let (mut segments, mut bytes) = (0, 0);
         for (place, name) in names.iter().enumerate() {
             watching.at(place + 1, names.len()).map_err(Error::Output)?;
@@ -213,13 +253,22 @@ impl Peer {
             }
             let got = self.fetch(&client, name).await?;
             bytes += got.len() as u64;
-            segments += usize::from(clip::segments().any(|file| file.name == *name && is_same(&got, file.bytes)));
+            segments += usize::from(
+                clip::segments().any(|file| file.name == *name && is_same(&got, file.bytes)),
+            );
         }
         let time = begun.elapsed();
         drop(watching);
         tokio::time::sleep(LAST_STATS).await;
         let stats = client.stats().borrow().clone();
-        Ok(Row::new(self.number, segments, clip::segments().count(), bytes, &stats, time))
+        Ok(Row::new(
+            self.number,
+            segments,
+            clip::segments().count(),
+            bytes,
+            &stats,
+            time,
+        ))
     }
 
     async fn text(&self, client: &Client, name: &str) -> Result<String, Error> {
@@ -229,14 +278,24 @@ impl Peer {
 
     async fn fetch(&self, client: &Client, name: &str) -> Result<Vec<u8>, Error> {
         let failed = |error| Error::Peer(self.number, error);
-        client.open(&path(name), None).await.map_err(failed)?.read_to_end().await.map_err(failed)
+        client
+            .open(&path(name), None)
+            .await
+            .map_err(failed)?
+            .read_to_end()
+            .await
+            .map_err(failed)
     }
 }
 
 /// When the file at this place is needed, at the clip's pace: first the maps, then the segments,
 /// each after the playing time of the segments before it.
 fn due(media: &Media, place: usize) -> Duration {
-    media.durations.iter().take(place.saturating_sub(media.maps.len())).sum()
+    media
+        .durations
+        .iter()
+        .take(place.saturating_sub(media.maps.len()))
+        .sum()
 }
 
 /// Compares hashes, as everything here does.
@@ -253,7 +312,14 @@ fn path(name: &str) -> String {
 async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(), Error> {
     let peer = Peer::start(0, options, server)?;
     let client = peer.connect().await?;
-    let gateway = Gateway::start(gateway::Config { listen: options.gateway, ..Default::default() }, client).await?;
+    let gateway = Gateway::start(
+        gateway::Config {
+            listen: options.gateway,
+            ..Default::default()
+        },
+        client,
+    )
+    .await?;
     let url = gateway.url(&path(clip::MASTER));
     let said = screen.say(&format!(
         "\nThe stream through {:.0} % loss, until Ctrl-C:\n  ffplay {url}\n  vlc {url}\n  browser: {}?play={}\n",
@@ -283,11 +349,22 @@ mod tests {
 
     #[test]
     fn at_the_clips_pace_the_demo_lasts_ten_seconds() {
-        let playlist = clip::FILES.iter().find(|file| file.name == clip::PLAYLIST).unwrap();
+        let playlist = clip::FILES
+            .iter()
+            .find(|file| file.name == clip::PLAYLIST)
+            .unwrap();
         let media = Media::parse(playlist.bytes).unwrap();
         let places = media.maps.len() + media.segments.len();
-        let due = (0..places).map(|place| due(&media, place)).collect::<Vec<_>>();
-        assert_eq!(due[..3], [Duration::ZERO, Duration::ZERO, Duration::from_secs(2)]);
-        assert!(due.is_sorted() && due[places - 1] >= Duration::from_secs(10), "{due:?}");
+        let due = (0..places)
+            .map(|place| due(&media, place))
+            .collect::<Vec<_>>();
+        assert_eq!(
+            due[..3],
+            [Duration::ZERO, Duration::ZERO, Duration::from_secs(2)]
+        );
+        assert!(
+            due.is_sorted() && due[places - 1] >= Duration::from_secs(10),
+            "{due:?}"
+        );
     }
 }

@@ -45,7 +45,10 @@ pub struct Direction {
 impl Direction {
     /// Only drops, with this probability.
     pub fn losing(loss: f64) -> Self {
-        Self { loss, ..Self::default() }
+        Self {
+            loss,
+            ..Self::default()
+        }
     }
 }
 
@@ -77,11 +80,27 @@ impl Link {
         let socket = Arc::new(loopback(config.server)?);
         let address = socket.local_addr()?;
         let mut tasks = JoinSet::new();
-        let to_server = RelayDirection::start(config.to_server, Dice::new(config.to_server, config.seed, 0)?, &mut tasks);
-        let to_client = RelayDirection::start(config.to_client, Dice::new(config.to_client, config.seed, 1)?, &mut tasks);
-        let counters = (Arc::clone(&to_server.counters), Arc::clone(&to_client.counters));
+        let to_server = RelayDirection::start(
+            config.to_server,
+            Dice::new(config.to_server, config.seed, 0)?,
+            &mut tasks,
+        );
+        let to_client = RelayDirection::start(
+            config.to_client,
+            Dice::new(config.to_client, config.seed, 1)?,
+            &mut tasks,
+        );
+        let counters = (
+            Arc::clone(&to_server.counters),
+            Arc::clone(&to_client.counters),
+        );
         tasks.spawn(relay(socket, config.server, to_server, to_client));
-        Ok(Self { address, to_server: counters.0, to_client: counters.1, _tasks: tasks })
+        Ok(Self {
+            address,
+            to_server: counters.0,
+            to_client: counters.1,
+            _tasks: tasks,
+        })
     }
 
     /// The address at which clients reach the server through this path.
@@ -155,10 +174,17 @@ impl Dice {
     fn new(direction: Direction, seed: u64, number: u64) -> io::Result<Self> {
         let possible = 0.0..=1.0;
         if !possible.contains(&direction.loss) || !possible.contains(&direction.reorder) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a probability is a number from 0 to 1"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a probability is a number from 0 to 1",
+            ));
         }
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed.wrapping_mul(2).wrapping_add(number));
-        Ok(Self { rng, loss: direction.loss, reorder: direction.reorder })
+        Ok(Self {
+            rng,
+            loss: direction.loss,
+            reorder: direction.reorder,
+        })
     }
 
     fn roll(&mut self) -> Fate {
@@ -188,12 +214,22 @@ impl RelayDirection {
         let counters = Arc::new(Counters::default());
         let (late, queue) = mpsc::channel(LATE_MAX);
         tasks.spawn(deliver_late(queue, Arc::clone(&counters)));
-        Arc::new(Self { direction, dice: dice.into(), counters, late, free: Instant::now().into() })
+        Arc::new(Self {
+            direction,
+            dice: dice.into(),
+            counters,
+            late,
+            free: Instant::now().into(),
+        })
     }
 
     /// Takes one datagram, and delivers it unless it is dropped.
     fn take(&self, datagram: &[u8], socket: &Arc<UdpSocket>, to: SocketAddr) {
-        let fate = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner).roll();
+        let fate = self
+            .dice
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .roll();
         let delay = match fate {
             Fate::Drop => {
                 self.counters.dropped.fetch_add(1, Relaxed);
@@ -211,16 +247,30 @@ impl RelayDirection {
             return;
         }
         let bytes = Bytes::copy_from_slice(datagram);
-        if self.late.try_send(Late { due: Instant::now() + delay, bytes, socket: Arc::clone(socket), to }).is_err() {
+        if self
+            .late
+            .try_send(Late {
+                due: Instant::now() + delay,
+                bytes,
+                socket: Arc::clone(socket),
+                to,
+            })
+            .is_err()
+        {
             self.counters.overflowed.fetch_add(1, Relaxed);
         }
     }
 
     /// The time until these bytes have left, after those before them.
     fn wait(&self, bytes: usize) -> Duration {
-        let Some(rate) = self.direction.rate else { return Duration::ZERO };
+        let Some(rate) = self.direction.rate else {
+            return Duration::ZERO;
+        };
         let now = Instant::now();
-        let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut free = self
+            .free
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         *free = now.max(*free) + Duration::from_secs_f64(bytes as f64 / f64::from(rate.get()));
         *free - now
     }
@@ -282,21 +332,42 @@ struct Upstream {
     heard: u64,
 }
 
-async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<RelayDirection>, to_client: Arc<RelayDirection>) {
+async fn relay(
+    socket: Arc<UdpSocket>,
+    server: SocketAddr,
+    to_server: Arc<RelayDirection>,
+    to_client: Arc<RelayDirection>,
+) {
     let mut clients: HashMap<SocketAddr, Upstream> = HashMap::new();
     let mut answering = JoinSet::new();
     let mut buffer = vec![0; DATAGRAM_MAX];
     let mut heard = 0;
     loop {
         // An error here belongs to an earlier send; the next datagram may still arrive.
-        let Ok((length, client)) = socket.recv_from(&mut buffer).await else { continue };
+        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
+            continue;
+        };
         heard += 1;
         if !clients.contains_key(&client) {
             make_room(&mut clients);
-            let Ok(upstream) = loopback(server).map(Arc::new) else { continue };
-            let answers = answer(Arc::clone(&upstream), Arc::clone(&socket), client, Arc::clone(&to_client));
+            let Ok(upstream) = loopback(server).map(Arc::new) else {
+                continue;
+            };
+            let answers = answer(
+                Arc::clone(&upstream),
+                Arc::clone(&socket),
+                client,
+                Arc::clone(&to_client),
+            );
             let answers = answering.spawn(answers);
-            clients.insert(client, Upstream { socket: upstream, answers, heard });
+            clients.insert(
+                client,
+                Upstream {
+                    socket: upstream,
+                    answers,
+                    heard,
+                },
+            );
         }
         if let Some(upstream) = clients.get_mut(&client) {
             upstream.heard = heard;
@@ -305,7 +376,12 @@ async fn relay(socket: Arc<UdpSocket>, server: SocketAddr, to_server: Arc<RelayD
     }
 }
 
-async fn answer(upstream: Arc<UdpSocket>, socket: Arc<UdpSocket>, client: SocketAddr, to_client: Arc<RelayDirection>) {
+async fn answer(
+    upstream: Arc<UdpSocket>,
+    socket: Arc<UdpSocket>,
+    client: SocketAddr,
+    to_client: Arc<RelayDirection>,
+) {
     let mut buffer = vec![0; DATAGRAM_MAX];
     loop {
         if let Ok((length, _)) = upstream.recv_from(&mut buffer).await {
@@ -318,7 +394,10 @@ fn make_room(clients: &mut HashMap<SocketAddr, Upstream>) {
     if clients.len() < CLIENTS_MAX {
         return;
     }
-    let oldest = clients.iter().min_by_key(|(_, upstream)| upstream.heard).map(|(client, _)| *client);
+    let oldest = clients
+        .iter()
+        .min_by_key(|(_, upstream)| upstream.heard)
+        .map(|(client, _)| *client);
     if let Some(upstream) = oldest.and_then(|client| clients.remove(&client)) {
         upstream.answers.abort();
     }
@@ -328,7 +407,11 @@ fn make_room(clients: &mut HashMap<SocketAddr, Upstream>) {
 /// new socket before the system has reported it ready.
 fn send(socket: &UdpSocket, datagram: &[u8], to: SocketAddr, counters: &Counters) {
     let sent = SockRef::from(socket).send_to(datagram, &to.into());
-    let counter = if sent.is_ok() { &counters.passed } else { &counters.overflowed };
+    let counter = if sent.is_ok() {
+        &counters.passed
+    } else {
+        &counters.overflowed
+    };
     counter.fetch_add(1, Relaxed);
 }
 
@@ -363,7 +446,11 @@ mod tests {
 
     #[test]
     fn a_seed_decides_every_fate() {
-        let direction = Direction { loss: 0.1, reorder: 0.02, ..Direction::default() };
+        let direction = Direction {
+            loss: 0.1,
+            reorder: 0.02,
+            ..Direction::default()
+        };
         let fates = |seed, number| {
             let mut dice = Dice::new(direction, seed, number).unwrap();
             (0..100_000).map(|_| dice.roll()).collect::<Vec<_>>()
@@ -372,7 +459,13 @@ mod tests {
         let to_server = fates(7, 0);
         assert_eq!(to_server, fates(7, 0));
         assert_ne!(to_server, fates(7, 1));
-        assert_eq!((count(&to_server, Fate::Drop), count(&to_server, Fate::HoldBack)), (10_046, 1_764));
+        assert_eq!(
+            (
+                count(&to_server, Fate::Drop),
+                count(&to_server, Fate::HoldBack)
+            ),
+            (10_046, 1_764)
+        );
     }
 
     #[test]
@@ -389,14 +482,19 @@ mod tests {
         let there = tokio::spawn(async move {
             let mut heard = Vec::new();
             let mut buffer = [0; 2];
-            while let Ok(Ok((_, from))) = tokio::time::timeout(PATIENCE, server.recv_from(&mut buffer)).await {
+            while let Ok(Ok((_, from))) =
+                tokio::time::timeout(PATIENCE, server.recv_from(&mut buffer)).await
+            {
                 heard.push(u16::from_be_bytes(buffer));
                 server.send_to(&buffer, from).await.unwrap();
             }
             heard
         });
         for number in 0..count {
-            client.send_to(&number.to_be_bytes(), link.address()).await.unwrap();
+            client
+                .send_to(&number.to_be_bytes(), link.address())
+                .await
+                .unwrap();
             tokio::task::yield_now().await;
         }
         let mut back = Vec::new();
@@ -409,9 +507,19 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    async fn through(server: &str, to_server: Direction, to_client: Direction, count: u16) -> (Link, Vec<u16>, Vec<u16>) {
+    async fn through(
+        server: &str,
+        to_server: Direction,
+        to_client: Direction,
+        count: u16,
+    ) -> (Link, Vec<u16>, Vec<u16>) {
         let server = loopback(server.parse().unwrap()).unwrap();
-        let config = Config { server: server.local_addr().unwrap(), seed: 1, to_server, to_client };
+        let config = Config {
+            server: server.local_addr().unwrap(),
+            seed: 1,
+            to_server,
+            to_client,
+        };
         let link = Link::start(config).unwrap();
         let (there, back) = echo(server, &link, count).await;
         (link, there, back)
@@ -419,18 +527,48 @@ mod tests {
 
     #[tokio::test]
     async fn each_direction_loses_by_its_own_dice() {
-        let (link, there, back) = through("127.0.0.1:0", Direction::losing(0.1), Direction::losing(0.5), 1000).await;
-        assert_eq!(link.to_server(), Counts { passed: there.len() as u64, dropped: 83, ..Counts::default() });
+        let (link, there, back) = through(
+            "127.0.0.1:0",
+            Direction::losing(0.1),
+            Direction::losing(0.5),
+            1000,
+        )
+        .await;
+        assert_eq!(
+            link.to_server(),
+            Counts {
+                passed: there.len() as u64,
+                dropped: 83,
+                ..Counts::default()
+            }
+        );
         assert_eq!(link.to_client().passed, back.len() as u64);
-        assert_eq!(link.to_client().passed + link.to_client().dropped, there.len() as u64);
+        assert_eq!(
+            link.to_client().passed + link.to_client().dropped,
+            there.len() as u64
+        );
         assert!(back.is_sorted());
     }
 
     #[tokio::test]
     async fn delay_keeps_the_order_and_reordering_does_not() {
         let delay = Duration::from_millis(5);
-        let held_back = Direction { delay, reorder: 0.2, reorder_by: Duration::from_millis(20), ..Direction::default() };
-        let (link, there, mut back) = through("[::1]:0", Direction { delay, ..Direction::default() }, held_back, 300).await;
+        let held_back = Direction {
+            delay,
+            reorder: 0.2,
+            reorder_by: Duration::from_millis(20),
+            ..Direction::default()
+        };
+        let (link, there, mut back) = through(
+            "[::1]:0",
+            Direction {
+                delay,
+                ..Direction::default()
+            },
+            held_back,
+            300,
+        )
+        .await;
         assert!(there.is_sorted() && there.len() == 300);
         assert!(link.to_client().reordered > 0 && !back.is_sorted());
         back.sort_unstable();

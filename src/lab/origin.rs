@@ -46,7 +46,10 @@ impl Origin {
     }
 
     /// The same at a given address, so that a stopped origin can be restarted there.
-    pub async fn of_directory_at(directory: impl Into<PathBuf>, address: SocketAddr) -> io::Result<Self> {
+    pub async fn of_directory_at(
+        directory: impl Into<PathBuf>,
+        address: SocketAddr,
+    ) -> io::Result<Self> {
         Self::serve(Some(directory.into()), address).await
     }
 
@@ -72,7 +75,10 @@ impl Origin {
     /// Puts a file in memory, or replaces it. The path starts with a slash and is compared without
     /// decoding.
     pub fn put(&self, path: &str, bytes: Bytes) {
-        self.shared.lock().files.insert(path.to_owned(), File::new(bytes, SystemTime::now()));
+        self.shared
+            .lock()
+            .files
+            .insert(path.to_owned(), File::new(bytes, SystemTime::now()));
     }
 
     /// Removes a file from memory.
@@ -82,7 +88,12 @@ impl Origin {
 
     /// Requests so far for a path, with any query.
     pub fn count(&self, path: &str) -> Count {
-        self.shared.lock().counts.get(path).copied().unwrap_or_default()
+        self.shared
+            .lock()
+            .counts
+            .get(path)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Requests so far, by path without the query.
@@ -93,10 +104,19 @@ impl Origin {
     async fn serve(directory: Option<PathBuf>, address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { directory, state: Mutex::default() });
-        let app = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let shared = Arc::new(Shared {
+            directory,
+            state: Mutex::default(),
+        });
+        let app = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&shared));
         let task = tokio::spawn(async move { axum::serve(listener, app).await });
-        Ok(Self { address, shared, task })
+        Ok(Self {
+            address,
+            shared,
+            task,
+        })
     }
 }
 
@@ -168,15 +188,22 @@ struct File {
 impl File {
     fn new(bytes: Bytes, modified: SystemTime) -> Self {
         let etag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
-        Self { bytes, etag, modified }
+        Self {
+            bytes,
+            etag,
+            modified,
+        }
     }
 
     /// If-None-Match takes precedence (RFC 9110, section 13.2.2).
     fn is_unchanged(&self, headers: &HeaderMap) -> bool {
         if let Some(known) = text(headers, header::IF_NONE_MATCH) {
-            return known.split(',').any(|tag| tag.trim() == self.etag || tag.trim() == "*");
+            return known
+                .split(',')
+                .any(|tag| tag.trim() == self.etag || tag.trim() == "*");
         }
-        let since = text(headers, header::IF_MODIFIED_SINCE).and_then(|date| httpdate::parse_http_date(date).ok());
+        let since = text(headers, header::IF_MODIFIED_SINCE)
+            .and_then(|date| httpdate::parse_http_date(date).ok());
         let modified = httpdate::parse_http_date(&httpdate::fmt_http_date(self.modified));
         since.is_some_and(|since| modified.is_ok_and(|modified| modified <= since))
     }
@@ -184,48 +211,83 @@ impl File {
     fn answer(&self, method: &Method, headers: &HeaderMap, path: &str) -> Response<Body> {
         let response = Response::builder()
             .header(header::ETAG, &self.etag)
-            .header(header::LAST_MODIFIED, httpdate::fmt_http_date(self.modified))
+            .header(
+                header::LAST_MODIFIED,
+                httpdate::fmt_http_date(self.modified),
+            )
             .header(header::ACCEPT_RANGES, "bytes");
         if self.is_unchanged(headers) {
             return finish(response.status(StatusCode::NOT_MODIFIED), Bytes::new());
         }
         let length = self.bytes.len() as u64;
         let same = text(headers, header::IF_RANGE).is_none_or(|tag| tag == self.etag);
-        let range = text(headers, header::RANGE).filter(|_| same).and_then(ByteRange::parse);
+        let range = text(headers, header::RANGE)
+            .filter(|_| same)
+            .and_then(ByteRange::parse);
         let (response, bytes) = match range.map(|range| range.resolve(length)) {
             None => (response.status(StatusCode::OK), self.bytes.clone()),
             Some(None) => {
                 let response = response.header(header::CONTENT_RANGE, format!("bytes */{length}"));
-                return finish(response.status(StatusCode::RANGE_NOT_SATISFIABLE), Bytes::new());
+                return finish(
+                    response.status(StatusCode::RANGE_NOT_SATISFIABLE),
+                    Bytes::new(),
+                );
             }
             Some(Some(range)) => {
                 let content_range = format!("bytes {}-{}/{length}", range.start, range.end - 1);
-                let slice = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+                let slice = usize::try_from(range.start)
+                    .ok()
+                    .zip(usize::try_from(range.end).ok());
                 let (start, end) = slice.expect("a range of bytes in memory");
                 let response = response.header(header::CONTENT_RANGE, content_range);
-                (response.status(StatusCode::PARTIAL_CONTENT), self.bytes.slice(start..end))
+                (
+                    response.status(StatusCode::PARTIAL_CONTENT),
+                    self.bytes.slice(start..end),
+                )
             }
         };
-        let response = response.header(header::CONTENT_TYPE, media_type(path)).header(header::CONTENT_LENGTH, bytes.len());
-        finish(response, if method == Method::HEAD { Bytes::new() } else { bytes })
+        let response = response
+            .header(header::CONTENT_TYPE, media_type(path))
+            .header(header::CONTENT_LENGTH, bytes.len());
+        finish(
+            response,
+            if method == Method::HEAD {
+                Bytes::new()
+            } else {
+                bytes
+            },
+        )
     }
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, headers: HeaderMap) -> Response<Body> {
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response<Body> {
     let path = uri.path();
     let response = if method != Method::GET && method != Method::HEAD {
-        finish(Response::builder().status(StatusCode::METHOD_NOT_ALLOWED), Bytes::new())
+        finish(
+            Response::builder().status(StatusCode::METHOD_NOT_ALLOWED),
+            Bytes::new(),
+        )
     } else if let Some(file) = shared.find(path).await {
         file.answer(&method, &headers, path)
     } else {
-        finish(Response::builder().status(StatusCode::NOT_FOUND), Bytes::from_static(b"no such file\n"))
+        finish(
+            Response::builder().status(StatusCode::NOT_FOUND),
+            Bytes::from_static(b"no such file\n"),
+        )
     };
     shared.tally(&method, path, response.status());
     response
 }
 
 fn finish(response: axum::http::response::Builder, bytes: Bytes) -> Response<Body> {
-    response.body(Body::from(bytes)).expect("status and headers are valid")
+    response
+        .body(Body::from(bytes))
+        .expect("status and headers are valid")
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
@@ -234,9 +296,13 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 
 /// The file of a request path below a directory; `None` if it would be outside.
 fn relative(path: &str) -> Option<PathBuf> {
-    let decoded = percent_encoding::percent_decode_str(path.strip_prefix('/')?).decode_utf8().ok()?;
+    let decoded = percent_encoding::percent_decode_str(path.strip_prefix('/')?)
+        .decode_utf8()
+        .ok()?;
     let relative = Path::new(decoded.as_ref());
-    let inside = relative.components().all(|component| matches!(component, Component::Normal(_)));
+    let inside = relative
+        .components()
+        .all(|component| matches!(component, Component::Normal(_)));
     inside.then(|| relative.to_owned())
 }
 
@@ -247,13 +313,24 @@ mod tests {
     async fn ask(origin: &Origin, path: &str, headers: &[(&str, &str)]) -> Response<Body> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            map.insert(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                value.parse().unwrap(),
+            );
         }
-        answer(State(Arc::clone(&origin.shared)), Method::GET, path.parse().unwrap(), map).await
+        answer(
+            State(Arc::clone(&origin.shared)),
+            Method::GET,
+            path.parse().unwrap(),
+            map,
+        )
+        .await
     }
 
     async fn body(response: Response<Body>) -> Bytes {
-        axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap()
+        axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap()
     }
 
     #[tokio::test]
@@ -265,21 +342,55 @@ mod tests {
         assert_eq!(whole.status(), StatusCode::OK);
         assert_eq!(whole.headers()[header::CONTENT_TYPE], "video/mp2t");
         let etag = whole.headers()[header::ETAG].to_str().unwrap().to_owned();
-        let modified = whole.headers()[header::LAST_MODIFIED].to_str().unwrap().to_owned();
+        let modified = whole.headers()[header::LAST_MODIFIED]
+            .to_str()
+            .unwrap()
+            .to_owned();
         assert_eq!(body(whole).await, "0123456789");
 
-        assert_eq!(ask(&origin, "/a/b.ts", &[("if-none-match", &etag)]).await.status(), StatusCode::NOT_MODIFIED);
-        assert_eq!(ask(&origin, "/a/b.ts", &[("if-modified-since", &modified)]).await.status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(
+            ask(&origin, "/a/b.ts", &[("if-none-match", &etag)])
+                .await
+                .status(),
+            StatusCode::NOT_MODIFIED
+        );
+        assert_eq!(
+            ask(&origin, "/a/b.ts", &[("if-modified-since", &modified)])
+                .await
+                .status(),
+            StatusCode::NOT_MODIFIED
+        );
         let part = ask(&origin, "/a/b.ts", &[("range", "bytes=-3")]).await;
         assert_eq!(part.headers()[header::CONTENT_RANGE], "bytes 7-9/10");
         assert_eq!(body(part).await, "789");
-        let stale = ask(&origin, "/a/b.ts", &[("range", "bytes=-3"), ("if-range", "\"old\"")]).await;
+        let stale = ask(
+            &origin,
+            "/a/b.ts",
+            &[("range", "bytes=-3"), ("if-range", "\"old\"")],
+        )
+        .await;
         assert_eq!(stale.status(), StatusCode::OK);
-        assert_eq!(ask(&origin, "/a/b.ts", &[("range", "bytes=10-")]).await.status(), StatusCode::RANGE_NOT_SATISFIABLE);
-        assert_eq!(origin.count("/a/b.ts"), Count { sent: 3, unchanged: 2, head: 0, refused: 1 });
+        assert_eq!(
+            ask(&origin, "/a/b.ts", &[("range", "bytes=10-")])
+                .await
+                .status(),
+            StatusCode::RANGE_NOT_SATISFIABLE
+        );
+        assert_eq!(
+            origin.count("/a/b.ts"),
+            Count {
+                sent: 3,
+                unchanged: 2,
+                head: 0,
+                refused: 1
+            }
+        );
 
         origin.remove("/a/b.ts");
-        assert_eq!(ask(&origin, "/a/b.ts", &[]).await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(
+            ask(&origin, "/a/b.ts", &[]).await.status(),
+            StatusCode::NOT_FOUND
+        );
     }
 
     #[tokio::test]
@@ -288,10 +399,22 @@ mod tests {
         std::fs::create_dir(directory.path().join("in")).unwrap();
         std::fs::write(directory.path().join("in/a b.txt"), "inside").unwrap();
         std::fs::write(directory.path().join("out.txt"), "outside").unwrap();
-        let origin = Origin::of_directory(directory.path().join("in")).await.unwrap();
+        let origin = Origin::of_directory(directory.path().join("in"))
+            .await
+            .unwrap();
         assert_eq!(body(ask(&origin, "/a%20b.txt", &[]).await).await, "inside");
-        for path in ["/../out.txt", "/%2e%2e/out.txt", "/a/..%2f..%2fout.txt", "//etc/hostname", "/"] {
-            assert_eq!(ask(&origin, path, &[]).await.status(), StatusCode::NOT_FOUND, "{path}");
+        for path in [
+            "/../out.txt",
+            "/%2e%2e/out.txt",
+            "/a/..%2f..%2fout.txt",
+            "//etc/hostname",
+            "/",
+        ] {
+            assert_eq!(
+                ask(&origin, path, &[]).await.status(),
+                StatusCode::NOT_FOUND,
+                "{path}"
+            );
         }
     }
 }

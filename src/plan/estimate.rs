@@ -55,7 +55,12 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    pub(super) fn new(options: &Options, config: &Config, layout: &Layout, constants: &Constants) -> Self {
+    pub(super) fn new(
+        options: &Options,
+        config: &Config,
+        layout: &Layout,
+        constants: &Constants,
+    ) -> Self {
         let shape = &layout.shape;
         let (peers, k) = (f64::from(options.peers), f64::from(layout.block_bytes()));
         let media = peers * options.bitrate / 8.0;
@@ -63,7 +68,11 @@ impl Estimate {
         // Padding of the last block, and the average of redundant blocks.
         let sources = media * shape.blocks() as f64 / shape.length() as f64;
         let needed = sources * (1.0 + useless(layout.codec) / f64::from(layout.n()));
-        let blocks = if layout.way == Way::Datagrams { needed * sent_again } else { needed };
+        let blocks = if layout.way == Way::Datagrams {
+            needed * sent_again
+        } else {
+            needed
+        };
         let coded = match (layout.is_source_first, layout.way) {
             (false, _) => blocks,
             (true, Way::Datagrams) => (blocks - sources).max(0.0),
@@ -71,16 +80,24 @@ impl Estimate {
             (true, Way::Streams) => 0.0,
         };
         let on_wire = OnWire::new(layout);
-        let (packets, wire) = (needed * sent_again * on_wire.packets, needed * sent_again * on_wire.wire_bytes);
+        let (packets, wire) = (
+            needed * sent_again * on_wire.packets,
+            needed * sent_again * on_wire.wire_bytes,
+        );
 
-        let Constants { encode, quic, cores } = constants;
+        let Constants {
+            encode,
+            quic,
+            cores,
+        } = constants;
         let quic_cores = packets * quic.cpu_per_packet;
         let encode_cores = coded * k * encode.cpu_per_byte;
         let batch_blocks = f64::from(config.encoder.batch_blocks_max);
 
         let segment = config.ingest.segment_max_bytes.as_u64();
         let seconds = config_retention(config) + WINDOW_SEGMENTS * options.segment.as_secs_f64();
-        let watched = bytes(f64::from(options.streams) * options.bitrate / 8.0 * seconds).max(2 * segment);
+        let watched =
+            bytes(f64::from(options.streams) * options.bitrate / 8.0 * seconds).max(2 * segment);
         Self {
             wire_factor: wire / media,
             link: 8.0 * wire,
@@ -113,17 +130,24 @@ fn ring_bytes(options: &Options, config: &Config, layout: &Layout, blocks: f64) 
     let (slot, rtt) = (layout.slot_bytes() as f64, options.rtt.as_secs_f64());
     let on_the_way = 2.0 * blocks * rtt * slot;
     let batches = 2.0 * f64::from(config.encoder.batch_blocks_max) * slot;
-    let fastest = 32.0 * FASTEST * options.bitrate / 8.0 * rtt * slot / f64::from(layout.block_bytes());
+    let fastest =
+        32.0 * FASTEST * options.bitrate / 8.0 * rtt * slot / f64::from(layout.block_bytes());
     whole_mib(bytes(on_the_way.max(batches).max(fastest)))
 }
 
 /// The longest retention of the configured streams, or the default.
 fn config_retention(config: &Config) -> f64 {
     let retention = config.stream.values().map(|stream| stream.retention).max();
-    retention.unwrap_or_else(|| crate::stream::Config::default().retention).as_secs_f64()
+    retention
+        .unwrap_or_else(|| crate::stream::Config::default().retention)
+        .as_secs_f64()
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float stops at the limits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float stops at the limits"
+)]
 fn bytes(bytes: f64) -> u64 {
     bytes.ceil() as u64
 }
@@ -164,13 +188,26 @@ pub(super) mod tests {
             batch_blocks: 512,
             memory: None,
         };
-        let quic = QuicCost { cpu_per_packet: 2e-6, cpu_per_handshake: 250e-6, ..QuicCost::default() };
-        Constants { encode, quic, cores: 4 }
+        let quic = QuicCost {
+            cpu_per_packet: 2e-6,
+            cpu_per_handshake: 250e-6,
+            ..QuicCost::default()
+        };
+        Constants {
+            encode,
+            quic,
+            cores: 4,
+        }
     }
 
     pub(crate) fn estimate(options: &Options) -> Estimate {
         let config = Config::default();
-        Estimate::new(options, &config, &Layout::choose(options, &config).unwrap(), &constants())
+        Estimate::new(
+            options,
+            &config,
+            &Layout::choose(options, &config).unwrap(),
+            &constants(),
+        )
     }
 
     fn is_near(one: f64, other: f64) -> bool {
@@ -182,22 +219,52 @@ pub(super) mod tests {
         let plan = estimate(&OPTIONS);
         // 94 blocks of 4096 bytes for 384,000 bytes, 2.892 packets per block.
         let blocks = 10_000.0 * 94.0 / 4.0;
-        assert!(is_near(plan.blocks, blocks) && is_near(plan.packets, blocks * 2.892), "{plan:?}");
-        assert!(is_near(plan.link, plan.packets * 1480.0 * 8.0) && is_near(plan.wire_factor, plan.link / 7.68e9));
-        assert!(is_near(plan.quic_cores, plan.packets * 2e-6) && is_near(plan.encode_cores, blocks * 4096e-9));
-        assert!(is_near(plan.device_share, blocks * 4096.0 / 4e9) && is_near(plan.batches, blocks / 1024.0));
+        assert!(
+            is_near(plan.blocks, blocks) && is_near(plan.packets, blocks * 2.892),
+            "{plan:?}"
+        );
+        assert!(
+            is_near(plan.link, plan.packets * 1480.0 * 8.0)
+                && is_near(plan.wire_factor, plan.link / 7.68e9)
+        );
+        assert!(
+            is_near(plan.quic_cores, plan.packets * 2e-6)
+                && is_near(plan.encode_cores, blocks * 4096e-9)
+        );
+        assert!(
+            is_near(plan.device_share, blocks * 4096.0 / 4e9)
+                && is_near(plan.batches, blocks / 1024.0)
+        );
         assert!(is_near(plan.peers_here, 4.0 / plan.cores() * 10_000.0));
         assert!(is_near(plan.cold_start, 2.6));
-        assert_eq!((plan.peers_bytes, plan.connections_max), (10_000 << 17, 11_000));
-        assert!(plan.ring_bytes as f64 >= 2.0 * 0.05 * 960e6 && plan.store_bytes == 16 << 20, "{plan:?}");
+        assert_eq!(
+            (plan.peers_bytes, plan.connections_max),
+            (10_000 << 17, 11_000)
+        );
+        assert!(
+            plan.ring_bytes as f64 >= 2.0 * 0.05 * 960e6 && plan.store_bytes == 16 << 20,
+            "{plan:?}"
+        );
     }
 
     #[test]
     fn what_is_lost_is_sent_again() {
-        let (without, with) = (estimate(&OPTIONS), estimate(&Options { loss: 0.005, ..OPTIONS }));
-        assert!(is_near(with.packets, without.packets / 0.995) && is_near(with.blocks, without.blocks), "QUIC repairs streams");
+        let (without, with) = (
+            estimate(&OPTIONS),
+            estimate(&Options {
+                loss: 0.005,
+                ..OPTIONS
+            }),
+        );
+        assert!(
+            is_near(with.packets, without.packets / 0.995) && is_near(with.blocks, without.blocks),
+            "QUIC repairs streams"
+        );
         let [some, much] = [0.01, 0.5].map(|loss| estimate(&Options { loss, ..OPTIONS }));
-        assert!(is_near(much.blocks, some.blocks * 0.99 / 0.5), "coding repairs datagrams");
+        assert!(
+            is_near(much.blocks, some.blocks * 0.99 / 0.5),
+            "coding repairs datagrams"
+        );
     }
 
     #[test]
@@ -205,24 +272,53 @@ pub(super) mod tests {
         let with = |codec, parity, first_pass, loss| {
             let mut config = Config::default();
             let (n_max, block_bytes) = (64, 1088);
-            let stream = stream::Config { n_max, block_bytes, codec, parity, first_pass, ..stream::Config::default() };
+            let stream = stream::Config {
+                n_max,
+                block_bytes,
+                codec,
+                parity,
+                first_pass,
+                ..stream::Config::default()
+            };
             config.stream.insert("live".into(), stream);
             let options = Options { loss, ..OPTIONS };
-            Estimate::new(&options, &config, &Layout::choose(&options, &config).unwrap(), &constants())
+            Estimate::new(
+                &options,
+                &config,
+                &Layout::choose(&options, &config).unwrap(),
+                &constants(),
+            )
         };
         let dense = with(CodecName::Rlnc, None, FirstPass::Coded, 0.1);
         assert!(is_near(dense.coded, dense.blocks));
-        for (codec, parity) in [(CodecName::Rs, Some(16)), (CodecName::RaptorQ, None), (CodecName::Rlnc, None)] {
-            let [none, some] = [0.0, 0.1].map(|loss| with(codec, parity, FirstPass::Systematic, loss));
-            assert!(none.coded < none.blocks * 0.001 && none.encode_cores < 0.001 * none.quic_cores, "{codec:?} {none:?}");
-            assert!(is_near(some.coded / some.blocks, 0.1) && is_near(some.blocks, dense.blocks), "{codec:?} {some:?}");
-            assert!(is_near(some.device_share, some.coded * 1088.0 / 4e9), "{codec:?}");
+        for (codec, parity) in [
+            (CodecName::Rs, Some(16)),
+            (CodecName::RaptorQ, None),
+            (CodecName::Rlnc, None),
+        ] {
+            let [none, some] =
+                [0.0, 0.1].map(|loss| with(codec, parity, FirstPass::Systematic, loss));
+            assert!(
+                none.coded < none.blocks * 0.001 && none.encode_cores < 0.001 * none.quic_cores,
+                "{codec:?} {none:?}"
+            );
+            assert!(
+                is_near(some.coded / some.blocks, 0.1) && is_near(some.blocks, dense.blocks),
+                "{codec:?} {some:?}"
+            );
+            assert!(
+                is_near(some.device_share, some.coded * 1088.0 / 4e9),
+                "{codec:?}"
+            );
         }
     }
 
     #[test]
     fn few_peers_need_two_batches_of_ring() {
-        let plan = estimate(&Options { peers: 1, ..OPTIONS });
+        let plan = estimate(&Options {
+            peers: 1,
+            ..OPTIONS
+        });
         assert_eq!((plan.ring_bytes, plan.connections_max), (9 << 20, 2));
     }
 }

@@ -48,13 +48,25 @@ impl Layout {
         let default = stream::Config::default();
         let (stream, reason) = match config.stream.iter().next() {
             Some((name, stream)) => (stream.clone(), format!("from stream `{name}`")),
-            None if options.loss < LOSSY => (default, "the defaults; loss is low, and QUIC retransmits lost data".to_owned()),
+            None if options.loss < LOSSY => (
+                default,
+                "the defaults; loss is low, and QUIC retransmits lost data".to_owned(),
+            ),
             None => (
-                stream::Config { n_max: LOSSY_N, block_bytes: LOSSY_BLOCK_BYTES, ..default },
+                stream::Config {
+                    n_max: LOSSY_N,
+                    block_bytes: LOSSY_BLOCK_BYTES,
+                    ..default
+                },
                 "small enough for datagrams, where coding repairs loss".to_owned(),
             ),
         };
-        let stream::Config { n_max, generations_min, block_bytes, .. } = stream;
+        let stream::Config {
+            n_max,
+            generations_min,
+            block_bytes,
+            ..
+        } = stream;
         // Invalid codes were refused when the configuration was loaded.
         let codec = stream.codec().unwrap_or_default();
         if codec.is_gfq() {
@@ -80,12 +92,25 @@ impl Layout {
             false => (Way::Streams, record_header_len(&vector)),
         };
         let parts = object.div_ceil(part);
-        Ok(Self { shape, n_max, generations_min, parts, way, header, codec, is_source_first, reason, kind })
+        Ok(Self {
+            shape,
+            n_max,
+            generations_min,
+            parts,
+            way,
+            header,
+            codec,
+            is_source_first,
+            reason,
+            kind,
+        })
     }
 
     /// Blocks of the longest generation.
     pub(super) fn n(&self) -> u16 {
-        self.shape.generation(0).map_or(1, |generation| generation.n)
+        self.shape
+            .generation(0)
+            .map_or(1, |generation| generation.n)
     }
 
     pub(super) fn block_bytes(&self) -> u32 {
@@ -94,11 +119,16 @@ impl Layout {
 
     /// Memory of a block in the ring.
     pub(super) fn slot_bytes(&self) -> u64 {
-        u64::from(self.codec.coded_bytes(self.block_bytes())) + self.kind.headroom(self.codec, self.shape.n_max()) as u64
+        u64::from(self.codec.coded_bytes(self.block_bytes()))
+            + self.kind.headroom(self.codec, self.shape.n_max()) as u64
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "options are checked: at most 750 GB")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "options are checked: at most 750 GB"
+)]
 fn object_bytes(options: &Options) -> u64 {
     (options.bitrate / 8.0 * options.segment.as_secs_f64()).ceil() as u64
 }
@@ -125,35 +155,82 @@ mod tests {
     fn the_segment_decides_the_generations() {
         let layout = choose(&OPTIONS);
         // As the server cuts it: 23 parts of at least 16 KiB, in whole blocks.
-        assert_eq!((layout.shape.length(), layout.shape.generations(), layout.n(), layout.n_max), (384_000, 19, 5, 128));
-        assert_eq!((layout.way, layout.header, layout.block_bytes()), (Way::Streams, 5, 4096));
-        let fast = choose(&Options { bitrate: 8e6, ..OPTIONS });
-        assert_eq!((fast.shape.generations(), fast.n(), fast.parts), (32, 31, 1));
+        assert_eq!(
+            (
+                layout.shape.length(),
+                layout.shape.generations(),
+                layout.n(),
+                layout.n_max
+            ),
+            (384_000, 19, 5, 128)
+        );
+        assert_eq!(
+            (layout.way, layout.header, layout.block_bytes()),
+            (Way::Streams, 5, 4096)
+        );
+        let fast = choose(&Options {
+            bitrate: 8e6,
+            ..OPTIONS
+        });
+        assert_eq!(
+            (fast.shape.generations(), fast.n(), fast.parts),
+            (32, 31, 1)
+        );
         let mut config = Config::default();
-        config.stream.insert("live".into(), stream::Config { generations_min: 1, ..stream::Config::default() });
+        config.stream.insert(
+            "live".into(),
+            stream::Config {
+                generations_min: 1,
+                ..stream::Config::default()
+            },
+        );
         let whole = Layout::choose(&OPTIONS, &config).unwrap();
         assert_eq!((whole.shape.generations(), whole.n()), (1, 94));
     }
 
     #[test]
     fn where_much_is_lost_blocks_fit_datagrams() {
-        let layout = choose(&Options { loss: 0.01, ..OPTIONS });
-        assert_eq!((layout.way, layout.header, layout.block_bytes(), layout.n_max), (Way::Datagrams, 10, 1088, 64));
+        let layout = choose(&Options {
+            loss: 0.01,
+            ..OPTIONS
+        });
+        assert_eq!(
+            (
+                layout.way,
+                layout.header,
+                layout.block_bytes(),
+                layout.n_max
+            ),
+            (Way::Datagrams, 10, 1088, 64)
+        );
     }
 
     #[test]
     fn long_segments_are_parts() {
-        let layout = choose(&Options { bitrate: 1e8, segment: Duration::from_secs(10), ..OPTIONS });
+        let layout = choose(&Options {
+            bitrate: 1e8,
+            segment: Duration::from_secs(10),
+            ..OPTIONS
+        });
         assert_eq!((layout.shape.length(), layout.parts), (8 << 20, 15));
     }
 
     #[test]
     fn a_configured_stream_decides() {
         let mut config = Config::default();
-        let stream = stream::Config { n_max: 32, block_bytes: 1024, row_weight: Some(16), ..stream::Config::default() };
+        let stream = stream::Config {
+            n_max: 32,
+            block_bytes: 1024,
+            row_weight: Some(16),
+            ..stream::Config::default()
+        };
         config.stream.insert("live".into(), stream);
         let layout = Layout::choose(&OPTIONS, &config).unwrap();
-        assert_eq!((layout.shape.n_max(), layout.way, layout.header), (32, Way::Datagrams, 6 + 32), "{layout:?}");
+        assert_eq!(
+            (layout.shape.n_max(), layout.way, layout.header),
+            (32, Way::Datagrams, 6 + 32),
+            "{layout:?}"
+        );
         assert!(layout.reason.contains("`live`"));
         config.session.datagrams = false;
         assert_eq!(Layout::choose(&OPTIONS, &config).unwrap().way, Way::Streams);

@@ -43,17 +43,31 @@ pub(super) struct QuicCost {
 pub(super) fn quic(config: &endpoint::Config, layout: &Layout) -> Result<QuicCost, Error> {
     let identity = ServerIdentity::ephemeral()?;
     let fingerprint = identity.fingerprint();
-    let config = endpoint::Config { listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], ..config.clone() };
+    let config = endpoint::Config {
+        listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        ..config.clone()
+    };
     let (way, block_bytes) = (layout.way, layout.block_bytes() as usize);
     let block = Bytes::from(vec![0x5a; layout.header + block_bytes]);
     let (tell, told) = mpsc::channel();
-    let server = thread::Builder::new().name("plan-server".into()).spawn(move || {
-        let runtime = runtime()?;
-        Sender { way, block, block_bytes }.run(&runtime, &config, &identity, &tell)
-    })?;
+    let server = thread::Builder::new()
+        .name("plan-server".into())
+        .spawn(move || {
+            let runtime = runtime()?;
+            Sender {
+                way,
+                block,
+                block_bytes,
+            }
+            .run(&runtime, &config, &identity, &tell)
+        })?;
     // If the server does not start, it reports the reason itself.
-    let viewers = told.recv().map_or(Ok(()), |address| view(address, fingerprint));
-    let cost = server.join().map_err(|_| failed("the server's thread panicked"))??;
+    let viewers = told
+        .recv()
+        .map_or(Ok(()), |address| view(address, fingerprint));
+    let cost = server
+        .join()
+        .map_err(|_| failed("the server's thread panicked"))??;
     viewers.map(|()| cost)
 }
 
@@ -86,7 +100,8 @@ impl Sender {
         runtime.block_on(async { sleep(SETTLE).await });
         let before = sent(&connections);
         let mut handed = Ok(0);
-        let sending = Lap::thread(|| handed = runtime.block_on(in_time(self.send_all(&connections))));
+        let sending =
+            Lap::thread(|| handed = runtime.block_on(in_time(self.send_all(&connections))));
         let (after, handed) = (sent(&connections), handed?);
         let (packets, bytes) = (after.0 - before.0, after.1 - before.1);
         endpoint.close(0u32.into(), b"measured");
@@ -109,7 +124,12 @@ impl Sender {
         let begin = Instant::now();
         for (turn, connection) in connections.iter().enumerate() {
             let first = begin + EVERY.mul_f64(turn as f64 / connections.len() as f64);
-            tasks.spawn(send(connection.clone(), self.way, self.block.clone(), first));
+            tasks.spawn(send(
+                connection.clone(),
+                self.way,
+                self.block.clone(),
+                first,
+            ));
         }
         let mut handed = 0;
         while let Some(ended) = tasks.join_next().await {
@@ -120,7 +140,12 @@ impl Sender {
 }
 
 /// Hands blocks to one connection periodically.
-async fn send(connection: Connection, way: Way, block: Bytes, first: Instant) -> Result<usize, Error> {
+async fn send(
+    connection: Connection,
+    way: Way,
+    block: Bytes,
+    first: Instant,
+) -> Result<usize, Error> {
     let blocks = burst_blocks(&block);
     let mut stream = match way {
         Way::Streams => Some(connection.open_uni().await.map_err(failed)?),
@@ -130,10 +155,16 @@ async fn send(connection: Connection, way: Way, block: Bytes, first: Instant) ->
     let mut handed = 0;
     while turns.tick().await < end {
         match &mut stream {
-            Some(stream) => stream.write_all_chunks(&mut vec![block.clone(); blocks]).await.map_err(failed)?,
+            Some(stream) => stream
+                .write_all_chunks(&mut vec![block.clone(); blocks])
+                .await
+                .map_err(failed)?,
             None => {
                 for _ in 0..blocks {
-                    connection.send_datagram_wait(block.clone()).await.map_err(failed)?;
+                    connection
+                        .send_datagram_wait(block.clone())
+                        .await
+                        .map_err(failed)?;
                 }
             }
         }
@@ -149,7 +180,10 @@ fn burst_blocks(block: &Bytes) -> usize {
 async fn accept(endpoint: &Endpoint) -> Result<Vec<Connection>, Error> {
     let mut shaking = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let incoming = endpoint.accept().await.ok_or_else(|| failed("the endpoint was closed"))?;
+        let incoming = endpoint
+            .accept()
+            .await
+            .ok_or_else(|| failed("the endpoint was closed"))?;
         shaking.spawn(async move { incoming.await });
     }
     let mut connections = Vec::new();
@@ -161,8 +195,12 @@ async fn accept(endpoint: &Endpoint) -> Result<Vec<Connection>, Error> {
 
 /// Packets and bytes sent so far.
 fn sent(connections: &[Connection]) -> (u64, u64) {
-    let sent = connections.iter().map(|connection| connection.stats().udp_tx);
-    sent.fold((0, 0), |(packets, bytes), sent| (packets + sent.datagrams, bytes + sent.bytes))
+    let sent = connections
+        .iter()
+        .map(|connection| connection.stats().udp_tx);
+    sent.fold((0, 0), |(packets, bytes), sent| {
+        (packets + sent.datagrams, bytes + sent.bytes)
+    })
 }
 
 /// The viewers, which read until the server closes.
@@ -173,7 +211,9 @@ fn view(server: SocketAddr, fingerprint: Fingerprint) -> Result<(), Error> {
         let endpoint = Endpoint::client(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let mut viewers = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let connecting = endpoint.connect_with(config.clone(), server, "localhost").map_err(failed)?;
+            let connecting = endpoint
+                .connect_with(config.clone(), server, "localhost")
+                .map_err(failed)?;
             viewers.spawn(async move {
                 let connection = connecting.await.map_err(failed)?;
                 tokio::join!(take_streams(&connection), take_datagrams(&connection));
@@ -202,7 +242,9 @@ async fn take_datagrams(connection: &Connection) {
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(failed("the measurement timed out")))
+    timeout(PATIENCE, work)
+        .await
+        .unwrap_or_else(|_| Err(failed("the measurement timed out")))
 }
 
 fn runtime() -> Result<Runtime, Error> {
@@ -241,7 +283,10 @@ mod tests {
             let cost = quic(&config.endpoint, &layout).unwrap();
             let reckoned = OnWire::new(&layout).udp_bytes / f64::from(layout.block_bytes());
             assert!(cost.udp_per_byte > 0.99 * reckoned, "{cost:?} {reckoned}");
-            assert!(cost.packets > 0 && cost.cpu_per_packet > 0.0 && cost.cpu_per_handshake > 0.0, "{cost:?}");
+            assert!(
+                cost.packets > 0 && cost.cpu_per_packet > 0.0 && cost.cpu_per_handshake > 0.0,
+                "{cost:?}"
+            );
         }
     }
 }

@@ -24,7 +24,11 @@ impl OnWire {
                 (packets, packets * UDP_PAYLOAD_MAX)
             }
         };
-        Self { packets, udp_bytes, wire_bytes: udp_bytes + packets * IP_AND_UDP }
+        Self {
+            packets,
+            udp_bytes,
+            wire_bytes: udp_bytes + packets * IP_AND_UDP,
+        }
     }
 }
 
@@ -54,13 +58,26 @@ mod tests {
         let block = OnWire::new(&layout);
         let factor = block.udp_bytes / 4096.0;
         assert!((1.02..1.031).contains(&factor), "{factor}");
-        assert!(block.wire_bytes > block.udp_bytes && (2.8..3.0).contains(&block.packets), "{block:?}");
+        assert!(
+            block.wire_bytes > block.udp_bytes && (2.8..3.0).contains(&block.packets),
+            "{block:?}"
+        );
     }
 
     #[test]
     fn a_block_in_a_datagram_is_a_packet() {
-        let layout = Layout::choose(&Options { loss: 0.05, ..OPTIONS }, &Config::default()).unwrap();
+        let layout = Layout::choose(
+            &Options {
+                loss: 0.05,
+                ..OPTIONS
+            },
+            &Config::default(),
+        )
+        .unwrap();
         let block = OnWire::new(&layout);
-        assert_eq!((block.packets, block.udp_bytes, block.wire_bytes), (1.0, 1128.0, 1156.0));
+        assert_eq!(
+            (block.packets, block.udp_bytes, block.wire_bytes),
+            (1.0, 1128.0, 1156.0)
+        );
     }
 }

@@ -65,18 +65,57 @@ impl Plan {
                 quic.burst_blocks
             ),
         )?;
-        row(f, "", format_args!("{} bytes of UDP payload per byte of blocks", round(quic.udp_per_byte)))?;
-        row(f, "handshake", format_args!("{} us of CPU time at the server", round(quic.cpu_per_handshake * 1e6)))?;
-        row(f, "cores", format_args!("{} usable by this process\n", self.constants.cores))
+        row(
+            f,
+            "",
+            format_args!(
+                "{} bytes of UDP payload per byte of blocks",
+                round(quic.udp_per_byte)
+            ),
+        )?;
+        row(
+            f,
+            "handshake",
+            format_args!(
+                "{} us of CPU time at the server",
+                round(quic.cpu_per_handshake * 1e6)
+            ),
+        )?;
+        row(
+            f,
+            "cores",
+            format_args!("{} usable by this process\n", self.constants.cores),
+        )
     }
 
     fn segments(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { shape, n_max, parts, way, reason, .. } = &self.layout;
+        let Layout {
+            shape,
+            n_max,
+            parts,
+            way,
+            reason,
+            ..
+        } = &self.layout;
         writeln!(f, "Segments:")?;
-        row(f, "n, k", format_args!("n_max = {n_max}, block_bytes = {}: {reason}", shape.block_bytes()))?;
+        row(
+            f,
+            "n, k",
+            format_args!(
+                "n_max = {n_max}, block_bytes = {}: {reason}",
+                shape.block_bytes()
+            ),
+        )?;
         row(f, "code", format_args!("{}", self.code()))?;
         if *parts > 1 {
-            row(f, "parts", format_args!("{parts} of at most {} (ingest.segment_max_bytes)", ByteSize(shape.length())))?;
+            row(
+                f,
+                "parts",
+                format_args!(
+                    "{parts} of at most {} (ingest.segment_max_bytes)",
+                    ByteSize(shape.length())
+                ),
+            )?;
         }
         let of = if *parts > 1 { "a part" } else { "a segment" };
         row(
@@ -105,21 +144,43 @@ impl Plan {
 
     /// The code, and the order of its blocks.
     fn code(&self) -> String {
-        let Layout { codec, is_source_first, .. } = self.layout;
+        let Layout {
+            codec,
+            is_source_first,
+            ..
+        } = self.layout;
         let parity = match codec {
             Codec::ReedSolomon { parity } => format!(" with {parity} parity blocks per generation"),
             Codec::Rlnc | Codec::RaptorQ | Codec::RlncQ { .. } => String::new(),
         };
-        let first =
-            if is_source_first { "source blocks first, then coded blocks to repair loss" } else { "coded blocks from the start" };
+        let first = if is_source_first {
+            "source blocks first, then coded blocks to repair loss"
+        } else {
+            "coded blocks from the start"
+        };
         format!("{}{parity}: {first}", codec.name())
     }
 
     fn server(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = &self.estimate;
         writeln!(f, "The server:")?;
-        row(f, "link", format_args!("{} to the peers, {} packets/s", bits(plan.link), round(plan.packets)))?;
-        row(f, "", format_args!("{} bytes on the wire per byte of media: headers, padding, repair", round(plan.wire_factor)))?;
+        row(
+            f,
+            "link",
+            format_args!(
+                "{} to the peers, {} packets/s",
+                bits(plan.link),
+                round(plan.packets)
+            ),
+        )?;
+        row(
+            f,
+            "",
+            format_args!(
+                "{} bytes on the wire per byte of media: headers, padding, repair",
+                round(plan.wire_factor)
+            ),
+        )?;
         row(
             f,
             "cores",
@@ -130,7 +191,14 @@ impl Plan {
                 round(plan.encode_cores)
             ),
         )?;
-        row(f, "", format_args!("the cores of this machine suffice for about {} peers", round(plan.peers_here.floor())))?;
+        row(
+            f,
+            "",
+            format_args!(
+                "the cores of this machine suffice for about {} peers",
+                round(plan.peers_here.floor())
+            ),
+        )?;
         row(
             f,
             "encoding",
@@ -143,18 +211,50 @@ impl Plan {
             ),
         )?;
         if plan.device_share > 1.0 {
-            row(f, "", format_args!("too much for the device: use another, a smaller n_max, or first_pass = \"systematic\""))?;
+            row(
+                f,
+                "",
+                format_args!(
+                    "too much for the device: use another, a smaller n_max, or first_pass = \"systematic\""
+                ),
+            )?;
         }
         row(f, "ring", format_args!("{}", ByteSize(plan.ring_bytes)))?;
-        row(f, "store", format_args!("{}, plus memory for recordings that viewers watch", ByteSize(plan.store_bytes)))?;
+        row(
+            f,
+            "store",
+            format_args!(
+                "{}, plus memory for recordings that viewers watch",
+                ByteSize(plan.store_bytes)
+            ),
+        )?;
         match plan.device_bytes {
             Some((needed, memory)) => {
-                row(f, "device memory", format_args!("{} of {} free", ByteSize(needed), ByteSize(memory.free)))?;
+                row(
+                    f,
+                    "device memory",
+                    format_args!("{} of {} free", ByteSize(needed), ByteSize(memory.free)),
+                )?;
             }
-            None => row(f, "device memory", format_args!("none: the CPU reads segments from the store"))?,
+            None => row(
+                f,
+                "device memory",
+                format_args!("none: the CPU reads segments from the store"),
+            )?,
         }
-        row(f, "connections", format_args!("{} of memory", ByteSize(plan.peers_bytes)))?;
-        row(f, "cold start", format_args!("{} s for the handshakes of all peers at once\n", round(plan.cold_start)))
+        row(
+            f,
+            "connections",
+            format_args!("{} of memory", ByteSize(plan.peers_bytes)),
+        )?;
+        row(
+            f,
+            "cold start",
+            format_args!(
+                "{} s for the handshakes of all peers at once\n",
+                round(plan.cold_start)
+            ),
+        )
     }
 
     fn assumed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,11 +290,18 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
         Some(directory) => ("directory", directory.display().to_string()),
         None => (
             "origin",
-            stream.and_then(|(_, stream)| stream.origin.as_ref()).map(ToString::to_string).unwrap_or_else(|| ORIGIN.to_owned()),
+            stream
+                .and_then(|(_, stream)| stream.origin.as_ref())
+                .map(ToString::to_string)
+                .unwrap_or_else(|| ORIGIN.to_owned()),
         ),
     };
     // Only an origin can hide credentials.
-    let hint = if place.contains(HIDDEN) { CREDENTIALS_HINT } else { "" };
+    let hint = if place.contains(HIDDEN) {
+        CREDENTIALS_HINT
+    } else {
+        ""
+    };
     let place = toml::Value::String(place.replace(HIDDEN, CREDENTIALS));
     let code = match layout.codec {
         Codec::ReedSolomon { parity } => format!("codec = \"rs\"\nparity = {parity}\n"),
@@ -204,7 +311,8 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
         Codec::Rlnc => String::new(),
     };
     let store = plan.store_bytes.max(config.store.bytes.as_u64());
-    let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store].map(|bytes| size::exact(ByteSize(bytes)));
+    let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store]
+        .map(|bytes| size::exact(ByteSize(bytes)));
     format!(
         "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
          [stream.{name}]\n{key} = {place}{hint}\n{code}n_max = {}\ngenerations_min = {}\nblock_bytes = {}\n",
@@ -221,7 +329,10 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt
 }
 
 fn bits(rate: f64) -> String {
-    let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| rate >= *divisor).unwrap_or((1.0, "bit/s"));
+    let (divisor, unit) = UNITS
+        .into_iter()
+        .find(|(divisor, _)| rate >= *divisor)
+        .unwrap_or((1.0, "bit/s"));
     format!("{} {unit}", round(rate / divisor))
 }
 
@@ -237,7 +348,8 @@ fn round(value: f64) -> String {
     }
 }
 
-const KEYS_FOLLOW: &str = "Keys to set, as a complete configuration (larger configured values are kept):";
+const KEYS_FOLLOW: &str =
+    "Keys to set, as a complete configuration (larger configured values are kept):";
 const UNITS: [(f64, &str); 3] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")];
 /// The origin of a stream that is not configured.
 const ORIGIN: &str = "http://127.0.0.1:8080/hls/";
@@ -257,22 +369,51 @@ mod tests {
     fn an_origins_credentials_are_to_be_put_in() {
         let mut config = Config::default();
         let origin = Some("http://me:hunter2@origin/hls/".into());
-        config.stream.insert("live".into(), stream::Config { origin, n_max: 64, ..stream::Config::default() });
+        config.stream.insert(
+            "live".into(),
+            stream::Config {
+                origin,
+                n_max: 64,
+                ..stream::Config::default()
+            },
+        );
         let layout = Layout::choose(&OPTIONS, &config).unwrap();
         let text = snippet(&config, &layout, &estimate(&OPTIONS));
-        let stream: stream::Config = toml::from_str::<toml::Table>(&text).unwrap()["stream"]["live"].clone().try_into().unwrap();
-        assert_eq!(stream.origin.unwrap().expose(), "http://USER:PASSWORD@origin/hls/");
-        assert!(text.contains("insert the stream's user and password"), "{text}");
-        assert_eq!((stream.n_max, stream.generations_min), (64, 32), "as configured, though segments are shorter");
+        let stream: stream::Config =
+            toml::from_str::<toml::Table>(&text).unwrap()["stream"]["live"]
+                .clone()
+                .try_into()
+                .unwrap();
+        assert_eq!(
+            stream.origin.unwrap().expose(),
+            "http://USER:PASSWORD@origin/hls/"
+        );
+        assert!(
+            text.contains("insert the stream's user and password"),
+            "{text}"
+        );
+        assert_eq!(
+            (stream.n_max, stream.generations_min),
+            (64, 32),
+            "as configured, though segments are shorter"
+        );
     }
 
     #[test]
     fn numbers_have_three_digits() {
-        for (value, text) in
-            [(0.0, "0"), (0.0251, "0.025"), (1.234, "1.23"), (12.34, "12.3"), (12_345.6, "12346"), (1e-4, "1.00e-4")]
-        {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.0251, "0.025"),
+            (1.234, "1.23"),
+            (12.34, "12.3"),
+            (12_345.6, "12346"),
+            (1e-4, "1.00e-4"),
+        ] {
             assert_eq!(round(value), text);
         }
-        assert_eq!([bits(768e3), bits(7.68e9), bits(5.0)], ["768 kbit/s", "7.68 Gbit/s", "5.00 bit/s"]);
+        assert_eq!(
+            [bits(768e3), bits(7.68e9), bits(5.0)],
+            ["768 kbit/s", "7.68 Gbit/s", "5.00 bit/s"]
+        );
     }
 }

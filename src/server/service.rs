@@ -28,10 +28,24 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     }
     let certificate = tls::Metrics::new(&registry)?;
     show_certificate(&certificate, &identity);
-    let server = Server::start(loaded.config.clone(), identity.clone(), &registry, readiness.clone()).await?;
-    let stops = [listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?];
+    let server = Server::start(
+        loaded.config.clone(),
+        identity.clone(),
+        &registry,
+        readiness.clone(),
+    )
+    .await?;
+    let stops = [
+        listen(SignalKind::terminate())?,
+        listen(SignalKind::interrupt())?,
+    ];
     // After all parts have registered theirs, so that the first scrape sees every metric.
-    let listener = admin::serve(&loaded.config.telemetry, registry, readiness.clone(), server.supervisor())?;
+    let listener = admin::serve(
+        &loaded.config.telemetry,
+        registry,
+        readiness.clone(),
+        server.supervisor(),
+    )?;
     tracing::info!("metrics on http://{}/metrics", listener.address());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");
@@ -39,7 +53,15 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
 
     let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
     end_in_time(bound)?;
-    let mut running = Running { sources, loaded, logs, identity, certificate, server, drain_timeout };
+    let mut running = Running {
+        sources,
+        loaded,
+        logs,
+        identity,
+        certificate,
+        server,
+        drain_timeout,
+    };
     let ended = running.until_stopped(hangup, stops).await;
     notify(&[sd_notify::NotifyState::Stopping]);
     let bound = match &ended {
@@ -73,7 +95,11 @@ struct Running {
 }
 
 impl Running {
-    async fn until_stopped(&mut self, mut hangup: Signal, [mut terminate, mut interrupt]: [Signal; 2]) -> Result<(), Error> {
+    async fn until_stopped(
+        &mut self,
+        mut hangup: Signal,
+        [mut terminate, mut interrupt]: [Signal; 2],
+    ) -> Result<(), Error> {
         let supervisor = self.server.supervisor().clone();
         loop {
             tokio::select! {
@@ -97,7 +123,9 @@ impl Running {
     async fn take_new(&mut self) {
         let next = match self.sources.load() {
             Ok(next) => next,
-            Err(error) => return tracing::error!(%error, "reload failed: the old configuration stays in force"),
+            Err(error) => {
+                return tracing::error!(%error, "reload failed: the old configuration stays in force");
+            }
         };
         let pair = match self.identity.read(&next.config.tls) {
             Ok(pair) => pair,
@@ -121,7 +149,8 @@ impl Running {
                 Effect::Live | Effect::NewSegments => tracing::info!(%change, "a setting changed"),
             }
         }
-        self.drain_timeout.send_replace(next.config.server.drain_timeout);
+        self.drain_timeout
+            .send_replace(next.config.server.drain_timeout);
         self.loaded = next;
         tracing::info!("configuration reloaded");
     }
@@ -135,7 +164,10 @@ fn listen(kind: SignalKind) -> Result<Signal, Error> {
 /// Ends the process a few seconds after it should have ended, if something hangs: a file system, a
 /// device, or the reader of the log.
 fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        listen(SignalKind::terminate())?,
+        listen(SignalKind::interrupt())?,
+    );
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -152,12 +184,16 @@ fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
 /// Ends the process with this exit code if it is still running after `bound`.
 fn end_after(bound: Duration, code: u8) -> Result<(), Error> {
     // Not a task, because the threads that run tasks may hang.
-    let watching = std::thread::Builder::new().name("end".into()).spawn(move || {
-        std::thread::sleep(bound);
-        std::thread::spawn(|| tracing::error!("shutdown timed out because a thread hangs: exiting now"));
-        std::thread::sleep(Duration::from_secs(1));
-        std::process::exit(code.into());
-    });
+    let watching = std::thread::Builder::new()
+        .name("end".into())
+        .spawn(move || {
+            std::thread::sleep(bound);
+            std::thread::spawn(|| {
+                tracing::error!("shutdown timed out because a thread hangs: exiting now")
+            });
+            std::thread::sleep(Duration::from_secs(1));
+            std::process::exit(code.into());
+        });
     watching.map(drop).map_err(Error::Thread)
 }
 
@@ -168,7 +204,12 @@ pub const STUCK: u8 = 9;
 
 /// Logs the command with which a user reaches this server.
 fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Loaded) {
-    let stream = loaded.config.stream.keys().next().map_or("STREAM", String::as_str);
+    let stream = loaded
+        .config
+        .stream
+        .keys()
+        .next()
+        .map_or("STREAM", String::as_str);
     for address in server.addresses() {
         let address = super::reachable(*address);
         tracing::info!(
@@ -181,10 +222,15 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
 /// Publishes the certificate's dates, and warns if they are not good.
 fn show_certificate(metrics: &tls::Metrics, identity: &ServerIdentity) {
     metrics.show(identity);
-    match identity.validity().map(|validity| validity.complaint(tls::now())) {
+    match identity
+        .validity()
+        .map(|validity| validity.complaint(tls::now()))
+    {
         Some(Some(complaint)) => tracing::warn!("the certificate {complaint}"),
         Some(None) => {}
-        None => tracing::warn!("cannot read the dates of the certificate: its expiry will not be noticed"),
+        None => tracing::warn!(
+            "cannot read the dates of the certificate: its expiry will not be noticed"
+        ),
     }
 }
 

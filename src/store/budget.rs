@@ -26,7 +26,10 @@ impl Budget {
     /// Reserves `bytes` if they are free.
     #[must_use]
     pub fn reserve(&mut self, bytes: u64) -> bool {
-        let is_free = self.used.checked_add(bytes).is_some_and(|used| used <= self.limit);
+        let is_free = self
+            .used
+            .checked_add(bytes)
+            .is_some_and(|used| used <= self.limit);
         if is_free {
             self.used += bytes;
         }
@@ -38,7 +41,11 @@ impl Budget {
     #[must_use]
     pub fn reserve_copy(&mut self, bytes: u64, ceiling: u64) -> bool {
         let ceiling = ceiling.min(self.limit);
-        let is_free = self.used == 0 || self.used.checked_add(bytes).is_some_and(|used| used <= ceiling);
+        let is_free = self.used == 0
+            || self
+                .used
+                .checked_add(bytes)
+                .is_some_and(|used| used <= ceiling);
         if is_free {
             self.used = self.used.saturating_add(bytes);
         }
@@ -86,7 +93,10 @@ mod tests {
     fn a_copy_that_is_too_large_goes_alone() {
         let mut budget = Budget::new(10);
         assert!(budget.reserve_copy(4, u64::MAX));
-        assert!(!budget.reserve_copy(7, u64::MAX) && !budget.reserve_copy(6, 9), "neither limit is passed");
+        assert!(
+            !budget.reserve_copy(7, u64::MAX) && !budget.reserve_copy(6, 9),
+            "neither limit is passed"
+        );
         assert!(!budget.reserve_copy(11, u64::MAX));
         budget.release(4);
         assert!(budget.reserve_copy(11, 9));

@@ -61,7 +61,12 @@ impl Index {
     }
 
     /// Inserts a segment, as the most recently used, under a new key; `None` if it is already held.
-    pub fn insert(&mut self, name: Name, bytes: u64, expires: Option<Instant>) -> Option<SegmentKey> {
+    pub fn insert(
+        &mut self,
+        name: Name,
+        bytes: u64,
+        expires: Option<Instant>,
+    ) -> Option<SegmentKey> {
         if self.by_name.contains_key(&name) {
             return None;
         }
@@ -97,7 +102,11 @@ impl Index {
 
     /// The key of the segment with this id that was inserted last, however it is coded.
     pub fn newest(&self, id: &SegmentId) -> Option<SegmentKey> {
-        self.by_name.range((*id, Coding::LEAST)..).take_while(|((other, _), _)| other == id).map(|(_, key)| *key).max()
+        self.by_name
+            .range((*id, Coding::LEAST)..)
+            .take_while(|((other, _), _)| other == id)
+            .map(|(_, key)| *key)
+            .max()
     }
 
     /// The size of a segment on a tier, if it is there.
@@ -129,7 +138,11 @@ impl Index {
         let name = self.names.remove(&key)?;
         self.by_name.remove(&name);
         let host = self.host.remove(key).unwrap_or_default();
-        Some(Removed { name, host, device: self.device.remove(key).unwrap_or_default() })
+        Some(Removed {
+            name,
+            host,
+            device: self.device.remove(key).unwrap_or_default(),
+        })
     }
 
     /// Segments with a copy on the device, the least recently used copy first.
@@ -138,7 +151,12 @@ impl Index {
     }
 
     /// The segment to evict first if a tier needs room; `None` if all are in use.
-    pub fn victim(&self, tier: Tier, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
+    pub fn victim(
+        &self,
+        tier: Tier,
+        now: Instant,
+        in_use: impl Fn(SegmentKey) -> bool,
+    ) -> Option<(SegmentKey, Cause)> {
         self.order(tier).victim(now, in_use)
     }
 
@@ -201,11 +219,25 @@ mod tests {
             }
         }
 
-        fn victim(&self, tier: Tier, now: Instant, pinned: &[SegmentKey]) -> Option<(SegmentKey, Cause)> {
+        fn victim(
+            &self,
+            tier: Tier,
+            now: Instant,
+            pinned: &[SegmentKey],
+        ) -> Option<(SegmentKey, Cause)> {
             let order = self.order(tier);
             let free = || order.iter().copied().filter(|key| !pinned.contains(key));
-            let expires = |key: SegmentKey| self.held.iter().find(|entry| entry.0 == key).and_then(|entry| entry.3);
-            let over = free().filter_map(|key| expires(key).filter(|expires| *expires <= now).map(|expires| (expires, key)));
+            let expires = |key: SegmentKey| {
+                self.held
+                    .iter()
+                    .find(|entry| entry.0 == key)
+                    .and_then(|entry| entry.3)
+            };
+            let over = free().filter_map(|key| {
+                expires(key)
+                    .filter(|expires| *expires <= now)
+                    .map(|expires| (expires, key))
+            });
             match over.min() {
                 Some((_, key)) => Some((key, Cause::Expired)),
                 None => free().next().map(|key| (key, Cause::Room)),
@@ -215,14 +247,38 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Insert { id: u8, bytes: u64, expires: Option<u64> },
-        Load { id: u8, bytes: u64 },
-        Unload { id: u8 },
-        Grow { id: u8, bytes: u64 },
-        Touch { tier: Tier, id: u8 },
-        Expire { id: u8, at: Option<u64> },
-        Remove { id: u8 },
-        Evict { tier: Tier, now: u64, pinned: Vec<u8> },
+        Insert {
+            id: u8,
+            bytes: u64,
+            expires: Option<u64>,
+        },
+        Load {
+            id: u8,
+            bytes: u64,
+        },
+        Unload {
+            id: u8,
+        },
+        Grow {
+            id: u8,
+            bytes: u64,
+        },
+        Touch {
+            tier: Tier,
+            id: u8,
+        },
+        Expire {
+            id: u8,
+            at: Option<u64>,
+        },
+        Remove {
+            id: u8,
+        },
+        Evict {
+            tier: Tier,
+            now: u64,
+            pinned: Vec<u8>,
+        },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -230,18 +286,19 @@ mod tests {
         let time = || prop::option::of(0..20_u64);
         let tier = || prop_oneof![Just(Tier::Host), Just(Tier::Device)];
         let step = prop_oneof![
-            (id.clone(), 0..100_u64, time()).prop_map(|(id, bytes, expires)| Step::Insert { id, bytes, expires }),
+            (id.clone(), 0..100_u64, time()).prop_map(|(id, bytes, expires)| Step::Insert {
+                id,
+                bytes,
+                expires
+            }),
             (id.clone(), 0..100_u64).prop_map(|(id, bytes)| Step::Load { id, bytes }),
             id.clone().prop_map(|id| Step::Unload { id }),
             (id.clone(), 0..100_u64).prop_map(|(id, bytes)| Step::Grow { id, bytes }),
             (tier(), id.clone()).prop_map(|(tier, id)| Step::Touch { tier, id }),
             (id.clone(), time()).prop_map(|(id, at)| Step::Expire { id, at }),
             id.clone().prop_map(|id| Step::Remove { id }),
-            (tier(), 0..20_u64, prop::collection::vec(id, 0..8)).prop_map(|(tier, now, pinned)| Step::Evict {
-                tier,
-                now,
-                pinned
-            }),
+            (tier(), 0..20_u64, prop::collection::vec(id, 0..8))
+                .prop_map(|(tier, now, pinned)| Step::Evict { tier, now, pinned }),
         ];
         prop::collection::vec(step, 0..80)
     }

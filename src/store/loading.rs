@@ -24,7 +24,11 @@ use crate::object::{SegmentKey, Shape};
 pub(super) async fn bring(shared: Arc<Shared>, key: SegmentKey) {
     for pause in PAUSES {
         // A panic counts as a failure, because callers wait for the end of the load.
-        match AssertUnwindSafe(shared.attempt(key)).catch_unwind().await.unwrap_or(Err(device::Error::Fault)) {
+        match AssertUnwindSafe(shared.attempt(key))
+            .catch_unwind()
+            .await
+            .unwrap_or(Err(device::Error::Fault))
+        {
             Ok(()) => break,
             Err(error) => shared.note_failure(&error),
         }
@@ -50,10 +54,12 @@ impl Shared {
                 }
                 // The device has less memory than the budget says: evict another copy, if there is
                 // one.
-                Err(error @ device::Error::Memory { .. }) => match self.used_by_others(&reservation) {
-                    0 => return Err(error),
-                    others => ceiling = (others + reservation.bytes).saturating_sub(1),
-                },
+                Err(error @ device::Error::Memory { .. }) => {
+                    match self.used_by_others(&reservation) {
+                        0 => return Err(error),
+                        others => ceiling = (others + reservation.bytes).saturating_sub(1),
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -70,12 +76,24 @@ impl Shared {
     }
 
     /// Waits for room for a copy. `None` if the copy is no longer needed.
-    async fn room(self: &Arc<Self>, key: SegmentKey, ceiling: u64) -> Option<(Bytes, Shape, Reservation)> {
+    async fn room(
+        self: &Arc<Self>,
+        key: SegmentKey,
+        ceiling: u64,
+    ) -> Option<(Bytes, Shape, Reservation)> {
         let _turn = self.room.lock().await;
         loop {
             match self.look_for_room(key, ceiling) {
                 Room::Free { bytes, shape, cost } => {
-                    return Some((bytes, shape, Reservation { shared: Arc::clone(self), tier: Tier::Device, bytes: cost }));
+                    return Some((
+                        bytes,
+                        shape,
+                        Reservation {
+                            shared: Arc::clone(self),
+                            tier: Tier::Device,
+                            bytes: cost,
+                        },
+                    ));
                 }
                 Room::Needless => return None,
                 // The timeout covers copies that were owed but never claimed.
@@ -101,7 +119,10 @@ impl Shared {
     }
 
     fn used_by_others(&self, reservation: &Reservation) -> u64 {
-        self.state().device_budget().used().saturating_sub(reservation.bytes)
+        self.state()
+            .device_budget()
+            .used()
+            .saturating_sub(reservation.bytes)
     }
 
     fn end_load(&self, key: SegmentKey) {

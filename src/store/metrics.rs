@@ -39,12 +39,14 @@ impl TierMetrics {
     /// Sets the bytes that segments occupy on the tier, and the number of segments.
     pub fn resident(&self, bytes: u64, segments: usize) {
         self.bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.segments.set(i64::try_from(segments).unwrap_or(i64::MAX));
+        self.segments
+            .set(i64::try_from(segments).unwrap_or(i64::MAX));
     }
 
     /// Sets the maximum bytes of segments on the tier.
     pub fn budget(&self, bytes: u64) {
-        self.budget_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.budget_bytes
+            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 }
 
@@ -52,9 +54,15 @@ impl Metrics {
     /// Registers all metrics of the store.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let gauges = |name: &str, help: &str| register::gauges(registry, name, help, &["tier"]);
-        let bytes = gauges("ncserverd_store_resident_bytes", "Bytes that held segments occupy on a tier.")?;
+        let bytes = gauges(
+            "ncserverd_store_resident_bytes",
+            "Bytes that held segments occupy on a tier.",
+        )?;
         let segments = gauges("ncserverd_store_resident_segments", "Segments on a tier.")?;
-        let budgets = gauges("ncserverd_store_budget_bytes", "Maximum bytes of segments on a tier.")?;
+        let budgets = gauges(
+            "ncserverd_store_budget_bytes",
+            "Maximum bytes of segments on a tier.",
+        )?;
         let tier = |tier: Tier| TierMetrics {
             bytes: bytes.with_label_values(&[tier.name()]),
             segments: segments.with_label_values(&[tier.name()]),
@@ -64,9 +72,18 @@ impl Metrics {
         let metrics = Self {
             host: tier(Tier::Host),
             device: tier(Tier::Device),
-            inserted: counter("ncserverd_store_inserted_total", "Segments added to the store.")?,
-            refused: counter("ncserverd_store_refused_total", "Segments refused because every held segment is in use.")?,
-            loads: counter("ncserverd_store_loads_total", "Segment copies to the device begun.")?,
+            inserted: counter(
+                "ncserverd_store_inserted_total",
+                "Segments added to the store.",
+            )?,
+            refused: counter(
+                "ncserverd_store_refused_total",
+                "Segments refused because every held segment is in use.",
+            )?,
+            loads: counter(
+                "ncserverd_store_loads_total",
+                "Segment copies to the device begun.",
+            )?,
             load_failures: counter(
                 "ncserverd_store_load_failures_total",
                 "Failed attempts to copy a segment to the device. The store repeats each of them.",
@@ -94,7 +111,9 @@ impl Metrics {
             )?,
         };
         for tier in Tier::ALL {
-            CAUSES.into_iter().for_each(|cause| drop(metrics.evicted(tier, cause)));
+            CAUSES
+                .into_iter()
+                .for_each(|cause| drop(metrics.evicted(tier, cause)));
         }
         Ok(metrics)
     }
@@ -109,12 +128,20 @@ impl Metrics {
 
     /// The counter of evictions from this tier for this cause.
     pub fn evicted(&self, tier: Tier, cause: Cause) -> IntCounter {
-        self.evictions.with_label_values(&[tier.name(), name(cause)])
+        self.evictions
+            .with_label_values(&[tier.name(), name(cause)])
     }
 }
 
-const CAUSES: [Cause; 7] =
-    [Cause::Expired, Cause::Room, Cause::Stalled, Cause::Slow, Cause::Memory, Cause::Lost, Cause::Withdrawn];
+const CAUSES: [Cause; 7] = [
+    Cause::Expired,
+    Cause::Room,
+    Cause::Stalled,
+    Cause::Slow,
+    Cause::Memory,
+    Cause::Lost,
+    Cause::Withdrawn,
+];
 
 const fn name(cause: Cause) -> &'static str {
     match cause {

@@ -67,7 +67,14 @@ impl Order {
     pub(super) fn insert(&mut self, key: SegmentKey, bytes: u64, expires: Option<Instant>) {
         self.remove(key);
         self.uses += 1;
-        self.entries.insert(key, Entry { bytes, expires, used: self.uses });
+        self.entries.insert(
+            key,
+            Entry {
+                bytes,
+                expires,
+                used: self.uses,
+            },
+        );
         self.by_use.insert(self.uses, key);
         self.by_expiry.extend(expires.map(|expires| (expires, key)));
         self.bytes += bytes;
@@ -117,14 +124,29 @@ impl Order {
     }
 
     /// The segment to evict first if room is needed; `None` if all are in use.
-    pub(super) fn victim(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<(SegmentKey, Cause)> {
+    pub(super) fn victim(
+        &self,
+        now: Instant,
+        in_use: impl Fn(SegmentKey) -> bool,
+    ) -> Option<(SegmentKey, Cause)> {
         let expired = self.expired(now, &in_use).map(|key| (key, Cause::Expired));
-        expired.or_else(|| self.by_use().find(|key| !in_use(*key)).map(|key| (key, Cause::Room)))
+        expired.or_else(|| {
+            self.by_use()
+                .find(|key| !in_use(*key))
+                .map(|key| (key, Cause::Room))
+        })
     }
 
     /// An expired segment that is not in use.
-    pub(super) fn expired(&self, now: Instant, in_use: impl Fn(SegmentKey) -> bool) -> Option<SegmentKey> {
-        let over = self.by_expiry.iter().take_while(|(expires, _)| *expires <= now);
+    pub(super) fn expired(
+        &self,
+        now: Instant,
+        in_use: impl Fn(SegmentKey) -> bool,
+    ) -> Option<SegmentKey> {
+        let over = self
+            .by_expiry
+            .iter()
+            .take_while(|(expires, _)| *expires <= now);
         over.map(|(_, key)| *key).find(|key| !in_use(*key))
     }
 }
@@ -133,7 +155,11 @@ impl Order {
 impl Order {
     /// Whether the maps agree in their numbers of entries.
     pub(super) fn is_consistent(&self) -> bool {
-        let expiring = self.entries.values().filter(|entry| entry.expires.is_some()).count();
+        let expiring = self
+            .entries
+            .values()
+            .filter(|entry| entry.expires.is_some())
+            .count();
         self.by_use.len() == self.entries.len() && self.by_expiry.len() == expiring
     }
 }

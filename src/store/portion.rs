@@ -22,7 +22,9 @@ impl Portion {
     /// The portion of `total` in bytes, at most `total`.
     pub fn of(self, total: u64) -> u64 {
         match self {
-            Self::Percent(percent) => total / 100 * u64::from(percent) + total % 100 * u64::from(percent) / 100,
+            Self::Percent(percent) => {
+                total / 100 * u64::from(percent) + total % 100 * u64::from(percent) / 100
+            }
             Self::Bytes(bytes) => bytes.as_u64().min(total),
         }
     }
@@ -44,7 +46,11 @@ impl FromStr for Portion {
         let fail = || NoPortion(text.to_owned());
         match text.trim().strip_suffix('%') {
             Some(number) => {
-                let percent = number.trim_end().parse().ok().filter(|percent| (1..=100).contains(percent));
+                let percent = number
+                    .trim_end()
+                    .parse()
+                    .ok()
+                    .filter(|percent| (1..=100).contains(percent));
                 percent.map(Self::Percent).ok_or_else(fail)
             }
             None => text.parse().map(Self::Bytes).map_err(|_| fail()),
@@ -82,7 +88,9 @@ impl<'de> Deserialize<'de> for Portion {
             }
 
             fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Portion, E> {
-                u64::try_from(bytes).map_err(|_| E::custom("a size is not negative")).and_then(|bytes| self.visit_u64(bytes))
+                u64::try_from(bytes)
+                    .map_err(|_| E::custom("a size is not negative"))
+                    .and_then(|bytes| self.visit_u64(bytes))
             }
         }
         deserializer.deserialize_any(Text)
@@ -96,20 +104,38 @@ mod tests {
     #[test]
     fn portions_are_of_what_there_is() {
         let of = |text: &str, total| text.parse::<Portion>().unwrap().of(total);
-        assert_eq!((of("80%", 1000), of("1%", 99), of("33%", 199), of("100%", 7)), (800, 0, 65, 7));
-        assert_eq!(of("99%", u64::MAX), u64::MAX / 100 * 99 + u64::MAX % 100 * 99 / 100);
-        assert_eq!((of("8GiB", 1 << 40), of("8GiB", 5), of("4096", 1 << 20)), (8 << 30, 5, 4096));
+        assert_eq!(
+            (of("80%", 1000), of("1%", 99), of("33%", 199), of("100%", 7)),
+            (800, 0, 65, 7)
+        );
+        assert_eq!(
+            of("99%", u64::MAX),
+            u64::MAX / 100 * 99 + u64::MAX % 100 * 99 / 100
+        );
+        assert_eq!(
+            (of("8GiB", 1 << 40), of("8GiB", 5), of("4096", 1 << 20)),
+            (8 << 30, 5, 4096)
+        );
     }
 
     #[test]
     fn a_portion_survives_printing() {
-        for (text, printed) in [("80%", "80%"), (" 7 %", "7%"), ("8GiB", "8GiB"), ("1500", "1500B"), ("1536KiB", "1536KiB")] {
+        for (text, printed) in [
+            ("80%", "80%"),
+            (" 7 %", "7%"),
+            ("8GiB", "8GiB"),
+            ("1500", "1500B"),
+            ("1536KiB", "1536KiB"),
+        ] {
             let portion: Portion = text.parse().unwrap();
             assert_eq!(portion.to_string(), printed);
             let written = serde_json::to_value(portion).unwrap();
             assert_eq!(serde_json::from_value::<Portion>(written).unwrap(), portion);
         }
-        assert_eq!(serde_json::from_str::<Portion>("4096").unwrap(), Portion::Bytes(ByteSize(4096)));
+        assert_eq!(
+            serde_json::from_str::<Portion>("4096").unwrap(),
+            Portion::Bytes(ByteSize(4096))
+        );
     }
 
     #[test]

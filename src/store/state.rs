@@ -26,7 +26,9 @@ use super::named::Named;
 use super::{OnDevice, Placement, Plain};
 use crate::device::{Kept, Resident};
 use crate::integrity::hashes::BlockHashes;
-use crate::object::{Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Standing, Tree};
+use crate::object::{
+    Birth, FirstPass, Held, Lease, Loan, SegmentId, SegmentKey, Shape, Standing, Tree,
+};
 
 pub(super) struct State {
     pub(super) index: Index,
@@ -70,13 +72,19 @@ impl Hashes {
     /// Computes the hashes of a whole segment.
     pub(super) fn of(bytes: &[u8], shape: &Shape) -> Self {
         let blocks = BlockHashes::of(bytes, shape);
-        Self { digest: blocks.digest(), blocks }
+        Self {
+            digest: blocks.digest(),
+            blocks,
+        }
     }
 
     /// Takes hashes of a segment of this shape that were computed elsewhere, concatenated.
     pub(super) fn made(hashes: Vec<u8>, shape: &Shape) -> Self {
         let blocks = BlockHashes::made(hashes.into(), shape);
-        Self { digest: blocks.digest(), blocks }
+        Self {
+            digest: blocks.digest(),
+            blocks,
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -90,7 +98,11 @@ pub(super) enum Form {
     Resident(Arc<Resident>),
     /// On two tiers, and where blocks are made of plain bytes: the bytes, the device's copy if
     /// there is one, and the load that will make one.
-    Bytes { bytes: Bytes, copy: Option<Copy>, load: Option<Load> },
+    Bytes {
+        bytes: Bytes,
+        copy: Option<Copy>,
+        load: Option<Load>,
+    },
 }
 
 pub(super) struct Copy {
@@ -166,7 +178,11 @@ pub(super) enum Found {
 /// The answer to a load's request for room.
 pub(super) enum Room {
     /// Room is reserved.
-    Free { bytes: Bytes, shape: Shape, cost: u64 },
+    Free {
+        bytes: Bytes,
+        shape: Shape,
+        cost: u64,
+    },
     /// Ask again when a copy is no longer in use.
     Wait,
     /// The segment has a copy, or was evicted.
@@ -178,7 +194,16 @@ impl State {
         let (slots, retiring) = (HashMap::new(), HashSet::new());
         let named = Named::new(host / NAMED_PART);
         let (index, host, device) = (Index::default(), Budget::new(host), device.map(Budget::new));
-        Self { index, host, device, slots, named, retiring, keeps: true, refused: None }
+        Self {
+            index,
+            host,
+            device,
+            slots,
+            named,
+            retiring,
+            keeps: true,
+            refused: None,
+        }
     }
 
     pub(super) fn is_held(&self, key: SegmentKey) -> bool {
@@ -188,7 +213,15 @@ impl State {
     pub(super) fn held(&self, key: SegmentKey) -> Option<Held> {
         let slot = self.slots.get(&key)?;
         let lease = Lease::new(key, slot.id, slot.shape, Arc::clone(&slot.loan));
-        let Slot { first_pass, row_weight, birth, path, tree, hashes, .. } = slot;
+        let Slot {
+            first_pass,
+            row_weight,
+            birth,
+            path,
+            tree,
+            hashes,
+            ..
+        } = slot;
         Some(Held {
             lease,
             first_pass: *first_pass,
@@ -204,7 +237,12 @@ impl State {
     /// A segment inserted again stays at least until the new expiry.
     pub(super) fn renew(&mut self, key: SegmentKey, placement: &Placement) {
         let before = self.index.expires(key);
-        self.index.set_expiry(key, before.zip(placement.expires).map(|(before, now)| before.max(now)));
+        self.index.set_expiry(
+            key,
+            before
+                .zip(placement.expires)
+                .map(|(before, now)| before.max(now)),
+        );
         self.index.touch(Tier::Host, key);
         if let (Some(slot), Some(path)) = (self.slots.get_mut(&key), &placement.path) {
             slot.path = Some(Arc::clone(path));
@@ -221,10 +259,30 @@ impl State {
         placement: &Placement,
         now: Instant,
     ) -> SegmentKey {
-        let key = self.index.insert((id, shape.coding()), cost, placement.expires).expect("the segment is not held");
+        let key = self
+            .index
+            .insert((id, shape.coding()), cost, placement.expires)
+            .expect("the segment is not held");
         self.host.correct(reserved, cost);
-        let Placement { first_pass, row_weight, birth, path, .. } = placement.clone();
-        let slot = Slot { id, shape, form, first_pass, row_weight, birth, path, tree, hashes: None, loan: Loan::new(now) };
+        let Placement {
+            first_pass,
+            row_weight,
+            birth,
+            path,
+            ..
+        } = placement.clone();
+        let slot = Slot {
+            id,
+            shape,
+            form,
+            first_pass,
+            row_weight,
+            birth,
+            path,
+            tree,
+            hashes: None,
+            loan: Loan::new(now),
+        };
         self.slots.insert(key, slot);
         key
     }
@@ -233,7 +291,13 @@ impl State {
     /// their `reserved` bytes of the host's budget. False if the segment is gone or has hashes: the
     /// reservation is untouched.
     pub(super) fn keep_hashes(&mut self, key: SegmentKey, hashes: Hashes, reserved: u64) -> bool {
-        let Some(slot) = self.slots.get_mut(&key).filter(|slot| slot.hashes.is_none()) else { return false };
+        let Some(slot) = self
+            .slots
+            .get_mut(&key)
+            .filter(|slot| slot.hashes.is_none())
+        else {
+            return false;
+        };
         let bytes = hashes.bytes();
         slot.hashes = Some(hashes);
         self.index.grow(key, bytes);
@@ -276,15 +340,23 @@ impl State {
     /// its size.
     fn least_read(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
         let cost = |key: SegmentKey| self.index.cost(Tier::Host, key).unwrap_or_default();
-        let in_use = || self.slots.iter().filter(|(_, slot)| slot.loan.standing(now) == Standing::InUse);
+        let in_use = || {
+            self.slots
+                .iter()
+                .filter(|(_, slot)| slot.loan.standing(now) == Standing::InUse)
+        };
         let limit = self.host.limit();
         if in_use().map(|(key, _)| cost(*key)).sum::<u64>() <= limit - limit / KEPT_PART {
             return None;
         }
         // A batch that reads a segment keeps its memory until it ends.
         let may_go = in_use().filter(|(_, slot)| !slot.is_read());
-        let pace = |key: SegmentKey, slot: &Slot| (u128::from(slot.loan.pace(now)) << 32) / u128::from(cost(key).max(1));
-        may_go.min_by_key(|(key, slot)| (pace(**key, slot), **key)).map(|(key, _)| (*key, Cause::Slow))
+        let pace = |key: SegmentKey, slot: &Slot| {
+            (u128::from(slot.loan.pace(now)) << 32) / u128::from(cost(key).max(1))
+        };
+        may_go
+            .min_by_key(|(key, slot)| (pace(**key, slot), **key))
+            .map(|(key, _)| (*key, Cause::Slow))
     }
 
     /// Notes that an account was told of a segment and may request it.
@@ -298,23 +370,40 @@ impl State {
     /// while; else one whose viewers have just got all they requested; else one just named to a
     /// client.
     pub(super) fn victim(&self, now: Instant) -> Option<(SegmentKey, Cause)> {
-        let up_to = |most| self.index.victim(Tier::Host, now, |key| self.standing_with_named(key, now) > most);
+        let up_to = |most| {
+            self.index.victim(Tier::Host, now, |key| {
+                self.standing_with_named(key, now) > most
+            })
+        };
         let stalled = || up_to(Standing::Stalled).map(|(key, _)| (key, Cause::Stalled));
-        up_to(Standing::Idle).or_else(stalled).or_else(|| up_to(Standing::Recent)).or_else(|| up_to(Standing::Named))
+        up_to(Standing::Idle)
+            .or_else(stalled)
+            .or_else(|| up_to(Standing::Recent))
+            .or_else(|| up_to(Standing::Named))
     }
 
     /// Evicts expired segments.
     pub(super) fn sweep(&mut self, now: Instant, gone: &mut Vec<Evicted>) {
-        while let Some(key) = self.index.expired(now, |key| self.standing(key, now) > Standing::Idle) {
+        while let Some(key) = self
+            .index
+            .expired(now, |key| self.standing(key, now) > Standing::Idle)
+        {
             gone.extend(self.remove(key, Cause::Expired));
         }
     }
 
     /// Removes the segments at matching paths, even if in use.
     pub(super) fn withdraw(&mut self, is_meant: impl Fn(&str) -> bool, gone: &mut Vec<Evicted>) {
-        let meant = self.slots.iter().filter(|(_, slot)| slot.path.as_deref().is_some_and(&is_meant));
+        let meant = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.path.as_deref().is_some_and(&is_meant));
         let meant: Vec<SegmentKey> = meant.map(|(key, _)| *key).collect();
-        gone.extend(meant.into_iter().filter_map(|key| self.remove(key, Cause::Withdrawn)));
+        gone.extend(
+            meant
+                .into_iter()
+                .filter_map(|key| self.remove(key, Cause::Withdrawn)),
+        );
     }
 
     /// The size refused because all held segments are in use, if that is still so.
@@ -335,27 +424,52 @@ impl State {
     /// Whether copies were lost with a device. A loss takes all copies, so the least recently used
     /// one tells.
     pub(super) fn has_dead_copies(&self) -> bool {
-        self.index.copies().next().and_then(|key| self.slots.get(&key)).is_some_and(Slot::is_dead)
+        self.index
+            .copies()
+            .next()
+            .and_then(|key| self.slots.get(&key))
+            .is_some_and(Slot::is_dead)
     }
 
     /// Drops everything on lost devices: copies, and segments that had no other form.
     pub(super) fn drop_dead(&mut self, gone: &mut Vec<Evicted>) {
-        let dead: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.is_dead()).map(|(key, _)| *key).collect();
+        let dead: Vec<_> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.is_dead())
+            .map(|(key, _)| *key)
+            .collect();
         for key in dead {
-            gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
+            gone.extend(
+                self.drop_copy(key, Cause::Lost)
+                    .or_else(|| self.remove(key, Cause::Lost)),
+            );
         }
     }
 
     /// Looks up a segment whose blocks are to be combined.
     pub(super) fn find(&mut self, key: SegmentKey, gone: &mut Vec<Evicted>) -> Found {
         if self.slots.get(&key).is_some_and(Slot::is_dead) {
-            gone.extend(self.drop_copy(key, Cause::Lost).or_else(|| self.remove(key, Cause::Lost)));
+            gone.extend(
+                self.drop_copy(key, Cause::Lost)
+                    .or_else(|| self.remove(key, Cause::Lost)),
+            );
         }
-        let Some(slot) = self.slots.get_mut(&key) else { return Found::Gone };
-        let Slot { id, shape, row_weight, .. } = *slot;
+        let Some(slot) = self.slots.get_mut(&key) else {
+            return Found::Gone;
+        };
+        let Slot {
+            id,
+            shape,
+            row_weight,
+            ..
+        } = *slot;
         if let Some(bytes) = slot.plain().cloned() {
             let kept = match slot.copy() {
-                Some(Copy { image: Image::Kept(kept), .. }) if !self.retiring.contains(&key) => Some(Arc::clone(kept)),
+                Some(Copy {
+                    image: Image::Kept(kept),
+                    ..
+                }) if !self.retiring.contains(&key) => Some(Arc::clone(kept)),
                 _ => None,
             };
             if kept.is_some() {
@@ -365,16 +479,30 @@ impl State {
         }
         let ready = |resident: &Arc<Resident>| {
             let resident = Arc::clone(resident);
-            Found::Ready(OnDevice { resident, shape, id, row_weight })
+            Found::Ready(OnDevice {
+                resident,
+                shape,
+                id,
+                row_weight,
+            })
         };
         match &mut slot.form {
             Form::Resident(resident) => ready(resident),
-            Form::Bytes { copy: Some(Copy { image: Image::Resident(resident), owed }), .. } if !self.retiring.contains(&key) => {
+            Form::Bytes {
+                copy:
+                    Some(Copy {
+                        image: Image::Resident(resident),
+                        owed,
+                    }),
+                ..
+            } if !self.retiring.contains(&key) => {
                 *owed = None;
                 self.index.touch(Tier::Device, key);
                 ready(resident)
             }
-            Form::Bytes { load: Some(load), .. } => {
+            Form::Bytes {
+                load: Some(load), ..
+            } => {
                 load.is_wanted = true;
                 Found::Loading
             }
@@ -386,9 +514,16 @@ impl State {
     /// or is impossible, or if the segment is gone.
     pub(super) fn begin_load(&mut self, key: SegmentKey, is_wanted: bool) -> bool {
         let keeps = self.keeps && self.device.is_some();
-        let slot = self.slots.get_mut(&key).filter(|slot| keeps || slot.plain().is_none());
+        let slot = self
+            .slots
+            .get_mut(&key)
+            .filter(|slot| keeps || slot.plain().is_none());
         match slot.map(|slot| &mut slot.form) {
-            Some(Form::Bytes { copy, load: load @ None, .. }) if copy.is_none() || self.retiring.contains(&key) => {
+            Some(Form::Bytes {
+                copy,
+                load: load @ None,
+                ..
+            }) if copy.is_none() || self.retiring.contains(&key) => {
                 *load = Some(Load { is_wanted });
                 true
             }
@@ -402,17 +537,28 @@ impl State {
     }
 
     pub(super) fn end_load(&mut self, key: SegmentKey) {
-        if let Some(Form::Bytes { load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) {
+        if let Some(Form::Bytes { load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form)
+        {
             *load = None;
         }
     }
 
     /// Reserves room for a segment's copy, within the device's budget and `ceiling`, and evicts
     /// other copies for it. One load at a time asks, until it has its room.
-    pub(super) fn find_room(&mut self, key: SegmentKey, ceiling: u64, now: Instant, gone: &mut Vec<Evicted>) -> Room {
+    pub(super) fn find_room(
+        &mut self,
+        key: SegmentKey,
+        ceiling: u64,
+        now: Instant,
+        gone: &mut Vec<Evicted>,
+    ) -> Room {
         let slot = self.slots.get(&key).map(|slot| (&slot.form, slot.shape));
         let (bytes, shape) = match slot {
-            Some((Form::Bytes { bytes, copy, .. }, shape)) if copy.as_ref().is_none_or(Copy::is_dead) => (bytes.clone(), shape),
+            Some((Form::Bytes { bytes, copy, .. }, shape))
+                if copy.as_ref().is_none_or(Copy::is_dead) =>
+            {
+                (bytes.clone(), shape)
+            }
             _ => {
                 self.retiring.clear();
                 return Room::Needless;
@@ -421,13 +567,20 @@ impl State {
         gone.extend(self.drop_copy(key, Cause::Lost));
         let cost = padded(&shape);
         while !self.device_budget().reserve_copy(cost, ceiling) {
-            let Some((victim, cause)) = self.index.victim(Tier::Device, now, |key| self.is_copy_in_use(key, now)) else {
+            let Some((victim, cause)) = self
+                .index
+                .victim(Tier::Device, now, |key| self.is_copy_in_use(key, now))
+            else {
                 self.retire(cost, ceiling, now);
                 return Room::Wait;
             };
             let is_short = ceiling < self.device_budget().limit();
             let victim = self.drop_copy(victim, cause);
-            gone.extend(if is_short { victim.map(Evicted::for_memory) } else { victim });
+            gone.extend(if is_short {
+                victim.map(Evicted::for_memory)
+            } else {
+                victim
+            });
         }
         self.retiring.clear();
         Room::Free { bytes, shape, cost }
@@ -435,38 +588,58 @@ impl State {
 
     /// Takes in a copy for which `cost` was reserved. Any excess over the budget is then evicted,
     /// but not this copy.
-    pub(super) fn place(&mut self, key: SegmentKey, image: Image, cost: u64, now: Instant, gone: &mut Vec<Evicted>) {
+    pub(super) fn place(
+        &mut self,
+        key: SegmentKey,
+        image: Image,
+        cost: u64,
+        now: Instant,
+        gone: &mut Vec<Evicted>,
+    ) {
         let actual = image.bytes();
-        let Some(Form::Bytes { copy, load, .. }) = self.slots.get_mut(&key).map(|slot| &mut slot.form) else {
+        let Some(Form::Bytes { copy, load, .. }) =
+            self.slots.get_mut(&key).map(|slot| &mut slot.form)
+        else {
             return self.device_budget().release(cost);
         };
-        let owed = load.as_ref().is_some_and(|load| load.is_wanted).then(|| now + OWED_MAX);
+        let owed = load
+            .as_ref()
+            .is_some_and(|load| load.is_wanted)
+            .then(|| now + OWED_MAX);
         *copy = Some(Copy { image, owed });
         self.index.add_copy(key, actual);
         self.device_budget().correct(cost, actual);
         while self.device_budget().used() > self.device_budget().limit() {
             let in_use = |other| other == key || self.is_copy_in_use(other, now);
-            let Some((victim, cause)) = self.index.victim(Tier::Device, now, in_use) else { break };
+            let Some((victim, cause)) = self.index.victim(Tier::Device, now, in_use) else {
+                break;
+            };
             gone.extend(self.drop_copy(victim, cause));
         }
     }
 
     /// The device's budget; called only where copies exist.
     pub(super) fn device_budget(&mut self) -> &mut Budget {
-        self.device.as_mut().expect("there are copies on two tiers alone")
+        self.device
+            .as_mut()
+            .expect("there are copies on two tiers alone")
     }
 
     /// Marks copies, least recently used first, that have to make room for `cost` bytes once their
     /// readers finish.
     fn retire(&mut self, cost: u64, ceiling: u64, now: Instant) {
         let budget = self.device_budget();
-        let mut missing = budget.used().saturating_add(cost).saturating_sub(ceiling.min(budget.limit()));
+        let mut missing = budget
+            .used()
+            .saturating_add(cost)
+            .saturating_sub(ceiling.min(budget.limit()));
         for key in self.index.copies() {
             if missing == 0 {
                 break;
             }
             if !self.is_owed(key, now) {
-                missing = missing.saturating_sub(self.index.cost(Tier::Device, key).unwrap_or_default());
+                missing =
+                    missing.saturating_sub(self.index.cost(Tier::Device, key).unwrap_or_default());
                 self.retiring.insert(key);
             }
         }
@@ -495,7 +668,9 @@ impl State {
 
     fn is_owed(&self, key: SegmentKey, now: Instant) -> bool {
         match self.slots.get(&key).map(|slot| &slot.form) {
-            Some(Form::Bytes { copy: Some(copy), .. }) => copy.owed.is_some_and(|until| until > now),
+            Some(Form::Bytes {
+                copy: Some(copy), ..
+            }) => copy.owed.is_some_and(|until| until > now),
             _ => false,
         }
     }
@@ -503,11 +678,19 @@ impl State {
     /// Drops the copy of a segment, if it has one beside its bytes.
     fn drop_copy(&mut self, key: SegmentKey, cause: Cause) -> Option<Evicted> {
         let slot = self.slots.get_mut(&key)?;
-        let Form::Bytes { copy, .. } = &mut slot.form else { return None };
+        let Form::Bytes { copy, .. } = &mut slot.form else {
+            return None;
+        };
         let (copy, id) = (copy.take()?, slot.id);
         let cost = self.index.remove_copy(key).unwrap_or_default();
         self.device_budget().release(cost);
-        Some(Evicted { key, id, tier: Tier::Device, cause, _remains: Remains::Copy(copy) })
+        Some(Evicted {
+            key,
+            id,
+            tier: Tier::Device,
+            cause,
+            _remains: Remains::Copy(copy),
+        })
     }
 
     fn remove(&mut self, key: SegmentKey, cause: Cause) -> Option<Evicted> {
@@ -520,14 +703,24 @@ impl State {
         self.named.forget(key);
         let slot = self.slots.remove(&key)?;
         slot.loan.end();
-        Some(Evicted { key, id: slot.id, tier: Tier::Host, cause, _remains: Remains::Segment(Box::new(slot)) })
+        Some(Evicted {
+            key,
+            id: slot.id,
+            tier: Tier::Host,
+            cause,
+            _remains: Remains::Segment(Box::new(slot)),
+        })
     }
 }
 
 impl Evicted {
     /// The same with the cause that the device has less memory than its budget.
     pub(super) fn for_memory(self) -> Self {
-        let cause = if self.cause == Cause::Room { Cause::Memory } else { self.cause };
+        let cause = if self.cause == Cause::Room {
+            Cause::Memory
+        } else {
+            self.cause
+        };
         Self { cause, ..self }
     }
 }

@@ -112,7 +112,11 @@ struct Entry {
 
 #[derive(Debug)]
 enum Known {
-    Segments { description: Description, checked: Instant, parts: BTreeMap<u64, ObjectPart> },
+    Segments {
+        description: Description,
+        checked: Instant,
+        parts: BTreeMap<u64, ObjectPart>,
+    },
     Document(Document),
 }
 
@@ -136,13 +140,20 @@ impl Catalogue {
         match self.entries.get(path).map(|entry| &entry.known) {
             None => Found::Nothing,
             Some(Known::Document(document)) => Found::Document(document.clone()),
-            Some(Known::Segments { description, checked, parts }) => {
+            Some(Known::Segments {
+                description,
+                checked,
+                parts,
+            }) => {
                 let part = parts.range(..=offset).next_back().map(|(_, part)| part);
-                match part.filter(|part| offset < part.offset + part.length || (offset == 0 && part.length == 0)) {
+                match part.filter(|part| {
+                    offset < part.offset + part.length || (offset == 0 && part.length == 0)
+                }) {
                     Some(part) => Found::Part(description.clone(), part.clone(), *checked),
-                    None => {
-                        description.length.filter(|length| offset >= *length && offset > 0).map_or(Found::Nothing, Found::Beyond)
-                    }
+                    None => description
+                        .length
+                        .filter(|length| offset >= *length && offset > 0)
+                        .map_or(Found::Nothing, Found::Beyond),
                 }
             }
         }
@@ -159,21 +170,28 @@ impl Catalogue {
     /// The validators of an object's known parts.
     pub(super) fn validators(&self, path: &ObjectPath) -> Option<Validators> {
         match &self.entries.get(path)?.known {
-            Known::Segments { description, parts, .. } if !parts.is_empty() => Some(description.validators.clone()),
+            Known::Segments {
+                description, parts, ..
+            } if !parts.is_empty() => Some(description.validators.clone()),
             Known::Segments { .. } | Known::Document(_) => None,
         }
     }
 
     /// The remembered refusal of a path.
     pub(super) fn refusal(&self, path: &ObjectPath, now: Instant) -> Option<Refusal> {
-        self.missing.get(path).filter(|(_, until)| now < *until).map(|(refusal, _)| refusal.clone())
+        self.missing
+            .get(path)
+            .filter(|(_, until)| now < *until)
+            .map(|(refusal, _)| refusal.clone())
     }
 
     /// Remembers a refusal until `until`.
     pub(super) fn refuse(&mut self, path: &ObjectPath, refusal: Refusal, until: Instant) {
         self.welcome(path);
         let bytes = refused_bytes(path, &refusal);
-        if self.missing.len() < self.limits.objects_max && self.missing_bytes + bytes <= self.limits.bytes_max / MISSING_PART {
+        if self.missing.len() < self.limits.objects_max
+            && self.missing_bytes + bytes <= self.limits.bytes_max / MISSING_PART
+        {
             self.missing_bytes += bytes;
             self.missing.insert(path.clone(), (refusal, until));
         }
@@ -187,13 +205,30 @@ impl Catalogue {
     }
 
     /// Admits a part: compares its object with the known one, and drops parts of another version.
-    pub(super) fn admit(&mut self, path: &ObjectPath, mut description: Description, part: ObjectPart, now: Instant) -> Admitted {
+    pub(super) fn admit(
+        &mut self,
+        path: &ObjectPath,
+        mut description: Description,
+        part: ObjectPart,
+        now: Instant,
+    ) -> Admitted {
         self.welcome(path);
-        let mut admitted = Admitted { length: description.length, ..Admitted::default() };
+        let mut admitted = Admitted {
+            length: description.length,
+            ..Admitted::default()
+        };
         let is_same = match self.entries.get(path).map(|entry| &entry.known) {
-            Some(Known::Segments { description: before, parts, .. }) => {
+            Some(Known::Segments {
+                description: before,
+                parts,
+                ..
+            }) => {
                 let mut is_same = before.is_same(&description);
-                if is_same && parts.get(&part.offset).is_some_and(|known| known.length == part.length && known.id != part.id) {
+                if is_same
+                    && parts
+                        .get(&part.offset)
+                        .is_some_and(|known| known.length == part.length && known.id != part.id)
+                {
                     // Other bytes, which the origin claims to be the same: the version must change.
                     is_same = false;
                     description.version = mixed(before.version, &part.id);
@@ -206,18 +241,35 @@ impl Catalogue {
         if !is_same {
             admitted.dropped = self.forget(path);
             admitted.dropped.retain(|name| *name != part.name());
-            let known = Known::Segments { description: description.clone(), checked: now, parts: BTreeMap::new() };
+            let known = Known::Segments {
+                description: description.clone(),
+                checked: now,
+                parts: BTreeMap::new(),
+            };
             self.put(path, known);
         }
         admitted.version = description.version;
         let inline = part.inline.as_ref().map_or(0, length_of);
-        if let Some(Entry { known: Known::Segments { description: known, checked, parts }, .. }) = self.entries.get_mut(path) {
+        if let Some(Entry {
+            known:
+                Known::Segments {
+                    description: known,
+                    checked,
+                    parts,
+                },
+            ..
+        }) = self.entries.get_mut(path)
+        {
             known.length = known.length.or(description.length);
             admitted.version = known.version;
             admitted.length = known.length;
             known.issued_ms = known.issued_ms.max(description.issued_ms);
             *checked = now;
-            let before = parts.insert(part.offset, part).and_then(|part| part.inline).as_ref().map_or(0, length_of);
+            let before = parts
+                .insert(part.offset, part)
+                .and_then(|part| part.inline)
+                .as_ref()
+                .map_or(0, length_of);
             self.bytes = self.bytes + inline - before;
         }
         self.touch(path);
@@ -228,7 +280,11 @@ impl Catalogue {
     /// Notes the origin's confirmation of an object.
     pub(super) fn confirm(&mut self, path: &ObjectPath, now: Instant, issued_ms: u64) {
         match self.entries.get_mut(path).map(|entry| &mut entry.known) {
-            Some(Known::Segments { checked, description, .. }) => {
+            Some(Known::Segments {
+                checked,
+                description,
+                ..
+            }) => {
                 *checked = now;
                 description.issued_ms = issued_ms;
             }
@@ -252,7 +308,11 @@ impl Catalogue {
     /// Makes the next use of a document ask the origin first.
     pub(super) fn doubt(&mut self, path: &ObjectPath) {
         self.welcome(path);
-        if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
+        if let Some(Entry {
+            known: Known::Document(document),
+            ..
+        }) = self.entries.get_mut(path)
+        {
             document.checked = None;
         }
     }
@@ -261,7 +321,11 @@ impl Catalogue {
     /// within one tick of the file system's clock looks the same.
     pub(super) fn distrust(&mut self, path: &ObjectPath) {
         self.doubt(path);
-        if let Some(Entry { known: Known::Document(document), .. }) = self.entries.get_mut(path) {
+        if let Some(Entry {
+            known: Known::Document(document),
+            ..
+        }) = self.entries.get_mut(path)
+        {
             document.description.validators = Validators::default();
         }
     }
@@ -269,7 +333,9 @@ impl Catalogue {
     /// Forgets a path. Returns its segments.
     pub(super) fn forget(&mut self, path: &ObjectPath) -> Vec<Name> {
         self.welcome(path);
-        let Some(entry) = self.entries.remove(path) else { return Vec::new() };
+        let Some(entry) = self.entries.remove(path) else {
+            return Vec::new();
+        };
         self.by_use.remove(&entry.used);
         self.bytes -= entry.bytes(path);
         entry.known.names(None)
@@ -278,27 +344,50 @@ impl Catalogue {
     /// Forgets all objects in these folders. Returns their segments.
     pub(super) fn forget_in(&mut self, parents: &HashSet<&str>) -> Vec<Name> {
         let is_segments = |entry: &Entry| matches!(entry.known, Known::Segments { .. });
-        let inside = self.entries.iter().filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));
+        let inside = self
+            .entries
+            .iter()
+            .filter(|(path, entry)| is_segments(entry) && parents.contains(path.parent()));
         let inside: Vec<ObjectPath> = inside.map(|(path, _)| path.clone()).collect();
         inside.iter().flat_map(|path| self.forget(path)).collect()
     }
 
     /// Forgets an object, or its parts in a range. Returns their segments.
     pub(super) fn forget_cut(&mut self, cut: &Cut) -> Vec<Name> {
-        let Some(range) = &cut.range else { return self.forget(&cut.path) };
-        let Some(Entry { known: Known::Segments { parts, .. }, .. }) = self.entries.get_mut(&cut.path) else { return Vec::new() };
-        let inside: Vec<u64> = parts.range(range.clone()).map(|(offset, _)| *offset).collect();
-        let gone: Vec<ObjectPart> = inside.iter().filter_map(|offset| parts.remove(offset)).collect();
+        let Some(range) = &cut.range else {
+            return self.forget(&cut.path);
+        };
+        let Some(Entry {
+            known: Known::Segments { parts, .. },
+            ..
+        }) = self.entries.get_mut(&cut.path)
+        else {
+            return Vec::new();
+        };
+        let inside: Vec<u64> = parts
+            .range(range.clone())
+            .map(|(offset, _)| *offset)
+            .collect();
+        let gone: Vec<ObjectPart> = inside
+            .iter()
+            .filter_map(|offset| parts.remove(offset))
+            .collect();
         if parts.is_empty() {
             self.forget(&cut.path);
         }
-        self.bytes -= gone.iter().filter_map(|part| part.inline.as_ref()).map(length_of).sum::<u64>();
+        self.bytes -= gone
+            .iter()
+            .filter_map(|part| part.inline.as_ref())
+            .map(length_of)
+            .sum::<u64>();
         gone.iter().map(ObjectPart::name).collect()
     }
 
     /// Schedules a cut, as it is now, to be forgotten at `at`. Returns its segments.
     pub(super) fn leave(&mut self, cut: Cut, at: Instant) -> Vec<Name> {
-        let Some(entry) = self.entries.get(&cut.path) else { return Vec::new() };
+        let Some(entry) = self.entries.get(&cut.path) else {
+            return Vec::new();
+        };
         let names = entry.known.names(cut.range.as_ref());
         if !names.is_empty() {
             self.uses += 1;
@@ -309,10 +398,17 @@ impl Catalogue {
 
     /// Forgets cuts whose time has come, and expired refusals.
     pub(super) fn sweep(&mut self, now: Instant) {
-        while let Some(first) = self.leaving.first_entry().filter(|first| first.key().0 <= now) {
+        while let Some(first) = self
+            .leaving
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+        {
             let (cut, names) = first.remove();
             // A newer part under the same name stays.
-            let known = self.entries.get(&cut.path).map(|entry| entry.known.names(cut.range.as_ref()));
+            let known = self
+                .entries
+                .get(&cut.path)
+                .map(|entry| entry.known.names(cut.range.as_ref()));
             if known.is_some_and(|known| known.iter().all(|name| names.contains(name))) {
                 self.forget_cut(&cut);
             }
@@ -320,14 +416,21 @@ impl Catalogue {
         let bytes = &mut self.missing_bytes;
         self.missing.retain(|path, (refusal, until)| {
             let stays = now < *until;
-            *bytes -= if stays { 0 } else { refused_bytes(path, refusal) };
+            *bytes -= if stays {
+                0
+            } else {
+                refused_bytes(path, refusal)
+            };
             stays
         });
     }
 
     fn put(&mut self, path: &ObjectPath, known: Known) {
         self.uses += 1;
-        let entry = Entry { used: self.uses, known };
+        let entry = Entry {
+            used: self.uses,
+            known,
+        };
         self.bytes += entry.bytes(path);
         self.by_use.insert(self.uses, path.clone());
         self.entries.insert(path.clone(), entry);
@@ -345,7 +448,9 @@ impl Catalogue {
 
     fn shrink(&mut self) {
         while self.entries.len() > self.limits.objects_max || self.bytes > self.limits.bytes_max {
-            let Some((_, path)) = self.by_use.first_key_value() else { return };
+            let Some((_, path)) = self.by_use.first_key_value() else {
+                return;
+            };
             let path = path.clone();
             self.forget(&path);
         }
@@ -355,7 +460,10 @@ impl Catalogue {
 impl Description {
     /// Whether two parts belong to one version, as far as the origin tells.
     fn is_same(&self, other: &Self) -> bool {
-        let lengths = self.length.zip(other.length).is_none_or(|(one, two)| one == two);
+        let lengths = self
+            .length
+            .zip(other.length)
+            .is_none_or(|(one, two)| one == two);
         self.validators == other.validators && lengths
     }
 }
@@ -369,7 +477,8 @@ impl ObjectPart {
 impl Document {
     /// How long it may still be used before the origin is asked.
     pub(super) fn fresh_for(&self, age: Duration, now: Instant) -> Option<Duration> {
-        age.checked_sub(now.saturating_duration_since(self.checked?)).filter(|left| !left.is_zero())
+        age.checked_sub(now.saturating_duration_since(self.checked?))
+            .filter(|left| !left.is_zero())
     }
 }
 
@@ -382,7 +491,11 @@ impl Entry {
 impl Known {
     fn bytes(&self) -> u64 {
         match self {
-            Self::Segments { parts, .. } => parts.values().filter_map(|part| part.inline.as_ref()).map(length_of).sum(),
+            Self::Segments { parts, .. } => parts
+                .values()
+                .filter_map(|part| part.inline.as_ref())
+                .map(length_of)
+                .sum(),
             Self::Document(document) => length_of(&document.bytes),
         }
     }
@@ -390,7 +503,10 @@ impl Known {
     fn names(&self, range: Option<&std::ops::Range<u64>>) -> Vec<Name> {
         let all = 0..u64::MAX;
         match self {
-            Self::Segments { parts, .. } => parts.range(range.unwrap_or(&all).clone()).map(|(_, part)| part.name()).collect(),
+            Self::Segments { parts, .. } => parts
+                .range(range.unwrap_or(&all).clone())
+                .map(|(_, part)| part.name())
+                .collect(),
             Self::Document(_) => Vec::new(),
         }
     }
@@ -427,7 +543,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn catalogue() -> Catalogue {
-        Catalogue::new(Limits { objects_max: 8, bytes_max: 1000 })
+        Catalogue::new(Limits {
+            objects_max: 8,
+            bytes_max: 1000,
+        })
     }
 
     fn path(text: &str) -> ObjectPath {
@@ -435,12 +554,27 @@ mod tests {
     }
 
     fn description(etag: &str, length: Option<u64>) -> Description {
-        let validators = Validators { etag: Some(etag.into()), last_modified: None };
-        Description { version: validators.version(length), validators, length, content_type: String::new(), issued_ms: 0 }
+        let validators = Validators {
+            etag: Some(etag.into()),
+            last_modified: None,
+        };
+        Description {
+            version: validators.version(length),
+            validators,
+            length,
+            content_type: String::new(),
+            issued_ms: 0,
+        }
     }
 
     fn part(offset: u64, length: u64) -> ObjectPart {
-        ObjectPart { id: SegmentId::of(&offset.to_le_bytes()), coding: None, offset, length, inline: None }
+        ObjectPart {
+            id: SegmentId::of(&offset.to_le_bytes()),
+            coding: None,
+            offset,
+            length,
+            inline: None,
+        }
     }
 
     fn small(name: &str, bytes: usize) -> ObjectPart {
@@ -473,37 +607,62 @@ mod tests {
         let (mut catalogue, now) = (catalogue(), Instant::now());
         let first = catalogue.admit(&path("a"), description("1", None), part(0, 100), now);
         let second = catalogue.admit(&path("a"), description("1", Some(300)), part(100, 100), now);
-        assert_eq!((second.version, second.changed), (first.version, false), "a length that becomes known is no change");
+        assert_eq!(
+            (second.version, second.changed),
+            (first.version, false),
+            "a length that becomes known is no change"
+        );
         let third = catalogue.admit(&path("a"), description("2", Some(300)), part(200, 100), now);
         assert!(third.changed && third.version != first.version);
         assert_eq!(third.dropped, [part(0, 1).name(), part(100, 1).name()]);
         assert_eq!(catalogue.find(&path("a"), 0), Found::Nothing);
-        assert!(catalogue.admit(&path("a"), description("2", Some(301)), part(0, 100), now).changed);
+        assert!(
+            catalogue
+                .admit(&path("a"), description("2", Some(301)), part(0, 100), now)
+                .changed
+        );
     }
 
     #[test]
     fn other_bytes_under_the_same_tag_are_another_version() {
         let (mut catalogue, now) = (catalogue(), Instant::now());
         let admit = |catalogue: &mut Catalogue, offset, name: &str| {
-            let part = ObjectPart { id: SegmentId::of(name.as_bytes()), ..part(offset, 100) };
+            let part = ObjectPart {
+                id: SegmentId::of(name.as_bytes()),
+                ..part(offset, 100)
+            };
             catalogue.admit(&path("a"), description("1", Some(300)), part, now)
         };
         let first = admit(&mut catalogue, 0, "x");
         assert!(!admit(&mut catalogue, 100, "y").changed);
         let again = admit(&mut catalogue, 0, "x");
-        assert_eq!((again.changed, again.version), (false, first.version), "an evicted part that comes again");
+        assert_eq!(
+            (again.changed, again.version),
+            (false, first.version),
+            "an evicted part that comes again"
+        );
         let other = admit(&mut catalogue, 0, "z");
         assert!(other.changed && other.version != first.version && other.version < 1 << 62);
-        assert_eq!(other.dropped, [(SegmentId::of(b"x"), None), (SegmentId::of(b"y"), None)]);
+        assert_eq!(
+            other.dropped,
+            [(SegmentId::of(b"x"), None), (SegmentId::of(b"y"), None)]
+        );
         assert_eq!(catalogue.find(&path("a"), 100), Found::Nothing);
-        assert_eq!(admit(&mut catalogue, 100, "w").version, other.version, "parts of the new bytes belong together");
+        assert_eq!(
+            admit(&mut catalogue, 100, "w").version,
+            other.version,
+            "parts of the new bytes belong together"
+        );
     }
 
     #[test]
     fn what_has_left_goes_later_unless_it_has_come_again() {
         let (mut catalogue, now) = (catalogue(), Instant::now());
         let later = now + Duration::from_secs(10);
-        let cut = |name: &str| Cut { path: path(name), range: None };
+        let cut = |name: &str| Cut {
+            path: path(name),
+            range: None,
+        };
         for name in ["a", "b"] {
             catalogue.admit(&path(name), description("1", None), part(7, 100), now);
             assert_eq!(catalogue.leave(cut(name), later), [part(7, 1).name()]);
@@ -520,25 +679,49 @@ mod tests {
     #[test]
     fn refusals_are_remembered_for_a_while() {
         let (mut catalogue, now) = (catalogue(), Instant::now());
-        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no".into() };
+        let refusal = Refusal {
+            code: RefusalCode::Unknown,
+            retry_after: None,
+            reason: "no".into(),
+        };
         catalogue.refuse(&path("a"), refusal.clone(), now + Duration::from_secs(1));
         assert_eq!(catalogue.refusal(&path("a"), now), Some(refusal));
-        assert_eq!(catalogue.refusal(&path("a"), now + Duration::from_secs(1)), None);
+        assert_eq!(
+            catalogue.refusal(&path("a"), now + Duration::from_secs(1)),
+            None
+        );
         catalogue.sweep(now + Duration::from_secs(1));
         assert!(catalogue.missing.is_empty());
     }
 
     #[test]
     fn long_names_count_too() {
-        let (mut catalogue, now) = (Catalogue::new(Limits { objects_max: 65_536, bytes_max: 100_000 }), Instant::now());
+        let (mut catalogue, now) = (
+            Catalogue::new(Limits {
+                objects_max: 65_536,
+                bytes_max: 100_000,
+            }),
+            Instant::now(),
+        );
         let long = |number: u32| path(&format!("a.ts?{}{number}", "x".repeat(2000)));
-        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: "no".into() };
+        let refusal = Refusal {
+            code: RefusalCode::Unknown,
+            retry_after: None,
+            reason: "no".into(),
+        };
         for number in 0..200 {
             catalogue.admit(&long(number), description("1", None), part(0, 100), now);
-            catalogue.refuse(&long(1000 + number), refusal.clone(), now + Duration::from_secs(1));
+            catalogue.refuse(
+                &long(1000 + number),
+                refusal.clone(),
+                now + Duration::from_secs(1),
+            );
         }
         assert!(catalogue.entries.len() < 50 && catalogue.missing.len() < 7);
-        assert!(matches!(catalogue.find(&long(199), 0), Found::Part(..)), "the newest are there");
+        assert!(
+            matches!(catalogue.find(&long(199), 0), Found::Part(..)),
+            "the newest are there"
+        );
         catalogue.refuse(&long(1000), refusal, now + Duration::from_secs(1));
         catalogue.sweep(now + Duration::from_secs(1));
         assert_eq!((catalogue.missing.len(), catalogue.missing_bytes), (0, 0));
@@ -556,7 +739,9 @@ mod tests {
             confirmed: now,
         };
         catalogue.put_document(&path("a"), document);
-        let fresh = |catalogue: &Catalogue, now| catalogue.document(&path("a")).unwrap().fresh_for(age, now);
+        let fresh = |catalogue: &Catalogue, now| {
+            catalogue.document(&path("a")).unwrap().fresh_for(age, now)
+        };
         assert_eq!(fresh(&catalogue, now), Some(age));
         assert_eq!(fresh(&catalogue, now + age), None);
         catalogue.confirm(&path("a"), now + age, 7);

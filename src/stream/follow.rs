@@ -21,7 +21,11 @@ pub(super) async fn follow(point: Arc<Point>, changes: Changes) {
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let next_look = if is_told { None } else { point.planner().next_look() };
+        let next_look = if is_told {
+            None
+        } else {
+            point.planner().next_look()
+        };
         let next_look = next_look.unwrap_or_else(|| Instant::now() + IDLE);
         tokio::select! {
             change = next(&mut changes) => match change {

@@ -56,17 +56,31 @@ impl Metrics {
             "Signatures made with stream keys, over metadata (one for each response of the origin) or over block checksums.",
             &["over"],
         )?;
-        let refused = register::counters(registry, &name("refusals"), "Object requests refused, by code.", &["code"])?;
+        let refused = register::counters(
+            registry,
+            &name("refusals"),
+            "Object requests refused, by code.",
+            &["code"],
+        )?;
         for code in CODES {
             refused.with_label_values(&[label(code)]);
         }
         Ok(Self {
             held: answered.with_label_values(&["held"]),
             fetched: answered.with_label_values(&["fetch"]),
-            coalesced: counter("coalesced", "Object requests that waited for a fetch already in progress.")?,
-            changed: counter("changed_objects", "Objects that changed at the origin while the server held parts of them.")?,
+            coalesced: counter(
+                "coalesced",
+                "Object requests that waited for a fetch already in progress.",
+            )?,
+            changed: counter(
+                "changed_objects",
+                "Objects that changed at the origin while the server held parts of them.",
+            )?,
             announced: counter("announced", "New segments announced to subscribers.")?,
-            prefetch_failed: counter("prefetch_failed", "Live-edge segments that could not be prefetched.")?,
+            prefetch_failed: counter(
+                "prefetch_failed",
+                "Live-edge segments that could not be prefetched.",
+            )?,
             playlists_standing: stale.with_label_values(&["standing"]),
             playlists_lagging: stale.with_label_values(&["lagging"]),
             signed_metas: signed.with_label_values(&["metadata"]),

@@ -18,7 +18,9 @@ use super::signer::wall_clock_ms;
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
-use crate::object::{Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId};
+use crate::object::{
+    Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId,
+};
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 use crate::supervise::{self, Supervisor};
@@ -113,7 +115,9 @@ impl Point {
             queued,
             queued_by_session: (queued / SESSION_PART).max(1),
         };
-        let waiters_max = usize::try_from(config.waiters_max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let waiters_max = usize::try_from(config.waiters_max)
+            .unwrap_or(usize::MAX)
+            .min(Semaphore::MAX_PERMITS);
         let mut planner = Planner::new(planning(&settings, config), source.base().cloned());
         planner.pin(settings.playlists.clone(), Instant::now());
         Self {
@@ -168,7 +172,12 @@ impl Point {
     }
 
     /// Answers a request.
-    pub(super) async fn resolve(self: &Arc<Self>, path: &ObjectPath, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
+    pub(super) async fn resolve(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        offset: u64,
+        by: AskedBy,
+    ) -> Result<Resolved, Refusal> {
         let path = match self.source.has_queries() {
             true => path.with_parameters(&self.settings().parameters),
             false => path.without_query(),
@@ -183,16 +192,31 @@ impl Point {
         let (part, by) = {
             let planner = self.planner();
             let part = planner.part(&path, offset, self.shared.config.segment_max_bytes.as_u64());
-            let cut = Cut { path: path.clone(), range: part.listed.then(|| part.range.clone()) };
+            let cut = Cut {
+                path: path.clone(),
+                range: part.listed.then(|| part.range.clone()),
+            };
             (part, wanted(planner.edge(&cut), Some(by)))
         };
-        let resolved = self.wait(self.begin(Errand::Part(path, part.range.start), false, by)?).await?;
+        let resolved = self
+            .wait(self.begin(Errand::Part(path, part.range.start), false, by)?)
+            .await?;
         self.shared.metrics.fetched.inc();
-        let covers = resolved.offset + resolved.length > offset || matches!(resolved.body, Body::Whole(_)) || offset == 0;
-        if covers { Ok(Arc::unwrap_or_clone(resolved)) } else { Err(beyond(resolved.object_length)) }
+        let covers = resolved.offset + resolved.length > offset
+            || matches!(resolved.body, Body::Whole(_))
+            || offset == 0;
+        if covers {
+            Ok(Arc::unwrap_or_clone(resolved))
+        } else {
+            Err(beyond(resolved.object_length))
+        }
     }
 
-    async fn document(self: &Arc<Self>, path: &ObjectPath, by: AskedBy) -> Result<Resolved, Refusal> {
+    async fn document(
+        self: &Arc<Self>,
+        path: &ObjectPath,
+        by: AskedBy,
+    ) -> Result<Resolved, Refusal> {
         let now = Instant::now();
         let by = {
             let mut planner = self.planner();
@@ -206,32 +230,59 @@ impl Point {
                 answer?
             }
             None => {
-                let resolved = self.wait(self.begin(Errand::Document(path.clone()), false, by)?).await?;
+                let resolved = self
+                    .wait(self.begin(Errand::Document(path.clone()), false, by)?)
+                    .await?;
                 self.shared.metrics.fetched.inc();
                 Arc::unwrap_or_clone(resolved)
             }
         };
         let (still, retry_after) = {
             let planner = self.planner();
-            (planner.stale(path, Instant::now()), planner.target_duration(path))
+            (
+                planner.stale(path, Instant::now()),
+                planner.target_duration(path),
+            )
         };
-        let Some(still) = still else { return Ok(resolved) };
+        let Some(still) = still else {
+            return Ok(resolved);
+        };
         self.shared.metrics.playlists_standing.inc();
-        let reason = format!("the live playlist has not changed for {} s", still.as_secs());
+        let reason = format!(
+            "the live playlist has not changed for {} s",
+            still.as_secs()
+        );
         self.tell(Line::Standing, |suppressed| {
             let (place, unchanged_s) = (self.place(path), still.as_secs());
-            tracing::warn!(place, unchanged_s, suppressed, "a live playlist does not change, and is refused: check the encoder");
+            tracing::warn!(
+                place,
+                unchanged_s,
+                suppressed,
+                "a live playlist does not change, and is refused: check the encoder"
+            );
         });
-        Err(Refusal { code: RefusalCode::Origin, retry_after, reason })
+        Err(Refusal {
+            code: RefusalCode::Origin,
+            retry_after,
+            reason,
+        })
     }
 
     /// The place of an object at its origin, for the log.
     fn place(&self, path: &ObjectPath) -> String {
-        self.source.base().map_or_else(|| redacted_path(&format!("/{}/{path}", self.name)), |base| path.request(base))
+        self.source.base().map_or_else(
+            || redacted_path(&format!("/{}/{path}", self.name)),
+            |base| path.request(base),
+        )
     }
 
     /// The answer without a fetch, if possible.
-    fn held(&self, path: &ObjectPath, offset: u64, now: Instant) -> Option<Result<Resolved, Refusal>> {
+    fn held(
+        &self,
+        path: &ObjectPath,
+        offset: u64,
+        now: Instant,
+    ) -> Option<Result<Resolved, Refusal>> {
         let settings = self.settings();
         let found = self.catalogue().find(path, offset);
         match found {
@@ -259,12 +310,17 @@ impl Point {
     /// A usable held segment: with a key, its blocks must be hashed.
     fn stored(&self, part: &ObjectPart) -> Option<Held> {
         let is_signed = self.settings().signer.is_some();
-        self.shared.store.lookup(&part.id, Some(part.coding?)).filter(|held| held.blocks_digest.is_some() || !is_signed)
+        self.shared
+            .store
+            .lookup(&part.id, Some(part.coding?))
+            .filter(|held| held.blocks_digest.is_some() || !is_signed)
     }
 
     /// Sets the expiry of segments.
     fn expire(&self, names: &[Name], at: Instant) {
-        let held = names.iter().filter_map(|(id, coding)| Some((id, (*coding)?)));
+        let held = names
+            .iter()
+            .filter_map(|(id, coding)| Some((id, (*coding)?)));
         held.for_each(|(id, coding)| self.shared.store.expire(id, coding, at));
     }
 
@@ -273,7 +329,11 @@ impl Point {
     fn issue(&self) -> u64 {
         let now = wall_clock_ms();
         let later = |last: u64| now.max(last.saturating_add(1));
-        let last = self.issued_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(later(last)));
+        let last = self
+            .issued_ms
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(later(last))
+            });
         last.map_or(now, later)
     }
 
@@ -281,7 +341,10 @@ impl Point {
     pub(super) fn named(&self, path: &str, mut resolved: Resolved) -> Resolved {
         if resolved.path != path {
             path.clone_into(&mut resolved.path);
-            let issued_ms = resolved.signature.take().map(|signature| signature.issued_ms);
+            let issued_ms = resolved
+                .signature
+                .take()
+                .map(|signature| signature.issued_ms);
             if let (Some(issued_ms), Some(signer)) = (issued_ms, &self.settings().signer) {
                 signer.sign(&mut resolved, issued_ms, &self.shared.metrics.signed_metas);
             }
@@ -301,32 +364,63 @@ impl Point {
             // Otherwise it was cancelled, and its task has not noticed yet.
             if let Ok(wish) = self.gate.join(*fetch, by) {
                 self.shared.metrics.coalesced.inc();
-                return Ok(Landing { outcome: outcome.clone(), _wish: wish });
+                return Ok(Landing {
+                    outcome: outcome.clone(),
+                    _wish: wish,
+                });
             }
         }
         let (place, wish) = self.gate.enter(by).map_err(crowded)?;
         let (outcome, landing) = watch::channel(None);
         flights.insert(errand.clone(), (place.fetch(), landing.clone()));
-        let flight = Flight { point: Arc::clone(self), errand, fetch: place.fetch() };
+        let flight = Flight {
+            point: Arc::clone(self),
+            errand,
+            fetch: place.fetch(),
+        };
         let by = by.account();
         let (Errand::Document(path) | Errand::Part(path, _)) = &flight.errand;
-        let span = tracing::debug_span!("fetch", stream = self.name, path = redacted_path(path.as_str()));
+        let span = tracing::debug_span!(
+            "fetch",
+            stream = self.name,
+            path = redacted_path(path.as_str())
+        );
         let fetch = async move {
             let result = match &flight.errand {
                 Errand::Document(path) => flight.point.fetch_document(path, by, place).await,
-                Errand::Part(path, offset) => flight.point.fetch_part(path, *offset, (live, by), place).await,
+                Errand::Part(path, offset) => {
+                    flight
+                        .point
+                        .fetch_part(path, *offset, (live, by), place)
+                        .await
+                }
             };
             // The result is in the catalogue; later requests find it there.
             drop(flight);
             let _ = outcome.send(Some(result.map(Arc::new)));
         };
-        tokio::spawn(self.shared.supervisor.contained(supervise::ServerPart::Fetch, fetch.instrument(span)));
-        Ok(Landing { outcome: landing, _wish: Some(wish) })
+        tokio::spawn(
+            self.shared
+                .supervisor
+                .contained(supervise::ServerPart::Fetch, fetch.instrument(span)),
+        );
+        Ok(Landing {
+            outcome: landing,
+            _wish: Some(wish),
+        })
     }
 
     async fn wait(&self, mut landing: Landing) -> Result<Arc<Resolved>, Refusal> {
-        let _waiter = self.waiters.try_acquire().map_err(|_| overload("too many requests are waiting"))?;
-        let outcome = landing.outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        let _waiter = self
+            .waiters
+            .try_acquire()
+            .map_err(|_| overload("too many requests are waiting"))?;
+        let outcome = landing
+            .outcome
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|outcome| outcome.clone());
         outcome.unwrap_or_else(|| Err(internal("the fetch was cancelled")))
     }
 
@@ -342,8 +436,16 @@ impl Point {
         }
         let settings = self.settings();
         let before = self.catalogue().document(path).cloned();
-        let known = before.as_ref().map(|document| document.description.validators.clone()).filter(|known| !known.is_empty());
-        let fetch = Fetch { path: path.clone(), want: Want::Whole(settings.playlist_max_bytes), known, part_of: None };
+        let known = before
+            .as_ref()
+            .map(|document| document.description.validators.clone())
+            .filter(|known| !known.is_empty());
+        let fetch = Fetch {
+            path: path.clone(),
+            want: Want::Whole(settings.playlist_max_bytes),
+            known,
+            part_of: None,
+        };
         let outcome = self.source.fetch(fetch).await;
         let now = Instant::now();
         self.note(&outcome);
@@ -352,10 +454,16 @@ impl Point {
                 self.planner().unchanged(path, now);
                 Ok(self.keep_document(path, document, now))
             }
-            (Ok(Fetched::NotModified), None) => Err(internal("an answer to a question that was not asked")),
-            (Ok(Fetched::Object(object)), before) => self.accept_document((path, by), object, before, now).await,
+            (Ok(Fetched::NotModified), None) => {
+                Err(internal("an answer to a question that was not asked"))
+            }
+            (Ok(Fetched::Object(object)), before) => {
+                self.accept_document((path, by), object, before, now).await
+            }
             (Err(error), Some(document))
-                if error.is_transient() && now.saturating_duration_since(document.confirmed) < settings.playlist_grace =>
+                if error.is_transient()
+                    && now.saturating_duration_since(document.confirmed)
+                        < settings.playlist_grace =>
             {
                 tracing::debug!(stream = self.name, path = redacted_path(path.as_str()), %error, "using the playlist at hand");
                 Ok(self.whole(path, &document, settings.playlist_age))
@@ -381,10 +489,18 @@ impl Point {
         if object.bytes.len() <= READ_IN_PLACE && self.planner().listed(path) <= LISTED_IN_PLACE {
             return self.read_document((path, by), object, before, now);
         }
-        let _turn = self.shared.reading.acquire().await.map_err(|_| internal("the server is stopping"))?;
+        let _turn = self
+            .shared
+            .reading
+            .acquire()
+            .await
+            .map_err(|_| internal("the server is stopping"))?;
         let (point, path) = (Arc::clone(self), path.clone());
-        let read = tokio::task::spawn_blocking(move || point.read_document((&path, by), object, before, now));
-        read.await.map_err(|_| internal("a document could not be read"))?
+        let read = tokio::task::spawn_blocking(move || {
+            point.read_document((&path, by), object, before, now)
+        });
+        read.await
+            .map_err(|_| internal("a document could not be read"))?
     }
 
     /// Turns a fetched object into a document, and applies the plan of a playlist.
@@ -397,13 +513,22 @@ impl Point {
     ) -> Result<Resolved, Refusal> {
         let mut bytes = object.bytes;
         let content_type = content_type(path, object.content_type);
-        let is_playlist = matches!(path.extension().as_str(), "m3u8" | "m3u") || is_playlist_type(&content_type);
+        let is_playlist =
+            matches!(path.extension().as_str(), "m3u8" | "m3u") || is_playlist_type(&content_type);
         let mut plan = Plan::default();
         if is_playlist {
             let reader = self.planner().reader(path, by, now);
-            let outcome = reader.read(&bytes).and_then(|mut reading| self.plan(|planner| planner.take(&mut reading, now)));
+            let outcome = reader
+                .read(&bytes)
+                .and_then(|mut reading| self.plan(|planner| planner.take(&mut reading, now)));
             match (outcome, before) {
-                (Ok(Plan { step: Step::Lagging, .. }), Some(document)) => {
+                (
+                    Ok(Plan {
+                        step: Step::Lagging,
+                        ..
+                    }),
+                    Some(document),
+                ) => {
                     self.shared.metrics.playlists_lagging.inc();
                     return Ok(self.keep_document(path, document, now));
                 }
@@ -421,14 +546,29 @@ impl Point {
                     });
                 }
             }
-            let local = self.source.base().and_then(|base| planner::localise(&bytes, path, base, &self.name));
+            let local = self
+                .source
+                .base()
+                .and_then(|base| planner::localise(&bytes, path, base, &self.name));
             bytes = local.map_or(bytes, Bytes::from);
         }
         let length = Some(length_of(&bytes));
         let version = object.validators.version(length);
         let issued_ms = self.issue();
-        let description = Description { version, validators: object.validators, length, content_type, issued_ms };
-        let document = Document { description, id: SegmentId::of(&bytes), bytes, checked: Some(now), confirmed: now };
+        let description = Description {
+            version,
+            validators: object.validators,
+            length,
+            content_type,
+            issued_ms,
+        };
+        let document = Document {
+            description,
+            id: SegmentId::of(&bytes),
+            bytes,
+            checked: Some(now),
+            confirmed: now,
+        };
         self.catalogue().put_document(path, document.clone());
         let followed = self.planner().followed(path);
         self.apply(plan, followed, now);
@@ -463,7 +603,10 @@ impl Point {
         let mut planner = self.planner();
         let before = planner.bytes();
         let outcome = change(&mut planner);
-        self.shared.metrics.listed_bytes.add(signed(planner.bytes()) - signed(before));
+        self.shared
+            .metrics
+            .listed_bytes
+            .add(signed(planner.bytes()) - signed(before));
         outcome
     }
 
@@ -478,20 +621,32 @@ impl Point {
         if let Some(answer) = self.held(path, offset, Instant::now()) {
             return answer;
         }
-        let planned = self.planner().part(path, offset, self.shared.config.segment_max_bytes.as_u64());
+        let planned =
+            self.planner()
+                .part(path, offset, self.shared.config.segment_max_bytes.as_u64());
         let want = match (planned.listed, planned.range.start) {
             (true, _) => Want::Listed(planned.range),
             (false, 0) => Want::Head(planned.range.end),
             (false, _) => Want::Part(planned.range),
         };
         let known = match self.catalogue().find(path, offset) {
-            Found::Part(description, part, _) if part.inline.is_some() || self.stored(&part).is_some() => {
+            Found::Part(description, part, _)
+                if part.inline.is_some() || self.stored(&part).is_some() =>
+            {
                 Some(description.validators).filter(|known| !known.is_empty())
             }
             _ => None,
         };
-        let part_of = self.catalogue().validators(path).filter(|_| known.is_none());
-        let mut fetch = Fetch { path: path.clone(), want, known, part_of };
+        let part_of = self
+            .catalogue()
+            .validators(path)
+            .filter(|_| known.is_none());
+        let mut fetch = Fetch {
+            path: path.clone(),
+            want,
+            known,
+            part_of,
+        };
         let mut outcome = self.source.fetch(fetch.clone()).await;
         if let Ok(Fetched::NotModified) = outcome {
             let now = Instant::now();
@@ -515,16 +670,28 @@ impl Point {
                 self.accept_part(path, object, &fetch.want, live).await
             }
             Ok(Fetched::NotModified) => Err(internal("an answer to a question that was not asked")),
-            Err(Error::OutOfRange(length)) if !matches!(fetch.want, Want::Listed(_)) => Err(beyond(length)),
+            Err(Error::OutOfRange(length)) if !matches!(fetch.want, Want::Listed(_)) => {
+                Err(beyond(length))
+            }
             Err(Error::Changed) => {
                 self.invalidate(path, now);
                 self.shared.metrics.changed.inc();
                 self.tell_changed(path);
-                Err(Refusal { code: RefusalCode::Changed, retry_after: Some(RETRY_SOON), reason: Error::Changed.to_string() })
+                Err(Refusal {
+                    code: RefusalCode::Changed,
+                    retry_after: Some(RETRY_SOON),
+                    reason: Error::Changed.to_string(),
+                })
             }
             Err(error) => {
                 if error == Error::NotFound {
-                    self.let_go(&Cut { path: path.clone(), range: None }, now);
+                    self.let_go(
+                        &Cut {
+                            path: path.clone(),
+                            range: None,
+                        },
+                        now,
+                    );
                 }
                 Err(self.refuse(path, &error, now))
             }
@@ -552,8 +719,12 @@ impl Point {
         let body = if is_small {
             Body::Inline(object.bytes.clone())
         } else {
-            let range = matches!(want, Want::Listed(_)).then(|| object.offset..object.offset + length);
-            let cut = Cut { path: path.clone(), range };
+            let range =
+                matches!(want, Want::Listed(_)).then(|| object.offset..object.offset + length);
+            let cut = Cut {
+                path: path.clone(),
+                range,
+            };
             let birth = (live || self.planner().is_edge(&cut)).then(|| Birth::new(object.complete));
             Body::Coded(self.store(path, object.bytes.clone(), birth).await?)
         };
@@ -561,8 +732,16 @@ impl Point {
             Body::Coded(held) => (held.lease.id, Some(held.lease.shape.coding())),
             _ => (SegmentId::of(&object.bytes), None),
         };
-        let part = ObjectPart { id, coding, offset: object.offset, length, inline: is_small.then_some(object.bytes) };
-        let admitted = self.catalogue().admit(path, description.clone(), part.clone(), now);
+        let part = ObjectPart {
+            id,
+            coding,
+            offset: object.offset,
+            length,
+            inline: is_small.then_some(object.bytes),
+        };
+        let admitted = self
+            .catalogue()
+            .admit(path, description.clone(), part.clone(), now);
         self.expire(&admitted.dropped, now);
         if admitted.changed {
             self.shared.metrics.changed.inc();
@@ -570,13 +749,26 @@ impl Point {
         }
         if admitted.changed && part.offset > 0 {
             let reason = "the object changed at the origin while its parts were fetched".to_owned();
-            return Err(Refusal { code: RefusalCode::Changed, retry_after: Some(RETRY_SOON), reason });
+            return Err(Refusal {
+                code: RefusalCode::Changed,
+                retry_after: Some(RETRY_SOON),
+                reason,
+            });
         }
-        let description = Description { version: admitted.version, length: admitted.length, ..description };
+        let description = Description {
+            version: admitted.version,
+            length: admitted.length,
+            ..description
+        };
         Ok(self.resolved(path, &description, &part, self.settings().segment_age, body))
     }
 
-    async fn store(&self, path: &ObjectPath, bytes: Bytes, birth: Option<Arc<Birth>>) -> Result<Held, Refusal> {
+    async fn store(
+        &self,
+        path: &ObjectPath,
+        bytes: Bytes,
+        birth: Option<Arc<Birth>>,
+    ) -> Result<Held, Refusal> {
         let settings = self.settings();
         let shape = settings.shape(length_of(&bytes)).map_err(|error| Refusal {
             code: RefusalCode::Limit,
@@ -584,37 +776,65 @@ impl Point {
             reason: error.to_string(),
         })?;
         let eager = birth.is_some();
-        let Settings { first_pass, row_weight, .. } = *settings;
+        let Settings {
+            first_pass,
+            row_weight,
+            ..
+        } = *settings;
         let hashed = settings.signer.is_some();
         let path = Some(format!("/{}/{path}", self.name).into());
         let withdrawn = Arc::clone(&self.is_closed);
-        let placement = Placement { expires: None, first_pass, row_weight, birth, eager, path, hashed, withdrawn };
-        self.shared.store.insert(bytes, shape, placement).await.map_err(|error| {
-            if error != store::Error::Withdrawn {
-                let stream = &self.name;
-                self.tell(Line::Refused, |suppressed| {
-                    tracing::warn!(stream, %error, suppressed, "the store refuses a segment");
-                });
-            }
-            let (code, retry_after) = match error {
-                store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
-                store::Error::TooLarge { .. } => (RefusalCode::Limit, None),
-                store::Error::Withdrawn => (RefusalCode::Unknown, None),
-                store::Error::Device(_) => (RefusalCode::Internal, Some(RETRY_SOON)),
-            };
-            Refusal { code, retry_after, reason: error.to_string() }
-        })
+        let placement = Placement {
+            expires: None,
+            first_pass,
+            row_weight,
+            birth,
+            eager,
+            path,
+            hashed,
+            withdrawn,
+        };
+        self.shared
+            .store
+            .insert(bytes, shape, placement)
+            .await
+            .map_err(|error| {
+                if error != store::Error::Withdrawn {
+                    let stream = &self.name;
+                    self.tell(Line::Refused, |suppressed| {
+                        tracing::warn!(stream, %error, suppressed, "the store refuses a segment");
+                    });
+                }
+                let (code, retry_after) = match error {
+                    store::Error::Full { .. } => (RefusalCode::Overload, Some(RETRY_SOON)),
+                    store::Error::TooLarge { .. } => (RefusalCode::Limit, None),
+                    store::Error::Withdrawn => (RefusalCode::Unknown, None),
+                    store::Error::Device(_) => (RefusalCode::Internal, Some(RETRY_SOON)),
+                };
+                Refusal {
+                    code,
+                    retry_after,
+                    reason: error.to_string(),
+                }
+            })
     }
 
     /// Applies the plan of a playlist, which is followed as `followed` says.
     fn apply(self: &Arc<Self>, plan: Plan, followed: Option<Followed>, now: Instant) {
         if plan.step == Step::Restarted {
             // Names that left the window long ago may be reused too.
-            let parents = plan.dropped.iter().chain(&plan.prefetch).map(|cut| cut.path.parent()).collect();
+            let parents = plan
+                .dropped
+                .iter()
+                .chain(&plan.prefetch)
+                .map(|cut| cut.path.parent())
+                .collect();
             let names = self.catalogue().forget_in(&parents);
             self.expire(&names, now);
             let stream = &self.name;
-            self.tell(Line::Restarted, |suppressed| tracing::info!(stream, suppressed, "the encoder restarted"));
+            self.tell(Line::Restarted, |suppressed| {
+                tracing::info!(stream, suppressed, "the encoder restarted")
+            });
         }
         for cut in &plan.left {
             self.let_go(cut, now);
@@ -641,23 +861,30 @@ impl Point {
     /// Prefetches cuts, all at once, and announces them in order.
     pub(super) fn prefetch(self: &Arc<Self>, cuts: Vec<Cut>, followed: Option<Followed>) {
         let (point, by) = (Arc::clone(self), wanted(followed, None));
-        tokio::spawn(self.shared.supervisor.contained(supervise::ServerPart::Fetch, async move {
-            let begun: Vec<_> = cuts.iter().map(|cut| point.begin_prefetch(cut, by)).collect();
-            for (cut, landing) in cuts.iter().zip(begun) {
-                match point.wait_patiently(cut, by, landing).await {
-                    Ok(resolved) => point.announce(resolved),
-                    Err(refusal) => {
-                        point.shared.metrics.prefetch_failed.inc();
-                        tracing::debug!(
-                            stream = point.name,
-                            path = redacted_path(cut.path.as_str()),
-                            reason = refusal.reason,
-                            "not fetched ahead"
-                        );
+        tokio::spawn(
+            self.shared
+                .supervisor
+                .contained(supervise::ServerPart::Fetch, async move {
+                    let begun: Vec<_> = cuts
+                        .iter()
+                        .map(|cut| point.begin_prefetch(cut, by))
+                        .collect();
+                    for (cut, landing) in cuts.iter().zip(begun) {
+                        match point.wait_patiently(cut, by, landing).await {
+                            Ok(resolved) => point.announce(resolved),
+                            Err(refusal) => {
+                                point.shared.metrics.prefetch_failed.inc();
+                                tracing::debug!(
+                                    stream = point.name,
+                                    path = redacted_path(cut.path.as_str()),
+                                    reason = refusal.reason,
+                                    "not fetched ahead"
+                                );
+                            }
+                        }
                     }
-                }
-            }
-        }));
+                }),
+        );
     }
 
     /// Waits for a prefetch, and retries: a playlist may be ahead of its objects, while these are
@@ -676,7 +903,9 @@ impl Point {
                 },
                 Err(refusal) => refusal,
             };
-            let Some(pause) = refusal.retry_after else { return Err(refusal) };
+            let Some(pause) = refusal.retry_after else {
+                return Err(refusal);
+            };
             tokio::time::sleep(pause).await;
             landing = self.begin_prefetch(cut, by);
         }
@@ -693,7 +922,12 @@ impl Point {
         if let Body::Coded(held) = &resolved.body {
             // Both channels may have no receiver.
             let (segment, shape, row_weight) = (held.lease.key, held.lease.shape, held.row_weight);
-            let _ = self.shared.arrivals.send(Arrival { stream: self.name.as_str().into(), segment, shape, row_weight });
+            let _ = self.shared.arrivals.send(Arrival {
+                stream: self.name.as_str().into(),
+                segment,
+                shape,
+                row_weight,
+            });
         }
         self.shared.metrics.announced.inc();
         let _ = self.announced.send(resolved);
@@ -705,7 +939,12 @@ impl Point {
         let errand = Errand::Document(path.clone());
         let under_way = lock(&self.flights).get(&errand).cloned();
         if let Some((_, outcome)) = under_way {
-            let _ = self.wait(Landing { outcome, _wish: None }).await;
+            let _ = self
+                .wait(Landing {
+                    outcome,
+                    _wish: None,
+                })
+                .await;
         }
         match has_changed {
             true => self.catalogue().distrust(&path),
@@ -717,7 +956,12 @@ impl Point {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
-            tracing::debug!(stream = self.name, path = redacted_path(path.as_str()), reason = refusal.reason, "no playlist");
+            tracing::debug!(
+                stream = self.name,
+                path = redacted_path(path.as_str()),
+                reason = refusal.reason,
+                "no playlist"
+            );
         }
         self.planned.notify_one();
     }
@@ -729,20 +973,33 @@ impl Point {
     /// Remembers the origin's refusal of a path, and returns it.
     fn refuse(&self, path: &ObjectPath, error: &Error, now: Instant) -> Refusal {
         let age = self.shared.config.negative_age;
-        let refusal = Refusal { code: error.code(), retry_after: error.retry_after(age), reason: error.to_string() };
+        let refusal = Refusal {
+            code: error.code(),
+            retry_after: error.retry_after(age),
+            reason: error.to_string(),
+        };
         // An overloaded origin is not asked before the time that it gave.
-        self.catalogue().refuse(path, refusal.clone(), now + refusal.retry_after.unwrap_or(age));
+        self.catalogue().refuse(
+            path,
+            refusal.clone(),
+            now + refusal.retry_after.unwrap_or(age),
+        );
         refusal
     }
 
     /// Records the state of the origin for `/readyz`.
     fn note(&self, outcome: &Result<Fetched, Error>) {
-        let fault = outcome.as_ref().err().filter(|error| error.is_transient() && **error != Error::Incomplete);
+        let fault = outcome
+            .as_ref()
+            .err()
+            .filter(|error| error.is_transient() && **error != Error::Incomplete);
         let mut noted = lock(&self.fault);
         match fault {
             None if noted.is_some() => {
                 let stream = &self.name;
-                self.tell(Line::Answers, |suppressed| tracing::info!(stream, suppressed, "the origin answers again"));
+                self.tell(Line::Answers, |suppressed| {
+                    tracing::info!(stream, suppressed, "the origin answers again")
+                });
             }
             _ => {}
         }
@@ -765,9 +1022,26 @@ impl Point {
     }
 
     fn whole(&self, path: &ObjectPath, document: &Document, max_age: Duration) -> Resolved {
-        let Document { description, id, bytes, .. } = document;
-        let part = ObjectPart { id: *id, coding: None, offset: 0, length: length_of(bytes), inline: None };
-        self.resolved(path, description, &part, max_age, Body::Whole(bytes.clone()))
+        let Document {
+            description,
+            id,
+            bytes,
+            ..
+        } = document;
+        let part = ObjectPart {
+            id: *id,
+            coding: None,
+            offset: 0,
+            length: length_of(bytes),
+            inline: None,
+        };
+        self.resolved(
+            path,
+            description,
+            &part,
+            max_age,
+            Body::Whole(bytes.clone()),
+        )
     }
 
     fn resolved(
@@ -791,7 +1065,11 @@ impl Point {
             signature: None,
         };
         if let Some(signer) = &self.settings().signer {
-            signer.sign(&mut resolved, description.issued_ms, &self.shared.metrics.signed_metas);
+            signer.sign(
+                &mut resolved,
+                description.issued_ms,
+                &self.shared.metrics.signed_metas,
+            );
         }
         resolved
     }
@@ -799,8 +1077,14 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        let planner = self.planner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.shared.metrics.listed_bytes.sub(signed(planner.bytes()));
+        let planner = self
+            .planner
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.shared
+            .metrics
+            .listed_bytes
+            .sub(signed(planner.bytes()));
     }
 }
 
@@ -815,7 +1099,10 @@ impl Drop for Flight {
     fn drop(&mut self) {
         let mut flights = lock(&self.point.flights);
         // A cancelled fetch may have been replaced by a new one.
-        if flights.get(&self.errand).is_some_and(|(fetch, _)| *fetch == self.fetch) {
+        if flights
+            .get(&self.errand)
+            .is_some_and(|(fetch, _)| *fetch == self.fetch)
+        {
             flights.remove(&self.errand);
         }
     }
@@ -825,8 +1112,22 @@ impl Drop for Flight {
 fn wanted(followed: Option<Followed>, by: Option<AskedBy>) -> Wanted {
     match (followed, by) {
         (None, Some(by)) => Wanted::Asked(by),
-        (Some(Followed { is_pinned: false, .. }), Some(by)) => Wanted::Followed(by),
-        (Some(Followed { is_pinned: false, by: Some(account) }), None) => Wanted::Followed(AskedBy { account, session: 0 }),
+        (
+            Some(Followed {
+                is_pinned: false, ..
+            }),
+            Some(by),
+        ) => Wanted::Followed(by),
+        (
+            Some(Followed {
+                is_pinned: false,
+                by: Some(account),
+            }),
+            None,
+        ) => Wanted::Followed(AskedBy {
+            account,
+            session: 0,
+        }),
         (Some(_), _) | (None, None) => Wanted::Own,
     }
 }
@@ -848,10 +1149,19 @@ fn planning(settings: &Settings, config: &ingest::Config) -> planner::Config {
 
 /// The origin's media type, unless it says nothing; then one by extension.
 fn content_type(path: &ObjectPath, origin: Option<String>) -> String {
-    let is_telling =
-        |text: &str| !text.is_empty() && !text.starts_with("application/octet-stream") && !text.starts_with("text/plain");
-    let by_name = TYPES.iter().find(|(extension, _)| *extension == path.extension()).map(|(_, text)| (*text).to_owned());
-    match (origin.filter(|text| text.len() <= CONTENT_TYPE_MAX), by_name) {
+    let is_telling = |text: &str| {
+        !text.is_empty()
+            && !text.starts_with("application/octet-stream")
+            && !text.starts_with("text/plain")
+    };
+    let by_name = TYPES
+        .iter()
+        .find(|(extension, _)| *extension == path.extension())
+        .map(|(_, text)| (*text).to_owned());
+    match (
+        origin.filter(|text| text.len() <= CONTENT_TYPE_MAX),
+        by_name,
+    ) {
         (Some(text), _) if is_telling(&text) => text,
         (_, Some(text)) => text,
         (origin, None) => origin.unwrap_or_default(),
@@ -869,7 +1179,10 @@ fn is_playlist_type(content_type: &str) -> bool {
 }
 
 fn is_mutable_type(content_type: &str) -> bool {
-    is_playlist_type(content_type) || content_type.to_ascii_lowercase().starts_with("application/dash+xml")
+    is_playlist_type(content_type)
+        || content_type
+            .to_ascii_lowercase()
+            .starts_with("application/dash+xml")
 }
 
 fn crowded(refused: Refused) -> Refusal {
@@ -880,11 +1193,19 @@ fn crowded(refused: Refused) -> Refusal {
 }
 
 pub(super) fn overload(reason: &str) -> Refusal {
-    Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
+    Refusal {
+        code: RefusalCode::Overload,
+        retry_after: Some(RETRY_SOON),
+        reason: reason.to_owned(),
+    }
 }
 
 pub(super) fn internal(reason: &str) -> Refusal {
-    Refusal { code: RefusalCode::Internal, retry_after: Some(RETRY_SOON), reason: reason.to_owned() }
+    Refusal {
+        code: RefusalCode::Internal,
+        retry_after: Some(RETRY_SOON),
+        reason: reason.to_owned(),
+    }
 }
 
 fn beyond(length: Option<u64>) -> Refusal {

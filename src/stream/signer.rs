@@ -51,9 +51,15 @@ impl Signer {
         if let Some(key) = read(path)? {
             return Ok(Self::new(path, key));
         }
-        let fail = |reason: String| KeyFileError { path: path.to_owned(), reason };
+        let fail = |reason: String| KeyFileError {
+            path: path.to_owned(),
+            reason,
+        };
         if present.is_some_and(|present| present.path == path) {
-            return Err(fail("the file disappeared, and the server makes no new key in its place: restore it".to_owned()));
+            return Err(fail(
+                "the file disappeared, and the server makes no new key in its place: restore it"
+                    .to_owned(),
+            ));
         }
         let is_new = write(path, &SigningKey::generate(&mut UnwrapErr(SysRng)))
             .map_err(|error| fail(format!("it is missing and cannot be created: {error}")))?;
@@ -71,7 +77,11 @@ impl Signer {
     }
 
     fn new(path: &Path, key: SigningKey) -> Self {
-        Self { path: path.to_owned(), key: Arc::new(key), made: Mutex::default() }
+        Self {
+            path: path.to_owned(),
+            key: Arc::new(key),
+            made: Mutex::default(),
+        }
     }
 
     /// The signing key.
@@ -85,7 +95,12 @@ impl Signer {
         resolved.signature = self.signature(resolved, issued_ms, counter);
     }
 
-    fn signature(&self, resolved: &Resolved, issued_ms: u64, counter: &IntCounter) -> Option<Signature> {
+    fn signature(
+        &self,
+        resolved: &Resolved,
+        issued_ms: u64,
+        counter: &IntCounter,
+    ) -> Option<Signature> {
         let (delivery, blocks) = match &resolved.body {
             Body::Coded(held) => (Delivery::Coded(held.lease.shape), Some(held.blocks_digest?)),
             Body::Inline(bytes) => (Delivery::Inline(bytes.clone()), None),
@@ -105,7 +120,8 @@ impl Signer {
             signature: None,
             tree: None,
         };
-        let name = *blake3::hash(&meta.signed_part(issued_ms, &blocks.unwrap_or_default())).as_bytes();
+        let name =
+            *blake3::hash(&meta.signed_part(issued_ms, &blocks.unwrap_or_default())).as_bytes();
         if let Some(signature) = self.made().signatures.get(&name) {
             return Some(*signature);
         }
@@ -144,34 +160,49 @@ pub(super) fn wall_clock_ms() -> u64 {
 }
 
 fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
-    let fail = |reason: String| KeyFileError { path: path.to_owned(), reason };
+    let fail = |reason: String| KeyFileError {
+        path: path.to_owned(),
+        reason,
+    };
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(fail(error.to_string())),
     };
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
-        return Err(fail(format!("not a file of at most {FILE_BYTES_MAX} bytes")));
+        return Err(fail(format!(
+            "not a file of at most {FILE_BYTES_MAX} bytes"
+        )));
     }
     let pem = fs::read(path).map_err(|error| fail(error.to_string()))?;
-    SigningKey::from_pem(&pem).map(Some).map_err(|error| fail(error.to_string()))
+    SigningKey::from_pem(&pem)
+        .map(Some)
+        .map_err(|error| fail(error.to_string()))
 }
 
 /// Creates a file. False if it exists already.
 fn write(path: &Path, pem: &str) -> io::Result<bool> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let name = path
+        .file_name()
+        .ok_or(io::ErrorKind::InvalidFilename)?
+        .to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
     // Left over from an earlier process with this number.
     let _ = fs::remove_file(&draft);
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
-        file.write_all(pem.as_bytes())?;
-        file.sync_all()?;
-        match fs::hard_link(&draft, path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(error),
-        }
-    });
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| {
+            file.write_all(pem.as_bytes())?;
+            file.sync_all()?;
+            match fs::hard_link(&draft, path) {
+                Ok(()) => Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(error),
+            }
+        });
     let removed = fs::remove_file(&draft);
     written.and_then(|is_new| removed.map(|()| is_new))
 }
@@ -212,14 +243,29 @@ mod tests {
         let signer = Signer::open(&path, None).unwrap();
         let key = signer.key.public();
         assert_eq!(Signer::look(&path), Ok(Some(key)));
-        assert_eq!(Signer::open(&path, Some(&signer)).unwrap().key.public(), key);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no draft is left");
+        assert_eq!(
+            Signer::open(&path, Some(&signer)).unwrap().key.public(),
+            key
+        );
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            fs::read_dir(directory.path()).unwrap().count(),
+            1,
+            "no draft is left"
+        );
         let before = fs::read(&path).unwrap();
         assert!(!write(&path, "another").unwrap());
         assert_eq!(fs::read(&path).unwrap(), before, "what is there stays");
         fs::remove_file(&path).unwrap();
-        assert!(Signer::open(&path, Some(&signer)).unwrap_err().to_string().contains("the file disappeared"));
+        assert!(
+            Signer::open(&path, Some(&signer))
+                .unwrap_err()
+                .to_string()
+                .contains("the file disappeared")
+        );
         assert!(!path.exists(), "a key that was lost is not replaced");
         assert!(Signer::open(&directory.path().join("other.pem"), Some(&signer)).is_ok());
     }
@@ -230,10 +276,20 @@ mod tests {
         let path = directory.path().join("live.pem");
         fs::write(&path, "-----BEGIN NOTHING-----").unwrap();
         let error = Signer::open(&path, None).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("cannot use {} as a signing key: not an Ed25519", path.display())), "{error}");
+        assert!(
+            error.starts_with(&format!(
+                "cannot use {} as a signing key: not an Ed25519",
+                path.display()
+            )),
+            "{error}"
+        );
         assert_eq!(Signer::look(&path).unwrap_err().to_string(), error);
         assert_eq!(fs::read(&path).unwrap(), b"-----BEGIN NOTHING-----");
-        for wrong in [directory.path().to_owned(), directory.path().join("none/live.pem"), path.join("x")] {
+        for wrong in [
+            directory.path().to_owned(),
+            directory.path().join("none/live.pem"),
+            path.join("x"),
+        ] {
             assert!(Signer::open(&wrong, None).is_err(), "{}", wrong.display());
         }
     }
@@ -251,11 +307,17 @@ mod tests {
         assert_eq!((one.signature, counter.get()), (again.signature, 1));
         let mut confirmed = playlist(b"#EXTM3U\n");
         signer.sign(&mut confirmed, 6, &counter);
-        assert_eq!((confirmed.signature.unwrap().issued_ms, counter.get()), (6, 2));
+        assert_eq!(
+            (confirmed.signature.unwrap().issued_ms, counter.get()),
+            (6, 2)
+        );
         let mut inline = playlist(b"#EXTM3U\n");
         inline.body = Body::Inline(bytes::Bytes::from_static(b"#EXTM3U\n"));
         signer.sign(&mut inline, 6, &counter);
-        assert_ne!(inline.signature, confirmed.signature, "the way that the bytes take is signed");
+        assert_ne!(
+            inline.signature, confirmed.signature,
+            "the way that the bytes take is signed"
+        );
         for issued_ms in 0..2 * MADE_MAX as u64 {
             signer.sign(&mut one, issued_ms, &counter);
         }

@@ -15,7 +15,8 @@ use ncserverd::telemetry::Readiness;
 use ncserverd::tls::{self, ClientPair, ServerIdentity, Trust};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Credential, Delivery, Get, Hello, Meant, Message, Meta, Request, RequestError, Token, VisitId,
+    Accept, Credential, Delivery, Get, Hello, Meant, Message, Meta, Request, RequestError, Token,
+    VisitId,
 };
 use ncserverd::wire::{CODE_BASE, CloseCode};
 use ncserverd::{admission, config, stream};
@@ -40,7 +41,9 @@ pub(crate) struct Place {
 /// Bytes that differ with the seed.
 pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    blake3::Hasher::new_keyed(&[seed; 32]).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new_keyed(&[seed; 32])
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
@@ -71,7 +74,10 @@ impl Place {
         Self::listening_with(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), rules).await
     }
 
-    async fn listening_with(listen: SocketAddr, rules: impl FnOnce(&mut admission::Config, &std::path::Path)) -> Self {
+    async fn listening_with(
+        listen: SocketAddr,
+        rules: impl FnOnce(&mut admission::Config, &std::path::Path),
+    ) -> Self {
         let origin = Origin::in_memory().await.unwrap();
         for (seed, path) in [(1, "/live/a.ts"), (2, "/live/b.ts"), (3, "/secret/a.ts")] {
             origin.put(path, bytes(seed, 200_000).into());
@@ -83,8 +89,10 @@ impl Place {
         config.endpoint.listen = vec![listen];
         config.device.cpu_threads = "2".parse().unwrap();
         for name in ["live", "secret"] {
-            let settings =
-                stream::Config { origin: Some(format!("{}{name}/", origin.url()).into()), ..stream::Config::default() };
+            let settings = stream::Config {
+                origin: Some(format!("{}{name}/", origin.url()).into()),
+                ..stream::Config::default()
+            };
             config.stream.insert(name.into(), settings);
         }
         config.admission.keys = Some(keys.to_str().unwrap().into());
@@ -94,8 +102,17 @@ impl Place {
         let identity = ServerIdentity::ephemeral().unwrap();
         let trust = Trust::Fingerprint(identity.fingerprint());
         let registry = Registry::new();
-        let server = Server::start(config.clone(), identity, &registry, Readiness::new()).await.unwrap();
-        Self { origin, server, config, trust, directory, registry }
+        let server = Server::start(config.clone(), identity, &registry, Readiness::new())
+            .await
+            .unwrap();
+        Self {
+            origin,
+            server,
+            config,
+            trust,
+            directory,
+            registry,
+        }
     }
 
     /// The address for visitors from here.
@@ -109,48 +126,82 @@ impl Place {
 
     pub(crate) fn client_config(&self) -> peer::Config {
         let at = self.address();
-        let config =
-            peer::Config::new(peer::Server { host: at.ip().to_string(), port: at.port(), fingerprint: None }, self.trust);
-        peer::Config { answer_timeout: PATIENCE, ..config }
+        let config = peer::Config::new(
+            peer::Server {
+                host: at.ip().to_string(),
+                port: at.port(),
+                fingerprint: None,
+            },
+            self.trust,
+        );
+        peer::Config {
+            answer_timeout: PATIENCE,
+            ..config
+        }
     }
 
     pub(crate) async fn client(&self, token: &str) -> Client {
         let token = Some(peer::TokenSource::fixed(token).unwrap());
-        Client::connect(peer::Config { token, ..self.client_config() }).await.unwrap()
+        Client::connect(peer::Config {
+            token,
+            ..self.client_config()
+        })
+        .await
+        .unwrap()
     }
 
     pub(crate) async fn visitor(&self) -> Visitor {
-        Visitor::connect(self.address(), &self.trust, HERE, None).await.unwrap()
+        Visitor::connect(self.address(), &self.trust, HERE, None)
+            .await
+            .unwrap()
     }
 
     /// A visitor that has shown this token, on a connection of this visit.
     pub(crate) async fn bearer_of(&self, visit: u8, token: &str) -> Visitor {
         let visit = Some(VisitId([visit; 16]));
-        let mut visitor = Visitor::connect_as(visit, self.address(), &self.trust, HERE, None).await.unwrap();
-        visitor.send(Message::Auth(Credential::Token(Token(token.to_owned())))).await;
+        let mut visitor = Visitor::connect_as(visit, self.address(), &self.trust, HERE, None)
+            .await
+            .unwrap();
+        visitor
+            .send(Message::Auth(Credential::Token(Token(token.to_owned()))))
+            .await;
         visitor
     }
 
     /// A visitor that has shown this token.
     pub(crate) async fn bearer(&self, token: &str) -> Visitor {
         let mut visitor = self.visitor().await;
-        visitor.send(Message::Auth(Credential::Token(Token(token.to_owned())))).await;
+        visitor
+            .send(Message::Auth(Credential::Token(Token(token.to_owned()))))
+            .await;
         visitor
     }
 
     /// The sum of a counter over its series with this label, or over all.
     pub(crate) fn value(&self, name: &str, label: Option<&str>) -> f64 {
         let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == name).expect("the series is there");
+        let family = families
+            .iter()
+            .find(|family| family.name() == name)
+            .expect("the series is there");
         let is_meant = |metric: &&prometheus::proto::Metric| {
             label.is_none_or(|label| metric.get_label().iter().any(|pair| pair.value() == label))
         };
-        family.get_metric().iter().filter(is_meant).map(|metric| metric.get_counter().get_value()).sum()
+        family
+            .get_metric()
+            .iter()
+            .filter(is_meant)
+            .map(|metric| metric.get_counter().get_value())
+            .sum()
     }
 }
 
 pub(crate) async fn read(client: &Client, path: &str) -> Result<Vec<u8>, peer::Error> {
-    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+    tokio::time::timeout(PATIENCE, async {
+        client.open(path, None).await?.read_to_end().await
+    })
+    .await
+    .unwrap()
 }
 
 /// A connection that has exchanged HELLOs.
@@ -183,9 +234,22 @@ impl Visitor {
     ) -> Result<Self, ConnectionError> {
         let (endpoint, connection) = dial(server, trust, from, own).await?;
         let (mut send, receive) = connection.open_bi().await?;
-        let hello = Hello { agent: "visitor".to_owned(), visit, ..Hello::defaults() };
-        send.write_all(&Message::Hello(hello).to_frame()).await.map_err(|_| connection.close_reason().unwrap())?;
-        let mut visitor = Self { connection, _endpoint: endpoint, send, receive, reader: Reader::new(), next: 0 };
+        let hello = Hello {
+            agent: "visitor".to_owned(),
+            visit,
+            ..Hello::defaults()
+        };
+        send.write_all(&Message::Hello(hello).to_frame())
+            .await
+            .map_err(|_| connection.close_reason().unwrap())?;
+        let mut visitor = Self {
+            connection,
+            _endpoint: endpoint,
+            send,
+            receive,
+            reader: Reader::new(),
+            next: 0,
+        };
         match visitor.hear().await {
             Ok(Message::Hello(_)) => Ok(visitor),
             Ok(other) => panic!("{other:?} in place of HELLO"),
@@ -204,23 +268,46 @@ impl Visitor {
             if let Some(message) = self.reader.next().unwrap() {
                 return Ok(message);
             }
-            match tokio::time::timeout(PATIENCE, self.receive.read_chunk(65_536, true)).await.expect("an answer in time") {
+            match tokio::time::timeout(PATIENCE, self.receive.read_chunk(65_536, true))
+                .await
+                .expect("an answer in time")
+            {
                 Ok(Some(chunk)) => self.reader.push(&chunk.bytes),
-                _ => return Err(tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection")),
+                _ => {
+                    return Err(tokio::time::timeout(PATIENCE, self.connection.closed())
+                        .await
+                        .expect("a closed connection"));
+                }
             }
         }
     }
 
     /// The answer to a GET, skipping GRANT and REJECT. Its request number is set to 0, so that
     /// answers can be compared.
-    pub(crate) async fn get(&mut self, path: &str) -> Result<Result<Meta, RequestError>, ConnectionError> {
+    pub(crate) async fn get(
+        &mut self,
+        path: &str,
+    ) -> Result<Result<Meta, RequestError>, ConnectionError> {
         self.next += 1;
         let request = self.next;
-        self.send(Message::Get(Get { request, path: path.to_owned(), offset: 0, length: None })).await;
+        self.send(Message::Get(Get {
+            request,
+            path: path.to_owned(),
+            offset: 0,
+            length: None,
+        }))
+        .await;
         loop {
             match self.hear().await? {
-                Message::Meta(meta) if meta.request == request => return Ok(Ok(Meta { request: 0, ..meta })),
-                Message::Error(error) if error.request == request => return Ok(Err(RequestError { request: 0, ..error })),
+                Message::Meta(meta) if meta.request == request => {
+                    return Ok(Ok(Meta { request: 0, ..meta }));
+                }
+                Message::Error(error) if error.request == request => {
+                    return Ok(Err(RequestError {
+                        request: 0,
+                        ..error
+                    }));
+                }
                 Message::Grant { .. } | Message::Reject { .. } => {}
                 other => panic!("{other:?} in place of an answer"),
             }
@@ -229,7 +316,12 @@ impl Visitor {
 
     /// Requests all blocks of a segment's first generation, on a stream.
     pub(crate) async fn request(&mut self, alias: u16, segment: SegmentId, credit: u32) {
-        let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
+        let accept = Accept {
+            coded: true,
+            systematic: false,
+            datagrams: false,
+            recoded: false,
+        };
         let request = Request {
             alias,
             segment,
@@ -245,8 +337,13 @@ impl Visitor {
 
     /// The code that the connection is closed with.
     pub(crate) async fn close_code(&self) -> CloseCode {
-        match tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection") {
-            ConnectionError::ApplicationClosed(close) => CloseCode::from_quic(close.error_code.into_inner()).unwrap(),
+        match tokio::time::timeout(PATIENCE, self.connection.closed())
+            .await
+            .expect("a closed connection")
+        {
+            ConnectionError::ApplicationClosed(close) => {
+                CloseCode::from_quic(close.error_code.into_inner()).unwrap()
+            }
             other => panic!("closed by {other}"),
         }
     }
@@ -261,7 +358,10 @@ pub(crate) async fn dial(
 ) -> Result<(Endpoint, Connection), ConnectionError> {
     let endpoint = Endpoint::client(SocketAddr::new(from, 0)).unwrap();
     let config = quinn::ClientConfig::new(Arc::new(tls::client_config(trust, own).unwrap()));
-    let connection = endpoint.connect_with(config, server, "localhost").unwrap().await?;
+    let connection = endpoint
+        .connect_with(config, server, "localhost")
+        .unwrap()
+        .await?;
     Ok((endpoint, connection))
 }
 

@@ -34,7 +34,11 @@ fn vod(container: Container, loss_percent: u32, route: Route) {
     lab.start_gateway();
     let source = lab.frames_at_origin(None);
     let played = lab.frames_at_gateway(None);
-    assert!(source.len() > 200, "the clip has its frames: {}", source.len());
+    assert!(
+        source.len() > 200,
+        "the clip has its frames: {}",
+        source.len()
+    );
     source.assert_equal(&played);
     lab.assert_repaired(route, loss_percent);
 }
@@ -109,18 +113,28 @@ fn live_streams_are_played_whole() {
     ];
     // In parallel, because each test mostly waits.
     std::thread::scope(|scope| {
-        let running: Vec<_> = cases.into_iter().map(|case| (case, scope.spawn(move || live(case.0, case.1, case.2)))).collect();
+        let running: Vec<_> = cases
+            .into_iter()
+            .map(|case| (case, scope.spawn(move || live(case.0, case.1, case.2))))
+            .collect();
         for (case, thread) in running {
             let (source, played) = thread.join().expect("the live run ends");
             let contiguous = source.contiguous(&played);
             println!("live {case:?}: {contiguous:?}");
             // However high the loss, the player must make progress.
             let frames = played.video_frames();
-            assert!(frames >= u64::from(media::LIVE_RATE) * LIVE_SECONDS / 4, "{case:?}: {frames} frames are played");
+            assert!(
+                frames >= u64::from(media::LIVE_RATE) * LIVE_SECONDS / 4,
+                "{case:?}: {frames} frames are played"
+            );
             if case.1 <= 5 {
-                let contiguous = contiguous.expect("frames in common, and none missing after the first");
+                let contiguous =
+                    contiguous.expect("frames in common, and none missing after the first");
                 let seconds = contiguous.video_frames / u64::from(media::LIVE_RATE);
-                assert!(seconds + 2 >= LIVE_SECONDS, "{case:?}: a minute is played, not {seconds} s");
+                assert!(
+                    seconds + 2 >= LIVE_SECONDS,
+                    "{case:?}: a minute is played, not {seconds} s"
+                );
             }
         }
     });
@@ -138,11 +152,19 @@ fn twenty_peers_cost_the_origin_one_fetch_a_segment() {
     let segments = media::segments(lab.media());
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            scope.spawn(|| segments.iter().for_each(|segment| lab.fetch_and_compare(segment)));
+            scope.spawn(|| {
+                segments
+                    .iter()
+                    .for_each(|segment| lab.fetch_and_compare(segment))
+            });
         }
     });
     for segment in &segments {
-        assert_eq!(lab.origin_fetches(segment), 1, "{segment} is fetched once for 20 peers");
+        assert_eq!(
+            lab.origin_fetches(segment),
+            1,
+            "{segment} is fetched once for 20 peers"
+        );
     }
 }
 
@@ -155,12 +177,29 @@ fn watched(in_place: bool) {
     lab.start_gateway();
     media::await_segments(lab.media(), 4);
     let clock = lab.play(LIVE_SECONDS);
-    assert!(clock.seconds + 2.0 >= LIVE_SECONDS as f64, "played {:.1} s", clock.seconds);
-    assert!(clock.longest_stop < Duration::from_secs(2), "the player stopped for {:?}", clock.longest_stop);
+    assert!(
+        clock.seconds + 2.0 >= LIVE_SECONDS as f64,
+        "played {:.1} s",
+        clock.seconds
+    );
+    assert!(
+        clock.longest_stop < Duration::from_secs(2),
+        "the player stopped for {:?}",
+        clock.longest_stop
+    );
     let latency = lab.first_block_latency();
-    println!("watched directory, in place {in_place}: longest stop {:?}, first block {latency}", clock.longest_stop);
-    assert!(latency.count >= 25.0, "every segment is in the histogram: {latency}");
-    assert!(latency.all_below(1.0), "no segment waited for a second: {latency}");
+    println!(
+        "watched directory, in place {in_place}: longest stop {:?}, first block {latency}",
+        clock.longest_stop
+    );
+    assert!(
+        latency.count >= 25.0,
+        "every segment is in the histogram: {latency}"
+    );
+    assert!(
+        latency.all_below(1.0),
+        "no segment waited for a second: {latency}"
+    );
     drop(encoder);
 }
 
@@ -187,7 +226,10 @@ fn a_server_that_is_told_to_stop_lets_its_peers_finish() {
     lab.start_nginx();
     // Slow enough for seconds of it to remain when the server is told to stop, and all in one
     // generation, because requests for others are refused then.
-    let stream = format!("block_bytes = 16384\nn_max = 256\ngenerations_min = 1\n{}", lab.origin_stream());
+    let stream = format!(
+        "block_bytes = 16384\nn_max = 256\ngenerations_min = 1\n{}",
+        lab.origin_stream()
+    );
     lab.start_server_admitting("address_bytes_per_second = \"500KB\"\n", &stream);
     lab.start_gateway();
     lab.frames_at_gateway(None);
@@ -198,13 +240,21 @@ fn a_server_that_is_told_to_stop_lets_its_peers_finish() {
     assert!(status.success(), "exit 0 after SIGTERM: {status}");
     assert!(started.elapsed() < Duration::from_secs(20));
     let fetched = fetch.wait(Duration::from_secs(30));
-    assert!(fetched.success(), "what was under way is finished: {fetched}");
-    assert!(std::fs::read(copy).expect("a copy") == noise, "byte for byte");
+    assert!(
+        fetched.success(),
+        "what was under way is finished: {fetched}"
+    );
+    assert!(
+        std::fs::read(copy).expect("a copy") == noise,
+        "byte for byte"
+    );
 }
 
 /// Bytes without a pattern that could hide an error.
 fn noise(length: u64) -> Vec<u8> {
-    (0..length).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+    (0..length)
+        .map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
+        .collect()
 }
 
 /// A server with default settings, on this host without namespaces: the whole stream is played, a
@@ -221,13 +271,23 @@ fn a_server_with_defaults_codes_everything_in_one_place() {
     std::fs::write(lab.media().join("noise.bin"), noise(5_000_001)).expect("a file is written");
     lab.start_server_with(&lab.directory_stream());
     lab.start_gateway();
-    lab.frames_in_directory().assert_equal(&lab.frames_at_gateway(None));
+    lab.frames_in_directory()
+        .assert_equal(&lab.frames_at_gateway(None));
     lab.fetch_and_compare("noise.bin");
     let coded = lab.coded_bytes();
     println!("coded: {coded:?}");
-    let [(labels, bytes)] = &coded[..] else { panic!("one back end codes: {coded:?}") };
+    let [(labels, bytes)] = &coded[..] else {
+        panic!("one back end codes: {coded:?}")
+    };
     assert!(*bytes >= 5e6, "{bytes} bytes coded");
     let has_gpu = std::env::var_os("NCTEST_REQUIRE_GPU").is_some();
-    let wanted = if has_gpu { ["backend=\"cuda\"", "kernel=\"table\""] } else { ["backend=", "kernel="] };
-    assert!(wanted.iter().all(|label| labels.contains(label)), "{labels}");
+    let wanted = if has_gpu {
+        ["backend=\"cuda\"", "kernel=\"table\""]
+    } else {
+        ["backend=", "kernel="]
+    };
+    assert!(
+        wanted.iter().all(|label| labels.contains(label)),
+        "{labels}"
+    );
 }

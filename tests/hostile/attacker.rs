@@ -11,7 +11,9 @@ use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Accept, Get, Hello, Meant, Message, Meta, Request, RequestError};
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use quinn::{
+    Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig, VarInt,
+};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
@@ -58,9 +60,16 @@ pub(crate) struct Window {
 }
 
 /// The values of a client.
-pub(crate) const OPEN: Window = Window { stream: 1 << 20, streams: 512 };
+pub(crate) const OPEN: Window = Window {
+    stream: 1 << 20,
+    streams: 512,
+};
 
-pub(crate) async fn dial(server: SocketAddr, trust: &Trust, window: Window) -> Result<(Endpoint, Connection), ConnectionError> {
+pub(crate) async fn dial(
+    server: SocketAddr,
+    trust: &Trust,
+    window: Window,
+) -> Result<(Endpoint, Connection), ConnectionError> {
     dial_from(Ipv4Addr::LOCALHOST, server, trust, window).await
 }
 
@@ -78,7 +87,10 @@ async fn dial_from(
     // Keeps the connection alive while it sends nothing.
     transport.keep_alive_interval(Some(Duration::from_secs(1)));
     config.transport_config(Arc::new(transport));
-    let connection = endpoint.connect_with(config, server, "localhost").unwrap().await?;
+    let connection = endpoint
+        .connect_with(config, server, "localhost")
+        .unwrap()
+        .await?;
     Ok((endpoint, connection))
 }
 
@@ -95,7 +107,10 @@ impl Gag {
         let peers = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let own = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         own.connect(server).await.unwrap();
-        let (address, left) = (peers.local_addr().unwrap(), Arc::new(AtomicUsize::new(usize::MAX)));
+        let (address, left) = (
+            peers.local_addr().unwrap(),
+            Arc::new(AtomicUsize::new(usize::MAX)),
+        );
         let counted = Arc::clone(&left);
         tokio::spawn(async move {
             let (mut said, mut heard, mut peer) = ([0; 2048], [0; 2048], None);
@@ -132,9 +147,16 @@ impl Gag {
 
 /// A client that keeps TLS tickets and sends early data if they allow it.
 pub(crate) fn early(protocol: &[u8]) -> quinn::ClientConfig {
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap().dangerous();
-    let mut tls = builder.with_custom_certificate_verifier(Arc::new(Gullible)).with_no_client_auth();
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ));
+    let builder = builder
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous();
+    let mut tls = builder
+        .with_custom_certificate_verifier(Arc::new(Gullible))
+        .with_no_client_auth();
     tls.alpn_protocols = vec![protocol.to_vec()];
     tls.enable_early_data = true;
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
@@ -175,7 +197,9 @@ impl ServerCertVerifier for Gullible {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        rustls::crypto::ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -191,16 +215,26 @@ impl Attacker {
     }
 
     pub(crate) async fn greeted_with(server: SocketAddr, trust: &Trust, window: Window) -> Self {
-        Self::with(Ipv4Addr::LOCALHOST, server, trust, window).await.greet().await
+        Self::with(Ipv4Addr::LOCALHOST, server, trust, window)
+            .await
+            .greet()
+            .await
     }
 
     /// The same from another address of this machine.
     pub(crate) async fn greeted_from(address: Ipv4Addr, ground: &Ground) -> Self {
-        Self::with(address, ground.address, &ground.trust, OPEN).await.greet().await
+        Self::with(address, ground.address, &ground.trust, OPEN)
+            .await
+            .greet()
+            .await
     }
 
     async fn greet(mut self) -> Self {
-        self.say(&Message::Hello(Hello { n_max: 1024, ..Hello::defaults() })).await;
+        self.say(&Message::Hello(Hello {
+            n_max: 1024,
+            ..Hello::defaults()
+        }))
+        .await;
         assert!(matches!(self.hear().await, Ok(Message::Hello(_))));
         self
     }
@@ -208,7 +242,14 @@ impl Attacker {
     async fn with(address: Ipv4Addr, server: SocketAddr, trust: &Trust, window: Window) -> Self {
         let (endpoint, connection) = dial_from(address, server, trust, window).await.unwrap();
         let (send, receive) = connection.open_bi().await.unwrap();
-        Self { connection, endpoint, send, receive, reader: Reader::new(), next: 0 }
+        Self {
+            connection,
+            endpoint,
+            send,
+            receive,
+            reader: Reader::new(),
+            next: 0,
+        }
     }
 
     /// Sends bytes. If the server has closed, reading notices.
@@ -227,18 +268,24 @@ impl Attacker {
 
     /// Stops reading answers.
     pub(crate) fn refuse_answers(&mut self) {
-        self.receive.stop(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
+        self.receive
+            .stop(VarInt::from_u32(CloseCode::Done.quic()))
+            .unwrap();
     }
 
     /// Resets the control stream.
     pub(crate) fn reset(&mut self) {
-        self.send.reset(VarInt::from_u32(CloseCode::Done.quic())).unwrap();
+        self.send
+            .reset(VarInt::from_u32(CloseCode::Done.quic()))
+            .unwrap();
     }
 
     /// Sends the same bytes repeatedly for this time; returns how many were accepted.
     pub(crate) async fn repeat(&mut self, bytes: &[u8], time: Duration) -> usize {
         let (end, mut taken) = (tokio::time::Instant::now() + time, 0);
-        while let Ok(Ok(written)) = tokio::time::timeout_at(end, self.send.write(&bytes[taken % bytes.len()..])).await {
+        while let Ok(Ok(written)) =
+            tokio::time::timeout_at(end, self.send.write(&bytes[taken % bytes.len()..])).await
+        {
             taken += written;
         }
         taken
@@ -250,9 +297,16 @@ impl Attacker {
             if let Some(message) = self.reader.next().unwrap() {
                 return Ok(message);
             }
-            match tokio::time::timeout(PATIENCE, self.receive.read_chunk(65_536, true)).await.expect("an answer in time") {
+            match tokio::time::timeout(PATIENCE, self.receive.read_chunk(65_536, true))
+                .await
+                .expect("an answer in time")
+            {
                 Ok(Some(chunk)) => self.reader.push(&chunk.bytes),
-                _ => return Err(tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection")),
+                _ => {
+                    return Err(tokio::time::timeout(PATIENCE, self.connection.closed())
+                        .await
+                        .expect("a closed connection"));
+                }
             }
         }
     }
@@ -277,8 +331,13 @@ impl Attacker {
 
     /// The code that the connection is closed with.
     pub(crate) async fn close_code(&self) -> CloseCode {
-        match tokio::time::timeout(PATIENCE, self.connection.closed()).await.expect("a closed connection") {
-            ConnectionError::ApplicationClosed(close) => CloseCode::from_quic(close.error_code.into_inner()).unwrap(),
+        match tokio::time::timeout(PATIENCE, self.connection.closed())
+            .await
+            .expect("a closed connection")
+        {
+            ConnectionError::ApplicationClosed(close) => {
+                CloseCode::from_quic(close.error_code.into_inner()).unwrap()
+            }
             other => panic!("closed by {other}"),
         }
     }
@@ -296,11 +355,30 @@ impl Attacker {
 }
 
 pub(crate) fn get(request: u64, path: &str) -> Message {
-    Message::Get(Get { request, path: path.to_owned(), offset: 0, length: None })
+    Message::Get(Get {
+        request,
+        path: path.to_owned(),
+        offset: 0,
+        length: None,
+    })
 }
 
 /// A request for coded blocks of a generation, on a stream.
 pub(crate) fn request(alias: u16, segment: SegmentId, generation: u32, credit: u32) -> Request {
-    let accept = Accept { coded: true, systematic: false, datagrams: false, recoded: false };
-    Request { alias, segment, generation, deadline_ms: 3_600_000, credit, accept, ranges: Vec::new(), meant: Meant::LastNamed }
+    let accept = Accept {
+        coded: true,
+        systematic: false,
+        datagrams: false,
+        recoded: false,
+    };
+    Request {
+        alias,
+        segment,
+        generation,
+        deadline_ms: 3_600_000,
+        credit,
+        accept,
+        ranges: Vec::new(),
+        meant: Meant::LastNamed,
+    }
 }

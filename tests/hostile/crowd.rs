@@ -39,18 +39,48 @@ impl Stage {
         let state = TempDir::new().unwrap();
         let mut command = Command::new(program("ncserverd"));
         command.env_clear().env("STATE_DIRECTORY", state.path());
-        command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
-        command.args(["--origin", &format!("live={}", origin.url("/base")), "--set", "device.cpu_threads=2"]);
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ]);
+        command.args([
+            "--origin",
+            &format!("live={}", origin.url("/base")),
+            "--set",
+            "device.cpu_threads=2",
+        ]);
         let program = Program::start(&mut command);
         let [address, fingerprint] = program.says(["ncpeer gateway ncs://", "--fingerprint "]);
-        let (address, trust) = (address.parse().unwrap(), Trust::Fingerprint(fingerprint.parse().unwrap()));
-        Self { _program: program, address, trust, _state: state, _turn: turn }
+        let (address, trust) = (
+            address.parse().unwrap(),
+            Trust::Fingerprint(fingerprint.parse().unwrap()),
+        );
+        Self {
+            _program: program,
+            address,
+            trust,
+            _state: state,
+            _turn: turn,
+        }
     }
 
     pub(crate) async fn client(&self) -> Client {
-        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it is pinned") };
+        let Trust::Fingerprint(fingerprint) = self.trust else {
+            unreachable!("it is pinned")
+        };
         let (host, port) = (self.address.ip().to_string(), self.address.port());
-        connect(peer::Config::new(peer::Server { host, port, fingerprint: Some(fingerprint) }, self.trust)).await
+        connect(peer::Config::new(
+            peer::Server {
+                host,
+                port,
+                fingerprint: Some(fingerprint),
+            },
+            self.trust,
+        ))
+        .await
     }
 
     pub(crate) async fn attacker(&self) -> Attacker {
@@ -82,9 +112,20 @@ impl Waits {
     /// Prints the results, and checks them.
     fn judge(mut self, what: &str) {
         self.answered.sort();
-        let (middle, longest) = (self.answered[self.answered.len() / 2], self.answered[self.answered.len() - 1]);
-        println!("{what}: {} answered, {} refused, median {middle:?}, longest {longest:?}", self.answered.len(), self.refused);
-        assert!(self.refused == 0 && longest < WAIT_MAX, "{what}: {} refused, longest {longest:?}", self.refused);
+        let (middle, longest) = (
+            self.answered[self.answered.len() / 2],
+            self.answered[self.answered.len() - 1],
+        );
+        println!(
+            "{what}: {} answered, {} refused, median {middle:?}, longest {longest:?}",
+            self.answered.len(),
+            self.refused
+        );
+        assert!(
+            self.refused == 0 && longest < WAIT_MAX,
+            "{what}: {} refused, longest {longest:?}",
+            self.refused
+        );
     }
 }
 
@@ -141,14 +182,23 @@ async fn many_names_of_a_playlist_hold_up_nobody() {
     }
     // Until each name is known: the last of each attacker's follows its others.
     let begun = Instant::now();
-    while [59, 119, 179].iter().any(|name| origin.asked(&format!("/base/live.m3u8?{name}")).is_empty()) {
-        assert!(begun.elapsed() < PATIENCE, "the origin is asked for each name");
+    while [59, 119, 179]
+        .iter()
+        .any(|name| origin.asked(&format!("/base/live.m3u8?{name}")).is_empty())
+    {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "the origin is asked for each name"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let (mut playlists, mut segments) = (Waits::default(), Waits::default());
     let begun = Instant::now();
     while begun.elapsed() < ATTACK {
-        let text = playlists.read(&client, "/live/live.m3u8").await.map(|text| String::from_utf8(text).unwrap());
+        let text = playlists
+            .read(&client, "/live/live.m3u8")
+            .await
+            .map(|text| String::from_utf8(text).unwrap());
         if let Some(last) = text.as_deref().and_then(|text| text.lines().next_back()) {
             segments.read(&client, &format!("/live/{last}")).await;
         }
@@ -159,7 +209,10 @@ async fn many_names_of_a_playlist_hold_up_nobody() {
     playlists.judge("playlists");
     segments.judge("newest segments");
     for attacker in attackers {
-        tokio::time::timeout(PATIENCE, attacker).await.expect("it is answered").unwrap();
+        tokio::time::timeout(PATIENCE, attacker)
+            .await
+            .expect("it is answered")
+            .unwrap();
     }
     encoder.abort();
 }
@@ -171,7 +224,9 @@ async fn many_fetches_hold_up_nobody() {
     let origin = Origin::start().await;
     let slow = || Fault::Slow(Duration::from_millis(100));
     origin.put_whatever_the_query("/base/seg0.ts", bytes(0, SEGMENT_BYTES), slow());
-    let own: Vec<Bytes> = (1..50).map(|number| bytes(number, SEGMENT_BYTES).into()).collect();
+    let own: Vec<Bytes> = (1..50)
+        .map(|number| bytes(number, SEGMENT_BYTES).into())
+        .collect();
     for (number, bytes) in own.iter().enumerate() {
         origin.put_fault(&format!("/base/own{number}.ts"), bytes.clone(), slow());
     }
@@ -201,7 +256,10 @@ async fn many_fetches_hold_up_nobody() {
     let mut segments = Waits::default();
     let begun = Instant::now();
     for (number, bytes) in own.iter().enumerate().skip(1) {
-        if let Some(got) = segments.read(&client, &format!("/live/own{number}.ts")).await {
+        if let Some(got) = segments
+            .read(&client, &format!("/live/own{number}.ts"))
+            .await
+        {
             assert!(got == *bytes, "the viewer got something else");
         }
         if begun.elapsed() > ATTACK {
@@ -210,10 +268,20 @@ async fn many_fetches_hold_up_nobody() {
     }
     is_over.store(true, Ordering::Relaxed);
     println!("{} requests at the origin", origin.asked_in_all());
-    let is_there = |attacker: u32| !origin.asked(&format!("/base/seg0.ts?{attacker}.0")).is_empty();
-    assert!((0..40).any(is_there), "no name of an attacker has come as far as the origin");
+    let is_there = |attacker: u32| {
+        !origin
+            .asked(&format!("/base/seg0.ts?{attacker}.0"))
+            .is_empty()
+    };
+    assert!(
+        (0..40).any(is_there),
+        "no name of an attacker has come as far as the origin"
+    );
     segments.judge("segments");
     for attacker in attackers {
-        tokio::time::timeout(PATIENCE, attacker).await.expect("it is answered").unwrap();
+        tokio::time::timeout(PATIENCE, attacker)
+            .await
+            .expect("it is answered")
+            .unwrap();
     }
 }

@@ -19,7 +19,9 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::ground::{FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, metric, read, turn};
+use crate::ground::{
+    FILE_BYTES, FILES, Program, Seen, Viewer, bytes, connect, file, make_media, metric, read, turn,
+};
 use crate::program::program;
 
 /// The maximum growth of the server's memory.
@@ -47,7 +49,12 @@ struct Plan {
 /// A rate that two shared cores can sustain next to a server and a viewer.
 #[test]
 fn spoofed_handshakes_harm_nobody() {
-    let plan = Plan { packets_per_second: 8_000, time: Duration::from_secs(3), kinds: 2048, pace: crate::ground::PACE };
+    let plan = Plan {
+        packets_per_second: 8_000,
+        time: Duration::from_secs(3),
+        kinds: 2048,
+        pace: crate::ground::PACE,
+    };
     flood(plan);
 }
 
@@ -55,7 +62,12 @@ fn spoofed_handshakes_harm_nobody() {
 #[test]
 #[ignore = "half a minute, and a machine with nothing else to do"]
 fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {
-    let plan = Plan { packets_per_second: 20_000, time: Duration::from_secs(30), kinds: 16_384, pace: Duration::ZERO };
+    let plan = Plan {
+        packets_per_second: 20_000,
+        time: Duration::from_secs(30),
+        kinds: 16_384,
+        pace: Duration::ZERO,
+    };
     flood(plan);
 }
 
@@ -63,9 +75,13 @@ fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "is started by the others"]
 async fn everybody_but_the_server() {
-    let Ok(orders) = std::env::var(ENVIRONMENT) else { return };
+    let Ok(orders) = std::env::var(ENVIRONMENT) else {
+        return;
+    };
     let words: Vec<&str> = orders.split(' ').collect();
-    let [process, fingerprint, rate, seconds, kinds, pace] = words[..] else { panic!("{orders}") };
+    let [process, fingerprint, rate, seconds, kinds, pace] = words[..] else {
+        panic!("{orders}")
+    };
     let plan = Plan {
         packets_per_second: rate.parse().unwrap(),
         time: Duration::from_secs(seconds.parse().unwrap()),
@@ -80,7 +96,10 @@ fn flood(plan: Plan) {
     let namespaces = match Namespaces::new() {
         Ok(namespaces) => namespaces,
         Err(reason) => {
-            assert!(std::env::var_os("NCTEST_REQUIRE_ALL").is_none(), "everything was to run: {reason}");
+            assert!(
+                std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
+                "everything was to run: {reason}"
+            );
             println!("SKIPPED: no network namespaces: {reason}");
             return;
         }
@@ -88,27 +107,63 @@ fn flood(plan: Plan) {
     let (media, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     make_media(media.path());
     let mut command = within(&namespaces.server);
-    command.arg(program("ncserverd")).args(["serve", "--listen", &LISTEN.to_string(), "--metrics", &METRICS.to_string()]);
-    command.args(["--directory", &format!("live={}", media.path().display()), "--set", "admission.insecure=true"]);
-    command.args(["--set", "telemetry.log_format=json"]).env("STATE_DIRECTORY", state.path());
+    command.arg(program("ncserverd")).args([
+        "serve",
+        "--listen",
+        &LISTEN.to_string(),
+        "--metrics",
+        &METRICS.to_string(),
+    ]);
+    command.args([
+        "--directory",
+        &format!("live={}", media.path().display()),
+        "--set",
+        "admission.insecure=true",
+    ]);
+    command
+        .args(["--set", "telemetry.log_format=json"])
+        .env("STATE_DIRECTORY", state.path());
     let server = Program::start(&mut command);
     let [fingerprint] = server.says(["--fingerprint "]);
 
-    let Plan { packets_per_second, time, kinds, pace } = plan;
+    let Plan {
+        packets_per_second,
+        time,
+        kinds,
+        pace,
+    } = plan;
     let (process, seconds, pace) = (server.id(), time.as_secs(), pace.as_millis());
     let orders = format!("{process} {fingerprint} {packets_per_second} {seconds} {kinds} {pace}");
     let mut others = within(&namespaces.others);
-    others.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "flood::everybody_but_the_server", "--nocapture"]);
-    let output = others.env(ENVIRONMENT, orders).stdin(Stdio::null()).output().unwrap();
+    others.arg(std::env::current_exe().unwrap()).args([
+        "--ignored",
+        "--exact",
+        "flood::everybody_but_the_server",
+        "--nocapture",
+    ]);
+    let output = others
+        .env(ENVIRONMENT, orders)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}", output.status);
-    assert!(["1 passed", "spoofed first packets: "].iter().all(|text| said.contains(text)), "the others did nothing");
+    assert!(
+        ["1 passed", "spoofed first packets: "]
+            .iter()
+            .all(|text| said.contains(text)),
+        "the others did nothing"
+    );
 }
 
 /// Sends the flood; an honest viewer runs before and during it.
 async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
-    let server = peer::Server { host: SERVER.to_string(), port: LISTEN.port(), fingerprint: Some(fingerprint) };
+    let server = peer::Server {
+        host: SERVER.to_string(),
+        port: LISTEN.port(),
+        fingerprint: Some(fingerprint),
+    };
     let config = peer::Config::new(server, Trust::System);
     let client = connect(config.clone()).await;
     for number in 0..FILES {
@@ -123,10 +178,22 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
         }
     };
     let quiet = watched(plan.time / 4).await;
-    let counters = ["handshakes_total", "handshakes_retried_total", "handshakes_refused_total", "handshakes_failed_total"]
-        .map(|name| format!("ncserverd_endpoint_{name}"));
-    let count = || counters.each_ref().map(|name| metric(METRICS, name).unwrap_or_else(|| panic!("no series {name}")));
-    let (before, resident) = (count(), status(process, "VmRSS").map(ByteSize::kib).unwrap());
+    let counters = [
+        "handshakes_total",
+        "handshakes_retried_total",
+        "handshakes_refused_total",
+        "handshakes_failed_total",
+    ]
+    .map(|name| format!("ncserverd_endpoint_{name}"));
+    let count = || {
+        counters
+            .each_ref()
+            .map(|name| metric(METRICS, name).unwrap_or_else(|| panic!("no series {name}")))
+    };
+    let (before, resident) = (
+        count(),
+        status(process, "VmRSS").map(ByteSize::kib).unwrap(),
+    );
     let peak = status(process, "VmHWM").map(ByteSize::kib).unwrap();
 
     let begun = Instant::now();
@@ -140,13 +207,24 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
         let after = count();
         std::array::from_fn(|i| after[i] - before[i])
     };
-    let (peak_after, resident_after) =
-        (status(process, "VmHWM").map(ByteSize::kib).unwrap(), status(process, "VmRSS").map(ByteSize::kib).unwrap());
-    let megabits = |seen: &Seen, time: Duration| f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / time.as_secs_f64();
+    let (peak_after, resident_after) = (
+        status(process, "VmHWM").map(ByteSize::kib).unwrap(),
+        status(process, "VmRSS").map(ByteSize::kib).unwrap(),
+    );
+    let megabits = |seen: &Seen, time: Duration| {
+        f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / time.as_secs_f64()
+    };
     let rate = f64::from(sent) / plan.time.as_secs_f64();
-    println!("spoofed first packets: {sent}, {rate:.0} a second for {} s", plan.time.as_secs());
-    println!("the server: {handshakes} handshakes begun, {retried} answered with Retry, {refused} refused, {failed} failed");
-    println!("its memory: {resident} before, {resident_after} after; at most {peak} before, {peak_after} after");
+    println!(
+        "spoofed first packets: {sent}, {rate:.0} a second for {} s",
+        plan.time.as_secs()
+    );
+    println!(
+        "the server: {handshakes} handshakes begun, {retried} answered with Retry, {refused} refused, {failed} failed"
+    );
+    println!(
+        "its memory: {resident} before, {resident_after} after; at most {peak} before, {peak_after} after"
+    );
     println!(
         "the viewer: {:.0} Mbit/s before, {:.0} during; the longest wait for a file of {} KiB {:?} before, {:?} during",
         megabits(&quiet, plan.time / 4),
@@ -155,9 +233,17 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
         quiet.longest,
         flooded.longest
     );
-    println!("newcomers during it: {newcomers}, each connected and with a file after {slowest:?} at most");
-    assert!(rate > 0.8 * f64::from(plan.packets_per_second), "there was no such flood");
-    assert!(retried > 0.5 * f64::from(sent), "the server does not ask for a proof");
+    println!(
+        "newcomers during it: {newcomers}, each connected and with a file after {slowest:?} at most"
+    );
+    assert!(
+        rate > 0.8 * f64::from(plan.packets_per_second),
+        "there was no such flood"
+    );
+    assert!(
+        retried > 0.5 * f64::from(sent),
+        "the server does not ask for a proof"
+    );
     assert!(newcomers > 0);
     let growth = ByteSize(peak_after.as_u64() - peak.as_u64());
     assert!(growth < GROWTH_MAX, "the server has grown by {growth}");
@@ -175,7 +261,10 @@ async fn newcomers(config: peer::Config, end: Instant) -> (u32, Duration) {
         slowest = slowest.max(begun.elapsed());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(slowest < Duration::from_secs(10), "a newcomer waited for {slowest:?}");
+    assert!(
+        slowest < Duration::from_secs(10),
+        "a newcomer waited for {slowest:?}"
+    );
     (count, slowest)
 }
 
@@ -183,12 +272,21 @@ async fn newcomers(config: peer::Config, end: Instant) -> (u32, Duration) {
 fn packets(config: &peer::Config, kinds: usize) -> Vec<Vec<u8>> {
     let trust = Trust::Fingerprint(config.servers[0].fingerprint.unwrap());
     let quic = quinn::ClientConfig::new(Arc::new(tls::client_config(&trust, None).unwrap()));
-    let mut endpoint = quinn_proto::Endpoint::new(Arc::new(quinn_proto::EndpointConfig::default()), None, false, None);
+    let mut endpoint = quinn_proto::Endpoint::new(
+        Arc::new(quinn_proto::EndpointConfig::default()),
+        None,
+        false,
+        None,
+    );
     let make = |_| {
         let now = Instant::now();
-        let (_, mut connection) = endpoint.connect(now, quic.clone(), LISTEN, "localhost").unwrap();
+        let (_, mut connection) = endpoint
+            .connect(now, quic.clone(), LISTEN, "localhost")
+            .unwrap();
         let mut first = Vec::new();
-        let transmit = connection.poll_transmit(now, 1, &mut first).expect("a client speaks first");
+        let transmit = connection
+            .poll_transmit(now, 1, &mut first)
+            .expect("a client speaks first");
         let mut packet = vec![0; HEADERS];
         packet.extend_from_slice(&first[..transmit.size]);
         packet
@@ -202,14 +300,18 @@ fn send(packets: &[Vec<u8>], plan: Plan) -> u32 {
     // length.
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap();
     let to = SocketAddr::from((SERVER, 0)).into();
-    let (mut random, begun, mut sent) = (Xoshiro256PlusPlus::seed_from_u64(1), Instant::now(), 0_u32);
+    let (mut random, begun, mut sent) =
+        (Xoshiro256PlusPlus::seed_from_u64(1), Instant::now(), 0_u32);
     let mut packet = Vec::new();
     while begun.elapsed() < plan.time {
         let due = begun.elapsed().as_secs_f64() * f64::from(plan.packets_per_second);
         while f64::from(sent) < due && begun.elapsed() < plan.time {
             packet.clone_from(&packets[sent as usize % packets.len()]);
             let [a, b, c]: [u8; 3] = random.random();
-            let (address, port) = (Ipv4Addr::new(11, a, b, c), random.random_range(1024..=u16::MAX));
+            let (address, port) = (
+                Ipv4Addr::new(11, a, b, c),
+                random.random_range(1024..=u16::MAX),
+            );
             write_headers(&mut packet, address, port);
             // A full interface queue drops packets, as on any host.
             let _ = socket.send_to(&packet, &to);
@@ -244,17 +346,26 @@ struct Namespaces {
 impl Namespaces {
     fn new() -> Result<Self, String> {
         let name = |end: &str| format!("nch{}{end}", std::process::id());
-        let made = Self { server: name("s"), others: name("o") };
+        let made = Self {
+            server: name("s"),
+            others: name("o"),
+        };
         for namespace in [&made.server, &made.others] {
             ip(&format!("netns add {namespace}"))?;
             ip(&format!("-n {namespace} link set lo up"))?;
         }
-        ip(&format!("link add veth0 netns {} type veth peer name veth0 netns {}", made.server, made.others))?;
+        ip(&format!(
+            "link add veth0 netns {} type veth peer name veth0 netns {}",
+            made.server, made.others
+        ))?;
         for (namespace, address) in [(&made.server, SERVER), (&made.others, OTHERS)] {
             ip(&format!("-n {namespace} addr add {address}/24 dev veth0"))?;
             ip(&format!("-n {namespace} link set veth0 up"))?;
         }
-        ip(&format!("-n {} route add default via {OTHERS}", made.server))?;
+        ip(&format!(
+            "-n {} route add default via {OTHERS}",
+            made.server
+        ))?;
         Ok(made)
     }
 }
@@ -274,6 +385,16 @@ fn within(namespace: &str) -> Command {
 }
 
 fn ip(words: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(words.split(' ')).output().map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim())) }
+    let output = Command::new("ip")
+        .args(words.split(' '))
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!(
+            "ip {words}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))
+    }
 }

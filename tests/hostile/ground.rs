@@ -41,7 +41,9 @@ pub(crate) struct Turn {
 
 /// Waits for the turn.
 pub(crate) fn turn() -> Turn {
-    Turn { _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
+    Turn {
+        _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+    }
 }
 
 /// The attacked server, with a directory as its origin.
@@ -62,7 +64,9 @@ pub(crate) struct Ground {
 /// Bytes that differ with the number.
 pub(crate) fn bytes(number: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    blake3::Hasher::new_keyed(&[number; 32]).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new_keyed(&[number; 32])
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
@@ -73,12 +77,21 @@ pub(crate) fn file(number: u8) -> String {
 /// Writes what peers of the stream `live` may request.
 pub(crate) fn make_media(directory: &Path) {
     for number in 0..FILES {
-        std::fs::write(directory.join(format!("{number}.ts")), bytes(number, FILE_BYTES)).expect("room for a file");
+        std::fs::write(
+            directory.join(format!("{number}.ts")),
+            bytes(number, FILE_BYTES),
+        )
+        .expect("room for a file");
     }
     let padding = "#".repeat(100_000);
-    std::fs::write(directory.join("list.m3u8"), format!("#EXTM3U\n{padding}\n#EXT-X-ENDLIST\n")).expect("room for a file");
+    std::fs::write(
+        directory.join("list.m3u8"),
+        format!("#EXTM3U\n{padding}\n#EXT-X-ENDLIST\n"),
+    )
+    .expect("room for a file");
     std::fs::write(directory.join("small.bin"), bytes(100, SMALL_BYTES)).expect("room for a file");
-    std::fs::write(directory.join("large.ts"), bytes(LARGE_SEED, LARGE_BYTES)).expect("room for a file");
+    std::fs::write(directory.join("large.ts"), bytes(LARGE_SEED, LARGE_BYTES))
+        .expect("room for a file");
 }
 
 /// Several generations in one part.
@@ -107,9 +120,18 @@ impl Ground {
         make_media(media.path());
         let mut command = Command::new(program("ncserverd"));
         command.env_clear().env("STATE_DIRECTORY", state.path());
-        command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+        command.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ]);
         command.args(["--directory", &format!("live={}", media.path().display())]);
-        if settings.iter().any(|setting| setting.starts_with("stream.small.")) {
+        if settings
+            .iter()
+            .any(|setting| setting.starts_with("stream.small."))
+        {
             command.args(["--directory", &format!("small={}", media.path().display())]);
         }
         // A ring that an attack can fill, no more threads than needed, and files that are available
@@ -128,11 +150,27 @@ impl Ground {
         }
         let program = Program::start(&mut command);
         let [metrics] = program.says(["metrics on http://"]);
-        let metrics = metrics.strip_suffix("/metrics").expect("a URL").parse().unwrap();
+        let metrics = metrics
+            .strip_suffix("/metrics")
+            .expect("a URL")
+            .parse()
+            .unwrap();
         let [address, fingerprint] = program.says(["ncpeer gateway ncs://", "--fingerprint "]);
-        let (address, trust) = (address.parse().unwrap(), Trust::Fingerprint(fingerprint.parse().unwrap()));
-        let mut ground =
-            Self { program, address, trust, metrics, token, before: ByteSize(0), _media: media, _state: state, _turn: turn };
+        let (address, trust) = (
+            address.parse().unwrap(),
+            Trust::Fingerprint(fingerprint.parse().unwrap()),
+        );
+        let mut ground = Self {
+            program,
+            address,
+            trust,
+            metrics,
+            token,
+            before: ByteSize(0),
+            _media: media,
+            _state: state,
+            _turn: turn,
+        };
         ground.warm_up().await;
         ground
     }
@@ -149,14 +187,27 @@ impl Ground {
     }
 
     pub(crate) fn source(&self) -> peer::Server {
-        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it is pinned") };
-        peer::Server { host: self.address.ip().to_string(), port: self.address.port(), fingerprint: Some(fingerprint) }
+        let Trust::Fingerprint(fingerprint) = self.trust else {
+            unreachable!("it is pinned")
+        };
+        peer::Server {
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+            fingerprint: Some(fingerprint),
+        }
     }
 
     /// A client of this server.
     pub(crate) async fn client(&self) -> Client {
-        let token = self.token.as_deref().map(|token| TokenSource::fixed(token).unwrap());
-        connect(peer::Config { token, ..peer::Config::new(self.source(), self.trust) }).await
+        let token = self
+            .token
+            .as_deref()
+            .map(|token| TokenSource::fixed(token).unwrap());
+        connect(peer::Config {
+            token,
+            ..peer::Config::new(self.source(), self.trust)
+        })
+        .await
     }
 
     /// Starts an honest viewer.
@@ -172,7 +223,10 @@ impl Ground {
 
     pub(crate) fn assert_grown_less_than(&self, most: ByteSize) {
         let growth = self.growth();
-        assert!(growth < most, "the server has grown by {growth}, and {most} was the most");
+        assert!(
+            growth < most,
+            "the server has grown by {growth}, and {most} was the most"
+        );
     }
 
     /// The sum of a series over its labels.
@@ -183,11 +237,20 @@ impl Ground {
 
 /// A client without a cache, so that everything is fetched.
 pub(crate) async fn connect(config: peer::Config) -> Client {
-    Client::connect(peer::Config { cache: ByteSize(0), ..config }).await.unwrap()
+    Client::connect(peer::Config {
+        cache: ByteSize(0),
+        ..config
+    })
+    .await
+    .unwrap()
 }
 
 pub(crate) async fn read(client: &Client, path: &str) -> Result<Vec<u8>, peer::Error> {
-    tokio::time::timeout(PATIENCE, async { client.open(path, None).await?.read_to_end().await }).await.unwrap()
+    tokio::time::timeout(PATIENCE, async {
+        client.open(path, None).await?.read_to_end().await
+    })
+    .await
+    .unwrap()
 }
 
 /// Reads one file after the other like a player, and checks them.
@@ -212,8 +275,13 @@ impl Viewer {
             loop {
                 for number in 0..FILES {
                     let begun = Instant::now();
-                    let got = read(&client, &file(number)).await.expect("the viewer gets its file");
-                    assert!(got == bytes(number, FILE_BYTES), "the viewer got something else");
+                    let got = read(&client, &file(number))
+                        .await
+                        .expect("the viewer gets its file");
+                    assert!(
+                        got == bytes(number, FILE_BYTES),
+                        "the viewer got something else"
+                    );
                     seen.files += 1;
                     seen.longest = seen.longest.max(begun.elapsed());
                     let rest = pace.saturating_sub(begun.elapsed());
@@ -230,9 +298,14 @@ impl Viewer {
     pub(crate) async fn went_on(self) -> Seen {
         // It ends after its current file, so a viewer that hangs is detected.
         let _ = self.stop.send(());
-        let seen =
-            tokio::time::timeout(PATIENCE, self.task).await.expect("the viewer does not hang").expect("the viewer is content");
-        assert!(seen.files > 0 && seen.longest < WAIT_MAX, "the viewer was harmed: {seen:?}");
+        let seen = tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("the viewer does not hang")
+            .expect("the viewer is content");
+        assert!(
+            seen.files > 0 && seen.longest < WAIT_MAX,
+            "the viewer was harmed: {seen:?}"
+        );
         seen
     }
 }

@@ -55,7 +55,10 @@ pub(crate) enum Act {
     Asks,
     /// Announces the same segment at every offset, as part of an object of this length, and sends
     /// it; from `other_from` on, the object has another version.
-    Repeats { object_length: Option<u64>, other_from: u64 },
+    Repeats {
+        object_length: Option<u64>,
+        other_from: u64,
+    },
     /// The same, but requests are rejected with these codes.
     RejectsWith(Vec<RefusalCode>),
 }
@@ -94,7 +97,9 @@ impl Imposter {
             while let Some(connecting) = incoming.accept().await {
                 let (act, ended, hears) = (act.clone(), ended.clone(), hears.clone());
                 tokio::spawn(async move {
-                    let Ok(connection) = connecting.await else { return };
+                    let Ok(connection) = connecting.await else {
+                        return;
+                    };
                     tokio::select! {
                         // Messages that can no longer be sent are skipped.
                         _ = converse(&connection, &act, &hears) => {}
@@ -104,17 +109,29 @@ impl Imposter {
                 });
             }
         });
-        Self { endpoint, fingerprint: identity.fingerprint(), ends, heard }
+        Self {
+            endpoint,
+            fingerprint: identity.fingerprint(),
+            ends,
+            heard,
+        }
     }
 
     /// In the form of the command line.
     pub(crate) fn url(&self) -> String {
-        format!("ncs://{}#{}", self.endpoint.local_addr().unwrap(), self.fingerprint)
+        format!(
+            "ncs://{}#{}",
+            self.endpoint.local_addr().unwrap(),
+            self.fingerprint
+        )
     }
 
     /// The next message received, on any connection.
     pub(crate) async fn hears(&mut self) -> Message {
-        tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("a message").expect("a peer")
+        tokio::time::timeout(PATIENCE, self.heard.recv())
+            .await
+            .expect("a message")
+            .expect("a peer")
     }
 
     /// Whether such a message is among those received since the last call.
@@ -124,8 +141,14 @@ impl Imposter {
 
     /// The code of the first connection to it that was closed.
     pub(crate) async fn close_code(&mut self) -> Result<CloseCode, ConnectionError> {
-        match tokio::time::timeout(PATIENCE, self.ends.recv()).await.expect("a closed connection").unwrap() {
-            ConnectionError::ApplicationClosed(close) => Ok(CloseCode::from_quic(close.error_code.into_inner()).unwrap()),
+        match tokio::time::timeout(PATIENCE, self.ends.recv())
+            .await
+            .expect("a closed connection")
+            .unwrap()
+        {
+            ConnectionError::ApplicationClosed(close) => {
+                Ok(CloseCode::from_quic(close.error_code.into_inner()).unwrap())
+            }
             other => Err(other),
         }
     }
@@ -133,9 +156,20 @@ impl Imposter {
 
 type Said = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSender<Message>) -> Said {
+async fn converse(
+    connection: &Connection,
+    act: &Act,
+    hears: &mpsc::UnboundedSender<Message>,
+) -> Said {
     let (mut send, mut receive) = connection.accept_bi().await?;
-    send.write_all(&Message::Hello(Hello { agent: "imposter".to_owned(), ..Hello::defaults() }).to_frame()).await?;
+    send.write_all(
+        &Message::Hello(Hello {
+            agent: "imposter".to_owned(),
+            ..Hello::defaults()
+        })
+        .to_frame(),
+    )
+    .await?;
     let (mut reader, mut streams) = (Reader::new(), std::collections::HashMap::new());
     let mut rejected = 0;
     while let Some(chunk) = receive.read_chunk(4096, true).await? {
@@ -152,18 +186,41 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
                     }
                     send_object(connection, &get, *bytes).await?;
                 }
-                (Act::Repeats { object_length, other_from }, Message::Get(get)) => {
-                    send.write_all(&repeated(&get, *object_length, *other_from).to_frame()).await?;
+                (
+                    Act::Repeats {
+                        object_length,
+                        other_from,
+                    },
+                    Message::Get(get),
+                ) => {
+                    send.write_all(&repeated(&get, *object_length, *other_from).to_frame())
+                        .await?;
                 }
-                (Act::RejectsWith(_), Message::Get(get)) => send.write_all(&repeated(&get, None, u64::MAX).to_frame()).await?,
+                (Act::RejectsWith(_), Message::Get(get)) => {
+                    send.write_all(&repeated(&get, None, u64::MAX).to_frame())
+                        .await?
+                }
                 (Act::RejectsWith(codes), Message::Request(Request { alias, .. })) => {
                     rejected += 1;
                     let code = codes[rejected % codes.len()];
-                    send.write_all(&Message::Reject { alias, code, retry_after_ms: (rejected % 2) as u64 }.to_frame()).await?;
+                    send.write_all(
+                        &Message::Reject {
+                            alias,
+                            code,
+                            retry_after_ms: (rejected % 2) as u64,
+                        }
+                        .to_frame(),
+                    )
+                    .await?;
                 }
                 (
                     Act::Blocks { .. } | Act::Lies(_) | Act::Repeats { .. },
-                    Message::Request(Request { alias, credit, generation, .. }),
+                    Message::Request(Request {
+                        alias,
+                        credit,
+                        generation,
+                        ..
+                    }),
                 ) => {
                     let (excess, row) = match act {
                         Act::Blocks { excess, row } => (*excess, *row),
@@ -174,17 +231,29 @@ async fn converse(connection: &Connection, act: &Act, hears: &mpsc::UnboundedSen
                     let mut head = Vec::new();
                     StreamHead::Blocks { alias }.encode(&mut head);
                     stream.write_all(&head).await?;
-                    let mut blocks = Blocks { stream, row, generation: generation as usize, sent: 0 };
+                    let mut blocks = Blocks {
+                        stream,
+                        row,
+                        generation: generation as usize,
+                        sent: 0,
+                    };
                     blocks.send(credit + excess).await;
                     streams.insert(alias, blocks);
                 }
-                (Act::Blocks { .. } | Act::Lies(_) | Act::Repeats { .. }, Message::Credit { alias, blocks }) => {
+                (
+                    Act::Blocks { .. } | Act::Lies(_) | Act::Repeats { .. },
+                    Message::Credit { alias, blocks },
+                ) => {
                     if let Some(open) = streams.get_mut(&alias) {
                         open.send(blocks).await;
                     }
                 }
                 (Act::Rejects(_), Message::Request(Request { alias, .. })) => {
-                    let reject = Message::Reject { alias, code: RefusalCode::Overload, retry_after_ms: 200 };
+                    let reject = Message::Reject {
+                        alias,
+                        code: RefusalCode::Overload,
+                        retry_after_ms: 200,
+                    };
                     send.write_all(&reject.to_frame()).await?;
                 }
                 (act, Message::Get(_)) => begin(connection, &mut send, act).await?,
@@ -202,7 +271,12 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
         Act::Says(bytes) => send.write_all(bytes).await?,
         Act::Datagrams(count) => {
             for seed in 0..*count {
-                let datagram = [&[0x41, 0, 0xff, 0xf0, 0, 0][..], &seed.to_be_bytes(), &[7; 1088]].concat();
+                let datagram = [
+                    &[0x41, 0, 0xff, 0xf0, 0, 0][..],
+                    &seed.to_be_bytes(),
+                    &[7; 1088],
+                ]
+                .concat();
                 connection.send_datagram_wait(Bytes::from(datagram)).await?;
             }
         }
@@ -210,14 +284,18 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
             for _ in 0..*count {
                 let mut stream = connection.open_uni().await?;
                 // The other side may already have stopped the stream.
-                let _ = stream.write_all(&[&[0x50, 0xff, 0xf0][..], &[7; 5000]].concat()).await;
+                let _ = stream
+                    .write_all(&[&[0x50, 0xff, 0xf0][..], &[7; 5000]].concat())
+                    .await;
                 let _ = stream.finish();
             }
         }
         Act::Stream(bytes) => connection.open_uni().await?.write_all(bytes).await?,
         Act::Closes(code, reason) => connection.close(code.quic().into(), reason),
         Act::Asks => {
-            let questions: Vec<u8> = (0..1000).flat_map(|number| get(number, "/live/0.ts").to_frame()).collect();
+            let questions: Vec<u8> = (0..1000)
+                .flat_map(|number| get(number, "/live/0.ts").to_frame())
+                .collect();
             loop {
                 send.write_all(&questions).await?;
             }
@@ -230,12 +308,28 @@ async fn begin(connection: &Connection, send: &mut SendStream, act: &Act) -> Sai
 /// A META for a GET, with this end after the path.
 fn meta(get: &Get, tail: &[u8]) -> Vec<u8> {
     let path = get.path.as_bytes();
-    frame(0x0e, &[&varint(get.request)[..], &varint(path.len() as u64), path, tail].concat())
+    frame(
+        0x0e,
+        &[
+            &varint(get.request)[..],
+            &varint(path.len() as u64),
+            path,
+            tail,
+        ]
+        .concat(),
+    )
 }
 
 /// The end of a META of a segment, with unchecked values.
 pub(crate) fn coded(length: u64, block_bytes: u64, n_max: u64) -> Vec<u8> {
-    [&described(length)[..], &[1], &varint(block_bytes), &varint(n_max), &[0]].concat()
+    [
+        &described(length)[..],
+        &[1],
+        &varint(block_bytes),
+        &varint(n_max),
+        &[0],
+    ]
+    .concat()
 }
 
 /// The end of a META of an object on a stream.
@@ -246,7 +340,16 @@ fn stream_of(length: u64) -> Vec<u8> {
 /// Id, offset, length, object length, version, age, type.
 fn described(length: u64) -> Vec<u8> {
     let all = if length < HUGE { length + 1 } else { 0 };
-    [&[5; 32][..], &[0], &varint(length), &varint(all), &[0; 8], &[0], &[0]].concat()
+    [
+        &[5; 32][..],
+        &[0],
+        &varint(length),
+        &varint(all),
+        &[0; 8],
+        &[0],
+        &[0],
+    ]
+    .concat()
 }
 
 /// A META of the large object's first generation, claimed to be at the requested offset.
@@ -263,7 +366,9 @@ fn repeated(get: &Get, object_length: Option<u64>, other_from: u64) -> Message {
         version: 1 + u64::from(get.offset >= other_from),
         max_age_ms: 0,
         content_type: String::new(),
-        delivery: Delivery::Coded(Shape::new(length, u32::try_from(BLOCK_BYTES).unwrap(), N).unwrap()),
+        delivery: Delivery::Coded(
+            Shape::new(length, u32::try_from(BLOCK_BYTES).unwrap(), N).unwrap(),
+        ),
         tree: None,
         signature: None,
     })
@@ -272,7 +377,10 @@ fn repeated(get: &Get, object_length: Option<u64>, other_from: u64) -> Message {
 async fn send_object(connection: &Connection, get: &Get, bytes: usize) -> Said {
     let mut stream = connection.open_uni().await?;
     let mut head = Vec::new();
-    StreamHead::Object { request: get.request }.encode(&mut head);
+    StreamHead::Object {
+        request: get.request,
+    }
+    .encode(&mut head);
     stream.write_all(&head).await?;
     let noise = vec![7; 1 << 16];
     for _ in 0..bytes / noise.len() {
@@ -311,7 +419,10 @@ impl Blocks {
         match self.row {
             Row::Seed => (Vector::Seed(1), noise()),
             Row::Fresh => (Vector::Seed(self.sent), noise()),
-            Row::Zero => (Vector::Explicit(vec![0; N.into()].into()), vec![0; BLOCK_BYTES]),
+            Row::Zero => (
+                Vector::Explicit(vec![0; N.into()].into()),
+                vec![0; BLOCK_BYTES],
+            ),
             Row::Right => {
                 let index = (self.sent as usize - 1) % usize::from(N);
                 let mut row = vec![0; N.into()];
@@ -319,11 +430,16 @@ impl Blocks {
                 (Vector::Explicit(row.into()), self.source(index).to_vec())
             }
             Row::Low => {
-                let (one, other) = [(true, false), (false, true), (true, true)][self.sent as usize % 3];
+                let (one, other) =
+                    [(true, false), (false, true), (true, true)][self.sent as usize % 3];
                 let mut row = vec![0; N.into()];
                 (row[0], row[1]) = (one.into(), other.into());
                 let [first, second] = [0, 1].map(|index| self.source(index));
-                let payload = first.iter().zip(second).map(|(a, b)| (a * u8::from(one)) ^ (b * u8::from(other))).collect();
+                let payload = first
+                    .iter()
+                    .zip(second)
+                    .map(|(a, b)| (a * u8::from(one)) ^ (b * u8::from(other)))
+                    .collect();
                 (Vector::Explicit(row.into()), payload)
             }
         }

@@ -17,8 +17,12 @@ async fn open_requests(attacker: &mut Attacker, credit: u32) -> u16 {
     let mut opened = 0;
     for number in 0..FILES {
         // GETs succeed while the store has room.
-        let Ok(meta) = attacker.get(&file(number)).await else { continue };
-        attacker.say(&Message::Request(request(opened, meta.id, 0, credit))).await;
+        let Ok(meta) = attacker.get(&file(number)).await else {
+            continue;
+        };
+        attacker
+            .say(&Message::Request(request(opened, meta.id, 0, credit)))
+            .await;
         opened += 1;
     }
     opened
@@ -29,7 +33,8 @@ async fn read_in_time(client: &Client, number: u8) {
     let end = Instant::now() + PATIENCE;
     let got = loop {
         match read(client, &file(number)).await {
-            Err(Error::Refused(refusal)) if refusal.code == RequestCode::Overload && Instant::now() < end => {}
+            Err(Error::Refused(refusal))
+                if refusal.code == RequestCode::Overload && Instant::now() < end => {}
             got => break got,
         }
     };
@@ -47,9 +52,16 @@ async fn requests_without_credit_keep_nothing_from_the_others() {
     // Files that have just been written are prefetched when the server starts, all at once into a
     // store that is too small for all.
     let refused = ground.metric("ncserverd_store_refused_total");
-    let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
+    let mut attackers = [
+        Attacker::greeted(&ground).await,
+        Attacker::greeted(&ground).await,
+    ];
     for attacker in &mut attackers {
-        assert_eq!(open_requests(attacker, 0).await, u16::from(FILES), "each finds room");
+        assert_eq!(
+            open_requests(attacker, 0).await,
+            u16::from(FILES),
+            "each finds room"
+        );
         is_heard(attacker).await;
     }
     let client = ground.client().await;
@@ -90,8 +102,13 @@ async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
         let evicted = || ground.metric("ncserverd_store_evictions_total");
         let before = evicted();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(evicted() - before > 8.0, "the others have asked for more than there is room for");
-        viewer.say(&Message::Request(request(alias, meta.id, 0, 16))).await;
+        assert!(
+            evicted() - before > 8.0,
+            "the others have asked for more than there is room for"
+        );
+        viewer
+            .say(&Message::Request(request(alias, meta.id, 0, 16)))
+            .await;
         let is_served = tokio::time::timeout(PATIENCE, async {
             tokio::select! {
                 stream = connection.accept_uni() => stream.map(drop).map_err(Err),
@@ -100,7 +117,12 @@ async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
         });
         assert_eq!(is_served.await.unwrap(), Ok(()));
         // The next request is for the same generation.
-        viewer.say(&Message::Stop { alias, reason: StopReason::Complete }).await;
+        viewer
+            .say(&Message::Stop {
+                alias,
+                reason: StopReason::Complete,
+            })
+            .await;
     }
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -109,7 +131,10 @@ async fn questions_alone_evict_nothing_that_others_were_just_told_of() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_are_not_read_are_given_up() {
     let ground = Ground::with(&["session.stall_timeout=2s"]).await;
-    let window = Window { stream: 1 << 10, streams: 512 };
+    let window = Window {
+        stream: 1 << 10,
+        streams: 512,
+    };
     let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
     for _ in 0..12 {
         assert!(attacker.get(PLAYLIST).await.is_ok());
@@ -127,7 +152,10 @@ async fn objects_that_are_not_read_are_given_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_not_read_give_way() {
     let ground = Ground::with(&[SMALL, &["session.stall_timeout=10m"]].concat()).await;
-    let window = Window { stream: 1 << 10, streams: 512 };
+    let window = Window {
+        stream: 1 << 10,
+        streams: 512,
+    };
     let mut attackers = Vec::new();
     for _ in 0..2 {
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
@@ -153,11 +181,16 @@ async fn requests_that_are_not_read_give_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_not_read_holds_up_no_other() {
     let ground = Ground::with(&["session.stall_timeout=10m"]).await;
-    let window = Window { stream: 1 << 10, streams: 512 };
+    let window = Window {
+        stream: 1 << 10,
+        streams: 512,
+    };
     let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
     for number in 0..3 {
         let meta = attacker.get(&file(number)).await.unwrap();
-        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 4))).await;
+        attacker
+            .say(&Message::Request(request(number.into(), meta.id, 0, 4)))
+            .await;
     }
     for _ in 0..3 {
         let stream = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
@@ -170,11 +203,16 @@ async fn a_stream_that_is_not_read_holds_up_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
     let ground = Ground::new().await;
-    let window = Window { stream: 1 << 20, streams: 1 };
+    let window = Window {
+        stream: 1 << 20,
+        streams: 1,
+    };
     let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
     for number in 0..2 {
         let meta = attacker.get(&file(number)).await.unwrap();
-        attacker.say(&Message::Request(request(number.into(), meta.id, 0, 1))).await;
+        attacker
+            .say(&Message::Request(request(number.into(), meta.id, 0, 1)))
+            .await;
     }
     let accepted = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
     let mut stream = accepted.expect("a stream of the first request").unwrap();
@@ -184,7 +222,9 @@ async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
     // The other request waits for a stream. This one continues.
     attacker.say(&Message::Credit { alias, blocks: 8 }).await;
     while read < 9 * 4096 {
-        let chunk = tokio::time::timeout(PATIENCE, stream.read_chunk(usize::MAX, true)).await.expect("its blocks come");
+        let chunk = tokio::time::timeout(PATIENCE, stream.read_chunk(usize::MAX, true))
+            .await
+            .expect("its blocks come");
         read += chunk.unwrap().expect("it goes on").bytes.len();
     }
 }

@@ -39,10 +39,18 @@ impl Got {
             }
             let read = async {
                 let path = paths(number).await?;
-                client.open(&path, None).await.ok()?.read_to_end().await.ok()
+                client
+                    .open(&path, None)
+                    .await
+                    .ok()?
+                    .read_to_end()
+                    .await
+                    .ok()
             };
             match tokio::time::timeout(GIVEN_UP, read).await {
-                Ok(Some(bytes)) => (got.objects, got.bytes) = (got.objects + 1, got.bytes + bytes.len()),
+                Ok(Some(bytes)) => {
+                    (got.objects, got.bytes) = (got.objects + 1, got.bytes + bytes.len())
+                }
                 _ => got.failed += 1,
             }
             got.longest = got.longest.max(asked.elapsed());
@@ -96,11 +104,16 @@ async fn leases() {
     let client = ground.client().await;
     let of_files = async |number: u32| Some(any_file(number));
     Got::of(&client, of_files).await.print("leases", "alone");
-    let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
+    let mut attackers = [
+        Attacker::greeted(&ground).await,
+        Attacker::greeted(&ground).await,
+    ];
     for attacker in &mut attackers {
         for number in 0..FILES {
             if let Ok(meta) = attacker.get(&file(number)).await {
-                attacker.say(&Message::Request(request(number.into(), meta.id, 0, 0))).await;
+                attacker
+                    .say(&Message::Request(request(number.into(), meta.id, 0, 0)))
+                    .await;
             }
         }
     }
@@ -114,13 +127,17 @@ async fn names() {
     let stage = Stage::new(&origin);
     let client = stage.client().await;
     let of_live = async |_| newest(&client).await;
-    Got::of(&client, of_live).await.print("names of a playlist", "alone");
+    Got::of(&client, of_live)
+        .await
+        .print("names of a playlist", "alone");
     let running = Running::default();
     let mut tasks = vec![encoder];
     for part in 0..3 {
         let (mut attacker, running) = (stage.attacker().await, running.clone());
         let connection = attacker.connection.clone();
-        tasks.push(tokio::spawn(async move { while connection.accept_uni().await.is_ok() {} }));
+        tasks.push(tokio::spawn(async move {
+            while connection.accept_uni().await.is_ok() {}
+        }));
         tasks.push(tokio::spawn(async move {
             for name in (60 * part..60 * (part + 1)).cycle() {
                 let _ = attacker.get(&format!("/live/live.m3u8?{name}")).await;
@@ -132,7 +149,9 @@ async fn names() {
         }));
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
-    Got::of(&client, of_live).await.print("names of a playlist", "attacked");
+    Got::of(&client, of_live)
+        .await
+        .print("names of a playlist", "attacked");
     running.end(tasks).await;
 }
 
@@ -148,7 +167,11 @@ async fn fetches() {
     }
     let stage = Stage::new(&origin);
     let client = stage.client().await;
-    Got::of(&client, async |number: u32| Some(format!("/live/own{number}.ts"))).await.print("fetches", "alone");
+    Got::of(&client, async |number: u32| {
+        Some(format!("/live/own{number}.ts"))
+    })
+    .await
+    .print("fetches", "alone");
     let running = Running::default();
     let mut tasks = Vec::new();
     for attacker in 0..40 {
@@ -167,28 +190,42 @@ async fn fetches() {
         }));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    Got::of(&client, async |number: u32| Some(format!("/live/own{}.ts", 500 + number))).await.print("fetches", "attacked");
+    Got::of(&client, async |number: u32| {
+        Some(format!("/live/own{}.ts", 500 + number))
+    })
+    .await
+    .print("fetches", "attacked");
     running.end(tasks).await;
 }
 
 /// 180 peers request everything of a stream with blocks of 1,088 bytes and read nothing, next to a
 /// viewer of blocks of 4,096.
 async fn sizes() {
-    let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
+    let ground =
+        Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
     let client = ground.client().await;
     let of_files = async |number: u32| Some(any_file(number));
-    Got::of(&client, of_files).await.print("sizes of blocks", "alone");
+    Got::of(&client, of_files)
+        .await
+        .print("sizes of blocks", "alone");
     let mut attackers = Vec::new();
     for number in 0..180_u8 {
-        let window = Window { stream: 1 << 10, streams: 512 };
+        let window = Window {
+            stream: 1 << 10,
+            streams: 512,
+        };
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
         for alias in 0..4 {
             let path = file((number + alias) % FILES).replace("/live/", "/small/");
             let meta = attacker.get(&path).await.unwrap();
-            attacker.say(&Message::Request(request(alias.into(), meta.id, 0, 2048))).await;
+            attacker
+                .say(&Message::Request(request(alias.into(), meta.id, 0, 2048)))
+                .await;
         }
         attackers.push(attacker);
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    Got::of(&client, of_files).await.print("sizes of blocks", "attacked");
+    Got::of(&client, of_files)
+        .await
+        .print("sizes of blocks", "attacked");
 }

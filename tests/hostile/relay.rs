@@ -24,7 +24,12 @@ const SOME: ByteSize = ByteSize::mib(48);
 /// A server in the form of the command line.
 fn url(ground: &Ground) -> String {
     let source = ground.source();
-    format!("ncs://{}:{}#{}", source.host, source.port, source.fingerprint.unwrap())
+    format!(
+        "ncs://{}:{}#{}",
+        source.host,
+        source.port,
+        source.fingerprint.unwrap()
+    )
 }
 
 /// A relay of an honest server, after honest use.
@@ -39,7 +44,9 @@ impl Relay {
     async fn start() -> Self {
         let ground = Ground::new().await;
         let mut command = Command::new(program("ncpeer"));
-        command.env_clear().args(["relay", &url(&ground), "--listen", "127.0.0.1:0"]);
+        command
+            .env_clear()
+            .args(["relay", &url(&ground), "--listen", "127.0.0.1:0"]);
         let program = Program::start(&mut command);
         let [server] = program.says(["relays at "]);
         let config = peer::Config::new(server.parse().unwrap(), Trust::System);
@@ -48,7 +55,12 @@ impl Relay {
             assert!(read(&client, &file(number)).await.unwrap() == bytes(number, FILE_BYTES));
         }
         let before = program.peak().unwrap();
-        Self { ground, program, config, before }
+        Self {
+            ground,
+            program,
+            config,
+            before,
+        }
     }
 
     async fn viewer(&self) -> Viewer {
@@ -62,8 +74,17 @@ impl Relay {
     }
 
     fn assert_grown_less_than(&self, most: ByteSize) {
-        let growth = ByteSize(self.program.peak().unwrap().as_u64().saturating_sub(self.before.as_u64()));
-        assert!(growth < most, "the relay has grown by {growth}, and {most} was the most");
+        let growth = ByteSize(
+            self.program
+                .peak()
+                .unwrap()
+                .as_u64()
+                .saturating_sub(self.before.as_u64()),
+        );
+        assert!(
+            growth < most,
+            "the relay has grown by {growth}, and {most} was the most"
+        );
     }
 }
 
@@ -71,11 +92,21 @@ impl Relay {
 async fn a_relay_closes_on_what_a_server_closes_on() {
     let relay = Relay::start().await;
     let viewer = relay.viewer().await;
-    let ask = |alias: u16| Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1)).to_frame();
+    let ask = |alias: u16| {
+        Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1)).to_frame()
+    };
     for (what, bytes, code) in [
         ("an unknown frame", frame(0x28, b""), CloseCode::Protocol),
-        ("a frame that is too long", [varint(0x24), varint(HUGE)].concat(), CloseCode::Protocol),
-        ("too many requests", (0..200).flat_map(ask).collect(), CloseCode::Limit),
+        (
+            "a frame that is too long",
+            [varint(0x24), varint(HUGE)].concat(),
+            CloseCode::Protocol,
+        ),
+        (
+            "too many requests",
+            (0..200).flat_map(ask).collect(),
+            CloseCode::Limit,
+        ),
     ] {
         let mut attacker = relay.attacker(crate::attacker::OPEN).await;
         attacker.say_bytes(&bytes).await;
@@ -91,15 +122,29 @@ async fn receivers_that_do_not_read_keep_nothing_of_a_relay_from_the_others() {
     let viewer = relay.viewer().await;
     let mut attackers = Vec::new();
     for number in 0..16_u8 {
-        let mut attacker = relay.attacker(Window { stream: 1 << 10, streams: 512 }).await;
+        let mut attacker = relay
+            .attacker(Window {
+                stream: 1 << 10,
+                streams: 512,
+            })
+            .await;
         for alias in 0..24_u8 {
-            let id = attacker.get(&file((number + alias) % FILES)).await.unwrap().id;
-            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+            let id = attacker
+                .get(&file((number + alias) % FILES))
+                .await
+                .unwrap()
+                .id;
+            attacker
+                .say(&Message::Request(request(alias.into(), id, 0, 2048)))
+                .await;
         }
         attackers.push((attacker, Instant::now()));
     }
     for (attacker, begun) in &attackers {
-        assert_eq!(attacker.close_code_within(*begun).await.0, CloseCode::Timeout);
+        assert_eq!(
+            attacker.close_code_within(*begun).await.0,
+            CloseCode::Timeout
+        );
     }
     viewer.went_on().await;
     relay.assert_grown_less_than(ByteSize::mib(96));
@@ -118,7 +163,12 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
         for request in 0..8 {
             let stream = format!("stream-{number}-{request}");
             // Numbers that its GETs do not use.
-            attacker.say(&Message::Subscribe(Subscribe { request: 100 + request, stream })).await;
+            attacker
+                .say(&Message::Subscribe(Subscribe {
+                    request: 100 + request,
+                    stream,
+                }))
+                .await;
         }
         attackers.push(attacker);
     }
@@ -135,7 +185,10 @@ async fn subscriptions_at_a_relay_do_not_cost_it_its_server() {
         assert!(attacker.is_served().await);
     }
     viewer.went_on().await;
-    assert_eq!(relay.ground.metric("ncserverd_session_violations_total"), 0.0);
+    assert_eq!(
+        relay.ground.metric("ncserverd_session_violations_total"),
+        0.0
+    );
 }
 
 /// Clients without a ticket do not use the places for served viewers, and one address has only a
@@ -159,7 +212,10 @@ async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
     let address: SocketAddr = address.parse().unwrap();
     let connect = async |last: u8| {
         let endpoint = Endpoint::client((Ipv4Addr::new(127, 0, 0, last), 0).into()).unwrap();
-        let connection = endpoint.connect_with(early(ALPN), address, "localhost").unwrap().await?;
+        let connection = endpoint
+            .connect_with(early(ALPN), address, "localhost")
+            .unwrap()
+            .await?;
         Ok::<_, quinn::ConnectionError>((endpoint, connection))
     };
     let mut crowd = Vec::new();
@@ -170,5 +226,10 @@ async fn who_shows_no_ticket_keeps_nobody_else_from_a_viewer_that_shares() {
     // The number of served viewers, and four that may wait for a ticket.
     assert_eq!(crowd.len(), 2 + 4);
     connect(1).await.expect("another address finds room");
-    assert!(crowd.iter().all(|(_, connection)| connection.close_reason().is_none()), "while they wait for a ticket");
+    assert!(
+        crowd
+            .iter()
+            .all(|(_, connection)| connection.close_reason().is_none()),
+        "while they wait for a ticket"
+    );
 }

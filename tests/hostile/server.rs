@@ -5,10 +5,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use bytesize::ByteSize;
 use ncserverd::object::SegmentId;
-use ncserverd::wire::message::{Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token};
+use ncserverd::wire::message::{
+    Credential, Delivery, Hello, Message, RequestCode, StopReason, Subscribe, Token,
+};
 use ncserverd::wire::{ALPN, CloseCode};
 
-use crate::attacker::{Attacker, Gag, HUGE, OPEN, Window, dial, early, frame, get, request, varint};
+use crate::attacker::{
+    Attacker, Gag, HUGE, OPEN, Window, dial, early, frame, get, request, varint,
+};
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
 use nctest::mint::{self, token};
 
@@ -50,22 +54,55 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
     let tail = |tail: &[u8]| [&request_head(id)[..], tail].concat();
     let greeted: Vec<(&str, Vec<u8>)> = vec![
         ("a type that may not be skipped", frame(0x28, b"")),
-        ("a number in a longer form than it needs", vec![0x40, 0x24, 0]),
-        ("a length in a longer form than it needs", vec![0x24, 0x40, 1, 0]),
+        (
+            "a number in a longer form than it needs",
+            vec![0x40, 0x24, 0],
+        ),
+        (
+            "a length in a longer form than it needs",
+            vec![0x24, 0x40, 1, 0],
+        ),
         ("a GET that is cut short", frame(GET, &[1])),
         ("a path that is no path", frame(GET, &path(b"live/0.ts"))),
-        ("a path that is not ASCII", frame(GET, &path("/live/\u{e9}".as_bytes()))),
+        (
+            "a path that is not ASCII",
+            frame(GET, &path("/live/\u{e9}".as_bytes())),
+        ),
         ("a path that is empty", frame(GET, &path(b""))),
-        ("a path that is longer than its frame", frame(GET, &[1, 0x3f, b'/'])),
-        ("a REQUEST that is cut short", frame(REQUEST, &request_head(id))),
-        ("a REQUEST that takes no blocks", frame(REQUEST, &tail(&[0, 0, 0, 0, 0]))),
-        ("a range of no blocks", frame(REQUEST, &tail(&[0, 0, 0, 3, 1, 0, 0]))),
-        ("ranges that go back", frame(REQUEST, &tail(&[0, 0, 0, 3, 2, 5, 1, 4, 1]))),
-        ("65 ranges", frame(REQUEST, &tail(&[&[0, 0, 0, 3, 0x40, 65][..], &[0; 130]].concat()))),
+        (
+            "a path that is longer than its frame",
+            frame(GET, &[1, 0x3f, b'/']),
+        ),
+        (
+            "a REQUEST that is cut short",
+            frame(REQUEST, &request_head(id)),
+        ),
+        (
+            "a REQUEST that takes no blocks",
+            frame(REQUEST, &tail(&[0, 0, 0, 0, 0])),
+        ),
+        (
+            "a range of no blocks",
+            frame(REQUEST, &tail(&[0, 0, 0, 3, 1, 0, 0])),
+        ),
+        (
+            "ranges that go back",
+            frame(REQUEST, &tail(&[0, 0, 0, 3, 2, 5, 1, 4, 1])),
+        ),
+        (
+            "65 ranges",
+            frame(
+                REQUEST,
+                &tail(&[&[0, 0, 0, 3, 0x40, 65][..], &[0; 130]].concat()),
+            ),
+        ),
         ("a CREDIT of nothing", frame(CREDIT, &[0, 1, 0])),
         ("an AUTH of another scheme", frame(0x02, &[3, 1, b'x'])),
         ("an AUTH with a blank", frame(0x02, &[1, 1, b' '])),
-        ("a stream whose name is a path", frame(0x06, &[1, 3, b'a', b'/', b'b'])),
+        (
+            "a stream whose name is a path",
+            frame(0x06, &[1, 3, b'a', b'/', b'b']),
+        ),
         ("a second HELLO", frame(HELLO, &[0])),
         ("a META", frame(0x0e, &[0; 60])),
         ("a GRANT", frame(0x04, &[0])),
@@ -78,14 +115,46 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
         assert_eq!(attacker.close_code().await, CloseCode::Protocol, "{what}");
     }
     let first: Vec<(&str, Vec<u8>, CloseCode)> = vec![
-        ("a GET before HELLO", frame(GET, &path(b"/live/0.ts")), CloseCode::Protocol),
-        ("a HELLO with a parameter twice", frame(HELLO, &[2, 6, 1, 1, 6, 1, 1]), CloseCode::Protocol),
-        ("a HELLO of 65 parameters", frame(HELLO, &[0x40, 65]), CloseCode::Protocol),
-        ("a HELLO that is cut short", frame(HELLO, &[1, 15, 60, b'x']), CloseCode::Protocol),
-        ("a HELLO of a later version", frame(HELLO, &[1, 1, 2, 1, 9]), CloseCode::Version),
-        ("a HELLO of another codec", frame(HELLO, &[1, 3, 1, 9]), CloseCode::Unsupported),
-        ("a HELLO of another field", frame(HELLO, &[1, 4, 1, 9]), CloseCode::Unsupported),
-        ("a HELLO of another generator", frame(HELLO, &[1, 5, 1, 9]), CloseCode::Unsupported),
+        (
+            "a GET before HELLO",
+            frame(GET, &path(b"/live/0.ts")),
+            CloseCode::Protocol,
+        ),
+        (
+            "a HELLO with a parameter twice",
+            frame(HELLO, &[2, 6, 1, 1, 6, 1, 1]),
+            CloseCode::Protocol,
+        ),
+        (
+            "a HELLO of 65 parameters",
+            frame(HELLO, &[0x40, 65]),
+            CloseCode::Protocol,
+        ),
+        (
+            "a HELLO that is cut short",
+            frame(HELLO, &[1, 15, 60, b'x']),
+            CloseCode::Protocol,
+        ),
+        (
+            "a HELLO of a later version",
+            frame(HELLO, &[1, 1, 2, 1, 9]),
+            CloseCode::Version,
+        ),
+        (
+            "a HELLO of another codec",
+            frame(HELLO, &[1, 3, 1, 9]),
+            CloseCode::Unsupported,
+        ),
+        (
+            "a HELLO of another field",
+            frame(HELLO, &[1, 4, 1, 9]),
+            CloseCode::Unsupported,
+        ),
+        (
+            "a HELLO of another generator",
+            frame(HELLO, &[1, 5, 1, 9]),
+            CloseCode::Unsupported,
+        ),
     ];
     for (what, bytes, code) in &first {
         let mut attacker = Attacker::silent(&ground).await;
@@ -93,7 +162,10 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
         assert_eq!(attacker.close_code().await, *code, "{what}");
     }
     let count = u32::try_from(greeted.len() + first.len()).unwrap();
-    assert_eq!(ground.metric("ncserverd_session_violations_total"), f64::from(count));
+    assert_eq!(
+        ground.metric("ncserverd_session_violations_total"),
+        f64::from(count)
+    );
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
 }
@@ -101,24 +173,54 @@ async fn what_is_malformed_or_out_of_place_ends_the_connection_and_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_newer_version_may_add_is_skipped() {
     let ground = Ground::new().await;
-    let small = [&varint(7)[..], &varint(SMALL.len() as u64), SMALL.as_bytes(), &[0, 0]].concat();
+    let small = [
+        &varint(7)[..],
+        &varint(SMALL.len() as u64),
+        SMALL.as_bytes(),
+        &[0, 0],
+    ]
+    .concat();
     for (what, bytes) in [
-        ("a field behind a GET's", frame(GET, &[&small[..], b"newer"].concat())),
-        ("a frame of an unknown odd type", [frame(0x5f, b"newer"), frame(GET, &small)].concat()),
-        ("a CREDIT, a STOP and a RANK of no request, with more fields", {
-            let of_no_request =
-                [frame(CREDIT, &[0, 9, 1, 1]), frame(0x14, &[0, 9, 0, 1]), frame(RANK, &[0, 9, 0, 0, 0, 1])].concat();
-            [of_no_request, frame(GET, &small)].concat()
-        }),
+        (
+            "a field behind a GET's",
+            frame(GET, &[&small[..], b"newer"].concat()),
+        ),
+        (
+            "a frame of an unknown odd type",
+            [frame(0x5f, b"newer"), frame(GET, &small)].concat(),
+        ),
+        (
+            "a CREDIT, a STOP and a RANK of no request, with more fields",
+            {
+                let of_no_request = [
+                    frame(CREDIT, &[0, 9, 1, 1]),
+                    frame(0x14, &[0, 9, 0, 1]),
+                    frame(RANK, &[0, 9, 0, 0, 0, 1]),
+                ]
+                .concat();
+                [of_no_request, frame(GET, &small)].concat()
+            },
+        ),
     ] {
         let mut attacker = Attacker::greeted(&ground).await;
         attacker.say_bytes(&bytes).await;
         let answer = attacker.hear().await;
-        assert!(matches!(&answer, Ok(Message::Meta(meta)) if meta.request == 7), "{what}: {answer:?}");
+        assert!(
+            matches!(&answer, Ok(Message::Meta(meta)) if meta.request == 7),
+            "{what}: {answer:?}"
+        );
     }
     let mut attacker = Attacker::silent(&ground).await;
-    attacker.say_bytes(&frame(HELLO, &[&[2, 0x40, 0x5f, 1, 9, 1, 2, 0, 3][..], b"newer"].concat())).await;
-    assert!(attacker.is_served().await, "a HELLO with an unknown parameter, a later version beside ours, and more fields");
+    attacker
+        .say_bytes(&frame(
+            HELLO,
+            &[&[2, 0x40, 0x5f, 1, 9, 1, 2, 0, 3][..], b"newer"].concat(),
+        ))
+        .await;
+    assert!(
+        attacker.is_served().await,
+        "a HELLO with an unknown parameter, a later version beside ours, and more fields"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,14 +230,32 @@ async fn a_peer_that_refuses_the_control_stream_or_opens_another_is_closed() {
     let mut attacker = Attacker::greeted(&ground).await;
     attacker.refuse_answers();
     attacker.say(&get(7, SMALL)).await;
-    assert_eq!(attacker.close_code().await, CloseCode::Protocol, "STOP_SENDING");
+    assert_eq!(
+        attacker.close_code().await,
+        CloseCode::Protocol,
+        "STOP_SENDING"
+    );
     let mut attacker = Attacker::greeted(&ground).await;
     attacker.reset();
-    assert_eq!(attacker.close_code().await, CloseCode::Protocol, "RESET_STREAM");
+    assert_eq!(
+        attacker.close_code().await,
+        CloseCode::Protocol,
+        "RESET_STREAM"
+    );
     let attacker = Attacker::greeted(&ground).await;
     let waits = Duration::from_millis(300);
-    assert!(tokio::time::timeout(waits, attacker.connection.open_bi()).await.is_err(), "a second bidirectional stream");
-    assert!(tokio::time::timeout(waits, attacker.connection.open_uni()).await.is_err(), "a unidirectional stream");
+    assert!(
+        tokio::time::timeout(waits, attacker.connection.open_bi())
+            .await
+            .is_err(),
+        "a second bidirectional stream"
+    );
+    assert!(
+        tokio::time::timeout(waits, attacker.connection.open_uni())
+            .await
+            .is_err(),
+        "a unidirectional stream"
+    );
     viewer.went_on().await;
 }
 
@@ -147,8 +267,14 @@ async fn a_frame_that_is_too_long_is_not_waited_for() {
     for kind in [HELLO, GET, REQUEST, RANK, 0x21, 0x28] {
         for length in [65_536, 1 << 30, HUGE] {
             let mut attacker = Attacker::greeted(&ground).await;
-            attacker.say_bytes(&[varint(kind), varint(length)].concat()).await;
-            assert_eq!(attacker.close_code().await, CloseCode::Protocol, "type {kind:#x}, length {length}");
+            attacker
+                .say_bytes(&[varint(kind), varint(length)].concat())
+                .await;
+            assert_eq!(
+                attacker.close_code().await,
+                CloseCode::Protocol,
+                "type {kind:#x}, length {length}"
+            );
         }
     }
     viewer.went_on().await;
@@ -163,21 +289,67 @@ async fn huge_numbers_take_no_memory() {
     let huge = varint(HUGE);
     let tail = |parts: &[&[u8]]| [&request_head(id)[..], &parts.concat()].concat();
     let ended: Vec<(&str, Vec<u8>, CloseCode)> = vec![
-        ("a generation", frame(REQUEST, &tail(&[&huge, &[0, 0, 1, 0]])), CloseCode::Protocol),
+        (
+            "a generation",
+            frame(REQUEST, &tail(&[&huge, &[0, 0, 1, 0]])),
+            CloseCode::Protocol,
+        ),
         (
             "the last generation there could be",
             frame(REQUEST, &tail(&[&varint(u32::MAX.into()), &[0, 0, 1, 0]])),
             CloseCode::Protocol,
         ),
-        ("a credit", frame(REQUEST, &tail(&[&[0, 0], &varint(u32::MAX.into()), &[1, 0]])), CloseCode::Limit),
-        ("a credit that fits no field", frame(REQUEST, &tail(&[&[0, 0], &huge, &[1, 0]])), CloseCode::Protocol),
-        ("a count of ranges", frame(REQUEST, &tail(&[&[0, 0, 0, 2], &huge])), CloseCode::Protocol),
-        ("the end of a range", frame(REQUEST, &tail(&[&[0, 0, 0, 2, 1, 1], &huge])), CloseCode::Protocol),
-        ("a range past 1024", frame(REQUEST, &tail(&[&[0, 0, 0, 2, 1], &varint(1000), &varint(25)])), CloseCode::Protocol),
-        ("a range past the generation", frame(REQUEST, &tail(&[&[0, 0, 1, 2, 1], &varint(1000), &[24]])), CloseCode::Protocol),
-        ("a rank", frame(RANK, &[&[0, 1][..], &huge, &[0, 0]].concat()), CloseCode::Protocol),
-        ("the length of a path", frame(GET, &[&[1][..], &huge].concat()), CloseCode::Protocol),
-        ("the length of a token", frame(0x02, &[&[1][..], &huge].concat()), CloseCode::Protocol),
+        (
+            "a credit",
+            frame(
+                REQUEST,
+                &tail(&[&[0, 0], &varint(u32::MAX.into()), &[1, 0]]),
+            ),
+            CloseCode::Limit,
+        ),
+        (
+            "a credit that fits no field",
+            frame(REQUEST, &tail(&[&[0, 0], &huge, &[1, 0]])),
+            CloseCode::Protocol,
+        ),
+        (
+            "a count of ranges",
+            frame(REQUEST, &tail(&[&[0, 0, 0, 2], &huge])),
+            CloseCode::Protocol,
+        ),
+        (
+            "the end of a range",
+            frame(REQUEST, &tail(&[&[0, 0, 0, 2, 1, 1], &huge])),
+            CloseCode::Protocol,
+        ),
+        (
+            "a range past 1024",
+            frame(
+                REQUEST,
+                &tail(&[&[0, 0, 0, 2, 1], &varint(1000), &varint(25)]),
+            ),
+            CloseCode::Protocol,
+        ),
+        (
+            "a range past the generation",
+            frame(REQUEST, &tail(&[&[0, 0, 1, 2, 1], &varint(1000), &[24]])),
+            CloseCode::Protocol,
+        ),
+        (
+            "a rank",
+            frame(RANK, &[&[0, 1][..], &huge, &[0, 0]].concat()),
+            CloseCode::Protocol,
+        ),
+        (
+            "the length of a path",
+            frame(GET, &[&[1][..], &huge].concat()),
+            CloseCode::Protocol,
+        ),
+        (
+            "the length of a token",
+            frame(0x02, &[&[1][..], &huge].concat()),
+            CloseCode::Protocol,
+        ),
     ];
     for (what, bytes, code) in ended {
         let mut attacker = Attacker::greeted(&ground).await;
@@ -186,9 +358,15 @@ async fn huge_numbers_take_no_memory() {
     }
     for (what, bytes) in [
         ("a count of parameters", frame(HELLO, &huge)),
-        ("the length of a parameter", frame(HELLO, &[&[1, 7][..], &huge].concat())),
+        (
+            "the length of a parameter",
+            frame(HELLO, &[&[1, 7][..], &huge].concat()),
+        ),
         ("n_max", frame(HELLO, &[&[1, 6, 8][..], &huge].concat())),
-        ("block_bytes_max", frame(HELLO, &[&[1, 7, 8][..], &huge].concat())),
+        (
+            "block_bytes_max",
+            frame(HELLO, &[&[1, 7, 8][..], &huge].concat()),
+        ),
     ] {
         let mut attacker = Attacker::silent(&ground).await;
         attacker.say_bytes(&bytes).await;
@@ -203,8 +381,21 @@ async fn huge_numbers_take_no_memory() {
         matches!(&answer, Ok(Message::Error(error)) if error.request == HUGE && error.code == RequestCode::Unknown),
         "{answer:?}"
     );
-    attacker.say_bytes(&frame(REQUEST, &tail(&[&[0], &huge, &[0, 1, 0]]))).await;
-    attacker.say_bytes(&frame(RANK, &[&[0, 1][..], &varint(u32::MAX.into()), &varint(u32::MAX.into()), &[0]].concat())).await;
+    attacker
+        .say_bytes(&frame(REQUEST, &tail(&[&[0], &huge, &[0, 1, 0]])))
+        .await;
+    attacker
+        .say_bytes(&frame(
+            RANK,
+            &[
+                &[0, 1][..],
+                &varint(u32::MAX.into()),
+                &varint(u32::MAX.into()),
+                &[0],
+            ]
+            .concat(),
+        ))
+        .await;
     attacker.say_bytes(&frame(0x22, &huge)).await;
     assert!(attacker.is_served().await);
     viewer.went_on().await;
@@ -215,8 +406,11 @@ async fn huge_numbers_take_no_memory() {
 async fn more_than_a_peer_may_have_open_ends_its_connection() {
     let ground = Ground::new().await;
     let viewer = ground.viewer().await;
-    let gets: Vec<u8> = (0..200).flat_map(|number| get(number, &file(0)).to_frame()).collect();
-    let ask = |alias: u16| Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1));
+    let gets: Vec<u8> = (0..200)
+        .flat_map(|number| get(number, &file(0)).to_frame())
+        .collect();
+    let ask =
+        |alias: u16| Message::Request(request(alias, SegmentId::of(b"nowhere"), alias.into(), 1));
     let requests: Vec<u8> = (0..200).flat_map(|alias| ask(alias).to_frame()).collect();
     for (what, bytes) in [("GETs", gets), ("requests", requests)] {
         let mut attacker = Attacker::greeted(&ground).await;
@@ -226,12 +420,20 @@ async fn more_than_a_peer_may_have_open_ends_its_connection() {
     // HELLO does not limit subscriptions: those beyond a number are refused.
     let mut attacker = Attacker::greeted(&ground).await;
     for request in 0..1000 {
-        attacker.say(&Message::Subscribe(Subscribe { request, stream: "live".into() })).await;
+        attacker
+            .say(&Message::Subscribe(Subscribe {
+                request,
+                stream: "live".into(),
+            }))
+            .await;
     }
     for _ in 0..1000 {
         match attacker.hear().await.unwrap() {
             Message::SubscribeOk { request } => assert!(request < 8),
-            Message::Error(error) => assert!(error.request >= 8 && error.code == RequestCode::Limit, "{error:?}"),
+            Message::Error(error) => assert!(
+                error.request >= 8 && error.code == RequestCode::Limit,
+                "{error:?}"
+            ),
             other => panic!("{other:?}"),
         }
     }
@@ -245,7 +447,15 @@ async fn credit_beyond_what_a_request_may_have_ends_the_connection() {
     let viewer = ground.viewer().await;
     // Its one block is sent at once, and credit is compared with what has not been sent.
     for credits in [vec![u32::MAX], vec![1 << 31, 1 << 31], vec![2047; 40]] {
-        let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, Window { stream: 1 << 10, streams: 512 }).await;
+        let mut attacker = Attacker::greeted_with(
+            ground.address,
+            &ground.trust,
+            Window {
+                stream: 1 << 10,
+                streams: 512,
+            },
+        )
+        .await;
         let id = SegmentId::of(&bytes(0, FILE_BYTES));
         attacker.say(&Message::Request(request(1, id, 0, 1))).await;
         for blocks in credits {
@@ -265,7 +475,14 @@ async fn an_alias_twice_ends_the_connection_and_a_generation_twice_is_rejected()
     let id = segment(&mut attacker, &file(0)).await;
     attacker.say(&Message::Request(request(1, id, 0, 0))).await;
     attacker.say(&Message::Request(request(2, id, 0, 0))).await;
-    assert_eq!(attacker.hear().await, Ok(Message::Reject { alias: 2, code: RequestCode::Limit, retry_after_ms: 0 }));
+    assert_eq!(
+        attacker.hear().await,
+        Ok(Message::Reject {
+            alias: 2,
+            code: RequestCode::Limit,
+            retry_after_ms: 0
+        })
+    );
     attacker.say(&Message::Request(request(1, id, 0, 0))).await;
     assert_eq!(attacker.close_code().await, CloseCode::Protocol);
     viewer.went_on().await;
@@ -280,15 +497,36 @@ async fn a_flood_of_control_frames_is_held_back() {
     let viewer = ground.viewer().await;
     let nothing = |alias: u16| {
         [
-            Message::Rank { alias, rank: 1, useless: u32::MAX, lost: u32::MAX }.to_frame(),
-            Message::Stop { alias, reason: StopReason::Complete }.to_frame(),
-            Message::Credit { alias, blocks: u32::MAX }.to_frame(),
-            Message::Unsubscribe { request: alias.into() }.to_frame(),
+            Message::Rank {
+                alias,
+                rank: 1,
+                useless: u32::MAX,
+                lost: u32::MAX,
+            }
+            .to_frame(),
+            Message::Stop {
+                alias,
+                reason: StopReason::Complete,
+            }
+            .to_frame(),
+            Message::Credit {
+                alias,
+                blocks: u32::MAX,
+            }
+            .to_frame(),
+            Message::Unsubscribe {
+                request: alias.into(),
+            }
+            .to_frame(),
             Message::GoAway { drain_ms: 0 }.to_frame(),
         ]
         .concat()
     };
-    let floods = [(0..200).flat_map(nothing).collect::<Vec<u8>>(), frame(0x21, &[7; 60_000]), frame(0x21, b"").repeat(1000)];
+    let floods = [
+        (0..200).flat_map(nothing).collect::<Vec<u8>>(),
+        frame(0x21, &[7; 60_000]),
+        frame(0x21, b"").repeat(1000),
+    ];
     let mut attackers = Vec::new();
     for flood in floods {
         let mut attacker = Attacker::greeted(&ground).await;
@@ -302,7 +540,10 @@ async fn a_flood_of_control_frames_is_held_back() {
         let (attacker, taken, time) = attacker.await.unwrap();
         // One second's worth at once, then 1 MiB per second, and QUIC's buffers on the way.
         let most = (1.5 + time.as_secs_f64()) * f64::from(1 << 20);
-        assert!((taken as f64) < most, "{taken} bytes were taken in {time:?}");
+        assert!(
+            (taken as f64) < most,
+            "{taken} bytes were taken in {time:?}"
+        );
         assert!(taken > 1 << 20, "{taken} bytes are no flood");
         assert_eq!(attacker.connection.close_reason(), None);
     }
@@ -315,7 +556,16 @@ async fn a_flood_of_control_frames_is_held_back() {
 async fn objects_that_are_not_taken_do_not_pile_up() {
     let ground = Ground::new().await;
     let viewer = ground.viewer().await;
-    for window in [Window { stream: 1 << 20, streams: 0 }, Window { stream: 1 << 10, streams: 512 }] {
+    for window in [
+        Window {
+            stream: 1 << 20,
+            streams: 0,
+        },
+        Window {
+            stream: 1 << 10,
+            streams: 512,
+        },
+    ] {
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
         let mut answers = 0;
         for number in 0..20_000 {
@@ -325,7 +575,10 @@ async fn objects_that_are_not_taken_do_not_pile_up() {
             assert!(matches!(answer, Ok(Message::Meta(_))), "{answer:?}");
             answers += 1;
         }
-        assert!((1..200).contains(&answers), "{answers} objects wait for a peer that takes none");
+        assert!(
+            (1..200).contains(&answers),
+            "{answers} objects wait for a peer that takes none"
+        );
         assert_eq!(attacker.connection.close_reason(), None);
     }
     viewer.went_on().await;
@@ -339,15 +592,26 @@ async fn answers_that_are_not_read_do_not_pile_up() {
     let viewer = ground.viewer().await;
     let mut attackers = Vec::new();
     for _ in 0..8 {
-        let window = Window { stream: 20_000, streams: 0 };
+        let window = Window {
+            stream: 20_000,
+            streams: 0,
+        };
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
-        assert!(matches!(attacker.get(SMALL).await.unwrap().delivery, Delivery::Inline(_)));
+        assert!(matches!(
+            attacker.get(SMALL).await.unwrap().delivery,
+            Delivery::Inline(_)
+        ));
         attackers.push(tokio::spawn(async move {
             let end = Instant::now() + ATTACK;
             let mut asked = 0;
             while Instant::now() < end && attacker.connection.close_reason().is_none() {
-                let gets: Vec<u8> = (0..8).flat_map(|number| get(asked + number, SMALL).to_frame()).collect();
-                if tokio::time::timeout(ATTACK, attacker.say_bytes(&gets)).await.is_err() {
+                let gets: Vec<u8> = (0..8)
+                    .flat_map(|number| get(asked + number, SMALL).to_frame())
+                    .collect();
+                if tokio::time::timeout(ATTACK, attacker.say_bytes(&gets))
+                    .await
+                    .is_err()
+                {
                     break;
                 }
                 asked += 8;
@@ -360,7 +624,10 @@ async fn answers_that_are_not_read_do_not_pile_up() {
     for attacker in attackers {
         held.push(attacker.await.unwrap());
     }
-    assert!(held.iter().all(|attacker| attacker.connection.close_reason().is_none()));
+    assert!(
+        held.iter()
+            .all(|attacker| attacker.connection.close_reason().is_none())
+    );
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
 }
@@ -370,14 +637,23 @@ async fn subscriptions_that_come_and_go_leave_nothing() {
     let ground = Ground::new().await;
     let viewer = ground.viewer().await;
     let pair = |request: u64| {
-        let subscribe = Message::Subscribe(Subscribe { request, stream: "live".into() });
-        [subscribe.to_frame(), Message::Unsubscribe { request }.to_frame()].concat()
+        let subscribe = Message::Subscribe(Subscribe {
+            request,
+            stream: "live".into(),
+        });
+        [
+            subscribe.to_frame(),
+            Message::Unsubscribe { request }.to_frame(),
+        ]
+        .concat()
     };
     let mut attackers = Vec::new();
     for _ in 0..4 {
         let mut attacker = Attacker::greeted(&ground).await;
         attackers.push(tokio::spawn(async move {
-            attacker.repeat(&(0..1000).flat_map(pair).collect::<Vec<u8>>(), ATTACK).await;
+            attacker
+                .repeat(&(0..1000).flat_map(pair).collect::<Vec<u8>>(), ATTACK)
+                .await;
             attacker
         }));
     }
@@ -396,11 +672,16 @@ async fn receivers_that_do_not_read_keep_nothing_from_the_others() {
     let viewer = ground.viewer().await;
     let mut attackers = Vec::new();
     for number in 0..16_u8 {
-        let window = Window { stream: 1 << 10, streams: 512 };
+        let window = Window {
+            stream: 1 << 10,
+            streams: 512,
+        };
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
         for alias in 0..FILES {
             let id = segment(&mut attacker, &file((number + alias) % FILES)).await;
-            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+            attacker
+                .say(&Message::Request(request(alias.into(), id, 0, 2048)))
+                .await;
         }
         attackers.push((attacker, Instant::now()));
     }
@@ -422,12 +703,16 @@ async fn who_acknowledges_nothing_hears_that_it_is_closed() {
     let mut attacker = Attacker::greeted_with(gag.address, &ground.trust, OPEN).await;
     let id = segment(&mut attacker, &file(0)).await;
     gag.after(20_000);
-    attacker.say(&Message::Request(request(0, id, 0, 2048))).await;
+    attacker
+        .say(&Message::Request(request(0, id, 0, 2048)))
+        .await;
     // It reads all data, so that only the missing acknowledgements delay the server.
     let connection = attacker.connection.clone();
     tokio::spawn(async move {
         while let Ok(mut stream) = connection.accept_uni().await {
-            tokio::spawn(async move { while let Ok(Some(_)) = stream.read_chunk(65_536, true).await {} });
+            tokio::spawn(async move {
+                while let Ok(Some(_)) = stream.read_chunk(65_536, true).await {}
+            });
         }
     });
     assert_eq!(attacker.close_code().await, CloseCode::Timeout);
@@ -439,15 +724,21 @@ async fn who_acknowledges_nothing_hears_that_it_is_closed() {
 /// wait until they are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_of_one_size_starve_no_stream_of_another() {
-    let ground = Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
+    let ground =
+        Ground::with(&["stream.small.block_bytes=1088", "session.stall_timeout=50s"]).await;
     let mut attackers = Vec::new();
     for number in 0..180_u8 {
-        let window = Window { stream: 1 << 10, streams: 512 };
+        let window = Window {
+            stream: 1 << 10,
+            streams: 512,
+        };
         let mut attacker = Attacker::greeted_with(ground.address, &ground.trust, window).await;
         for alias in 0..4 {
             let path = file((number + alias) % FILES).replace("/live/", "/small/");
             let id = segment(&mut attacker, &path).await;
-            attacker.say(&Message::Request(request(alias.into(), id, 0, 2048))).await;
+            attacker
+                .say(&Message::Request(request(alias.into(), id, 0, 2048)))
+                .await;
         }
         attackers.push(attacker);
     }
@@ -456,8 +747,16 @@ async fn blocks_of_one_size_starve_no_stream_of_another() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     let seen = viewer.went_on().await;
     let megabits = f64::from(seen.files) * FILE_BYTES as f64 * 8e-6 / begun.elapsed().as_secs_f64();
-    println!("the viewer has {megabits:.1} Mbit/s of {:.1}", FILE_BYTES as f64 * 8e-6 / PACE.as_secs_f64());
-    assert!(attackers.iter().all(|attacker| attacker.connection.close_reason().is_none()), "nobody was closed for its sake");
+    println!(
+        "the viewer has {megabits:.1} Mbit/s of {:.1}",
+        FILE_BYTES as f64 * 8e-6 / PACE.as_secs_f64()
+    );
+    assert!(
+        attackers
+            .iter()
+            .all(|attacker| attacker.connection.close_reason().is_none()),
+        "nobody was closed for its sake"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -467,8 +766,11 @@ async fn who_does_not_say_hello_in_time_is_closed() {
     let hello = Message::Hello(Hello::defaults()).to_frame();
     // Nothing at all, a stream without a byte, one byte, and byte after byte.
     let (_endpoint, nothing) = dial(ground.address, &ground.trust, OPEN).await.unwrap();
-    let (empty, mut byte, mut drop_by_drop) =
-        (Attacker::silent(&ground).await, Attacker::silent(&ground).await, Attacker::silent(&ground).await);
+    let (empty, mut byte, mut drop_by_drop) = (
+        Attacker::silent(&ground).await,
+        Attacker::silent(&ground).await,
+        Attacker::silent(&ground).await,
+    );
     let begun = Instant::now();
     byte.say_bytes(&hello[..1]).await;
     let said = async {
@@ -480,13 +782,20 @@ async fn who_does_not_say_hello_in_time_is_closed() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, said).await.expect("a closed connection");
+    tokio::time::timeout(PATIENCE, said)
+        .await
+        .expect("a closed connection");
     let late = begun.elapsed();
-    assert!((Duration::from_millis(900)..Duration::from_secs(4)).contains(&late), "{late:?}");
+    assert!(
+        (Duration::from_millis(900)..Duration::from_secs(4)).contains(&late),
+        "{late:?}"
+    );
     for attacker in [&empty, &byte, &drop_by_drop] {
         assert_eq!(attacker.close_code().await, CloseCode::Timeout);
     }
-    let closed = tokio::time::timeout(PATIENCE, nothing.closed()).await.expect("a closed connection");
+    let closed = tokio::time::timeout(PATIENCE, nothing.closed())
+        .await
+        .expect("a closed connection");
     let code = u64::from(CloseCode::Timeout.quic());
     assert!(
         matches!(&closed, quinn::ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() == code),
@@ -520,12 +829,20 @@ async fn who_brings_no_token_is_closed_and_learns_nothing() {
     let keys = format!("admission.keys={}", keys.display());
     let ground = Ground::admitting(&[&keys, "admission.grace=1s"], Some(good)).await;
     let viewer = ground.viewer().await;
-    let mut attackers = [Attacker::greeted(&ground).await, Attacker::greeted(&ground).await];
+    let mut attackers = [
+        Attacker::greeted(&ground).await,
+        Attacker::greeted(&ground).await,
+    ];
     let begun = Instant::now();
     for path in [file(0), file(200), "/nowhere/x".to_owned()] {
-        assert_eq!(attackers[0].get(&path).await.unwrap_err().code, RequestCode::Unknown);
+        assert_eq!(
+            attackers[0].get(&path).await.unwrap_err().code,
+            RequestCode::Unknown
+        );
     }
-    attackers[1].say(&Message::Auth(Credential::Token(Token("x.y.z".into())))).await;
+    attackers[1]
+        .say(&Message::Auth(Credential::Token(Token("x.y.z".into()))))
+        .await;
     for attacker in &attackers {
         let (code, time) = attacker.close_code_within(begun).await;
         assert_eq!(code, CloseCode::Auth);
@@ -535,7 +852,9 @@ async fn who_brings_no_token_is_closed_and_learns_nothing() {
     // A client that tries many tokens.
     let mut guesser = Attacker::greeted(&ground).await;
     for _ in 0..20 {
-        guesser.say(&Message::Auth(Credential::Token(Token("x.y.z".into())))).await;
+        guesser
+            .say(&Message::Auth(Credential::Token(Token("x.y.z".into()))))
+            .await;
     }
     assert_eq!(guesser.close_code().await, CloseCode::Limit);
     viewer.went_on().await;
@@ -548,33 +867,55 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
     let directory = tempfile::tempdir().unwrap();
     let (keys, good) = (directory.path().join("keys.json"), token(&["/live/*"], 600));
     std::fs::write(&keys, mint::keys().to_string()).unwrap();
-    let (keys, secret) = (format!("admission.keys={}", keys.display()), directory.path().join("secret"));
+    let (keys, secret) = (
+        format!("admission.keys={}", keys.display()),
+        directory.path().join("secret"),
+    );
     std::fs::create_dir(&secret).unwrap();
     std::fs::write(secret.join("a.ts"), bytes(77, 100_000)).unwrap();
     let secret = format!("stream.secret.directory={}", secret.display());
     let ground = Ground::admitting(&[&keys, &secret, "admission.grace=60s"], Some(good)).await;
     // The secret is in the store, because a client with the right to it has requested it.
     let mut owner = Attacker::greeted(&ground).await;
-    owner.say(&Message::Auth(Credential::Token(Token(token(&["/*"], 600))))).await;
+    owner
+        .say(&Message::Auth(Credential::Token(Token(token(
+            &["/*"],
+            600,
+        )))))
+        .await;
     let id = segment(&mut owner, "/secret/a.ts").await;
     let viewer = ground.viewer().await;
     for token in [None, Some(token(&["/live/*"], 600))] {
         let mut attacker = Attacker::greeted(&ground).await;
         match token {
             Some(token) => {
-                attacker.say(&Message::Auth(Credential::Token(Token(token)))).await;
-                assert!(matches!(attacker.hear().await, Ok(Message::Grant { lasts_ms: 1.. })));
+                attacker
+                    .say(&Message::Auth(Credential::Token(Token(token))))
+                    .await;
+                assert!(matches!(
+                    attacker.hear().await,
+                    Ok(Message::Grant { lasts_ms: 1.. })
+                ));
             }
             // A client without a token is told once that one is required.
             None => {
                 attacker.say(&get(1, "/live/none.ts")).await;
-                assert!(matches!(attacker.hear().await, Ok(Message::Grant { lasts_ms: 0 })));
+                assert!(matches!(
+                    attacker.hear().await,
+                    Ok(Message::Grant { lasts_ms: 0 })
+                ));
                 assert!(matches!(attacker.hear().await, Ok(Message::Error(_))));
             }
         }
         let paths = ["/secret/a.ts", "/secret/none.ts", "/nowhere/a.ts"].map(|path| get(1, path));
-        let streams = ["secret", "nowhere"].map(|stream| Message::Subscribe(Subscribe { request: 1, stream: stream.into() }));
-        let segments = [id, SegmentId::of(b"nowhere")].map(|id| Message::Request(request(1, id, 0, 1)));
+        let streams = ["secret", "nowhere"].map(|stream| {
+            Message::Subscribe(Subscribe {
+                request: 1,
+                stream: stream.into(),
+            })
+        });
+        let segments =
+            [id, SegmentId::of(b"nowhere")].map(|id| Message::Request(request(1, id, 0, 1)));
         for questions in [&paths[..], &streams, &segments] {
             let mut times = vec![Vec::new(); questions.len()];
             let mut said = Vec::new();
@@ -588,7 +929,11 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
                 }
             }
             let other = said.iter().find(|answer| **answer != said[0]);
-            assert!(other.is_none(), "{questions:?}: {:?} and {other:?}", said[0]);
+            assert!(
+                other.is_none(),
+                "{questions:?}: {:?} and {other:?}",
+                said[0]
+            );
             let medians = times.iter_mut().map(|times| {
                 times.sort_unstable();
                 times[times.len() / 2]
@@ -597,7 +942,10 @@ async fn streams_and_segments_cannot_be_found_by_asking() {
             let (least, most) = (medians.iter().min().unwrap(), medians.iter().max().unwrap());
             // Looking into a store or at a file takes about as long as the round trip, so it would
             // show here.
-            assert!(*most < 2 * *least + Duration::from_micros(200), "{questions:?} took {medians:?}");
+            assert!(
+                *most < 2 * *least + Duration::from_micros(200),
+                "{questions:?} took {medians:?}"
+            );
         }
     }
     viewer.went_on().await;
@@ -611,8 +959,16 @@ async fn no_stream_but_the_control_stream_can_be_opened() {
     let viewer = ground.viewer().await;
     let mut attacker = Attacker::greeted(&ground).await;
     let moment = Duration::from_millis(300);
-    assert!(tokio::time::timeout(moment, attacker.connection.open_bi()).await.is_err());
-    assert!(tokio::time::timeout(moment, attacker.connection.open_uni()).await.is_err());
+    assert!(
+        tokio::time::timeout(moment, attacker.connection.open_bi())
+            .await
+            .is_err()
+    );
+    assert!(
+        tokio::time::timeout(moment, attacker.connection.open_uni())
+            .await
+            .is_err()
+    );
     assert!(attacker.is_served().await);
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
@@ -625,7 +981,11 @@ async fn datagrams_to_a_server_are_dropped() {
     let mut attacker = Attacker::greeted(&ground).await;
     for seed in 0..20_000_u32 {
         let block = [&[0x41, 0, 0, 1, 0, 0][..], &seed.to_be_bytes(), &[7; 1088]].concat();
-        attacker.connection.send_datagram_wait(Bytes::from(block)).await.unwrap();
+        attacker
+            .connection
+            .send_datagram_wait(Bytes::from(block))
+            .await
+            .unwrap();
     }
     assert!(attacker.is_served().await);
     viewer.went_on().await;
@@ -651,7 +1011,10 @@ async fn one_address_gets_as_many_connections_as_it_may_have() {
     }
     // One place is the viewer's.
     assert_eq!((held.len(), refused), (7, 193));
-    assert_eq!(ground.metric("ncserverd_endpoint_handshakes_refused_total"), 193.0);
+    assert_eq!(
+        ground.metric("ncserverd_endpoint_handshakes_refused_total"),
+        193.0
+    );
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
 }
@@ -661,7 +1024,10 @@ async fn another_protocol_fails_the_handshake() {
     let ground = Ground::new().await;
     let attacker = Attacker::silent(&ground).await;
     for protocol in [&b"ncs/2"[..], b"h3"] {
-        let connecting = attacker.endpoint().connect_with(early(protocol), ground.address, "localhost").unwrap();
+        let connecting = attacker
+            .endpoint()
+            .connect_with(early(protocol), ground.address, "localhost")
+            .unwrap();
         let closed = match connecting.await {
             Err(quinn::ConnectionError::ConnectionClosed(closed)) => closed,
             other => panic!("{other:?}"),
@@ -677,7 +1043,10 @@ async fn early_data_is_not_taken() {
     let config = early(ALPN);
     let attacker = Attacker::silent(&ground).await;
     for _ in 0..3 {
-        let connecting = attacker.endpoint().connect_with(config.clone(), ground.address, "localhost").unwrap();
+        let connecting = attacker
+            .endpoint()
+            .connect_with(config.clone(), ground.address, "localhost")
+            .unwrap();
         // Early data would be sent on this.
         let connection = match connecting.into_0rtt() {
             Ok((_, accepted)) => panic!("early data is accepted: {}", accepted.await),
@@ -702,8 +1071,15 @@ async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
     assert!(matches!(attacker.hear().await, Ok(Message::GoAway { .. })));
     for number in 0..1000_u16 {
         attacker.say(&get(number.into(), &file(0))).await;
-        attacker.say(&Message::Request(request(2, id, 1, 2048))).await;
-        attacker.say(&Message::Subscribe(Subscribe { request: number.into(), stream: "live".into() })).await;
+        attacker
+            .say(&Message::Request(request(2, id, 1, 2048)))
+            .await;
+        attacker
+            .say(&Message::Subscribe(Subscribe {
+                request: number.into(),
+                stream: "live".into(),
+            }))
+            .await;
         for _ in 0..3 {
             let code = match attacker.hear().await.unwrap() {
                 Message::Error(error) => error.code,
@@ -750,9 +1126,16 @@ async fn requests_that_are_given_up_at_once_starve_nobody() {
                     break;
                 }
                 let id = segment(&mut attacker, &file(file_number)).await;
-                attacker.say(&Message::Request(request(alias, id, 0, 64))).await;
+                attacker
+                    .say(&Message::Request(request(alias, id, 0, 64)))
+                    .await;
                 tokio::time::sleep(Duration::from_millis(2)).await;
-                attacker.say(&Message::Stop { alias, reason: StopReason::Cancelled }).await;
+                attacker
+                    .say(&Message::Stop {
+                        alias,
+                        reason: StopReason::Cancelled,
+                    })
+                    .await;
             }
             attacker
         }));

@@ -41,21 +41,48 @@ fn a_server_whose_device_dies_says_so_and_ends_with_10() {
     let script = place.path().join("inject.py");
     fs::write(&script, INJECT).unwrap();
     let gdb = ["gdb", "-q", "-nx", "-batch"];
-    let has_gdb = Command::new("gdb").args(&gdb[1..]).args(["-ex", "python pass"]).stdin(Stdio::null()).output();
+    let has_gdb = Command::new("gdb")
+        .args(&gdb[1..])
+        .args(["-ex", "python pass"])
+        .stdin(Stdio::null())
+        .output();
     if !has_gdb.is_ok_and(|output| output.status.success()) {
-        assert!(env::var_os("NCTEST_REQUIRE_ALL").is_none(), "gdb with Python is not installed");
+        assert!(
+            env::var_os("NCTEST_REQUIRE_ALL").is_none(),
+            "gdb with Python is not installed"
+        );
         return eprintln!("skipped: gdb with Python is not installed");
     }
     let media = place.path().join("media");
     fs::create_dir(&media).unwrap();
     fs::write(media.join("film.bin"), [7; 100_000]).unwrap();
-    let parent = [&gdb[..], &["-return-child-result", "-x", script.to_str().unwrap(), "--args"]].concat();
+    let parent = [
+        &gdb[..],
+        &[
+            "-return-child-result",
+            "-x",
+            script.to_str().unwrap(),
+            "--args",
+        ],
+    ]
+    .concat();
     let directory = format!("stream.live.directory={}", media.display());
-    let mut server = Server::start_under(&parent, &["--set", "device.backend=cpu", "--set", &directory]);
+    let mut server = Server::start_under(
+        &parent,
+        &["--set", "device.backend=cpu", "--set", &directory],
+    );
     assert_eq!(server.get("/healthz").0, 200);
     let (url, fingerprint) = server.peers_connect_with();
     let mut viewer = Command::new(program("ncpeer"))
-        .args(["fetch", &url, "--fingerprint", &fingerprint, "/live/film.bin", "-o", "/dev/null"])
+        .args([
+            "fetch",
+            &url,
+            "--fingerprint",
+            &fingerprint,
+            "/live/film.bin",
+            "-o",
+            "/dev/null",
+        ])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -71,8 +98,14 @@ fn a_server_whose_device_dies_says_so_and_ends_with_10() {
 /// `None` if nothing answers.
 fn status(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").ok()?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.split(' ').nth(1)?.parse().ok()

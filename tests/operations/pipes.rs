@@ -13,9 +13,20 @@ use crate::server::{Server, command};
 #[test]
 fn a_closed_pipe_ends_every_command_of_the_server_quietly() {
     let place = TempDir::new().unwrap();
-    for arguments in [&["config", "check"][..], &["config", "print"], &["doctor"], &["doctor", "--json"], &["bench"], &["demo"]] {
+    for arguments in [
+        &["config", "check"][..],
+        &["config", "print"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["bench"],
+        &["demo"],
+    ] {
         let (code, said) = into_a_closed_pipe(&mut command(&place, arguments));
-        assert_eq!((code, said.as_str()), (Some(CLOSED_PIPE), ""), "{arguments:?}");
+        assert_eq!(
+            (code, said.as_str()),
+            (Some(CLOSED_PIPE), ""),
+            "{arguments:?}"
+        );
     }
     let (code, said) = into_a_closed_pipe(&mut command(&place, &["--help"]));
     assert_eq!((code, said.as_str()), (Some(0), ""));
@@ -35,7 +46,8 @@ fn a_closed_pipe_ends_every_command_of_the_peer_quietly() {
         (&["--help"], 0),
     ] {
         let mut peer = Command::new(program("ncpeer"));
-        let (ended, said) = into_a_closed_pipe(peer.args(arguments).args(["--fingerprint", &fingerprint]));
+        let (ended, said) =
+            into_a_closed_pipe(peer.args(arguments).args(["--fingerprint", &fingerprint]));
         assert_eq!((ended, said.as_str()), (Some(code), ""), "{arguments:?}");
     }
 }
@@ -46,7 +58,22 @@ fn a_closed_standard_error_changes_no_exit_code() {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
     let mut refused = command(&place, &["--set", "ring.byte=1"]);
-    assert_eq!(refused.stderr(writer.try_clone().unwrap()).status().unwrap().code(), Some(3));
+    assert_eq!(
+        refused
+            .stderr(writer.try_clone().unwrap())
+            .status()
+            .unwrap()
+            .code(),
+        Some(3)
+    );
     let mut unconnected = Command::new(program("ncpeer"));
-    assert_eq!(unconnected.args(["info", "ncs://no-such-host.invalid"]).stderr(writer).status().unwrap().code(), Some(3));
+    assert_eq!(
+        unconnected
+            .args(["info", "ncs://no-such-host.invalid"])
+            .stderr(writer)
+            .status()
+            .unwrap()
+            .code(),
+        Some(3)
+    );
 }

@@ -13,7 +13,15 @@ use crate::program::program;
 use crate::server::{Server, command};
 
 /// Parts of all secrets here, each of which is configured differently.
-const SECRETS: [&str; 7] = ["hunter", "flagged", "surprise", "pass-of-keys", "pass-of-origin", "from-a-file", "from-environment"];
+const SECRETS: [&str; 7] = [
+    "hunter",
+    "flagged",
+    "surprise",
+    "pass-of-keys",
+    "pass-of-origin",
+    "from-a-file",
+    "from-environment",
+];
 
 #[track_caller]
 fn assert_hidden(what: &str, text: &str) {
@@ -40,27 +48,76 @@ fn the_configuration_is_shown_without_its_secrets() {
     let place = TempDir::new().unwrap();
     let file = place.path().join("test.toml");
     write(&file, "hunter2-hunter2");
-    let flag = ["--config", file.to_str().unwrap(), "--set", "stream.live.headers.X-Flag=flagged"];
-    for tail in [&["config", "check"][..], &["config", "print"], &["doctor"], &["plan", "--peers", "10", "--bitrate", "100k"]] {
-        let output = command(&place, &[&flag, tail].concat()).env("ORIGIN_KEY", "from-environment").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains("admission") || text.contains("127.0.0.1:9/hls/"), "{tail:?}: {text}");
+    let flag = [
+        "--config",
+        file.to_str().unwrap(),
+        "--set",
+        "stream.live.headers.X-Flag=flagged",
+    ];
+    for tail in [
+        &["config", "check"][..],
+        &["config", "print"],
+        &["doctor"],
+        &["plan", "--peers", "10", "--bitrate", "100k"],
+    ] {
+        let output = command(&place, &[&flag, tail].concat())
+            .env("ORIGIN_KEY", "from-environment")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.contains("admission") || text.contains("127.0.0.1:9/hls/"),
+            "{tail:?}: {text}"
+        );
         assert_hidden(&format!("{tail:?}"), &text);
     }
     // Errors do not show them either: a wrong type, an unknown key, a line that is not TOML, and an
     // invalid URL.
     for (text, flags) in [
-        ("[stream.live]\norigin = \"http://o/\"\nheaders = \"Bearer surprise\"\n", ""),
-        ("[stream.live]\norigin = \"http://o/\"\nheaders.A = [\"surprise\"]\n", ""),
-        ("[stream.live]\norigin = \"http://o/\"\nheaders.A = { fil = \"surprise\" }\n", ""),
-        ("[stream.live]\norigin = \"http://o/\"\nheaders.A = \"Bearer surprise\n", ""),
-        ("[stream.live]\norigin = \"ftp://me:pass-of-origin@o/\"\n", ""),
-        ("[stream.live]\norigin = \"http://o/\"\n", "stream.live.header.A=surprise"),
+        (
+            "[stream.live]\norigin = \"http://o/\"\nheaders = \"Bearer surprise\"\n",
+            "",
+        ),
+        (
+            "[stream.live]\norigin = \"http://o/\"\nheaders.A = [\"surprise\"]\n",
+            "",
+        ),
+        (
+            "[stream.live]\norigin = \"http://o/\"\nheaders.A = { fil = \"surprise\" }\n",
+            "",
+        ),
+        (
+            "[stream.live]\norigin = \"http://o/\"\nheaders.A = \"Bearer surprise\n",
+            "",
+        ),
+        (
+            "[stream.live]\norigin = \"ftp://me:pass-of-origin@o/\"\n",
+            "",
+        ),
+        (
+            "[stream.live]\norigin = \"http://o/\"\n",
+            "stream.live.header.A=surprise",
+        ),
     ] {
         fs::write(&file, text).unwrap();
-        let flags = if flags.is_empty() { vec![] } else { vec!["--set", flags] };
-        let serve = ["--config", file.to_str().unwrap(), "serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
-        let output = command(&place, &[&flags[..], &serve].concat()).output().unwrap();
+        let flags = if flags.is_empty() {
+            vec![]
+        } else {
+            vec!["--set", flags]
+        };
+        let serve = [
+            "--config",
+            file.to_str().unwrap(),
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ];
+        let output = command(&place, &[&flags[..], &serve].concat())
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{text}: {said}");
         assert_hidden(text, &said);
@@ -72,7 +129,10 @@ fn a_running_server_shows_no_secret() {
     let place = TempDir::new().unwrap();
     let file = place.path().join("test.toml");
     write(&file, "hunter2-hunter2");
-    let mut server = Server::start_with(&["--config", file.to_str().unwrap()], &[("ORIGIN_KEY", "from-environment")]);
+    let mut server = Server::start_with(
+        &["--config", file.to_str().unwrap()],
+        &[("ORIGIN_KEY", "from-environment")],
+    );
     let reasons = server.wait_for_status("/readyz", 503);
     assert!(reasons.contains("127.0.0.1:9/jwks.json"), "{reasons}");
     assert_hidden("/readyz", &reasons);
@@ -102,7 +162,10 @@ fn a_secret_below_a_published_directory_is_refused() {
     // A link from outside to a directory that is inside.
     std::os::unix::fs::symlink(media.join("deep"), outside.join("back")).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let (inside, back) = (text(&media.join("deep/secret")), text(&outside.join("back/secret")));
+    let (inside, back) = (
+        text(&media.join("deep/secret")),
+        text(&outside.join("back/secret")),
+    );
     let made = text(&media.join("new/key.pem"));
     let publish = format!("stream.live.directory={}", media.display());
     for setting in [
@@ -119,11 +182,16 @@ fn a_secret_below_a_published_directory_is_refused() {
         if setting.starts_with("tls.key") {
             arguments.extend(["--set", &pair]);
         }
-        let output = command(&place, &[&arguments[..], &["config", "check"]].concat()).output().unwrap();
+        let output = command(&place, &[&arguments[..], &["config", "check"]].concat())
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{setting}: {said}");
         let key = setting.split('=').next().unwrap();
-        assert!(said.contains(&format!("`{key}`")) && said.contains("`stream.live.directory`"), "{setting}: {said}");
+        assert!(
+            said.contains(&format!("`{key}`")) && said.contains("`stream.live.directory`"),
+            "{setting}: {said}"
+        );
     }
     // Even with a certificate from elsewhere, the key of stateless resets is created in the
     // directory.
@@ -132,15 +200,42 @@ fn a_secret_below_a_published_directory_is_refused() {
         format!("tls.key={}", outside.join("key.pem").display()),
         format!("tls.directory={}", media.join("tls").display()),
     ];
-    let arguments: Vec<_> = [&publish].into_iter().chain(&settings).flat_map(|setting| ["--set", setting]).collect();
-    let output = command(&place, &[&arguments[..], &["config", "check"]].concat()).output().unwrap();
+    let arguments: Vec<_> = [&publish]
+        .into_iter()
+        .chain(&settings)
+        .flat_map(|setting| ["--set", setting])
+        .collect();
+    let output = command(&place, &[&arguments[..], &["config", "check"]].concat())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "the key of stateless resets: {said}");
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "the key of stateless resets: {said}"
+    );
     assert_eq!(said.matches("`tls.directory`").count(), 1, "{said}");
     let file = media.join("test.toml");
     fs::write(&file, "").unwrap();
-    let output = command(&place, &["--config", file.to_str().unwrap(), "--set", &publish, "config", "check"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "the configuration itself: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command(
+        &place,
+        &[
+            "--config",
+            file.to_str().unwrap(),
+            "--set",
+            &publish,
+            "config",
+            "check",
+        ],
+    )
+    .output()
+    .unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "the configuration itself: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// The reader of the log has stopped reading; the process still ends.
@@ -150,7 +245,15 @@ fn what_hangs_does_not_keep_the_process() {
     let file = state.path().join("test.toml");
     fs::write(&file, "[server]\ndrain_timeout = \"1s\"\n").unwrap();
     let mut process = Command::new(program("ncserverd"))
-        .args(["--config", file.to_str().unwrap(), "serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
+        .args([
+            "--config",
+            file.to_str().unwrap(),
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+        ])
         .env_clear()
         .env("STATE_DIRECTORY", state.path())
         .stderr(Stdio::piped())
@@ -165,10 +268,18 @@ fn what_hangs_does_not_keep_the_process() {
     std::thread::sleep(Duration::from_millis(500));
     // This refusal is longer than the pipe, so the task that handles signals blocks in the middle
     // of it.
-    let unknown: String = (0..10_000).map(|number| format!("[section{number}]\nkey = 1\n")).collect();
+    let unknown: String = (0..10_000)
+        .map(|number| format!("[section{number}]\nkey = 1\n"))
+        .collect();
     fs::write(&file, unknown).unwrap();
     let signal = |name: &str| {
-        assert!(Command::new("kill").args(["-s", name, &process.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &process.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
     };
     signal("HUP");
     std::thread::sleep(Duration::from_secs(3));
@@ -200,11 +311,17 @@ fn faults_of_an_origin_are_said_with_their_url() {
             let _ = BufReader::new(&socket).read_line(&mut request);
             let (status, more) = match request {
                 _ if request.contains("401") => ("401 Unauthorized", ""),
-                _ if request.contains("moved") => ("302 Found", "Location: http://me:pass-of-origin@127.0.0.1:9/x\r\n"),
+                _ if request.contains("moved") => (
+                    "302 Found",
+                    "Location: http://me:pass-of-origin@127.0.0.1:9/x\r\n",
+                ),
                 _ if request.contains("gzip") => ("200 OK", "Content-Encoding: gzip\r\n"),
                 _ => ("404 Not Found", ""),
             };
-            let _ = write!(&socket, "HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = write!(
+                &socket,
+                "HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n"
+            );
         }
     });
     let url = format!("stream.live.origin=http://reader:pass-of-origin@{address}/hls/");
@@ -214,7 +331,15 @@ fn faults_of_an_origin_are_said_with_their_url() {
     let fetch = |path: &str| {
         let mut command = Command::new(program("ncpeer"));
         command
-            .args(["fetch", &at, path, "--fingerprint", &fingerprint, "-o", "/dev/null"])
+            .args([
+                "fetch",
+                &at,
+                path,
+                "--fingerprint",
+                &fingerprint,
+                "-o",
+                "/dev/null",
+            ])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap()
@@ -249,5 +374,9 @@ fn faults_of_an_origin_are_said_with_their_url() {
     assert_eq!(server.wait().code(), Some(0));
     let heard = server.heard();
     assert_hidden("the log", &heard);
-    assert_eq!(heard.matches("status 401").count(), 1, "one line for many: {heard}");
+    assert_eq!(
+        heard.matches("status 401").count(),
+        1,
+        "one line for many: {heard}"
+    );
 }

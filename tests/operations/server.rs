@@ -21,14 +21,25 @@ pub(crate) struct Server {
     _state: TempDir,
 }
 
-const SERVE: [&str; 7] = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "telemetry.log_format=json"];
+const SERVE: [&str; 7] = [
+    "serve",
+    "--listen",
+    "127.0.0.1:0",
+    "--metrics",
+    "127.0.0.1:0",
+    "--set",
+    "telemetry.log_format=json",
+];
 /// Far longer than anything takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `ncserverd` with these arguments, an otherwise empty environment, and its state in `state`.
 pub(crate) fn command(state: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("ncserverd"));
-    command.args(arguments).env_clear().env("STATE_DIRECTORY", state.path());
+    command
+        .args(arguments)
+        .env_clear()
+        .env("STATE_DIRECTORY", state.path());
     command
 }
 
@@ -50,8 +61,16 @@ impl Server {
     pub(crate) fn start_under(parent: &[&str], arguments: &[&str]) -> Self {
         let state = TempDir::new().unwrap();
         let mut command = Command::new(parent[0]);
-        command.args(&parent[1..]).arg(program("ncserverd")).args(SERVE).args(arguments);
-        command.env_clear().env("STATE_DIRECTORY", state.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .args(&parent[1..])
+            .arg(program("ncserverd"))
+            .args(SERVE)
+            .args(arguments);
+        command
+            .env_clear()
+            .env("STATE_DIRECTORY", state.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         Self::start_as(command, state)
     }
 
@@ -60,11 +79,22 @@ impl Server {
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (said, log) = channel();
         // The log is read to its end, so that the server never blocks on it.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
-        let mut server =
-            Self { process, metrics: SocketAddr::from(([127, 0, 0, 1], 0)), log, heard: RefCell::default(), _state: state };
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| drop(said.send(line)))
+        });
+        let mut server = Self {
+            process,
+            metrics: SocketAddr::from(([127, 0, 0, 1], 0)),
+            log,
+            heard: RefCell::default(),
+            _state: state,
+        };
         let line = server.wait_for("/metrics");
-        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/metrics"));
+        let address = line
+            .split_once("http://")
+            .and_then(|(_, rest)| rest.split_once("/metrics"));
         server.metrics = address.expect("the line has a URL").0.parse().unwrap();
         server
     }
@@ -73,7 +103,10 @@ impl Server {
     pub(crate) fn wait_for(&self, text: &str) -> String {
         let mut seen = String::new();
         let end = Instant::now() + PATIENCE;
-        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        while let Ok(line) = self
+            .log
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
             *self.heard.borrow_mut() += &(line.clone() + "\n");
             if line.contains(text) {
                 return line;
@@ -102,11 +135,18 @@ impl Server {
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.metrics).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        (
+            head.split(' ').nth(1).unwrap().parse().unwrap(),
+            body.to_owned(),
+        )
     }
 
     /// Waits until the page has this status.
@@ -117,7 +157,10 @@ impl Server {
             if now == status {
                 return body;
             }
-            assert!(Instant::now() < end, "{path} answers {now}, not {status}: {body}");
+            assert!(
+                Instant::now() < end,
+                "{path} answers {now}, not {status}: {body}"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -129,7 +172,10 @@ impl Server {
 
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.process.id().to_string()]).status().unwrap();
+        let status = Command::new("kill")
+            .args(["-s", name, &self.process.id().to_string()])
+            .status()
+            .unwrap();
         assert!(status.success(), "kill -s {name}");
     }
 

@@ -23,7 +23,14 @@ pub(crate) struct Conditions {
 impl Default for Conditions {
     fn default() -> Self {
         let (delay, queue) = (Duration::from_millis(25), Duration::from_millis(5));
-        Self { delay, jitter: Duration::ZERO, loss: 0.0, double: 0.0, bytes_per_second: 2_000_000, queue }
+        Self {
+            delay,
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            double: 0.0,
+            bytes_per_second: 2_000_000,
+            queue,
+        }
     }
 }
 
@@ -37,7 +44,12 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(conditions: Conditions, seed: u64, now: Instant) -> Self {
-        Self { conditions, rng: StdRng::seed_from_u64(seed), free_at: now, ordered_at: now }
+        Self {
+            conditions,
+            rng: StdRng::seed_from_u64(seed),
+            free_at: now,
+            ordered_at: now,
+        }
     }
 
     pub(crate) fn set_rate(&mut self, bytes_per_second: u64) {
@@ -52,9 +64,21 @@ impl Link {
     /// The arrival times of a datagram that is sent now: none, one or two.
     pub(crate) fn datagram(&mut self, now: Instant, bytes: usize) -> Vec<Instant> {
         let leaves = self.transmit(now, bytes);
-        let copies = if self.rng.random_bool(self.conditions.double) { 2 } else { 1 };
-        let copies = if self.rng.random_bool(self.conditions.loss) { 0 } else { copies };
-        (0..copies).map(|_| leaves + self.conditions.delay + self.conditions.jitter.mul_f64(self.rng.random())).collect()
+        let copies = if self.rng.random_bool(self.conditions.double) {
+            2
+        } else {
+            1
+        };
+        let copies = if self.rng.random_bool(self.conditions.loss) {
+            0
+        } else {
+            copies
+        };
+        (0..copies)
+            .map(|_| {
+                leaves + self.conditions.delay + self.conditions.jitter.mul_f64(self.rng.random())
+            })
+            .collect()
     }
 
     /// When stream bytes that are sent now arrive; a lost packet is resent after a round trip.
@@ -68,7 +92,8 @@ impl Link {
     }
 
     fn transmit(&mut self, now: Instant, bytes: usize) -> Instant {
-        let time = Duration::from_secs_f64((bytes + 60) as f64 / self.conditions.bytes_per_second as f64);
+        let time =
+            Duration::from_secs_f64((bytes + 60) as f64 / self.conditions.bytes_per_second as f64);
         self.free_at = self.free_at.max(now) + time;
         self.free_at
     }

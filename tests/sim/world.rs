@@ -22,10 +22,12 @@ use ncserverd::integrity::hashes::BlockHashes;
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::row_key;
 use ncserverd::object::{
-    Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Loan, Refusal, RefusalCode, Resolved, SegmentId, SegmentKey,
-    Shape, Signature,
+    Body, Codec, FirstPass, Generation, GenerationKey, Held, Lease, Loan, Refusal, RefusalCode,
+    Resolved, SegmentId, SegmentKey, Shape, Signature,
 };
-use ncserverd::peer::proto::{self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency};
+use ncserverd::peer::proto::{
+    self as peer, Answer, Event, Failure, FetchId, Order, SourceId, StreamEnd, Urgency,
+};
 use ncserverd::ring::{LineKey, LineKind, SessionId};
 use ncserverd::session::proto as session;
 use ncserverd::wire::block::StreamHead;
@@ -235,7 +237,11 @@ impl World {
 
     /// Makes a new connection to a server that has the same library.
     pub(crate) fn connect(&mut self, site: usize) {
-        let proto = session::Proto::new(SessionId(1), ncserverd::session::Config::default(), self.now);
+        let proto = session::Proto::new(
+            SessionId(1),
+            ncserverd::session::Config::default(),
+            self.now,
+        );
         self.sites[site].server = Some(Server {
             proto,
             from_peer: Reader::new(),
@@ -253,7 +259,8 @@ impl World {
         self.sites[site].server = None;
         self.sites[site].unread = 0;
         self.contents.retain(|_, (of, ..)| *of != site);
-        self.packets.retain(|Reverse((_, number))| self.contents.contains_key(number));
+        self.packets
+            .retain(|Reverse((_, number))| self.contents.contains_key(number));
         self.peer.handle_disconnected(self.now, source(site), true);
     }
 
@@ -267,16 +274,38 @@ impl World {
     }
 
     /// Publishes bytes that no other path has, for coded delivery.
-    pub(crate) fn publish(&mut self, path: &str, length: usize, block_bytes: u32, n_max: u16) -> Bytes {
+    pub(crate) fn publish(
+        &mut self,
+        path: &str,
+        length: usize,
+        block_bytes: u32,
+        n_max: u16,
+    ) -> Bytes {
         let key = self.library.len() as u64;
         let mut bytes = vec![0; length];
         StdRng::seed_from_u64(key).fill(&mut bytes[..]);
         let bytes = Bytes::from(bytes);
-        let shape = Shape::new(length as u64, block_bytes, n_max).unwrap().coded_with(self.setup.codec).unwrap();
-        let lease = Lease::new(SegmentKey(key), SegmentId::of_coded(&bytes, shape.codec()), shape, Loan::new(Instant::now()));
+        let shape = Shape::new(length as u64, block_bytes, n_max)
+            .unwrap()
+            .coded_with(self.setup.codec)
+            .unwrap();
+        let lease = Lease::new(
+            SegmentKey(key),
+            SegmentId::of_coded(&bytes, shape.codec()),
+            shape,
+            Loan::new(Instant::now()),
+        );
         let (first_pass, row_weight) = (self.setup.first_pass, self.setup.row_weight);
-        let held =
-            Held { lease, first_pass, row_weight, is_recoded: false, birth: None, path: None, blocks_digest: None, tree: None };
+        let held = Held {
+            lease,
+            first_pass,
+            row_weight,
+            is_recoded: false,
+            birth: None,
+            path: None,
+            blocks_digest: None,
+            tree: None,
+        };
         self.add(path, bytes.clone(), Body::Coded(held));
         bytes
     }
@@ -289,7 +318,11 @@ impl World {
     fn add(&mut self, path: &str, bytes: Bytes, body: Body) {
         let mut resolved = Resolved {
             path: path.to_owned(),
-            id: if let Body::Coded(held) = &body { held.lease.id } else { SegmentId::of(&bytes) },
+            id: if let Body::Coded(held) = &body {
+                held.lease.id
+            } else {
+                SegmentId::of(&bytes)
+            },
             offset: 0,
             length: bytes.len() as u64,
             object_length: Some(bytes.len() as u64),
@@ -304,11 +337,16 @@ impl World {
         {
             resolved.signature = Some(signed(&resolved, held.lease.shape, &bytes));
         }
-        self.library.insert(path.to_owned(), Published { bytes, resolved });
+        self.library
+            .insert(path.to_owned(), Published { bytes, resolved });
     }
 
     /// Runs until the condition holds, and fails if it does not within this virtual time.
-    pub(crate) fn run(&mut self, limit: Duration, mut until: impl FnMut(&Self) -> bool) -> Duration {
+    pub(crate) fn run(
+        &mut self,
+        limit: Duration,
+        mut until: impl FnMut(&Self) -> bool,
+    ) -> Duration {
         let begin = self.now;
         for _ in 0..STEPS_MAX {
             self.settle();
@@ -316,11 +354,19 @@ impl World {
                 return self.now - begin;
             }
             let next = self.next_at().expect("something is still to happen");
-            assert!(next - begin <= limit, "nothing came of it in {limit:?}: {:?} {:?}", self.sent, self.peer.counts());
+            assert!(
+                next - begin <= limit,
+                "nothing came of it in {limit:?}: {:?} {:?}",
+                self.sent,
+                self.peer.counts()
+            );
             self.now = self.now.max(next);
             self.arrive();
         }
-        panic!("no progress after {STEPS_MAX} steps at {:?}", self.now - self.started);
+        panic!(
+            "no progress after {STEPS_MAX} steps at {:?}",
+            self.now - self.started
+        );
     }
 
     /// Runs for this time, or until there are no more events.
@@ -343,50 +389,99 @@ impl World {
     /// Asks for a path, and fetches the segment of the answer.
     pub(crate) fn fetch(&mut self, path: &str, deadline: Option<Duration>) -> FetchId {
         let request = self.peer.get(self.now, path, 0, None);
-        self.run(Duration::from_secs(5), |world| world.answers.contains_key(&request));
+        self.run(Duration::from_secs(5), |world| {
+            world.answers.contains_key(&request)
+        });
         let answer = self.answers[&request].clone().unwrap();
-        let Delivery::Coded(shape) = answer.meta.delivery else { panic!("not coded") };
+        let Delivery::Coded(shape) = answer.meta.delivery else {
+            panic!("not coded")
+        };
         let deadline = deadline.map(|deadline| self.now + deadline);
         let proof = peer::Proof::of(&answer.meta);
-        let order = Order { segment: answer.meta.id, shape, proof, deadline, urgency: Urgency::Now };
+        let order = Order {
+            segment: answer.meta.id,
+            shape,
+            proof,
+            deadline,
+            urgency: Urgency::Now,
+        };
         // The path determines the key of the stream.
-        let place = peer::Place { path: answer.meta.path, offset: 0, length: None };
-        self.peer.fetch(self.now, order, proof.is_some().then_some(place))
+        let place = peer::Place {
+            path: answer.meta.path,
+            offset: 0,
+            length: None,
+        };
+        self.peer
+            .fetch(self.now, order, proof.is_some().then_some(place))
     }
 
     /// The offsets of a fetch's complete generations, in the order of their completion.
     pub(crate) fn completed(&self, fetch: FetchId) -> Vec<u64> {
-        self.generations.get(&fetch).into_iter().flatten().map(|(offset, _)| *offset).collect()
+        self.generations
+            .get(&fetch)
+            .into_iter()
+            .flatten()
+            .map(|(offset, _)| *offset)
+            .collect()
     }
 
     /// The decoded bytes of a fetch, once all are there.
     pub(crate) fn decoded(&self, fetch: FetchId, length: usize) -> Option<Vec<u8>> {
         let mut generations: Vec<_> = self.generations.get(&fetch)?.iter().collect();
-        if generations.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() != length {
+        if generations
+            .iter()
+            .map(|(_, bytes)| bytes.len())
+            .sum::<usize>()
+            != length
+        {
             return None;
         }
         generations.sort_by_key(|(offset, _)| *offset);
-        Some(generations.into_iter().flat_map(|(_, bytes)| bytes).copied().collect())
+        Some(
+            generations
+                .into_iter()
+                .flat_map(|(_, bytes)| bytes)
+                .copied()
+                .collect(),
+        )
     }
 
     /// Fetches a path, checks every byte, and returns the time taken.
-    pub(crate) fn fetch_and_check(&mut self, path: &str, bytes: &Bytes, limit: Duration) -> Duration {
+    pub(crate) fn fetch_and_check(
+        &mut self,
+        path: &str,
+        bytes: &Bytes,
+        limit: Duration,
+    ) -> Duration {
         let fetch = self.fetch(path, None);
         let time = self.run(limit, |world| world.decoded(fetch, bytes.len()).is_some());
-        assert_eq!(self.decoded(fetch, bytes.len()).as_deref(), Some(&bytes[..]));
+        assert_eq!(
+            self.decoded(fetch, bytes.len()).as_deref(),
+            Some(&bytes[..])
+        );
         time
     }
 
     fn next_at(&self) -> Option<Instant> {
         let packet = self.packets.peek().map(|Reverse((at, _))| *at);
         let sites = self.sites.iter().flat_map(|site| {
-            let resolving = site.server.iter().flat_map(|server| server.resolving.iter().map(|(at, ..)| *at)).min();
-            let server = site.server.as_ref().and_then(|server| server.proto.poll_timeout());
+            let resolving = site
+                .server
+                .iter()
+                .flat_map(|server| server.resolving.iter().map(|(at, ..)| *at))
+                .min();
+            let server = site
+                .server
+                .as_ref()
+                .and_then(|server| server.proto.poll_timeout());
             // Blocks that wait for room on the path continue when there is some.
             let room = Some(site.down.has_room_at()).filter(|at| *at > self.now);
             [server, resolving, room]
         });
-        sites.chain([packet, self.peer.poll_timeout()]).flatten().min()
+        sites
+            .chain([packet, self.peer.poll_timeout()])
+            .flatten()
+            .min()
     }
 
     /// Delivers everything that has arrived by now.
@@ -399,14 +494,22 @@ impl World {
             let (site, packet, sent) = self.contents.remove(&number).unwrap();
             if matches!(packet, Packet::Datagram(_) | Packet::ControlDown(_)) {
                 // Smoothed like QUIC's, including the queue at the bottleneck.
-                let Site { rtt, conditions: (_, up), .. } = &mut self.sites[site];
+                let Site {
+                    rtt,
+                    conditions: (_, up),
+                    ..
+                } = &mut self.sites[site];
                 *rtt = *rtt * 7 / 8 + (self.now.saturating_duration_since(sent) + up.delay) / 8;
             }
             self.take(site, packet);
         }
         let now = self.now;
         self.peer.handle_timeout(now).unwrap();
-        for server in self.sites.iter_mut().filter_map(|site| site.server.as_mut()) {
+        for server in self
+            .sites
+            .iter_mut()
+            .filter_map(|site| site.server.as_mut())
+        {
             server.proto.handle_timeout(now).unwrap();
         }
     }
@@ -419,7 +522,10 @@ impl World {
                 site.unread -= bytes.len();
                 self.peer.handle_stream(now, from, stream, &bytes).unwrap();
             }
-            Packet::StreamEnd(stream) => self.peer.handle_stream_end(from, stream, StreamEnd::Finished).unwrap(),
+            Packet::StreamEnd(stream) => self
+                .peer
+                .handle_stream_end(from, stream, StreamEnd::Finished)
+                .unwrap(),
             Packet::ControlDown(bytes) => {
                 site.to_peer.push(&bytes);
                 while let Some(message) = site.to_peer.next().unwrap() {
@@ -427,7 +533,9 @@ impl World {
                 }
             }
             Packet::ControlUp(bytes) => {
-                let Some(server) = &mut site.server else { return };
+                let Some(server) = &mut site.server else {
+                    return;
+                };
                 server.proto.handle_control_bytes(now, bytes.len());
                 server.from_peer.push(&bytes);
                 while let Some(message) = server.from_peer.next().unwrap() {
@@ -464,7 +572,10 @@ impl World {
                 Event::Decoded { fetch, decoder } => {
                     let offset = decoder.generation().offset;
                     self.left_to_others += u64::from(decoder.is_to_be_solved());
-                    self.generations.entry(fetch).or_default().push((offset, decoder.into_bytes(&Cores::all()).unwrap()));
+                    self.generations
+                        .entry(fetch)
+                        .or_default()
+                        .push((offset, decoder.into_bytes(&Cores::all()).unwrap()));
                 }
                 Event::Failed { fetch, failure } => drop(self.failures.insert(fetch, failure)),
                 Event::Announced { meta, .. } => self.announced.push(meta.path),
@@ -488,13 +599,26 @@ impl World {
 
     fn settle_server(&mut self, site: usize) {
         let now = self.now;
-        let Some(mut server) = self.sites[site].server.take() else { return };
-        let (ready, waiting) = std::mem::take(&mut server.resolving).into_iter().partition(|(at, ..)| *at <= now);
+        let Some(mut server) = self.sites[site].server.take() else {
+            return;
+        };
+        let (ready, waiting) = std::mem::take(&mut server.resolving)
+            .into_iter()
+            .partition(|(at, ..)| *at <= now);
         server.resolving = waiting;
         for (_, request, path) in Vec::from_iter::<Vec<(Instant, u64, String)>>(ready) {
-            let unknown = || Refusal { code: RefusalCode::Unknown, retry_after: None, reason: String::new() };
-            let known = self.library.get(&path).filter(|_| !self.sites[site].is_ignorant);
-            let answer = known.map(|published| published.resolved.clone()).ok_or_else(unknown);
+            let unknown = || Refusal {
+                code: RefusalCode::Unknown,
+                retry_after: None,
+                reason: String::new(),
+            };
+            let known = self
+                .library
+                .get(&path)
+                .filter(|_| !self.sites[site].is_ignorant);
+            let answer = known
+                .map(|published| published.resolved.clone())
+                .ok_or_else(unknown);
             self.sites[site].refused += u64::from(answer.is_err());
             server.proto.resolved(now, request, answer);
         }
@@ -504,9 +628,17 @@ impl World {
         server.proto.set_datagram_max(self.setup.datagram_max);
         while let Some((want, _)) = server.proto.poll_want(u32::MAX) {
             if let session::Want::Source(generation, range) = want {
-                let alias =
-                    server.proto.claims().iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);
-                server.sources.entry(alias.expect("what is wanted can be claimed")).or_default().extend(range);
+                let alias = server
+                    .proto
+                    .claims()
+                    .iter()
+                    .find(|claim| claim.line.generation == generation)
+                    .map(|claim| claim.alias);
+                server
+                    .sources
+                    .entry(alias.expect("what is wanted can be claimed"))
+                    .or_default()
+                    .extend(range);
             }
         }
         self.send_blocks(site, &mut server);
@@ -524,16 +656,25 @@ impl World {
     fn act(&mut self, site: usize, server: &mut Server, event: session::Event) {
         let now = self.now;
         match event {
-            session::Event::Resolve(get) => server.resolving.push((now + Duration::from_millis(1), get.request, get.path)),
+            session::Event::Resolve(get) => {
+                server
+                    .resolving
+                    .push((now + Duration::from_millis(1), get.request, get.path))
+            }
             session::Event::Find { ticket, id, .. } => {
-                let found = self.library.values().find(|published| published.resolved.id == id);
+                let found = self
+                    .library
+                    .values()
+                    .find(|published| published.resolved.id == id);
                 let held = found.and_then(|published| match &published.resolved.body {
                     Body::Coded(held) => Some(held.clone()),
                     _ => None,
                 });
                 server.proto.found(now, ticket, held).unwrap();
             }
-            session::Event::Subscribe(subscribe) => drop(server.proto.subscribed(subscribe.request, Ok(()))),
+            session::Event::Subscribe(subscribe) => {
+                let _ = server.proto.subscribed(subscribe.request, Ok(()));
+            }
             session::Event::Unsubscribed { .. } => {}
             session::Event::Deliver { request, bytes, .. } => {
                 let mut head = Vec::new();
@@ -541,12 +682,20 @@ impl World {
                 self.send_whole(site, server, head, &bytes);
             }
             // Only servers serve here.
-            session::Event::Offer { .. } | session::Event::Have(_) | session::Event::Introduce { .. } => {}
+            session::Event::Offer { .. }
+            | session::Event::Have(_)
+            | session::Event::Introduce { .. } => {}
             // No peer here requests these, or blames another.
             session::Event::Hashes { ticket, held } => {
-                let published = self.library.values().find(|published| published.resolved.id == held.lease.id).unwrap();
+                let published = self
+                    .library
+                    .values()
+                    .find(|published| published.resolved.id == held.lease.id)
+                    .unwrap();
                 let hashes = hashes_of(&published.bytes, &held.lease.shape);
-                server.proto.hashes(now, ticket, Ok(hashes.as_bytes().clone()));
+                server
+                    .proto
+                    .hashes(now, ticket, Ok(hashes.as_bytes().clone()));
                 while let Some(event) = server.proto.poll_event() {
                     self.act(site, server, event);
                 }
@@ -557,7 +706,9 @@ impl World {
                 self.send_whole(site, server, head, &bytes);
                 server.proto.hashes_left();
             }
-            session::Event::Lost { .. } | session::Event::Checks { .. } | session::Event::Blame { .. } => {}
+            session::Event::Lost { .. }
+            | session::Event::Checks { .. }
+            | session::Event::Blame { .. } => {}
             // There is no ring here, and claims are already in the order of their deadlines.
             session::Event::Rescheduled { .. } | session::Event::Watches { .. } => {}
             session::Event::Ended(ended) => {
@@ -573,7 +724,10 @@ impl World {
     /// Sends an object on its own stream.
     fn send_whole(&mut self, site: usize, server: &mut Server, head: Vec<u8>, bytes: &Bytes) {
         let stream = server.open_stream();
-        for chunk in [head.into()].into_iter().chain(bytes.chunks(1000).map(Bytes::copy_from_slice)) {
+        for chunk in [head.into()]
+            .into_iter()
+            .chain(bytes.chunks(1000).map(Bytes::copy_from_slice))
+        {
             self.send_stream(site, stream, chunk);
         }
         let at = self.sites[site].down.ordered(self.now, 0);
@@ -586,28 +740,41 @@ impl World {
             let mut sent = false;
             for claim in server.proto.claims() {
                 let window = self.setup.reader.map_or(usize::MAX, |(_, window)| window);
-                let blocked = claim.route == session::Route::Stream && self.sites[site].unread >= window;
+                let blocked =
+                    claim.route == session::Route::Stream && self.sites[site].unread >= window;
                 if self.sites[site].down.has_room_at() > self.now || blocked {
                     continue;
                 }
                 let generation = self.generation(claim.line.generation);
                 let vector = match claim.line.kind {
                     LineKind::Source(_) => {
-                        let next = server.sources.get_mut(&claim.alias).and_then(VecDeque::pop_front);
+                        let next = server
+                            .sources
+                            .get_mut(&claim.alias)
+                            .and_then(VecDeque::pop_front);
                         let index = next.expect("as many as are claimed");
-                        self.doubled_sources += u64::from(!self.sent_sources.insert((claim.line.generation, index)));
+                        self.doubled_sources +=
+                            u64::from(!self.sent_sources.insert((claim.line.generation, index)));
                         Vector::numbered(index, generation.n)
                     }
                     LineKind::Coded | LineKind::Sparse(_) | LineKind::Recoded(_) => {
-                        let seed = self.seeds.entry(claim.line.generation).or_insert(u32::MAX - 10);
+                        let seed = self
+                            .seeds
+                            .entry(claim.line.generation)
+                            .or_insert(u32::MAX - 10);
                         *seed = seed.wrapping_add(1);
                         let seed = *seed;
                         self.vector(claim.line, generation, seed)
                     }
                 };
-                let stamp = server.proto.stamp(claim.alias, &vector, claim.route).unwrap();
+                let stamp = server
+                    .proto
+                    .stamp(claim.alias, &vector, claim.route)
+                    .unwrap();
                 let mut block = stamp.header().to_vec();
-                block.extend_from_slice(&self.payload(claim.line.generation, generation, &vector)[..stamp.payload]);
+                block.extend_from_slice(
+                    &self.payload(claim.line.generation, generation, &vector)[..stamp.payload],
+                );
                 self.send_block(site, server, claim.alias, claim.route, block.into());
                 sent = true;
             }
@@ -619,7 +786,14 @@ impl World {
         }
     }
 
-    fn send_block(&mut self, site: usize, server: &mut Server, alias: u16, route: session::Route, block: Bytes) {
+    fn send_block(
+        &mut self,
+        site: usize,
+        server: &mut Server,
+        alias: u16,
+        route: session::Route,
+        block: Bytes,
+    ) {
         match route {
             session::Route::Datagram => {
                 let ends = (block[1] & 1 == 1).then_some(alias);
@@ -664,10 +838,13 @@ impl World {
     }
 
     fn held(&self, key: GenerationKey) -> (&Published, &Held) {
-        let coded = self.library.values().filter_map(|published| match &published.resolved.body {
-            Body::Coded(held) if held.lease.key == key.segment => Some((published, held)),
-            _ => None,
-        });
+        let coded = self
+            .library
+            .values()
+            .filter_map(|published| match &published.resolved.body {
+                Body::Coded(held) if held.lease.key == key.segment => Some((published, held)),
+                _ => None,
+            });
         coded.into_iter().next().unwrap()
     }
 
@@ -676,11 +853,21 @@ impl World {
             return Vector::repair(seed, generation.n);
         }
         if generation.codec.is_gfq() {
-            let shape = gfq::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
+            let shape = gfq::Shape::new(
+                generation.n,
+                u16::try_from(generation.block_bytes / 32).unwrap(),
+            )
+            .unwrap();
             let row = gfq::draw_rows(shape, 1, &mut StdRng::seed_from_u64(seed.into()));
-            return Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect());
+            return Vector::Narrow(
+                row.iter()
+                    .flat_map(|coefficient| coefficient.to_be_bytes())
+                    .collect(),
+            );
         }
-        let LineKind::Sparse(weight) = line.kind else { return Vector::Seed(seed) };
+        let LineKind::Sparse(weight) = line.kind else {
+            return Vector::Seed(seed);
+        };
         let (_, held) = self.held(line.generation);
         let mut row = vec![0; generation.n.into()];
         row_key(&held.lease.id, &generation).fill_sparse(seed, weight.get(), &mut row);
@@ -690,24 +877,46 @@ impl World {
     fn payload(&mut self, key: GenerationKey, generation: Generation, vector: &Vector) -> Vec<u8> {
         let (published, held) = self.held(key);
         let (bytes, id) = (published.bytes.clone(), held.lease.id);
-        let part = |range: Range<u64>| bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap());
+        let part = |range: Range<u64>| {
+            bytes.slice(usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap())
+        };
         match vector {
             Vector::Source(index) => part(generation.block_range(*index)).to_vec(),
             Vector::Seed(seed) => {
                 let encoder = self.encoders.entry(key).or_insert_with(|| {
                     let source = part(generation.offset..generation.offset + generation.length);
-                    Encoder::new(&generation, &source, row_key(&id, &generation), Kernels::detect()).unwrap()
+                    Encoder::new(
+                        &generation,
+                        &source,
+                        row_key(&id, &generation),
+                        Kernels::detect(),
+                    )
+                    .unwrap()
                 });
                 let mut out = vec![0; encoder.block_bytes()];
                 encoder.block(*seed, &mut out);
                 out
             }
             Vector::Narrow(row) => {
-                let shape = gfq::Shape::new(generation.n, u16::try_from(generation.block_bytes / 32).unwrap()).unwrap();
-                let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
-                let (source, mut out) =
-                    (part(generation.offset..generation.offset + generation.length), vec![0; shape.payload_bytes()]);
-                Cores::all().encode(shape, &mut [gfq::Encode::new(shape, &source, &rows, &mut out)]).unwrap();
+                let shape = gfq::Shape::new(
+                    generation.n,
+                    u16::try_from(generation.block_bytes / 32).unwrap(),
+                )
+                .unwrap();
+                let rows: Vec<u32> = row
+                    .chunks(4)
+                    .map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()))
+                    .collect();
+                let (source, mut out) = (
+                    part(generation.offset..generation.offset + generation.length),
+                    vec![0; shape.payload_bytes()],
+                );
+                Cores::all()
+                    .encode(
+                        shape,
+                        &mut [gfq::Encode::new(shape, &source, &rows, &mut out)],
+                    )
+                    .unwrap();
                 out
             }
             Vector::Shard(_) | Vector::Symbol(_) | Vector::Wide(_) => {
@@ -732,7 +941,8 @@ impl World {
             return;
         }
         self.packets.push(Reverse((at, self.next_packet)));
-        self.contents.insert(self.next_packet, (site, packet, self.now));
+        self.contents
+            .insert(self.next_packet, (site, packet, self.now));
         self.next_packet += 1;
     }
 }
@@ -748,8 +958,14 @@ impl Server {
         while let Some((want, _)) = self.proto.poll_want(u32::MAX) {
             if let session::Want::Source(generation, range) = want {
                 let claims = self.proto.claims();
-                let alias = claims.iter().find(|claim| claim.line.generation == generation).map(|claim| claim.alias);
-                self.sources.entry(alias.expect("what is wanted can be claimed")).or_default().extend(range);
+                let alias = claims
+                    .iter()
+                    .find(|claim| claim.line.generation == generation)
+                    .map(|claim| claim.alias);
+                self.sources
+                    .entry(alias.expect("what is wanted can be claimed"))
+                    .or_default()
+                    .extend(range);
             }
         }
     }
@@ -761,14 +977,23 @@ impl Server {
 }
 
 /// The key of all signed streams here.
-static KEY: LazyLock<SigningKey> =
-    LazyLock::new(|| SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
+static KEY: LazyLock<SigningKey> = LazyLock::new(|| {
+    SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap()
+});
 
 /// The homomorphic hashes of a segment.
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
-    let Codec::RlncQ { group } = shape.codec() else { panic!("its blocks prove nothing") };
+    let Codec::RlncQ { group } = shape.codec() else {
+        panic!("its blocks prove nothing")
+    };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    BlockHashes::made(Cores::all().hash(group, shape.words(), &blocks).unwrap().into(), shape)
+    BlockHashes::made(
+        Cores::all()
+            .hash(group, shape.words(), &blocks)
+            .unwrap()
+            .into(),
+        shape,
+    )
 }
 
 /// The key's signature of a segment.

@@ -27,15 +27,25 @@ pub fn examine(generation: &Generation, bytes: Option<Bytes>, tree: Option<&Tree
     let bytes = bytes.filter(|bytes| bytes.len() as u64 == generation.length);
     if let (Some(bytes), Some(tree)) = (&bytes, tree) {
         let end = generation.offset + generation.length;
-        let within = groups(tree, &(generation.offset..end)).map(|group| (group, tree.group(group)));
-        for (group, range) in within.filter(|(_, range)| range.start >= generation.offset && range.end <= end) {
-            let (start, end) = (range.start - generation.offset, range.end - generation.offset);
+        let within =
+            groups(tree, &(generation.offset..end)).map(|group| (group, tree.group(group)));
+        for (group, range) in
+            within.filter(|(_, range)| range.start >= generation.offset && range.end <= end)
+        {
+            let (start, end) = (
+                range.start - generation.offset,
+                range.end - generation.offset,
+            );
             if !tree.proves(group, &bytes[place(start)..place(end)]) {
                 wrong.push(group);
             }
         }
     }
-    Examined { index: generation.index, bytes, wrong }
+    Examined {
+        index: generation.index,
+        bytes,
+        wrong,
+    }
 }
 
 /// Joins consecutive pieces. Copies them unless there is only one.
@@ -124,15 +134,23 @@ impl Assembly {
 
     /// Forgets all generations, because at least one is wrong.
     pub fn forget(&mut self) {
-        self.generations.iter_mut().for_each(|generation| *generation = None);
+        self.generations
+            .iter_mut()
+            .for_each(|generation| *generation = None);
         self.left = self.generations.len();
     }
 
     /// Takes a generation. One that is there already changes nothing. Without a tree, one that
     /// could not be decoded counts as arrived.
     pub fn take(&mut self, examined: Examined) -> Taken {
-        let Examined { index, bytes, wrong } = examined;
-        let Some(generation) = self.shape.generation(index) else { return Taken::default() };
+        let Examined {
+            index,
+            bytes,
+            wrong,
+        } = examined;
+        let Some(generation) = self.shape.generation(index) else {
+            return Taken::default();
+        };
         let Some(tree) = self.tree.clone() else {
             let slot = &mut self.generations[index as usize];
             if slot.is_none() {
@@ -145,17 +163,26 @@ impl Assembly {
         if self.generations[index as usize].is_some() || self.is_settled(&tree, &generation) {
             return Taken::default();
         }
-        let Some(bytes) = bytes else { return Taken { refuted: [index].into(), ..Taken::default() } };
+        let Some(bytes) = bytes else {
+            return Taken {
+                refuted: [index].into(),
+                ..Taken::default()
+            };
+        };
         self.generations[index as usize] = Some(bytes);
         self.left -= 1;
-        let touched = groups(&tree, &(generation.offset..generation.offset + generation.length));
+        let touched = groups(
+            &tree,
+            &(generation.offset..generation.offset + generation.length),
+        );
         let mut failed = Vec::new();
         for group in touched.clone() {
             if self.proven[group] {
                 continue;
             }
             let range = tree.group(group);
-            let is_within = range.start >= generation.offset && range.end <= generation.offset + generation.length;
+            let is_within = range.start >= generation.offset
+                && range.end <= generation.offset + generation.length;
             let is_right = match is_within {
                 true => !wrong.contains(&group),
                 // It needs a neighbouring generation.
@@ -164,7 +191,11 @@ impl Assembly {
                     None => continue,
                 },
             };
-            if is_right { self.proven[group] = true } else { failed.push(group) }
+            if is_right {
+                self.proven[group] = true
+            } else {
+                failed.push(group)
+            }
         }
         let mut taken = Taken::default();
         for group in failed {
@@ -176,14 +207,20 @@ impl Assembly {
             }
         }
         let around = tree.group(touched.start).start..tree.group(touched.end.saturating_sub(1)).end;
-        for index in self.of_range(&around).filter(|index| !taken.refuted.contains(index)) {
+        for index in self
+            .of_range(&around)
+            .filter(|index| !taken.refuted.contains(index))
+        {
             let generation = self.shape.generation(index).expect("the segment has it");
             if self.generations[index as usize].is_some() && self.is_settled(&tree, &generation) {
                 taken.settled.push(index);
             }
         }
         taken.released = self.release(&tree);
-        taken.refuted.iter().for_each(|index| self.discard(&tree, *index));
+        taken
+            .refuted
+            .iter()
+            .for_each(|index| self.discard(&tree, *index));
         taken
     }
 
@@ -197,8 +234,17 @@ impl Assembly {
     fn release(&mut self, tree: &Tree) -> (u64, Vec<Bytes>) {
         let begin = self.released;
         let first = groups(tree, &(begin..self.shape.length())).start;
-        let proven = self.proven.iter().skip(first).take_while(|is_proven| **is_proven).count();
-        let end = if proven == 0 { begin } else { tree.group(first + proven - 1).end };
+        let proven = self
+            .proven
+            .iter()
+            .skip(first)
+            .take_while(|is_proven| **is_proven)
+            .count();
+        let end = if proven == 0 {
+            begin
+        } else {
+            tree.group(first + proven - 1).end
+        };
         let pieces = self.slices(&(begin..end)).unwrap_or_default();
         self.released = end;
         self.pieces.extend(pieces.iter().cloned());
@@ -214,11 +260,16 @@ impl Assembly {
 
     /// Forgets a wrong generation, and its unreleased groups.
     fn discard(&mut self, tree: &Tree, index: u32) {
-        let Some(generation) = self.shape.generation(index) else { return };
+        let Some(generation) = self.shape.generation(index) else {
+            return;
+        };
         if self.generations[index as usize].take().is_some() {
             self.left += 1;
         }
-        for group in groups(tree, &(generation.offset..generation.offset + generation.length)) {
+        for group in groups(
+            tree,
+            &(generation.offset..generation.offset + generation.length),
+        ) {
             if tree.group(group).end > self.released {
                 self.proven[group] = false;
             }
@@ -273,14 +324,24 @@ mod tests {
     const LENGTH: u64 = 6300;
 
     fn segment() -> (Bytes, SegmentId, Shape, Tree) {
-        let bytes: Bytes = (0..LENGTH).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let bytes: Bytes = (0..LENGTH)
+            .map(|at| u8::try_from(at % 251).unwrap())
+            .collect();
         let (id, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
-        (bytes, id, Shape::new(LENGTH, 64, 20).unwrap(), tree.unwrap())
+        (
+            bytes,
+            id,
+            Shape::new(LENGTH, 64, 20).unwrap(),
+            tree.unwrap(),
+        )
     }
 
     fn part(bytes: &Bytes, shape: Shape, index: u32) -> (Generation, Bytes) {
         let generation = shape.generation(index).unwrap();
-        (generation, bytes.slice(place(generation.offset)..place(generation.offset + generation.length)))
+        (
+            generation,
+            bytes.slice(place(generation.offset)..place(generation.offset + generation.length)),
+        )
     }
 
     struct Bench {
@@ -294,7 +355,12 @@ mod tests {
         fn new(has_tree: bool) -> Self {
             let (bytes, id, shape, tree) = segment();
             assert_eq!((shape.generations(), tree.groups()), (5, 7));
-            Self { assembly: Assembly::new(id, shape, Some(tree).filter(|_| has_tree)), bytes, shape, handed: Vec::new() }
+            Self {
+                assembly: Assembly::new(id, shape, Some(tree).filter(|_| has_tree)),
+                bytes,
+                shape,
+                handed: Vec::new(),
+            }
         }
 
         fn whole(&self) -> Option<Bytes> {
@@ -309,10 +375,18 @@ mod tests {
             let examined = examine(&generation, Some(bytes.into()), self.assembly.tree());
             let taken = self.assembly.take(examined);
             if !taken.released.1.is_empty() {
-                assert_eq!(taken.released.0, self.handed.len() as u64, "in order, without a gap, once");
+                assert_eq!(
+                    taken.released.0,
+                    self.handed.len() as u64,
+                    "in order, without a gap, once"
+                );
             }
             self.handed.extend(taken.released.1.concat());
-            assert_eq!(self.handed, self.bytes[..self.handed.len()], "what is handed on is right");
+            assert_eq!(
+                self.handed,
+                self.bytes[..self.handed.len()],
+                "what is handed on is right"
+            );
             taken
         }
     }
@@ -341,8 +415,13 @@ mod tests {
             }
             assert_eq!(bench.handed.len(), 2048);
             let refuted = bench.take(2, Some(wrong)).refuted;
-            assert!(refuted.contains(&2) && refuted.iter().all(|index| (1..=3).contains(index)), "{refuted:?}");
-            assert!(bench.handed.len() < 5120 && !bench.assembly.is_proven() && bench.whole().is_none());
+            assert!(
+                refuted.contains(&2) && refuted.iter().all(|index| (1..=3).contains(index)),
+                "{refuted:?}"
+            );
+            assert!(
+                bench.handed.len() < 5120 && !bench.assembly.is_proven() && bench.whole().is_none()
+            );
             for index in refuted {
                 assert_eq!(bench.take(index, None).refuted, [].into());
             }
@@ -353,9 +432,13 @@ mod tests {
     #[test]
     fn all_wrong_generations_come_again_in_any_order() {
         let mut bench = Bench::new(true);
-        let mut waiting: Vec<(u32, Option<usize>)> = [4, 3, 2, 1, 0].map(|index| (index, Some(index as usize * 200))).into();
+        let mut waiting: Vec<(u32, Option<usize>)> = [4, 3, 2, 1, 0]
+            .map(|index| (index, Some(index as usize * 200)))
+            .into();
         for _ in 0..40 {
-            let Some((index, wrong)) = waiting.pop() else { break };
+            let Some((index, wrong)) = waiting.pop() else {
+                break;
+            };
             let refuted = bench.take(index, wrong).refuted;
             for index in refuted {
                 waiting.insert(0, (index, None));
@@ -368,9 +451,21 @@ mod tests {
     fn what_cannot_be_decoded_comes_again() {
         let mut bench = Bench::new(true);
         let (generation, _) = part(&bench.bytes, bench.shape, 1);
-        let taken = bench.assembly.take(examine(&generation, None, bench.assembly.tree()));
-        assert_eq!(taken, Taken { refuted: [1].into(), ..Taken::default() });
-        let short = bench.assembly.take(examine(&generation, Some(Bytes::from_static(b"x")), bench.assembly.tree()));
+        let taken = bench
+            .assembly
+            .take(examine(&generation, None, bench.assembly.tree()));
+        assert_eq!(
+            taken,
+            Taken {
+                refuted: [1].into(),
+                ..Taken::default()
+            }
+        );
+        let short = bench.assembly.take(examine(
+            &generation,
+            Some(Bytes::from_static(b"x")),
+            bench.assembly.tree(),
+        ));
         assert_eq!(short.refuted, [1].into());
         (0..5).for_each(|index| drop(bench.take(index, None)));
         assert_eq!(bench.whole(), Some(bench.bytes.clone()));

@@ -44,14 +44,24 @@ pub(super) type Maker = (&'static str, &'static str);
 /// The result for a generation.
 pub(super) enum Outcome {
     /// Its source bytes.
-    Decoded { fetch: FetchId, generation: Generation, bytes: Vec<u8>, maker: Maker },
+    Decoded {
+        fetch: FetchId,
+        generation: Generation,
+        bytes: Vec<u8>,
+        maker: Maker,
+    },
     /// Must be solved on the CPU.
     Back { fetch: FetchId, system: System },
 }
 
 impl Bulk {
     pub(super) fn new(device: Option<Device>) -> Self {
-        Self { device, ready: Vec::new(), since: Instant::now(), calls: FuturesUnordered::new() }
+        Self {
+            device,
+            ready: Vec::new(),
+            since: Instant::now(),
+            calls: FuturesUnordered::new(),
+        }
     }
 
     /// Adds a generation. Returns it if there is no device.
@@ -79,7 +89,10 @@ impl Bulk {
             if due > now && self.ready.len() < GENERATIONS_MAX && !is_last {
                 return;
             }
-            let some = self.ready.drain(..self.ready.len().min(GENERATIONS_MAX)).collect();
+            let some = self
+                .ready
+                .drain(..self.ready.len().min(GENERATIONS_MAX))
+                .collect();
             self.calls.push(Box::pin(call(device.clone(), some)));
         }
     }
@@ -96,21 +109,36 @@ impl Bulk {
         let back = |(fetch, system)| Outcome::Back { fetch, system };
         match result {
             Ok(decoded) => {
-                let outcome = |((fetch, system), Decoded { bytes, maker }): ((FetchId, System), Decoded)| match bytes {
-                    Some(bytes) => Outcome::Decoded { fetch, generation: system.generation, bytes, maker },
-                    None => back((fetch, system)),
-                };
+                let outcome =
+                    |((fetch, system), Decoded { bytes, maker }): ((FetchId, System), Decoded)| {
+                        match bytes {
+                            Some(bytes) => Outcome::Decoded {
+                                fetch,
+                                generation: system.generation,
+                                bytes,
+                                maker,
+                            },
+                            None => back((fetch, system)),
+                        }
+                    };
                 systems.into_iter().zip(decoded).map(outcome).collect()
             }
             Err(Error::Memory { bytes }) => {
-                tracing::debug!(bytes, "no room on the device: decoding these generations here");
+                tracing::debug!(
+                    bytes,
+                    "no room on the device: decoding these generations here"
+                );
                 systems.into_iter().map(back).collect()
             }
             Err(error) => {
                 if self.device.take().is_some() {
                     tracing::warn!(%error, "the device failed: decoding continues on the CPU");
                 }
-                systems.into_iter().chain(self.ready.drain(..)).map(back).collect()
+                systems
+                    .into_iter()
+                    .chain(self.ready.drain(..))
+                    .map(back)
+                    .collect()
             }
         }
     }
@@ -118,10 +146,25 @@ impl Bulk {
 
 /// Has the device decode. Unsolved systems return unchanged; solved ones have lost their bytes.
 async fn call(device: Device, mut systems: Vec<(FetchId, System)>) -> Call {
-    let jobs = systems.iter_mut().map(|(_, System { generation, coefficients, payloads, .. })| {
-        let out = vec![0; payloads.len()];
-        Decode { n: generation.n, coefficients: std::mem::take(coefficients), payloads: std::mem::take(payloads), out }
-    });
+    let jobs = systems.iter_mut().map(
+        |(
+            _,
+            System {
+                generation,
+                coefficients,
+                payloads,
+                ..
+            },
+        )| {
+            let out = vec![0; payloads.len()];
+            Decode {
+                n: generation.n,
+                coefficients: std::mem::take(coefficients),
+                payloads: std::mem::take(payloads),
+                out,
+            }
+        },
+    );
     let restore = |system: &mut System, job: Decode| {
         (system.coefficients, system.payloads) = (job.coefficients, job.payloads);
         job.out
@@ -131,14 +174,23 @@ async fn call(device: Device, mut systems: Vec<(FetchId, System)>) -> Call {
             .iter_mut()
             .zip(decoded)
             .map(|((_, system), decoded)| {
-                let (is_solved, maker) = (decoded.solution.is_ok(), (decoded.backend, decoded.kernel));
+                let (is_solved, maker) =
+                    (decoded.solution.is_ok(), (decoded.backend, decoded.kernel));
                 let mut source = restore(system, decoded.job);
-                source.truncate(usize::try_from(system.generation.length).expect("a generation fits in memory"));
-                Decoded { bytes: is_solved.then_some(source), maker }
+                source.truncate(
+                    usize::try_from(system.generation.length).expect("a generation fits in memory"),
+                );
+                Decoded {
+                    bytes: is_solved.then_some(source),
+                    maker,
+                }
             })
             .collect()),
         Err(Undecoded { jobs, error }) => {
-            systems.iter_mut().zip(jobs).for_each(|((_, system), job)| drop(restore(system, job)));
+            systems
+                .iter_mut()
+                .zip(jobs)
+                .for_each(|((_, system), job)| drop(restore(system, job)));
             Err(error)
         }
     };

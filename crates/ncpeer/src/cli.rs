@@ -177,7 +177,10 @@ impl Decoding {
         if self == Self::Cpu {
             return Ok(None);
         }
-        let config = device::Config { backend: BackendChoice::Cuda, ..device::Config::default() };
+        let config = device::Config {
+            backend: BackendChoice::Cuda,
+            ..device::Config::default()
+        };
         let reason = match Device::open(&config, device::Unrecorded) {
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => error.reason(),
@@ -201,7 +204,13 @@ struct Connection {
     #[arg(long, global = true, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
     /// Send this token to the first server, and to each --source marked with ",token"
-    #[arg(long, global = true, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "TOKEN",
+        env = "NCPEER_TOKEN",
+        hide_env_values = true
+    )]
     token: Option<String>,
     /// Read the token from this file, again whenever the file changes
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "token")]
@@ -257,15 +266,23 @@ impl FromStr for Source {
     type Err = ParseServerError;
 
     fn from_str(text: &str) -> Result<Self, ParseServerError> {
-        let (server, gets_token) = text.strip_suffix(",token").map_or((text, false), |server| (server, true));
-        Ok(Self { server: server.parse()?, gets_token })
+        let (server, gets_token) = text
+            .strip_suffix(",token")
+            .map_or((text, false), |server| (server, true));
+        Ok(Self {
+            server: server.parse()?,
+            gets_token,
+        })
     }
 }
 
 /// The program: parses the command line, runs the command, and reports errors.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             console::note(format_args!("ncpeer: cannot start worker threads: {error}"));
@@ -288,13 +305,25 @@ pub fn main() -> ExitCode {
 
 /// Runs the command. An error is to be shown to the user.
 async fn run(cli: Cli) -> Result<(), Failure> {
-    let filter = ["warn", "info", "debug"].get(usize::from(cli.verbose)).unwrap_or(&"trace");
+    let filter = ["warn", "info", "debug"]
+        .get(usize::from(cli.verbose))
+        .unwrap_or(&"trace");
     // The verifier's log lines repeat the error.
     let filter = format!("{filter},rustls_platform_verifier=off");
-    let logs = telemetry::Config { log_filter: filter, log_format: telemetry::LogFormat::Pretty, ..Default::default() };
+    let logs = telemetry::Config {
+        log_filter: filter,
+        log_format: telemetry::LogFormat::Pretty,
+        ..Default::default()
+    };
     telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
     match cli.command {
-        Command::Fetch { server, path, output, backend, max_bytes } => {
+        Command::Fetch {
+            server,
+            path,
+            output,
+            backend,
+            max_bytes,
+        } => {
             let target = Target::new(output, &path)?;
             let (device, _thread) = tokio::task::block_in_place(|| backend.open())?.unzip();
             let connecting = cli.connection.connect_with(server, device);
@@ -312,21 +341,57 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             })
             .await
         }
-        Command::Gateway { server, listen, hosts, origins, ahead, share, share_bytes, share_peers, metrics }
-            if !share.is_empty() =>
-        {
-            let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
+        Command::Gateway {
+            server,
+            listen,
+            hosts,
+            origins,
+            ahead,
+            share,
+            share_bytes,
+            share_peers,
+            metrics,
+        } if !share.is_empty() => {
+            let config = gateway::Config {
+                listen,
+                hosts,
+                origins,
+                ahead_segments: ahead,
+                ..Default::default()
+            };
             let usual = relay::Config::listening(share);
-            let mut shared = relay::Config { bytes: share_bytes, offers: true, own_only: true, waits: true, ..usual };
+            let mut shared = relay::Config {
+                bytes: share_bytes,
+                offers: true,
+                own_only: true,
+                waits: true,
+                ..usual
+            };
             shared.served_max = Some(share_peers);
             shared.endpoint.connections_max = share_peers.saturating_add(TICKETLESS_MAX);
-            shared.admission.address_connections_max = Some(share_peers.saturating_add(TICKETLESS_OF_ADDRESS_MAX));
+            shared.admission.address_connections_max =
+                Some(share_peers.saturating_add(TICKETLESS_OF_ADDRESS_MAX));
             cli.connection.share(server, config, shared, metrics).await
         }
-        Command::Gateway { server, listen, hosts, origins, ahead, metrics, .. } => {
-            let config = gateway::Config { listen, hosts, origins, ahead_segments: ahead, ..Default::default() };
+        Command::Gateway {
+            server,
+            listen,
+            hosts,
+            origins,
+            ahead,
+            metrics,
+            ..
+        } => {
+            let config = gateway::Config {
+                listen,
+                hosts,
+                origins,
+                ahead_segments: ahead,
+                ..Default::default()
+            };
             let (registry, readiness) = (registry()?, Readiness::new());
-            let followed = crate::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
+            let followed =
+                crate::Metrics::new(&registry).map_err(|error| Failure::Logs(error.to_string()))?;
             let (gateway, client, fault) = unless_interrupted(async {
                 let (client, fault) = cli.connection.connect_when_there(server.clone()).await?;
                 Ok((Gateway::start(config, client.clone()).await?, client, fault))
@@ -335,10 +400,20 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             let stats = client.stats();
             let supervisor = supervisor(&registry, &readiness)?;
             tokio::spawn(supervisor.vital(ServerPart::Client, followed.follow(stats.clone())));
-            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
-            console::note(format_args!("{server} is served at {} (Ctrl-C stops)", gateway.url("/")));
+            let _listener = metrics
+                .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+                .transpose()?;
+            console::note(format_args!(
+                "{server} is served at {} (Ctrl-C stops)",
+                gateway.url("/")
+            ));
             say_waiting(&server, fault.as_ref());
-            tokio::spawn(follow_server(stats.clone(), server, readiness, fault.is_some()));
+            tokio::spawn(follow_server(
+                stats.clone(),
+                server,
+                readiness,
+                fault.is_some(),
+            ));
             let ended = until_interrupted(&supervisor).await;
             drop(supervisor.closing());
             gateway.stop(DRAIN).await;
@@ -359,35 +434,65 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             offer,
             metrics,
         } => {
-            let kept = tls::Config { cert: listen_cert, key: listen_key, directory: identity, ..tls::Config::default() };
+            let kept = tls::Config {
+                cert: listen_cert,
+                key: listen_key,
+                directory: identity,
+                ..tls::Config::default()
+            };
             let identity = match kept.cert.is_some() || kept.directory.is_some() {
                 true => ServerIdentity::open(&kept)?,
                 false => ServerIdentity::ephemeral()?,
             };
-            let admission =
-                admission::Config { keys: keys.map(Into::into), clients_ca, insecure, ..admission::Config::default() };
+            let admission = admission::Config {
+                keys: keys.map(Into::into),
+                clients_ca,
+                insecure,
+                ..admission::Config::default()
+            };
             // The same error in terms of the options here.
             if let Err(admission::Error::Open(address)) = admission.check_listen(&listen) {
                 return Err(Failure::Open(address));
             }
-            let config = relay::Config { admission, bytes, offers: offer, ..relay::Config::listening(listen) };
+            let config = relay::Config {
+                admission,
+                bytes,
+                offers: offer,
+                ..relay::Config::listening(listen)
+            };
             let sources = cli.connection.config(server.clone(), None)?;
             let registry = registry()?;
             let readiness = Readiness::new();
-            let relay =
-                unless_interrupted(async { Ok(Relay::start(config, sources, identity.clone(), &registry, &readiness).await?) })
-                    .await?;
+            let relay = unless_interrupted(async {
+                Ok(Relay::start(config, sources, identity.clone(), &registry, &readiness).await?)
+            })
+            .await?;
             let supervisor = relay.supervisor().clone();
-            let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
+            let _listener = metrics
+                .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+                .transpose()?;
             for address in relay.addresses() {
-                console::note(format_args!("relays at ncs://{address}#{} (Ctrl-C stops)", identity.fingerprint()));
+                console::note(format_args!(
+                    "relays at ncs://{address}#{} (Ctrl-C stops)",
+                    identity.fingerprint()
+                ));
             }
-            tokio::spawn(follow_server(relay.client().stats(), server, readiness, false));
+            tokio::spawn(follow_server(
+                relay.client().stats(),
+                server,
+                readiness,
+                false,
+            ));
             let ended = until_interrupted(&supervisor).await;
             relay.drain(DRAIN).await;
             ended.map(drop)
         }
-        Command::Info { server, path, fetch, max_bytes } => {
+        Command::Info {
+            server,
+            path,
+            fetch,
+            max_bytes,
+        } => {
             with_client(cli.connection.connect_with(server, None), async |client| {
                 let mut text = info::describe(client, path.as_deref()).await?;
                 if let Some(path) = path.filter(|_| fetch) {
@@ -405,23 +510,42 @@ impl Connection {
     fn config(&self, server: Server, device: Option<Device>) -> Result<Config, Failure> {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let (token, certificate) = (self.token()?, self.certificate()?);
-        let (datagrams, congestion, deadline) = (!self.no_datagrams, self.congestion, self.deadline);
+        let (datagrams, congestion, deadline) =
+            (!self.no_datagrams, self.congestion, self.deadline);
         let usual = Config {
             keys: self.keys()?,
             neighbours_max: self.peers,
             private_neighbours: self.private_peers,
             ..Config::new(server, trust)
         };
-        let entrusted: Vec<Server> =
-            self.source.iter().filter(|source| source.gets_token).map(|source| source.server.clone()).collect();
+        let entrusted: Vec<Server> = self
+            .source
+            .iter()
+            .filter(|source| source.gets_token)
+            .map(|source| source.server.clone())
+            .collect();
         if token.is_none()
             && let Some(source) = entrusted.first()
         {
-            return Err(Failure::Credential(format!("--source {source},token: there is no --token or --token-file to send")));
+            return Err(Failure::Credential(format!(
+                "--source {source},token: there is no --token or --token-file to send"
+            )));
         }
         let rate_min = self.min_rate.0;
-        let mut config = Config { datagrams, congestion, deadline, rate_min, device, token, entrusted, certificate, ..usual };
-        config.servers.extend(self.source.iter().map(|source| source.server.clone()));
+        let mut config = Config {
+            datagrams,
+            congestion,
+            deadline,
+            rate_min,
+            device,
+            token,
+            entrusted,
+            certificate,
+            ..usual
+        };
+        config
+            .servers
+            .extend(self.source.iter().map(|source| source.server.clone()));
         Ok(config)
     }
 
@@ -433,7 +557,10 @@ impl Connection {
         shared: relay::Config,
         metrics: Option<SocketAddr>,
     ) -> Result<(), Failure> {
-        let (identity, sources) = (ServerIdentity::ephemeral()?, self.config(server.clone(), None)?);
+        let (identity, sources) = (
+            ServerIdentity::ephemeral()?,
+            self.config(server.clone(), None)?,
+        );
         let registry = registry()?;
         let readiness = Readiness::new();
         let (relay, gateway) = unless_interrupted(async {
@@ -443,30 +570,51 @@ impl Connection {
         })
         .await?;
         let supervisor = relay.supervisor().clone();
-        let _listener = metrics.map(|listen| serve_metrics(listen, registry, &readiness, &supervisor)).transpose()?;
+        let _listener = metrics
+            .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+            .transpose()?;
         for address in relay.addresses() {
             console::note(format_args!("played segments are shared at {address}"));
         }
-        console::note(format_args!("{server} is served at {} (Ctrl-C stops)", gateway.url("/")));
+        console::note(format_args!(
+            "{server} is served at {} (Ctrl-C stops)",
+            gateway.url("/")
+        ));
         say_waiting(&server, relay.fault());
-        tokio::spawn(follow_server(relay.client().stats(), server, readiness, relay.fault().is_some()));
+        tokio::spawn(follow_server(
+            relay.client().stats(),
+            server,
+            readiness,
+            relay.fault().is_some(),
+        ));
         let ended = until_interrupted(&supervisor).await;
         gateway.stop(DRAIN).await;
         relay.drain(DRAIN).await;
         ended.map(drop)
     }
 
-    async fn connect_with(&self, server: Server, device: Option<Device>) -> Result<Client, Failure> {
+    async fn connect_with(
+        &self,
+        server: Server,
+        device: Option<Device>,
+    ) -> Result<Client, Failure> {
         let config = self.config(server, device)?;
         let trust = config.trust;
-        Client::connect(config).await.map_err(|error| untrusted(error, trust))
+        Client::connect(config)
+            .await
+            .map_err(|error| untrusted(error, trust))
     }
 
     /// A client that waits for its server, with the reason if it has to.
-    async fn connect_when_there(&self, server: Server) -> Result<(Client, Option<crate::Error>), Failure> {
+    async fn connect_when_there(
+        &self,
+        server: Server,
+    ) -> Result<(Client, Option<crate::Error>), Failure> {
         let config = self.config(server, None)?;
         let trust = config.trust;
-        Client::connect_when_there(config).await.map_err(|error| untrusted(error, trust))
+        Client::connect_when_there(config)
+            .await
+            .map_err(|error| untrusted(error, trust))
     }
 }
 
@@ -481,13 +629,20 @@ fn untrusted(error: crate::Error, trust: Trust) -> Failure {
 /// Reports that the server is being waited for, if it is.
 fn say_waiting(server: &Server, fault: Option<&crate::Error>) {
     if let Some(fault) = fault {
-        console::note(format_args!("{fault}: waiting for {server}; players' requests wait until it answers"));
+        console::note(format_args!(
+            "{fault}: waiting for {server}; players' requests wait until it answers"
+        ));
     }
 }
 
 /// Reports to `/readyz` whether a server is connected, and, if it was waited for, once to standard
 /// error.
-async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readiness: Readiness, mut says: bool) {
+async fn follow_server(
+    mut stats: watch::Receiver<Stats>,
+    server: Server,
+    readiness: Readiness,
+    mut says: bool,
+) {
     let mut connected = None;
     loop {
         let is_connected = stats.borrow_and_update().connected;
@@ -509,7 +664,8 @@ async fn follow_server(mut stats: watch::Receiver<Stats>, server: Server, readin
 
 impl Connection {
     fn token(&self) -> Result<Option<TokenSource>, Failure> {
-        TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref()).map_err(Failure::Credential)
+        TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref())
+            .map_err(Failure::Credential)
     }
 
     /// A stream must have a single key.
@@ -517,19 +673,28 @@ impl Connection {
         let mut keys = Keys::default();
         for (stream, key) in &self.key {
             let (before, of) = match stream {
-                Some(stream) => (keys.streams.insert(stream.clone(), *key), format!("stream {stream}")),
+                Some(stream) => (
+                    keys.streams.insert(stream.clone(), *key),
+                    format!("stream {stream}"),
+                ),
                 None => (keys.any.replace(*key), "all streams".to_owned()),
             };
             if before.is_some_and(|before| before != *key) {
-                return Err(Failure::Credential(format!("--key: two keys for {of}; give one")));
+                return Err(Failure::Credential(format!(
+                    "--key: two keys for {of}; give one"
+                )));
             }
         }
         Ok(keys)
     }
 
     fn certificate(&self) -> Result<Option<ClientPair>, Failure> {
-        let (Some(cert), Some(key)) = (&self.cert, &self.cert_key) else { return Ok(None) };
-        ClientPair::read(cert, key).map(Some).map_err(|error| Failure::Credential(error.to_string()))
+        let (Some(cert), Some(key)) = (&self.cert, &self.cert_key) else {
+            return Ok(None);
+        };
+        ClientPair::read(cert, key)
+            .map(Some)
+            .map_err(|error| Failure::Credential(error.to_string()))
     }
 }
 
@@ -552,7 +717,9 @@ async fn with_client<T>(
 }
 
 /// Runs until done or interrupted. Dropping the work cleans up.
-async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn unless_interrupted<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     tokio::select! {
         done = work => done,
         signal = interrupted() => Err(Failure::Interrupted(signal?)),
@@ -574,7 +741,10 @@ async fn until_interrupted(supervisor: &Supervisor) -> Result<u8, Failure> {
     supervisor.until_done(interrupted()).await?
 }
 
-fn supervisor(registry: &prometheus::Registry, readiness: &Readiness) -> Result<Supervisor, Failure> {
+fn supervisor(
+    registry: &prometheus::Registry,
+    readiness: &Readiness,
+) -> Result<Supervisor, Failure> {
     Supervisor::new(registry, readiness.clone()).map_err(|error| Failure::Logs(error.to_string()))
 }
 
@@ -588,27 +758,51 @@ fn serve_metrics(
     readiness: &Readiness,
     supervisor: &Supervisor,
 ) -> Result<admin::Listener, Failure> {
-    let config = telemetry::Config { listen, ..Default::default() };
+    let config = telemetry::Config {
+        listen,
+        ..Default::default()
+    };
     let listener = admin::serve(&config, registry, readiness.clone(), supervisor)?;
-    console::note(format_args!("metrics on http://{}/metrics", listener.address()));
+    console::note(format_args!(
+        "metrics on http://{}/metrics",
+        listener.address()
+    ));
     Ok(listener)
 }
 
 fn parse_rate(text: &str) -> Result<MinRate, String> {
-    if text == "none" { Ok(MinRate(None)) } else { text.parse().map(|rate| MinRate(Some(rate))) }
+    if text == "none" {
+        Ok(MinRate(None))
+    } else {
+        text.parse().map(|rate| MinRate(Some(rate)))
+    }
 }
 
 fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
-    let (stream, hex) = text.split_once('=').map_or((None, text), |(stream, hex)| (Some(stream), hex));
+    let (stream, hex) = text
+        .split_once('=')
+        .map_or((None, text), |(stream, hex)| (Some(stream), hex));
     if let Some(stream) = stream.filter(|stream| !is_stream_name(stream)) {
-        return Err(format!("`{stream}` is not the name of a stream: a name is visible ASCII without `/`, `?` or `#`"));
+        return Err(format!(
+            "`{stream}` is not the name of a stream: a name is visible ASCII without `/`, `?` or `#`"
+        ));
     }
-    Ok((stream.map(str::to_owned), hex.parse().map_err(|error: NoKey| error.to_string())?))
+    Ok((
+        stream.map(str::to_owned),
+        hex.parse().map_err(|error: NoKey| error.to_string())?,
+    ))
 }
 
 fn parse_path(text: &str) -> Result<String, String> {
-    let stream = text.strip_prefix('/').and_then(|path| path.split('/').next()).unwrap_or_default();
-    if stream.is_empty() { Err("a path starts with / and the stream's name".into()) } else { Ok(text.to_owned()) }
+    let stream = text
+        .strip_prefix('/')
+        .and_then(|path| path.split('/').next())
+        .unwrap_or_default();
+    if stream.is_empty() {
+        Err("a path starts with / and the stream's name".into())
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 /// Why `ncpeer` ends early.
@@ -618,7 +812,9 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Peer(#[from] crate::Error),
     /// No authority of the system has signed the server's certificate.
-    #[error("no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint")]
+    #[error(
+        "no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint"
+    )]
     Untrusted(String),
     /// The token or certificate is unusable.
     #[error("{0}")]
@@ -636,7 +832,9 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Relay(#[from] relay::Error),
     /// The relay would serve everybody.
-    #[error("the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or --insecure if that is intended")]
+    #[error(
+        "the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or --insecure if that is intended"
+    )]
     Open(SocketAddr),
     /// The relay's certificate is unusable.
     #[error("certificate: {0}")]
@@ -665,7 +863,9 @@ impl Failure {
     /// Whether only the reader of the output is gone.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) => console::is_closed_pipe(error),
+            Self::Output(error) | Self::Fetch(fetch::Error::Write(_, error)) => {
+                console::is_closed_pipe(error)
+            }
             _ => false,
         }
     }
@@ -682,7 +882,9 @@ impl Failure {
             Self::Gateway(gateway::Error::Listen(..))
             | Self::Relay(relay::Error::Endpoint(_) | relay::Error::Thread(_))
             | Self::Metrics(_) => 6,
-            Self::Open(_) | Self::Gateway(gateway::Error::Name(_)) | Self::Relay(relay::Error::Admission(_)) => 2,
+            Self::Open(_)
+            | Self::Gateway(gateway::Error::Name(_))
+            | Self::Relay(relay::Error::Admission(_)) => 2,
             Self::Credential(_) => 2,
             Self::Fetch(_)
             | Self::Device(_)
@@ -747,32 +949,61 @@ mod tests {
     fn keys_belong_to_one_stream_or_to_all() {
         let (one, other) = ("ab".repeat(32), "cd".repeat(32));
         let keys = |words: &[&str]| {
-            let cli =
-                Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words)).map_err(|error| error.to_string())?;
+            let cli = Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words))
+                .map_err(|error| error.to_string())?;
             cli.connection.keys().map_err(|error| error.to_string())
         };
         let live = format!("live={one}");
         let both = keys(&["--key", &live, "--key", &other]).unwrap();
-        assert_eq!((both.streams["live"], both.any), (one.parse().unwrap(), Some(other.parse().unwrap())));
+        assert_eq!(
+            (both.streams["live"], both.any),
+            (one.parse().unwrap(), Some(other.parse().unwrap()))
+        );
         assert!(keys(&["--key", &one, "--key", &one]).is_ok());
-        assert!(keys(&["--key", &one, "--key", &other]).unwrap_err().contains("two keys for all streams"));
-        assert!(keys(&["--key", &format!("a/b={one}")]).unwrap_err().contains("not the name of a stream"));
-        assert!(keys(&["--key", "client.key"]).unwrap_err().contains("64 hexadecimal digits"));
+        assert!(
+            keys(&["--key", &one, "--key", &other])
+                .unwrap_err()
+                .contains("two keys for all streams")
+        );
+        assert!(
+            keys(&["--key", &format!("a/b={one}")])
+                .unwrap_err()
+                .contains("not the name of a stream")
+        );
+        assert!(
+            keys(&["--key", "client.key"])
+                .unwrap_err()
+                .contains("64 hexadecimal digits")
+        );
     }
 
     /// Other sources may belong to anybody: they get the token only if the command line says so.
     #[test]
     fn sources_get_the_token_that_are_marked() {
         let config = |words: &[&str]| {
-            let cli =
-                Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words)).map_err(|error| error.to_string())?;
-            cli.connection.config("ncs://a".parse().unwrap(), None).map_err(|error| error.to_string())
+            let cli = Cli::try_parse_from(["ncpeer", "info", "ncs://a"].iter().chain(words))
+                .map_err(|error| error.to_string())?;
+            cli.connection
+                .config("ncs://a".parse().unwrap(), None)
+                .map_err(|error| error.to_string())
         };
         let pinned = format!("ncs://c:7#{},token", "ab".repeat(32));
         let with = config(&["--token", "x", "--source", "ncs://b", "--source", &pinned]).unwrap();
-        assert_eq!((with.servers.len(), &with.entrusted[..]), (3, &with.servers[2..]));
-        assert!(config(&["--source", "ncs://b"]).unwrap().entrusted.is_empty());
-        assert!(config(&["--source", "ncs://b,token"]).unwrap_err().contains("there is no --token"));
+        assert_eq!(
+            (with.servers.len(), &with.entrusted[..]),
+            (3, &with.servers[2..])
+        );
+        assert!(
+            config(&["--source", "ncs://b"])
+                .unwrap()
+                .entrusted
+                .is_empty()
+        );
+        assert!(
+            config(&["--source", "ncs://b,token"])
+                .unwrap_err()
+                .contains("there is no --token")
+        );
         assert!(config(&["--token", "x", "--source", "ncs://b,tokens"]).is_err());
         assert!(config(&["--token", "x", "--source", ",token"]).is_err());
     }
@@ -780,23 +1011,66 @@ mod tests {
     #[test]
     fn flags_may_stand_anywhere() {
         let fingerprint = "ab".repeat(32);
-        let line = ["ncpeer", "fetch", "ncs://a", "/live/x.ts", "--fingerprint", &fingerprint, "--no-datagrams", "-vo", "-"];
+        let line = [
+            "ncpeer",
+            "fetch",
+            "ncs://a",
+            "/live/x.ts",
+            "--fingerprint",
+            &fingerprint,
+            "--no-datagrams",
+            "-vo",
+            "-",
+        ];
         let cli = Cli::try_parse_from(line).unwrap();
-        assert!(cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1);
-        let sources = ["ncpeer", "info", "a", "--source", "b", "--source", &format!("ncs://c:7#{fingerprint}")];
+        assert!(
+            cli.connection.no_datagrams && cli.connection.fingerprint.is_some() && cli.verbose == 1
+        );
+        let sources = [
+            "ncpeer",
+            "info",
+            "a",
+            "--source",
+            "b",
+            "--source",
+            &format!("ncs://c:7#{fingerprint}"),
+        ];
         let cli = Cli::try_parse_from(sources).unwrap();
-        let pinned = cli.connection.source.iter().map(|source| source.server.fingerprint.is_some());
+        let pinned = cli
+            .connection
+            .source
+            .iter()
+            .map(|source| source.server.fingerprint.is_some());
         assert_eq!(pinned.collect::<Vec<_>>(), [false, true]);
-        let backend = |words: &[&str]| match Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/b/c"].iter().chain(words)) {
-            Ok(Cli { command: Command::Fetch { backend, .. }, .. }) => Some(backend),
+        let backend = |words: &[&str]| match Cli::try_parse_from(
+            ["ncpeer", "fetch", "ncs://a", "/b/c"].iter().chain(words),
+        ) {
+            Ok(Cli {
+                command: Command::Fetch { backend, .. },
+                ..
+            }) => Some(backend),
             _ => None,
         };
-        assert_eq!((backend(&[]), backend(&["--backend", "auto"])), (Some(Decoding::Cpu), Some(Decoding::Auto)));
-        assert_eq!((backend(&["--backend", "cuda"]), backend(&["--backend", "gpu"])), (Some(Decoding::Cuda), None));
+        assert_eq!(
+            (backend(&[]), backend(&["--backend", "auto"])),
+            (Some(Decoding::Cpu), Some(Decoding::Auto))
+        );
+        assert_eq!(
+            (
+                backend(&["--backend", "cuda"]),
+                backend(&["--backend", "gpu"])
+            ),
+            (Some(Decoding::Cuda), None)
+        );
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "live/x.ts"]).is_err());
-        let congestion =
-            |name| Cli::try_parse_from(["ncpeer", "info", "ncs://a", "--congestion", name]).map(|cli| cli.connection.congestion);
-        assert!(congestion("cubic").is_ok_and(|chosen| chosen == Congestion::Cubic) && congestion("reno").is_err());
+        let congestion = |name| {
+            Cli::try_parse_from(["ncpeer", "info", "ncs://a", "--congestion", name])
+                .map(|cli| cli.connection.congestion)
+        };
+        assert!(
+            congestion("cubic").is_ok_and(|chosen| chosen == Congestion::Cubic)
+                && congestion("reno").is_err()
+        );
         assert!(Cli::try_parse_from(["ncpeer", "fetch", "ncs://a", "/"]).is_err());
     }
 }

@@ -96,19 +96,27 @@ struct Reader {
 impl Reader {
     fn of(common: &Arc<Common>, segment: SegmentId) -> Self {
         *common.readers().entry(segment).or_default() += 1;
-        Self { common: Arc::clone(common), segment }
+        Self {
+            common: Arc::clone(common),
+            segment,
+        }
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut readers = self.common.readers();
-        let Some(count) = readers.get_mut(&self.segment) else { return };
+        let Some(count) = readers.get_mut(&self.segment) else {
+            return;
+        };
         *count -= 1;
         if *count == 0 {
             readers.remove(&self.segment);
             // If the queue is full, the segment only stays more urgent than necessary.
-            let _ = self.common.commands.try_send(Command::Urgency(self.segment, Urgency::Ahead));
+            let _ = self
+                .common
+                .commands
+                .try_send(Command::Urgency(self.segment, Urgency::Ahead));
         }
     }
 }
@@ -217,7 +225,9 @@ impl Client {
         let (client, connected) = Self::start(config, true);
         match connected.await.unwrap_or(Err(Error::Closed)) {
             Ok(()) => Ok((client, None)),
-            Err(error @ (Error::Connection(_) | Error::Untrusted(_))) if !client.common.commands.is_closed() => {
+            Err(error @ (Error::Connection(_) | Error::Untrusted(_)))
+                if !client.common.commands.is_closed() =>
+            {
                 Ok((client, Some(error)))
             }
             Err(error) => Err(error),
@@ -238,7 +248,10 @@ impl Client {
             window: config.stall_timeout,
             keys: Arc::clone(&keys),
             listener: config.listener.clone(),
-            shelf: Mutex::new(Shelf { paths: Cache::new(METAS_MAX), bytes: Cache::new(config.cache.as_u64()) }),
+            shelf: Mutex::new(Shelf {
+                paths: Cache::new(METAS_MAX),
+                bytes: Cache::new(config.cache.as_u64()),
+            }),
             metas: Coalesced::default(),
             segments: Coalesced::default(),
             flows: Mutex::default(),
@@ -246,7 +259,12 @@ impl Client {
             readers: Mutex::default(),
         };
         tokio::spawn(driver::run(config, inbox, publish, keys, ready, waits));
-        (Self { common: Arc::new(common) }, connected)
+        (
+            Self {
+                common: Arc::new(common),
+            },
+            connected,
+        )
     }
 
     /// The properties of the object at `path`, from `offset` on; `length` tells how much of it is
@@ -258,7 +276,9 @@ impl Client {
     /// Opens an object, or a range of it.
     pub async fn open(&self, path: &str, range: Option<Range<u64>>) -> Result<Object, Error> {
         let asked = range.unwrap_or(0..u64::MAX);
-        let length = (asked.end < u64::MAX).then(|| asked.end.saturating_sub(asked.start)).filter(|length| *length > 0);
+        let length = (asked.end < u64::MAX)
+            .then(|| asked.end.saturating_sub(asked.start))
+            .filter(|length| *length > 0);
         let known = self.meta(path, asked.start, length).await?;
         let meta = known.meta.clone();
         let range = clip(&meta, &asked)?;
@@ -270,8 +290,23 @@ impl Client {
                 ObjectBytes::Coming(receiver, Some(pump))
             }
         };
-        let Meta { content_type, object_length, version, max_age, mutable, .. } = (&*meta).into();
-        Ok(Object { content_type, length: object_length, range, version, max_age, mutable, bytes })
+        let Meta {
+            content_type,
+            object_length,
+            version,
+            max_age,
+            mutable,
+            ..
+        } = (&*meta).into();
+        Ok(Object {
+            content_type,
+            length: object_length,
+            range,
+            version,
+            max_age,
+            mutable,
+            bytes,
+        })
     }
 
     /// The server's answer for a path, the bytes of an object that is not a segment, and how long
@@ -282,7 +317,9 @@ impl Client {
         offset: u64,
         length: Option<u64>,
     ) -> Result<(Arc<message::Meta>, Option<Bytes>, Duration), Error> {
-        let Known { meta, whole, until, .. } = self.meta(path, offset, length).await?;
+        let Known {
+            meta, whole, until, ..
+        } = self.meta(path, offset, length).await?;
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
@@ -302,18 +339,29 @@ impl Client {
     /// Announcements of new segments of a stream, each once.
     pub async fn news(&self, stream: &str) -> Result<mpsc::Receiver<message::Meta>, Error> {
         let (news, incoming) = mpsc::channel(COMMANDS_MAX);
-        self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
+        self.command(Command::Subscribe {
+            stream: stream.to_owned(),
+            news,
+        })
+        .await?;
         Ok(incoming)
     }
 
     /// Fetches the part of an object at the start of `range`, or its beginning, into the cache.
     /// Returns at once; does nothing if too many prefetches are in progress.
     pub fn prefetch(&self, path: &str, range: Option<Range<u64>>) {
-        let Ok(place) = self.common.prefetches.clone().try_acquire_owned() else { return };
+        let Ok(place) = self.common.prefetches.clone().try_acquire_owned() else {
+            return;
+        };
         let (client, path) = (self.clone(), path.to_owned());
         tokio::spawn(async move {
-            let (offset, length) = range.map_or((0, None), |range| (range.start, range.end.checked_sub(range.start)));
-            if let Ok(Known { meta, whole: None, .. }) = client.meta(&path, offset, length).await {
+            let (offset, length) = range.map_or((0, None), |range| {
+                (range.start, range.end.checked_sub(range.start))
+            });
+            if let Ok(Known {
+                meta, whole: None, ..
+            }) = client.meta(&path, offset, length).await
+            {
                 // A failure shows when the part is requested.
                 let _ = client.segment(&meta).await;
             }
@@ -367,7 +415,11 @@ impl Client {
             return Err(Error::Path(stream.to_owned()));
         }
         let (news, mut incoming) = mpsc::channel(COMMANDS_MAX);
-        self.command(Command::Subscribe { stream: stream.to_owned(), news }).await?;
+        self.command(Command::Subscribe {
+            stream: stream.to_owned(),
+            news,
+        })
+        .await?;
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
         let client = self.clone();
         tokio::spawn(async move {
@@ -393,7 +445,12 @@ impl Client {
     }
 
     /// Sends an object to its reader as its bytes are proved, and fetches a few parts ahead.
-    async fn pump(self, first: Known, range: Range<u64>, reader: mpsc::Sender<Result<Bytes, Error>>) {
+    async fn pump(
+        self,
+        first: Known,
+        range: Range<u64>,
+        reader: mpsc::Sender<Result<Bytes, Error>>,
+    ) {
         let mut loading = VecDeque::from([self.load(first.meta.clone(), &range)]);
         let mut next = self.ask_after(&first, &range);
         let mut failed = None;
@@ -401,7 +458,11 @@ impl Client {
         repeats.note(&first.meta);
         loop {
             let (begun, outages) = (Instant::now(), self.outages());
-            let time = || begun.elapsed().saturating_sub(self.outages().saturating_sub(outages));
+            let time = || {
+                begun
+                    .elapsed()
+                    .saturating_sub(self.outages().saturating_sub(outages))
+            };
             let room = may_load(loading.iter().map(|part| part.length)) && failed.is_none();
             tokio::select! {
                 () = reader.closed() => return,
@@ -449,7 +510,10 @@ impl Client {
     /// Begins to fetch a part, of which the reader wants the range.
     fn load(&self, meta: Arc<message::Meta>, range: &Range<u64>) -> Loading {
         let end = meta.offset + meta.length;
-        let (at, end) = (range.start.clamp(meta.offset, end), range.end.clamp(meta.offset, end));
+        let (at, end) = (
+            range.start.clamp(meta.offset, end),
+            range.end.clamp(meta.offset, end),
+        );
         let flow = match meta.delivery {
             Delivery::Coded(shape) => self.flow(&Cut::of(&meta, shape)),
             _ => Arc::new(Flow::new()),
@@ -467,12 +531,27 @@ impl Client {
             drop(keeping);
             fetched
         });
-        Loading { flow, told, fetched, is_over: false, at, end, length, kept, prefetches, reader }
+        Loading {
+            flow,
+            told,
+            fetched,
+            is_over: false,
+            at,
+            end,
+            length,
+            kept,
+            prefetches,
+            reader,
+        }
     }
 
     /// The proved beginning of a segment, shared by all fetches and readers of it.
     fn flow(&self, cut: &Cut) -> Arc<Flow> {
-        let mut flows = self.common.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flows = self
+            .common
+            .flows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(flow) = flows.get(cut).and_then(Weak::upgrade) {
             return flow;
         }
@@ -485,7 +564,12 @@ impl Client {
     /// Requests the next part of the same object, if the reader wants it.
     fn ask_after(&self, part: &Known, range: &Range<u64>) -> Option<Task<Known>> {
         let offset = part.meta.offset + part.meta.length;
-        if offset >= range.end || part.meta.object_length.is_some_and(|length| offset >= length) {
+        if offset >= range.end
+            || part
+                .meta
+                .object_length
+                .is_some_and(|length| offset >= length)
+        {
             return None;
         }
         let (client, part) = (self.clone(), part.clone());
@@ -493,14 +577,22 @@ impl Client {
         Some(Task::spawn(async move {
             let path = &part.meta.path;
             let missing = |error| match error {
-                Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => Error::Missing(offset),
+                Error::Refused(refusal) if refusal.code == RefusalCode::Unknown => {
+                    Error::Missing(offset)
+                }
                 error => error,
             };
             let mut known = client.meta(path, offset, length).await.map_err(missing)?;
             if known.source.is_none() {
-                known = client.ask(path.clone(), offset, length, None).await.map_err(missing)?;
+                known = client
+                    .ask(path.clone(), offset, length, None)
+                    .await
+                    .map_err(missing)?;
             }
-            if known.whole.is_some() || known.meta.offset != offset || !is_of_one_object(&part.meta, &known.meta) {
+            if known.whole.is_some()
+                || known.meta.offset != offset
+                || !is_of_one_object(&part.meta, &known.meta)
+            {
                 return Err(Error::Changed);
             }
             // Servers may use one version for different bytes, for example if an origin's tag stays
@@ -508,7 +600,14 @@ impl Client {
             if known.source != part.source
                 && let Some(source) = known.source
             {
-                let before = client.ask(path.clone(), part.meta.offset, Some(part.meta.length), Some(source)).await?;
+                let before = client
+                    .ask(
+                        path.clone(),
+                        part.meta.offset,
+                        Some(part.meta.length),
+                        Some(source),
+                    )
+                    .await?;
                 if before.meta.id != part.meta.id || !is_of_one_object(&part.meta, &before.meta) {
                     return Err(Error::Changed);
                 }
@@ -527,17 +626,36 @@ impl Client {
         }
         let client = self.clone();
         let key = (path.to_owned(), offset);
-        let asked = self.common.metas.join(key.clone(), || async move { client.ask(key.0, offset, length, None).await }.boxed());
+        let asked = self.common.metas.join(key.clone(), || {
+            async move { client.ask(key.0, offset, length, None).await }.boxed()
+        });
         asked.await
     }
 
     /// Requests a part from all sources, or only from `of`.
-    async fn ask(&self, path: String, offset: u64, length: Option<u64>, of: Option<SourceId>) -> Result<Known, Error> {
+    async fn ask(
+        &self,
+        path: String,
+        offset: u64,
+        length: Option<u64>,
+        of: Option<SourceId>,
+    ) -> Result<Known, Error> {
         let (begun, mut refused, mut corrupt) = (Instant::now(), 0, false);
         loop {
             let (reply, answer) = oneshot::channel();
-            self.command(Command::Get { path: path.clone(), offset, length, of, reply }).await?;
-            let Answer { meta, bytes, source } = match answer.await.unwrap_or(Err(Error::Closed)) {
+            self.command(Command::Get {
+                path: path.clone(),
+                offset,
+                length,
+                of,
+                reply,
+            })
+            .await?;
+            let Answer {
+                meta,
+                bytes,
+                source,
+            } = match answer.await.unwrap_or(Err(Error::Closed)) {
                 Ok(answer) => answer,
                 Err(Error::Refused(refusal)) => match retry_after(&refusal) {
                     Some(after) if refused < RETRIES && may_wait(begun.elapsed(), after) => {
@@ -556,7 +674,12 @@ impl Client {
             if right {
                 let meta = Arc::new(meta);
                 let until = self.remember(&meta, bytes.as_ref(), Some(source));
-                return Ok(Known { meta, whole: bytes, source: Some(source), until });
+                return Ok(Known {
+                    meta,
+                    whole: bytes,
+                    source: Some(source),
+                    until,
+                });
             }
             if std::mem::replace(&mut corrupt, true) {
                 return Err(Error::Corrupt);
@@ -568,7 +691,8 @@ impl Client {
     async fn wanted(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if self.shelf(|shelf| shelf.bytes.get(&meta.id).is_none()) {
             // A less urgent fetch may be in progress.
-            self.command(Command::Urgency(meta.id, Urgency::Now)).await?;
+            self.command(Command::Urgency(meta.id, Urgency::Now))
+                .await?;
         }
         self.segment(meta).await
     }
@@ -577,21 +701,36 @@ impl Client {
     async fn segment(&self, meta: &Arc<message::Meta>) -> Result<Bytes, Error> {
         if let Some(bytes) = self.shelf(|shelf| shelf.bytes.get(&meta.id).cloned()) {
             // An id has only one length; another one is false.
-            return if bytes.len() as u64 == meta.length { Ok(bytes) } else { Err(Error::Corrupt) };
+            return if bytes.len() as u64 == meta.length {
+                Ok(bytes)
+            } else {
+                Err(Error::Corrupt)
+            };
         }
-        let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
+        let Delivery::Coded(shape) = meta.delivery else {
+            return Err(Error::Changed);
+        };
         let (client, meta) = (self.clone(), meta.clone());
         let fetched = self.common.segments.join(Cut::of(&meta, shape), || {
-            let span = tracing::debug_span!("fetch", segment = ?meta.id, path = redacted_path(&meta.path));
-            async move { client.fetch(&meta, shape).await }.instrument(span).boxed()
+            let span =
+                tracing::debug_span!("fetch", segment = ?meta.id, path = redacted_path(&meta.path));
+            async move { client.fetch(&meta, shape).await }
+                .instrument(span)
+                .boxed()
         });
         fetched.await
     }
 
     async fn fetch(&self, meta: &Arc<message::Meta>, shape: Shape) -> Result<Bytes, Error> {
-        let Some(listener) = &self.common.listener else { return self.fetch_unheard(meta).await };
+        let Some(listener) = &self.common.listener else {
+            return self.fetch_unheard(meta).await;
+        };
         listener.begun(meta);
-        let mut ending = Ending { listener: Arc::clone(listener), cut: Cut::of(meta, shape), bytes: None };
+        let mut ending = Ending {
+            listener: Arc::clone(listener),
+            cut: Cut::of(meta, shape),
+            bytes: None,
+        };
         let fetched = self.fetch_unheard(meta).await;
         ending.bytes = fetched.as_ref().ok().cloned();
         fetched
@@ -601,13 +740,18 @@ impl Client {
         let (mut fetched, mut asked) = (self.fetch_once(meta).await, 0);
         // The server has evicted the segment since its answer; requesting the path brings it back.
         while asked < ASKED_ANEW_MAX
-            && let Err(Error::Refused(Refusal { code: RefusalCode::Unknown | RefusalCode::Changed, .. })) = fetched
+            && let Err(Error::Refused(Refusal {
+                code: RefusalCode::Unknown | RefusalCode::Changed,
+                ..
+            })) = fetched
         {
             if asked > 0 {
                 tokio::time::sleep(RETRY_CHANGED).await;
             }
             asked += 1;
-            let again = self.ask(meta.path.clone(), meta.offset, Some(meta.length), None).await?;
+            let again = self
+                .ask(meta.path.clone(), meta.offset, Some(meta.length), None)
+                .await?;
             if again.meta.id != meta.id || again.whole.is_some() {
                 return Err(Error::Changed);
             }
@@ -619,19 +763,49 @@ impl Client {
     }
 
     async fn fetch_once(&self, meta: &message::Meta) -> Result<Bytes, Error> {
-        let Delivery::Coded(shape) = meta.delivery else { return Err(Error::Changed) };
-        let deadline = self.common.deadline.map(|deadline| Instant::now() + deadline);
+        let Delivery::Coded(shape) = meta.delivery else {
+            return Err(Error::Changed);
+        };
+        let deadline = self
+            .common
+            .deadline
+            .map(|deadline| Instant::now() + deadline);
         let (reply, bytes) = oneshot::channel();
-        let place = Place { path: meta.path.clone(), offset: meta.offset, length: Some(meta.length) };
-        let urgency = if self.common.readers().contains_key(&meta.id) { Urgency::Now } else { Urgency::Ahead };
-        let order = Order { segment: meta.id, shape, proof: Proof::of(meta), deadline, urgency };
+        let place = Place {
+            path: meta.path.clone(),
+            offset: meta.offset,
+            length: Some(meta.length),
+        };
+        let urgency = if self.common.readers().contains_key(&meta.id) {
+            Urgency::Now
+        } else {
+            Urgency::Ahead
+        };
+        let order = Order {
+            segment: meta.id,
+            shape,
+            proof: Proof::of(meta),
+            deadline,
+            urgency,
+        };
         let flow = self.flow(&Cut::of(meta, shape));
-        self.command(Command::Fetch { order, place, tree: meta.tree.clone(), flow, reply }).await?;
+        self.command(Command::Fetch {
+            order,
+            place,
+            tree: meta.tree.clone(),
+            flow,
+            reply,
+        })
+        .await?;
         bytes.await.unwrap_or(Err(Error::Closed))
     }
 
     async fn command(&self, command: Command) -> Result<(), Error> {
-        self.common.commands.send(command).await.map_err(|_| Error::Closed)
+        self.common
+            .commands
+            .send(command)
+            .await
+            .map_err(|_| Error::Closed)
     }
 
     /// Remembered metadata for this part of an object; an error if the object is known to end
@@ -639,35 +813,59 @@ impl Client {
     fn remembered(&self, path: &str, offset: u64) -> Result<Option<Known>, Error> {
         let now = Instant::now();
         self.shelf(|shelf| {
-            let Some(parts) = shelf.paths.get(&path.to_owned()) else { return Ok(None) };
+            let Some(parts) = shelf.paths.get(&path.to_owned()) else {
+                return Ok(None);
+            };
             parts.retain(|part| part.until > now);
-            let length = parts.iter().find_map(|part| part.meta.object_length).filter(|length| offset > 0 && offset >= *length);
+            let length = parts
+                .iter()
+                .find_map(|part| part.meta.object_length)
+                .filter(|length| offset > 0 && offset >= *length);
             if let Some(length) = length {
                 return Err(Error::Range(length));
             }
-            let covers = |meta: &message::Meta| meta.offset <= offset && offset - meta.offset < meta.length.max(1);
-            let Some(part) = parts.iter().find(|part| covers(&part.meta)).cloned() else { return Ok(None) };
+            let covers = |meta: &message::Meta| {
+                meta.offset <= offset && offset - meta.offset < meta.length.max(1)
+            };
+            let Some(part) = parts.iter().find(|part| covers(&part.meta)).cloned() else {
+                return Ok(None);
+            };
             Ok(match part.meta.delivery {
                 Delivery::Coded(_) => Some(part),
-                _ => shelf.bytes.get(&part.meta.id).cloned().map(|whole| Known { whole: Some(whole), ..part }),
+                _ => shelf.bytes.get(&part.meta.id).cloned().map(|whole| Known {
+                    whole: Some(whole),
+                    ..part
+                }),
             })
         })
     }
 
     /// Remembers metadata, and returns its expiry.
-    fn remember(&self, meta: &Arc<message::Meta>, whole: Option<&Bytes>, source: Option<SourceId>) -> Instant {
+    fn remember(
+        &self,
+        meta: &Arc<message::Meta>,
+        whole: Option<&Bytes>,
+        source: Option<SourceId>,
+    ) -> Instant {
         let until = Instant::now() + Duration::from_millis(meta.max_age_ms.min(24 * 3600 * 1000));
         self.shelf(|shelf| {
             if let Some(whole) = whole {
                 shelf.bytes.insert(meta.id, whole.clone(), meta.length);
             }
             let mut parts = shelf.paths.remove(&meta.path).unwrap_or_default();
-            parts.retain(|known| known.meta.version == meta.version && known.meta.offset != meta.offset);
+            parts.retain(|known| {
+                known.meta.version == meta.version && known.meta.offset != meta.offset
+            });
             if parts.len() >= PARTS_MAX {
                 parts.remove(0);
             }
             // The bytes of an object sent whole are stored above.
-            parts.push(Known { meta: meta.clone(), whole: None, source, until });
+            parts.push(Known {
+                meta: meta.clone(),
+                whole: None,
+                source,
+                until,
+            });
             let weight = parts.iter().map(|part| weight(&part.meta)).sum();
             shelf.paths.insert(meta.path.clone(), parts, weight);
         });
@@ -675,7 +873,13 @@ impl Client {
     }
 
     fn shelf<T>(&self, look: impl FnOnce(&mut Shelf) -> T) -> T {
-        look(&mut self.common.shelf.lock().unwrap_or_else(PoisonError::into_inner))
+        look(
+            &mut self
+                .common
+                .shelf
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 }
 
@@ -721,7 +925,9 @@ impl From<&message::Meta> for Meta {
                 Delivery::Coded(shape) => Some(shape),
                 Delivery::Inline(_) | Delivery::Stream => None,
             },
-            key: meta.signature.map(|signature| StreamKey::from_bytes(signature.key)),
+            key: meta
+                .signature
+                .map(|signature| StreamKey::from_bytes(signature.key)),
         }
     }
 }
@@ -758,7 +964,11 @@ impl Trickle {
             return Ok(part);
         }
         let Self { waited, bytes } = std::mem::take(self);
-        if bytes < rate_min.saturating_mul(waited.as_secs()) { Err(Error::Slow) } else { Ok(part) }
+        if bytes < rate_min.saturating_mul(waited.as_secs()) {
+            Err(Error::Slow)
+        } else {
+            Ok(part)
+        }
     }
 }
 
@@ -788,10 +998,22 @@ fn may_load(lengths: impl ExactSizeIterator<Item = u64>) -> bool {
 
 /// The approximate memory of a META.
 fn weight(meta: &message::Meta) -> u64 {
-    let inline = if let Delivery::Inline(bytes) = &meta.delivery { bytes.len() } else { 0 };
-    let tree = meta.tree.as_ref().map_or(0, |tree| tree.groups() * Tree::VALUE_LEN);
+    let inline = if let Delivery::Inline(bytes) = &meta.delivery {
+        bytes.len()
+    } else {
+        0
+    };
+    let tree = meta
+        .tree
+        .as_ref()
+        .map_or(0, |tree| tree.groups() * Tree::VALUE_LEN);
     // The path is also the key under which it is remembered.
-    (size_of::<Known>() + size_of::<message::Meta>() + 2 * meta.path.len() + meta.content_type.len() + inline + tree) as u64
+    (size_of::<Known>()
+        + size_of::<message::Meta>()
+        + 2 * meta.path.len()
+        + meta.content_type.len()
+        + inline
+        + tree) as u64
 }
 
 /// Whether two parts belong together: they have the same version, and the same object length as far
@@ -816,8 +1038,14 @@ fn clip(meta: &message::Meta, asked: &Range<u64>) -> Result<Range<u64>, Error> {
 
 /// The bytes of a part within the range.
 fn slice(bytes: &Bytes, part: &message::Meta, range: &Range<u64>) -> Bytes {
-    let place = |at: u64| usize::try_from(at.clamp(part.offset, part.offset + part.length) - part.offset).unwrap_or(bytes.len());
-    let (start, end) = (place(range.start).min(bytes.len()), place(range.end).min(bytes.len()));
+    let place = |at: u64| {
+        usize::try_from(at.clamp(part.offset, part.offset + part.length) - part.offset)
+            .unwrap_or(bytes.len())
+    };
+    let (start, end) = (
+        place(range.start).min(bytes.len()),
+        place(range.end).min(bytes.len()),
+    );
     bytes.slice(start.min(end)..end)
 }
 
@@ -826,7 +1054,9 @@ async fn has_id(bytes: Bytes, id: SegmentId) -> bool {
     if bytes.len() <= HASH_HERE_MAX {
         return SegmentId::of(&bytes) == id;
     }
-    tokio::task::spawn_blocking(move || SegmentId::of(&bytes) == id).await.unwrap_or(false)
+    tokio::task::spawn_blocking(move || SegmentId::of(&bytes) == id)
+        .await
+        .unwrap_or(false)
 }
 
 /// Work shared by several waiters, which ends when the last of them is dropped.
@@ -844,7 +1074,11 @@ impl<K: Eq + Hash, V: Clone> Coalesced<K, V> {
     /// Joins the work in progress for `key`, or begins it.
     fn join(&self, key: K, begin: impl FnOnce() -> Work<V>) -> Shared<Work<V>> {
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(work) = under_way.get(&key).and_then(WeakShared::upgrade).filter(|work| work.peek().is_none()) {
+        if let Some(work) = under_way
+            .get(&key)
+            .and_then(WeakShared::upgrade)
+            .filter(|work| work.peek().is_none())
+        {
             return work;
         }
         under_way.retain(|_, work| work.upgrade().is_some_and(|work| work.peek().is_none()));
@@ -865,7 +1099,10 @@ struct Task<T> {
 
 impl<T: Send + 'static> Task<T> {
     fn spawn(work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self { handle: tokio::spawn(work), is_detached: false }
+        Self {
+            handle: tokio::spawn(work),
+            is_detached: false,
+        }
     }
 }
 
@@ -873,7 +1110,9 @@ impl<T> Future for Task<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.handle).poll(context).map(|joined| joined.unwrap_or(Err(Error::Closed)))
+        Pin::new(&mut self.handle)
+            .poll(context)
+            .map(|joined| joined.unwrap_or(Err(Error::Closed)))
     }
 }
 
@@ -943,7 +1182,9 @@ impl Loading {
 
     /// The wanted bytes of these; advances the position.
     fn cut(&mut self, bytes: Bytes) -> Bytes {
-        let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(bytes.len());
+        let wanted = usize::try_from(self.end - self.at)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
         self.at += wanted as u64;
         if self.at == self.end {
             if let Some(reader) = self.reader.upgrade() {
@@ -1001,7 +1242,8 @@ mod tests {
 
     #[test]
     fn a_server_that_has_waited_itself_is_not_asked_again() {
-        let may_wait = |elapsed, after| may_wait(Duration::from_secs(elapsed), Duration::from_secs(after));
+        let may_wait =
+            |elapsed, after| may_wait(Duration::from_secs(elapsed), Duration::from_secs(after));
         assert!(may_wait(0, 1) && may_wait(4, 5) && !may_wait(0, 6));
         assert!(!may_wait(10, 1), "a stream's timeout by default");
     }
@@ -1018,7 +1260,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_is_read_as_it_is_proven_and_cut_to_the_range() {
-        let (flow, bytes) = (Arc::new(Flow::new()), Bytes::from((0..100).collect::<Vec<u8>>()));
+        let (flow, bytes) = (
+            Arc::new(Flow::new()),
+            Bytes::from((0..100).collect::<Vec<u8>>()),
+        );
         let (done, whole) = oneshot::channel::<Bytes>();
         let fetched = Task::spawn(async move { whole.await.map_err(|_| Error::Corrupt) });
         let (kept, prefetches) = (Kept::default(), Arc::new(Semaphore::new(1)));
@@ -1036,7 +1281,10 @@ mod tests {
             reader: Weak::new(),
         };
         flow.put(0, &bytes.slice(..10));
-        assert!(part.next().now_or_never().is_none(), "nothing of it is proven");
+        assert!(
+            part.next().now_or_never().is_none(),
+            "nothing of it is proven"
+        );
         flow.put(10, &bytes.slice(10..40));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(10..40))));
         assert!(part.next().now_or_never().is_none());
@@ -1051,7 +1299,8 @@ mod tests {
         done.send(bytes.clone()).unwrap();
         assert_eq!(part.next().await, Some(Ok(bytes.slice(50..90))));
         part.flow.put(0, &bytes.slice(..60));
-        (part.at, part.is_over, part.fetched) = (0, false, Task::spawn(async { Err(Error::Corrupt) }));
+        (part.at, part.is_over, part.fetched) =
+            (0, false, Task::spawn(async { Err(Error::Corrupt) }));
         assert_eq!(part.next().await, Some(Ok(bytes.slice(..60))));
         assert_eq!(part.next().await, Some(Err(Error::Corrupt)));
 
@@ -1067,17 +1316,30 @@ mod tests {
     /// Each META has a tree of 32 KiB.
     #[tokio::test]
     async fn metadata_is_remembered_up_to_a_number_of_bytes() {
-        let (client, _) = Client::start(Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System), true);
+        let (client, _) = Client::start(
+            Config::new("ncs://[::1]:1".parse().unwrap(), tls::Trust::System),
+            true,
+        );
         let (_, tree) = Tree::with_groups(&[7; 1 << 20], Codec::Rlnc, Tree::GROUP_LOG_MIN);
         let metas = (0..2000).map(|number| {
             let path = format!("/a/{}", number / 10);
-            message::Meta { path, max_age_ms: 60_000, tree: tree.clone(), ..part(number % 10 * 100, 100, None) }
+            message::Meta {
+                path,
+                max_age_ms: 60_000,
+                tree: tree.clone(),
+                ..part(number % 10 * 100, 100, None)
+            }
         });
         let metas: Vec<_> = metas.map(Arc::new).collect();
         for meta in &metas {
             client.remember(meta, None, None);
         }
-        let knows = |meta: &Arc<message::Meta>| client.remembered(&meta.path, meta.offset).unwrap().is_some();
+        let knows = |meta: &Arc<message::Meta>| {
+            client
+                .remembered(&meta.path, meta.offset)
+                .unwrap()
+                .is_some()
+        };
         let known = metas.iter().filter(|meta| knows(meta)).count() as u64;
         assert!((800..=METAS_MAX / (32 << 10)).contains(&known), "{known}");
         assert!(!knows(&metas[0]) && knows(&metas[1999]));
@@ -1086,13 +1348,22 @@ mod tests {
     #[test]
     fn a_segment_may_be_in_an_object_of_unknown_length_a_number_of_times() {
         let mut repeats = Repeats::default();
-        let other = message::Meta { id: SegmentId::of(b"other"), ..part(0, 100, None) };
+        let other = message::Meta {
+            id: SegmentId::of(b"other"),
+            ..part(0, 100, None)
+        };
         for times in 1..=REPEATS_MAX + 1 {
-            assert_eq!((repeats.note(&part(0, 100, None)), repeats.note(&other)), (times, times));
+            assert_eq!(
+                (repeats.note(&part(0, 100, None)), repeats.note(&other)),
+                (times, times)
+            );
             assert_eq!(repeats.note(&part(0, 100, Some(250))), 0);
         }
         for number in 0..2 * REPEATS_OF as u64 {
-            repeats.note(&message::Meta { id: SegmentId::of(&number.to_le_bytes()), ..part(0, 100, None) });
+            repeats.note(&message::Meta {
+                id: SegmentId::of(&number.to_le_bytes()),
+                ..part(0, 100, None)
+            });
         }
         assert!(repeats.0.len() <= REPEATS_OF);
     }
@@ -1101,7 +1372,11 @@ mod tests {
     fn parts_are_fetched_ahead_up_to_a_number_of_bytes() {
         let may_load = |lengths: &[u64]| may_load(lengths.iter().copied());
         assert!(may_load(&[]) && may_load(&[1000; 2]) && !may_load(&[1000; 3]));
-        assert!(!may_load(&[BYTES_AHEAD]) && may_load(&[BYTES_AHEAD - 1]) && !may_load(&[BYTES_AHEAD / 2; 2]));
+        assert!(
+            !may_load(&[BYTES_AHEAD])
+                && may_load(&[BYTES_AHEAD - 1])
+                && !may_load(&[BYTES_AHEAD / 2; 2])
+        );
     }
 
     #[tokio::test]
@@ -1122,7 +1397,10 @@ mod tests {
         });
         let dying = dies.abort_handle();
         let mut object_of_dead = object(dies, parts);
-        assert_eq!(object_of_dead.next().await, Some(Ok(Bytes::from_static(b"a"))));
+        assert_eq!(
+            object_of_dead.next().await,
+            Some(Ok(Bytes::from_static(b"a")))
+        );
         dying.abort();
         assert_eq!(object_of_dead.next().await, Some(Err(Error::Closed)));
         assert_eq!(object_of_dead.next().await, None, "once");
@@ -1136,7 +1414,9 @@ mod tests {
         let mut trickle = Trickle::default();
         let mut come = |waited: Duration, bytes: &'static [u8]| {
             trickle.waited += waited;
-            trickle.check(Bytes::from_static(bytes), 10, Duration::from_secs(30)).map(|part| part.len())
+            trickle
+                .check(Bytes::from_static(bytes), 10, Duration::from_secs(30))
+                .map(|part| part.len())
         };
         for _ in 0..29 {
             assert_eq!(come(Duration::from_secs(1), b"a"), Ok(1));

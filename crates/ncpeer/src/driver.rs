@@ -60,7 +60,12 @@ pub(super) async fn run(
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
         let gets_token = id.0 == 0 || config.entrusted.contains(server);
         let token = config.token.clone().filter(|_| gets_token);
-        match link_to(id, server.clone(), Shown::Token(Current::new(token)), &config) {
+        match link_to(
+            id,
+            server.clone(),
+            Shown::Token(Current::new(token)),
+            &config,
+        ) {
             Ok(link) => links.push(link),
             Err(error) => {
                 let _ = ready.send(Err(Error::Setup(error)));
@@ -75,18 +80,29 @@ pub(super) async fn run(
     let mut driver = Driver::new(&config, commands, stats, keys);
     let left = links.iter().map(|link| link.id).collect();
     let until = waits.then(|| Instant::now() + FIRST_WAIT);
-    driver.ready = Some(Waiting { reply: ready, left, is_refused: true, until });
+    driver.ready = Some(Waiting {
+        reply: ready,
+        left,
+        is_refused: true,
+        until,
+    });
     driver.drive(&mut links).await;
     link::close(links).await;
 }
 
 /// Creates a link that connects.
 fn link_to(id: SourceId, server: Server, shown: Shown, config: &Config) -> Result<Link, String> {
-    let trust = server.fingerprint.map_or(config.trust, tls::Trust::Fingerprint);
+    let trust = server
+        .fingerprint
+        .map_or(config.trust, tls::Trust::Fingerprint);
     // A named peer gets only a ticket, and does not learn this side's identity.
-    let certificate = config.certificate.as_ref().filter(|_| matches!(shown, Shown::Token(_)));
+    let certificate = config
+        .certificate
+        .as_ref()
+        .filter(|_| matches!(shown, Shown::Token(_)));
     let rejection = Arc::default();
-    let tls = tls::client_config_noting(&trust, certificate, Arc::clone(&rejection)).map_err(|error| error.to_string())?;
+    let tls = tls::client_config_noting(&trust, certificate, Arc::clone(&rejection))
+        .map_err(|error| error.to_string())?;
     let mut quic = quinn::ClientConfig::new(Arc::new(tls));
     quic.transport_config(Arc::new(link::transport(config.congestion)));
     Ok(Link::new(id, server, (quic, rejection), shown, config))
@@ -122,7 +138,12 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(config: &Config, commands: mpsc::Receiver<Command>, publish: watch::Sender<Stats>, keys: Arc<KnownKeys>) -> Self {
+    fn new(
+        config: &Config,
+        commands: mpsc::Receiver<Command>,
+        publish: watch::Sender<Stats>,
+        keys: Arc<KnownKeys>,
+    ) -> Self {
         let hello = Hello {
             codecs: Codecs::ALL,
             n_max: Shape::N_LIMIT,
@@ -184,7 +205,10 @@ impl Driver {
         loop {
             self.turn(links);
             first %= links.len();
-            let tokens = links.iter().filter(|link| link.connection().is_some()).filter_map(|link| link.shown.due());
+            let tokens = links
+                .iter()
+                .filter(|link| link.connection().is_some())
+                .filter_map(|link| link.shown.due());
             let due = tokens.chain(self.due()).min();
             tokio::select! {
                 (index, happening) = link::next(links, first) => {
@@ -213,14 +237,21 @@ impl Driver {
             links.iter_mut().for_each(Link::wanted);
         }
         for link in links.iter_mut() {
-            let Some(rtt) = link.connection().map(Connection::rtt) else { continue };
+            let Some(rtt) = link.connection().map(Connection::rtt) else {
+                continue;
+            };
             self.proto.set_rtt(link.id, rtt);
             if let Some(credential) = link.shown.newer(now) {
                 self.proto.authorise(link.id, credential);
             }
         }
-        if let Some(waiting) = self.ready.take_if(|waiting| waiting.until.is_some_and(|until| until <= now)) {
-            let _ = waiting.reply.send(Err(Error::Connection("no answer yet".to_owned())));
+        if let Some(waiting) = self
+            .ready
+            .take_if(|waiting| waiting.until.is_some_and(|until| until <= now))
+        {
+            let _ = waiting
+                .reply
+                .send(Err(Error::Connection("no answer yet".to_owned())));
         }
         if self.proto.poll_timeout().is_some_and(|due| due <= now) {
             while let Err((source, violation)) = self.proto.handle_timeout(now) {
@@ -237,7 +268,11 @@ impl Driver {
                 let mut out = Vec::new();
                 while let Some(message) = self.proto.poll_message(now, source) {
                     match message {
-                        Message::Hello(hello) => frame::encode_greeting(&Hello { visit, ..hello }, rand::random(), &mut out),
+                        Message::Hello(hello) => frame::encode_greeting(
+                            &Hello { visit, ..hello },
+                            rand::random(),
+                            &mut out,
+                        ),
                         other => other.encode(&mut out),
                     }
                 }
@@ -253,7 +288,8 @@ impl Driver {
         if links.iter().all(Link::is_left_alone) {
             self.give_up(links);
         }
-        self.bulk.start(now, self.proto.is_quiet() && self.jobs.is_empty());
+        self.bulk
+            .start(now, self.proto.is_quiet() && self.jobs.is_empty());
         self.publish(links);
     }
 
@@ -289,12 +325,22 @@ impl Driver {
                     tracing::debug!(reason = refusal.reason, "subscription ended");
                     self.subscriptions.remove(&request);
                 }
-                Event::Brought { cut, generation, source, block, is_checked } => {
+                Event::Brought {
+                    cut,
+                    generation,
+                    source,
+                    block,
+                    is_checked,
+                } => {
                     if let Some(listener) = &self.listener {
                         listener.brought(&cut, generation, source, block, is_checked);
                     }
                 }
-                Event::Checked { cut, generation, rows } => {
+                Event::Checked {
+                    cut,
+                    generation,
+                    rows,
+                } => {
                     if let Some(listener) = &self.listener {
                         listener.checked(&cut, generation, rows);
                     }
@@ -306,10 +352,13 @@ impl Driver {
                 }
                 Event::Test(trial) => {
                     let device = self.config.device.clone();
-                    self.jobs.add(move || Done::Tested(trial.run(&*gfq(device), &mut rand::rng())));
+                    self.jobs
+                        .add(move || Done::Tested(trial.run(&*gfq(device), &mut rand::rng())));
                 }
                 Event::Decoded { fetch, decoder } => {
-                    self.fetches.entry(fetch).and_modify(|rebuild| rebuild.decoding += 1);
+                    self.fetches
+                        .entry(fetch)
+                        .and_modify(|rebuild| rebuild.decoding += 1);
                     let (device, tree) = (self.config.device.clone(), self.tree(fetch));
                     self.jobs.add(move || match decoder.is_to_be_solved() {
                         true => gather(fetch, *decoder),
@@ -323,11 +372,14 @@ impl Driver {
                 }
                 Event::TokenRefused(source) => {
                     if let Some(link) = links.iter_mut().find(|link| link.id == source) {
-                        link.shown.refused(Instant::now(), self.config.certificate.is_some());
+                        link.shown
+                            .refused(Instant::now(), self.config.certificate.is_some());
                     }
                 }
                 Event::Peers { segment, peers } => {
-                    peers.into_iter().for_each(|peer| self.named(links, segment, peer));
+                    peers
+                        .into_iter()
+                        .for_each(|peer| self.named(links, segment, peer));
                 }
                 Event::Polluter(source) => {
                     if let Some(identity) = self.proto.identity(source) {
@@ -337,7 +389,9 @@ impl Driver {
                         self.end(link, End::Polluted);
                     }
                 }
-                Event::GoingAway(source) => tracing::debug!(source = source.0, "the server goes away"),
+                Event::GoingAway(source) => {
+                    tracing::debug!(source = source.0, "the server goes away")
+                }
             }
         }
     }
@@ -345,7 +399,10 @@ impl Driver {
     fn due(&self) -> Option<Instant> {
         let stats = (!self.proto.is_idle()).then(|| self.published + STATS_EVERY);
         let ready = self.ready.as_ref().and_then(|waiting| waiting.until);
-        [self.proto.poll_timeout(), self.bulk.due(), stats, ready].into_iter().flatten().min()
+        [self.proto.poll_timeout(), self.bulk.due(), stats, ready]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -385,19 +442,57 @@ mod tests {
     /// A viewer of other streams does not open a card for unused arithmetic.
     #[test]
     fn who_does_arithmetic_over_the_prime_field_is_found_when_there_is_some() {
-        let config = device::Config { backend: BackendChoice::Cpu, ..device::Config::default() };
+        let config = device::Config {
+            backend: BackendChoice::Cpu,
+            ..device::Config::default()
+        };
         let (device, _thread) = Device::open(&config, device::Unrecorded).unwrap();
         let is_found = || !format!("{device:?}").contains("found: Mutex { data: None");
-        let mut driver = new_driver(&Config { device: Some(device.clone()), ..peer_config() });
-        let (segment, shape, urgency) = (SegmentId::of(b""), Shape::new(300, 64, 8).unwrap(), Urgency::Now);
-        let fetch = driver.proto.fetch(Instant::now(), Order { segment, shape, proof: None, deadline: None, urgency }, None);
+        let mut driver = new_driver(&Config {
+            device: Some(device.clone()),
+            ..peer_config()
+        });
+        let (segment, shape, urgency) = (
+            SegmentId::of(b""),
+            Shape::new(300, 64, 8).unwrap(),
+            Urgency::Now,
+        );
+        let fetch = driver.proto.fetch(
+            Instant::now(),
+            Order {
+                segment,
+                shape,
+                proof: None,
+                deadline: None,
+                urgency,
+            },
+            None,
+        );
         let generation = shape.generation(0).unwrap();
-        let decoder = Decoder::new(generation, row_key(&segment, &generation), Kernels::detect());
-        multiply(fetch, Rebuilder::Blocked(decoder), driver.config.device.clone(), None);
+        let decoder = Decoder::new(
+            generation,
+            row_key(&segment, &generation),
+            Kernels::detect(),
+        );
+        multiply(
+            fetch,
+            Rebuilder::Blocked(decoder),
+            driver.config.device.clone(),
+            None,
+        );
         assert!(!is_found(), "{device:?}");
-        let shape = shape.coded_with(Codec::RlncQ { group: HashGroup::P1024 }).unwrap();
+        let shape = shape
+            .coded_with(Codec::RlncQ {
+                group: HashGroup::P1024,
+            })
+            .unwrap();
         let gfq = GfqGeneration::new(shape.generation(0).unwrap()).unwrap();
-        multiply(fetch, Rebuilder::Gfq(Box::new(gfq)), driver.config.device.clone(), None);
+        multiply(
+            fetch,
+            Rebuilder::Gfq(Box::new(gfq)),
+            driver.config.device.clone(),
+            None,
+        );
         assert!(is_found(), "{device:?}");
     }
 
@@ -406,23 +501,49 @@ mod tests {
     /// sends each generation wrong as often as given. Returns whether the bytes are right, if any
     /// arrive; `None` if the fetch hangs.
     async fn fetch_of_a_liar(mut wrong: [u32; 5]) -> Option<Result<bool, Error>> {
-        let bytes: Vec<u8> = (0..6300u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
+        let bytes: Vec<u8> = (0..6300u32)
+            .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
+            .collect();
         let (segment, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
         let shape = Shape::new(6300, 64, 20).unwrap();
         let (server, mut now) = (SourceId(0), Instant::now());
         let mut driver = new_driver(&peer_config());
         driver.proto.handle_connected(now, server, None);
         while driver.proto.poll_message(now, server).is_some() {}
-        driver.proto.handle_message(now, server, Message::Hello(Hello::defaults())).unwrap();
-        let order = Order { segment, shape, proof: None, deadline: None, urgency: Urgency::Now };
-        let place = Place { path: "/a/b".to_owned(), offset: 0, length: None };
+        driver
+            .proto
+            .handle_message(now, server, Message::Hello(Hello::defaults()))
+            .unwrap();
+        let order = Order {
+            segment,
+            shape,
+            proof: None,
+            deadline: None,
+            urgency: Urgency::Now,
+        };
+        let place = Place {
+            path: "/a/b".to_owned(),
+            offset: 0,
+            length: None,
+        };
         let (reply, mut fetched) = oneshot::channel();
-        driver.command(Command::Fetch { order, place, tree, flow: Arc::new(Flow::new()), reply });
+        driver.command(Command::Fetch {
+            order,
+            place,
+            tree,
+            flow: Arc::new(Flow::new()),
+            reply,
+        });
         let (mut open, mut credits) = (HashMap::new(), VecDeque::new());
         loop {
             while let Some(message) = driver.proto.poll_message(now, server) {
                 match message {
-                    Message::Request(Request { alias, generation, credit, .. }) => {
+                    Message::Request(Request {
+                        alias,
+                        generation,
+                        credit,
+                        ..
+                    }) => {
                         open.insert(alias, (generation, None, 0));
                         credits.push_back((alias, credit));
                     }
@@ -430,8 +551,16 @@ mod tests {
                     Message::Stop { alias, .. } => drop(open.remove(&alias)),
                     Message::GetChecks(GetChecks { request, .. }) => {
                         let (code, reason) = (RefusalCode::Unknown, String::new());
-                        let error = RequestError { request, code, retry_after_ms: 0, reason };
-                        driver.proto.handle_message(now, server, Message::Error(error)).unwrap();
+                        let error = RequestError {
+                            request,
+                            code,
+                            retry_after_ms: 0,
+                            reason,
+                        };
+                        driver
+                            .proto
+                            .handle_message(now, server, Message::Error(error))
+                            .unwrap();
                     }
                     _ => {}
                 }
@@ -446,25 +575,40 @@ mod tests {
                 return Some(fetched.map(|fetched| fetched == bytes));
             }
             let Some((alias, credit)) = credits.pop_front() else {
-                now = driver.proto.poll_timeout()?.max(now + Duration::from_millis(1));
+                now = driver
+                    .proto
+                    .poll_timeout()?
+                    .max(now + Duration::from_millis(1));
                 driver.proto.handle_timeout(now).unwrap();
                 continue;
             };
-            let Some((index, encoder, sent)) = open.get_mut(&alias) else { continue };
+            let Some((index, encoder, sent)) = open.get_mut(&alias) else {
+                continue;
+            };
             let generation = shape.generation(*index).unwrap();
             let encoder = encoder.get_or_insert_with(|| {
                 let start = usize::try_from(generation.offset).unwrap();
-                let mut part = bytes[start..start + usize::try_from(generation.length).unwrap()].to_vec();
+                let mut part =
+                    bytes[start..start + usize::try_from(generation.length).unwrap()].to_vec();
                 let left = &mut wrong[*index as usize];
                 part[600] ^= u8::from(*left > 0);
                 *left = left.saturating_sub(1);
-                Encoder::new(&generation, &part, row_key(&segment, &generation), Kernels::detect()).unwrap()
+                Encoder::new(
+                    &generation,
+                    &part,
+                    row_key(&segment, &generation),
+                    Kernels::detect(),
+                )
+                .unwrap()
             });
             for left in (0..credit).rev() {
                 let (seed, mut out) = (u32::from(*sent), vec![0; 10 + 64]);
                 write_datagram_header(&mut out[..10], &Vector::Seed(seed), alias, *sent, left == 0);
                 encoder.block(seed, &mut out[10..]);
-                driver.proto.handle_datagram(now, server, out.into()).unwrap();
+                driver
+                    .proto
+                    .handle_datagram(now, server, out.into())
+                    .unwrap();
                 *sent += 1;
             }
         }
@@ -473,13 +617,25 @@ mod tests {
     /// Whichever of them fails last.
     #[tokio::test]
     async fn a_server_that_may_come_is_waited_for_beside_one_that_is_refused() {
-        for (refused, is_end) in [([true, false], false), ([false, true], false), ([true, true], true)] {
+        for (refused, is_end) in [
+            ([true, false], false),
+            ([false, true], false),
+            ([true, true], true),
+        ] {
             let (publish, _) = watch::channel(Stats::default());
             let (handle, commands) = mpsc::channel(1);
             let mut driver = Driver::new(&peer_config(), commands, publish, Arc::default());
             let (reply, mut told) = oneshot::channel();
-            let (left, until) = ([0, 1].map(SourceId).into(), Some(Instant::now() + FIRST_WAIT));
-            driver.ready = Some(Waiting { reply, left, is_refused: true, until });
+            let (left, until) = (
+                [0, 1].map(SourceId).into(),
+                Some(Instant::now() + FIRST_WAIT),
+            );
+            driver.ready = Some(Waiting {
+                reply,
+                left,
+                is_refused: true,
+                until,
+            });
             for (source, is_refusal) in [0, 1].map(SourceId).into_iter().zip(refused) {
                 assert!(told.try_recv().is_err());
                 driver.failed(source, Error::Connection("no".to_owned()), is_refusal);
@@ -492,15 +648,28 @@ mod tests {
     /// A wrong generation also refutes its neighbours where they share a group.
     #[tokio::test]
     async fn a_segment_with_wrong_generations_is_mended_or_fails_and_never_hangs() {
-        for wrong in [[0, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 1, 1, 1]] {
+        for wrong in [
+            [0, 0, 0, 0, 0],
+            [1, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0],
+            [0, 1, 1, 0, 0],
+            [1, 1, 1, 1, 1],
+        ] {
             assert_eq!(fetch_of_a_liar(wrong).await, Some(Ok(true)), "{wrong:?}");
         }
         for index in 0..5 {
             let mut wrong = [0; 5];
             wrong[index] = u32::MAX;
-            assert_eq!(fetch_of_a_liar(wrong).await, Some(Err(Error::Corrupt)), "{index}");
+            assert_eq!(
+                fetch_of_a_liar(wrong).await,
+                Some(Err(Error::Corrupt)),
+                "{index}"
+            );
         }
-        assert_eq!(fetch_of_a_liar([u32::MAX; 5]).await, Some(Err(Error::Corrupt)));
+        assert_eq!(
+            fetch_of_a_liar([u32::MAX; 5]).await,
+            Some(Err(Error::Corrupt))
+        );
     }
 
     /// Whatever the reason.
@@ -508,10 +677,26 @@ mod tests {
     async fn a_segment_of_which_nothing_more_comes_fails() {
         let mut driver = new_driver(&peer_config());
         let (shape, urgency) = (Shape::new(1000, 64, 8).unwrap(), Urgency::Now);
-        let order = Order { segment: SegmentId::of(b""), shape, proof: None, deadline: None, urgency };
-        let place = Place { path: "/a/b".to_owned(), offset: 0, length: None };
+        let order = Order {
+            segment: SegmentId::of(b""),
+            shape,
+            proof: None,
+            deadline: None,
+            urgency,
+        };
+        let place = Place {
+            path: "/a/b".to_owned(),
+            offset: 0,
+            length: None,
+        };
         let (reply, mut fetched) = oneshot::channel();
-        driver.command(Command::Fetch { order, place, tree: None, flow: Arc::new(Flow::new()), reply });
+        driver.command(Command::Fetch {
+            order,
+            place,
+            tree: None,
+            flow: Arc::new(Flow::new()),
+            reply,
+        });
         let (fetch, rebuild) = driver.fetches.iter_mut().next().unwrap();
         let fetch = *fetch;
         rebuild.decoding = 2;

@@ -36,8 +36,16 @@ impl Target {
             Some(output) if output.as_os_str() == "-" => Ok(Self::Stdout),
             Some(output) => Ok(Self::File(output)),
             None => {
-                let name = path.split('?').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
-                if matches!(name, "" | "." | "..") { Err(Error::Nameless) } else { Ok(Self::File(name.into())) }
+                let name = path
+                    .split('?')
+                    .next()
+                    .and_then(|path| path.rsplit('/').next())
+                    .unwrap_or_default();
+                if matches!(name, "" | "." | "..") {
+                    Err(Error::Nameless)
+                } else {
+                    Ok(Self::File(name.into()))
+                }
             }
         }
     }
@@ -65,7 +73,12 @@ pub enum Error {
 }
 
 /// Fetches `path` to `target`, at most `bytes_max` bytes.
-pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Option<ByteSize>) -> Result<(), Error> {
+pub async fn fetch(
+    client: &Client,
+    path: &str,
+    target: Target,
+    bytes_max: Option<ByteSize>,
+) -> Result<(), Error> {
     let object = client.open(path, None).await?;
     match target {
         Target::Stdout => {
@@ -78,7 +91,11 @@ pub async fn fetch(client: &Client, path: &str, target: Target, bytes_max: Optio
             let failed = |error| Error::Write(file.display().to_string(), error);
             if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
                 // A rename would replace the device by a file.
-                let mut writer = File::options().write(true).open(&file).await.map_err(failed)?;
+                let mut writer = File::options()
+                    .write(true)
+                    .open(&file)
+                    .await
+                    .map_err(failed)?;
                 let most = Most::of(bytes_max, &writer).await.map_err(failed)?;
                 return copy(client, path, object, &mut writer, most, failed).await;
             }
@@ -158,14 +175,32 @@ impl Most {
     /// The user's limit, or by default a part of the free space for regular files.
     async fn of(said: Option<ByteSize>, file: &File) -> io::Result<Self> {
         if let Some(said) = said {
-            return Ok(Self { bytes: said.as_u64(), reason: " (--max-bytes)", file: None, look_at: 0 });
+            return Ok(Self {
+                bytes: said.as_u64(),
+                reason: " (--max-bytes)",
+                file: None,
+                look_at: 0,
+            });
         }
         if !file.metadata().await?.is_file() {
             // The reader decides.
-            return Ok(Self { bytes: u64::MAX, reason: "", file: None, look_at: 0 });
+            return Ok(Self {
+                bytes: u64::MAX,
+                reason: "",
+                file: None,
+                look_at: 0,
+            });
         }
-        let (file, reason) = (Some(file.try_clone().await?), " (nine tenths of the free space): raise it with --max-bytes");
-        let mut most = Self { bytes: u64::MAX, reason, file, look_at: 0 };
+        let (file, reason) = (
+            Some(file.try_clone().await?),
+            " (nine tenths of the free space): raise it with --max-bytes",
+        );
+        let mut most = Self {
+            bytes: u64::MAX,
+            reason,
+            file,
+            look_at: 0,
+        };
         most.look(0)?;
         Ok(most)
     }
@@ -183,11 +218,17 @@ impl Most {
     /// Allows a part of the space that is free now, in addition to what is written, but never
     /// raises the limit.
     fn allow(&mut self, written: u64, free: u64) {
-        self.bytes = self.bytes.min(written.saturating_add(free / 10 * FREE_TENTHS));
+        self.bytes = self
+            .bytes
+            .min(written.saturating_add(free / 10 * FREE_TENTHS));
     }
 
     fn check(&self, bytes: u64, size: impl FnOnce(u64) -> Size) -> Result<(), Error> {
-        if bytes > self.bytes { Err(Error::Large(size(bytes), ByteSize(self.bytes), self.reason)) } else { Ok(()) }
+        if bytes > self.bytes {
+            Err(Error::Large(size(bytes), ByteSize(self.bytes), self.reason))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -207,10 +248,19 @@ impl PartialFile {
     /// The target of a link is replaced in the end, not the link.
     async fn create(file: &Path) -> io::Result<(Self, File)> {
         let file = &file.canonicalize().unwrap_or_else(|_| file.into());
-        let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+        let name = file
+            .file_name()
+            .ok_or(io::ErrorKind::InvalidFilename)?
+            .to_string_lossy();
         let part = file.with_file_name(format!(".{name}.{:08x}.part", rand::random::<u32>()));
         let writer = File::create_new(&part).await?;
-        Ok((Self { part, file: file.to_owned() }, writer))
+        Ok((
+            Self {
+                part,
+                file: file.to_owned(),
+            },
+            writer,
+        ))
     }
 
     async fn rename(self) -> io::Result<()> {
@@ -233,14 +283,22 @@ struct Progress {
 
 impl Progress {
     fn start(client: &Client, path: &str, length: Option<u64>) -> Self {
-        let target = if console::is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if console::is_watched() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(length, target);
         let template = if length.is_some() {
             "{prefix} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}"
         } else {
             "{prefix} {spinner} {bytes} {bytes_per_sec} {msg}"
         };
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid").progress_chars("=> "));
+        bar.set_style(
+            ProgressStyle::with_template(template)
+                .expect("the template is valid")
+                .progress_chars("=> "),
+        );
         bar.set_prefix(path.to_owned());
         let (shown, mut stats) = (bar.clone(), client.stats());
         let task = tokio::spawn(async move {
@@ -254,8 +312,15 @@ impl Progress {
 }
 
 fn message(stats: &Stats) -> String {
-    let Stats { blocks_received, blocks_useless, blocks_repaired, generations_on_device, .. } = stats;
-    let message = format!("blocks {blocks_received} useless {blocks_useless} repaired {blocks_repaired}");
+    let Stats {
+        blocks_received,
+        blocks_useless,
+        blocks_repaired,
+        generations_on_device,
+        ..
+    } = stats;
+    let message =
+        format!("blocks {blocks_received} useless {blocks_useless} repaired {blocks_repaired}");
     match stats.device {
         Some((backend, _)) => format!("{message} decoded by {backend} {generations_on_device}"),
         None => message,
@@ -265,10 +330,17 @@ fn message(stats: &Stats) -> String {
 /// Where generations were decoded, and how many block by block. Generations of source blocks alone
 /// needed no decoding, and count as decoded by the CPU.
 pub fn summary(stats: &Stats) -> String {
-    let Stats { generations, generations_on_device, generations_progressive, .. } = stats;
+    let Stats {
+        generations,
+        generations_on_device,
+        generations_progressive,
+        ..
+    } = stats;
     let here = generations.saturating_sub(*generations_on_device);
     let by_device = match stats.device {
-        Some((backend, kernel)) => format!("{generations_on_device} by {backend} (kernel {kernel}), "),
+        Some((backend, kernel)) => {
+            format!("{generations_on_device} by {backend} (kernel {kernel}), ")
+        }
         None => String::new(),
     };
     let progressive = match generations_progressive {
@@ -280,7 +352,13 @@ pub fn summary(stats: &Stats) -> String {
 
 /// The cost and benefit of blocks requested in advance, if there were any.
 pub fn repair(stats: &Stats) -> Option<String> {
-    let Stats { blocks_received, blocks_ahead, blocks_ahead_used, generations_spared, .. } = stats;
+    let Stats {
+        blocks_received,
+        blocks_ahead,
+        blocks_ahead_used,
+        generations_spared,
+        ..
+    } = stats;
     (*blocks_ahead > 0).then(|| {
         format!(
             "{blocks_ahead} repair blocks requested ahead of loss, {blocks_received} received; {blocks_ahead_used} replaced lost \
@@ -291,14 +369,29 @@ pub fn repair(stats: &Stats) -> Option<String> {
 
 /// Wrong blocks and their sources, if there were any.
 pub fn pollution(stats: &Stats) -> Option<String> {
-    let Stats { blocks_wrong, polluters, segments_mended, sources, .. } = stats;
+    let Stats {
+        blocks_wrong,
+        polluters,
+        segments_mended,
+        sources,
+        ..
+    } = stats;
     if *blocks_wrong == 0 && *polluters == 0 {
         return None;
     }
-    let named = sources.iter().filter(|source| source.counts.is_polluter).map(|source| source.server.to_string());
+    let named = sources
+        .iter()
+        .filter(|source| source.counts.is_polluter)
+        .map(|source| source.server.to_string());
     let named = named.collect::<Vec<_>>().join(", ");
-    let whose = if named.is_empty() { "no source identified".to_owned() } else { format!("no longer used: {named}") };
-    Some(format!("wrong blocks dropped: {blocks_wrong}, segments repaired: {segments_mended}, {whose}"))
+    let whose = if named.is_empty() {
+        "no source identified".to_owned()
+    } else {
+        format!("no longer used: {named}")
+    };
+    Some(format!(
+        "wrong blocks dropped: {blocks_wrong}, segments repaired: {segments_mended}, {whose}"
+    ))
 }
 
 impl Drop for Progress {
@@ -313,15 +406,29 @@ mod tests {
 
     #[test]
     fn files_are_named_after_the_object() {
-        assert_eq!(Target::new(None, "/live/a/1.ts?x=/y").unwrap(), Target::File("1.ts".into()));
-        assert_eq!(Target::new(Some("-".into()), "/live/").unwrap(), Target::Stdout);
+        assert_eq!(
+            Target::new(None, "/live/a/1.ts?x=/y").unwrap(),
+            Target::File("1.ts".into())
+        );
+        assert_eq!(
+            Target::new(Some("-".into()), "/live/").unwrap(),
+            Target::Stdout
+        );
         assert!(matches!(Target::new(None, "/live/"), Err(Error::Nameless)));
-        assert!(matches!(Target::new(None, "/live/.."), Err(Error::Nameless)));
+        assert!(matches!(
+            Target::new(None, "/live/.."),
+            Err(Error::Nameless)
+        ));
     }
 
     #[tokio::test]
     async fn a_file_system_that_others_fill_is_not_filled_to_its_end() {
-        let mut most = Most { bytes: u64::MAX, reason: "", file: None, look_at: 0 };
+        let mut most = Most {
+            bytes: u64::MAX,
+            reason: "",
+            file: None,
+            look_at: 0,
+        };
         most.allow(0, 1000);
         assert_eq!(most.bytes, 900);
         most.allow(500, 500);
@@ -330,7 +437,9 @@ mod tests {
         assert_eq!(most.bytes, 590);
         most.allow(500, 1000);
         assert_eq!(most.bytes, 590);
-        let mut most = Most::of(None, &File::from_std(tempfile::tempfile().unwrap())).await.unwrap();
+        let mut most = Most::of(None, &File::from_std(tempfile::tempfile().unwrap()))
+            .await
+            .unwrap();
         let at = |most: &mut Most, written| most.look(written).map(|()| most.look_at).unwrap();
         assert_eq!(
             [0, LOOK_EVERY - 1, LOOK_EVERY].map(|written| at(&mut most, written)),
@@ -340,25 +449,58 @@ mod tests {
 
     #[test]
     fn it_is_told_where_generations_were_decoded() {
-        let stats = Stats { generations: 5, ..Stats::default() };
+        let stats = Stats {
+            generations: 5,
+            ..Stats::default()
+        };
         assert_eq!(summary(&stats), "generations decoded: 5 by the CPU");
-        let pressed = Stats { generations_progressive: 2, ..stats.clone() };
-        assert_eq!(summary(&pressed), "generations decoded: 5 by the CPU, 2 of them block by block");
-        let stats = Stats { generations_on_device: 3, device: Some(("cuda", "table")), ..stats };
-        assert_eq!(summary(&stats), "generations decoded: 3 by cuda (kernel table), 2 by the CPU");
-        assert_eq!(message(&stats), "blocks 0 useless 0 repaired 0 decoded by cuda 3");
+        let pressed = Stats {
+            generations_progressive: 2,
+            ..stats.clone()
+        };
+        assert_eq!(
+            summary(&pressed),
+            "generations decoded: 5 by the CPU, 2 of them block by block"
+        );
+        let stats = Stats {
+            generations_on_device: 3,
+            device: Some(("cuda", "table")),
+            ..stats
+        };
+        assert_eq!(
+            summary(&stats),
+            "generations decoded: 3 by cuda (kernel table), 2 by the CPU"
+        );
+        assert_eq!(
+            message(&stats),
+            "blocks 0 useless 0 repaired 0 decoded by cuda 3"
+        );
         assert_eq!(pollution(&stats), None);
-        let wrong = Stats { blocks_wrong: 3, segments_mended: 1, ..stats };
-        assert_eq!(pollution(&wrong).unwrap(), "wrong blocks dropped: 3, segments repaired: 1, no source identified");
+        let wrong = Stats {
+            blocks_wrong: 3,
+            segments_mended: 1,
+            ..stats
+        };
+        assert_eq!(
+            pollution(&wrong).unwrap(),
+            "wrong blocks dropped: 3, segments repaired: 1, no source identified"
+        );
     }
 
     #[test]
     fn it_is_told_what_repair_cost_and_gained() {
-        let stats = Stats { blocks_received: 90, ..Stats::default() };
+        let stats = Stats {
+            blocks_received: 90,
+            ..Stats::default()
+        };
         assert_eq!(repair(&stats), None);
-        let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
-        let told =
-            "9 repair blocks requested ahead of loss, 90 received; 5 replaced lost blocks and saved 2 generations a round trip";
+        let stats = Stats {
+            blocks_ahead: 9,
+            blocks_ahead_used: 5,
+            generations_spared: 2,
+            ..stats
+        };
+        let told = "9 repair blocks requested ahead of loss, 90 received; 5 replaced lost blocks and saved 2 generations a round trip";
         assert_eq!(repair(&stats).as_deref(), Some(told));
     }
 

@@ -25,7 +25,10 @@ struct Pieces {
 
 impl Flow {
     pub(super) fn new() -> Self {
-        Self { pieces: RwLock::default(), end: watch::Sender::new(0) }
+        Self {
+            pieces: RwLock::default(),
+            end: watch::Sender::new(0),
+        }
     }
 
     /// Adds proved bytes at `at`. Bytes that are already there are not kept twice.
@@ -36,7 +39,10 @@ impl Flow {
             return;
         }
         let place = pieces.end;
-        pieces.list.push((place, piece.slice(usize::try_from(known).expect("less than a piece")..)));
+        pieces.list.push((
+            place,
+            piece.slice(usize::try_from(known).expect("less than a piece")..),
+        ));
         pieces.end = end;
         drop(pieces);
         self.end.send_replace(end);
@@ -46,16 +52,24 @@ impl Flow {
     /// twice.
     pub(super) fn complete(&self, whole: Bytes) {
         let end = whole.len() as u64;
-        *self.pieces.write().unwrap_or_else(PoisonError::into_inner) = Pieces { list: vec![(0, whole)], end };
+        *self.pieces.write().unwrap_or_else(PoisonError::into_inner) = Pieces {
+            list: vec![(0, whole)],
+            end,
+        };
         self.end.send_replace(end);
     }
 
     /// The bytes from `at` to the end of its piece.
     pub(super) fn from(&self, at: u64) -> Option<Bytes> {
         let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
-        let index = pieces.list.partition_point(|(place, _)| *place <= at).checked_sub(1)?;
+        let index = pieces
+            .list
+            .partition_point(|(place, _)| *place <= at)
+            .checked_sub(1)?;
         let (place, piece) = &pieces.list[index];
-        let skipped = usize::try_from(at - place).ok().filter(|skipped| *skipped < piece.len())?;
+        let skipped = usize::try_from(at - place)
+            .ok()
+            .filter(|skipped| *skipped < piece.len())?;
         Some(piece.slice(skipped..))
     }
 
@@ -81,7 +95,10 @@ mod tests {
         flow.put(2, &Bytes::from_static(b"cdef"));
         assert_eq!(told.has_changed().ok().map(|_| *told.borrow()), Some(6));
         let read = |at| flow.from(at);
-        assert_eq!([read(0), read(1), read(3), read(5)].map(Option::unwrap), ["abc", "bc", "def", "f"]);
+        assert_eq!(
+            [read(0), read(1), read(3), read(5)].map(Option::unwrap),
+            ["abc", "bc", "def", "f"]
+        );
         assert_eq!((read(6), read(u64::MAX)), (None, None));
     }
 
@@ -94,7 +111,10 @@ mod tests {
         assert!(!pieces[0].is_unique());
         flow.complete(Bytes::from_static(b"abcdefg"));
         assert!(pieces.iter().all(Bytes::is_unique), "they are gone");
-        assert_eq!((flow.from(4), flow.from(7)), (Some(Bytes::from_static(b"efg")), None));
+        assert_eq!(
+            (flow.from(4), flow.from(7)),
+            (Some(Bytes::from_static(b"efg")), None)
+        );
         assert_eq!(*flow.watch().borrow(), 7);
     }
 }

@@ -50,7 +50,9 @@ use tokio::time::timeout;
 use self::access::Access;
 pub use self::access::{parse_host, parse_origin};
 use self::ahead::{Ahead, Wanted};
-use self::answer::{Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text};
+use self::answer::{
+    Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text,
+};
 use self::origins::{Absolute, Mapping, Origins};
 use self::pacing::Pacing;
 use super::http::{ByteRange, media_type};
@@ -130,7 +132,8 @@ pub struct Gateway {
 impl Gateway {
     /// Listens, and serves the objects of `client`.
     pub async fn start(config: Config, client: Client) -> Result<Self, Error> {
-        let access = Access::new(&config.hosts, &config.origins, client.has_credential()).map_err(Error::Name)?;
+        let access = Access::new(&config.hosts, &config.origins, client.has_credential())
+            .map_err(Error::Name)?;
         let refused = |error| Error::Listen(config.listen, error);
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
@@ -156,13 +159,21 @@ impl Gateway {
         });
         let answer = move |request: Request<Incoming>, local| {
             let (shared, (head, _)) = (Arc::clone(&shared), request.into_parts());
-            async move { shared.answer(&head.method, &head.uri, &head.headers, local).await }
+            async move {
+                shared
+                    .answer(&head.method, &head.uri, &head.headers, local)
+                    .await
+            }
         };
         let (stop, stopped) = oneshot::channel();
         let serving = listener::serve(listener, crowd, answer, async move {
             let _ = stopped.await;
         });
-        Ok(Self { address, stop: Some(stop), task: tokio::spawn(serving) })
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            task: tokio::spawn(serving),
+        })
     }
 
     /// The address it listens on.
@@ -210,7 +221,13 @@ struct Shared {
 }
 
 impl Shared {
-    async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Response {
+    async fn answer(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        local: IpAddr,
+    ) -> Response {
         let reader = match self.access.check(uri, headers, local) {
             Ok(reader) => reader,
             Err(failure) => {
@@ -222,7 +239,11 @@ impl Shared {
         let mut response = if method == Method::OPTIONS {
             preflight(&reader)
         } else if !head && method != Method::GET {
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "only GET, HEAD and OPTIONS are supported").into_response()
+            Failure::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "only GET, HEAD and OPTIONS are supported",
+            )
+            .into_response()
         } else if uri.path() == "/" {
             index()
         } else {
@@ -230,7 +251,12 @@ impl Shared {
             let answered = self.serve(path, headers, head).await;
             answered.unwrap_or_else(|failure| {
                 let status = failure.status.as_u16();
-                tracing::debug!(path = redacted_path(path), status, reason = failure.reason, "not served");
+                tracing::debug!(
+                    path = redacted_path(path),
+                    status,
+                    reason = failure.reason,
+                    "not served"
+                );
                 failure.into_response()
             })
         };
@@ -241,10 +267,23 @@ impl Shared {
         response
     }
 
-    async fn serve(&self, path: &str, headers: &HeaderMap, head: bool) -> Result<Response, Failure> {
-        let place = self.place().await.ok_or_else(|| Failure::busy("too many requests"))?;
+    async fn serve(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        head: bool,
+    ) -> Result<Response, Failure> {
+        let place = self
+            .place()
+            .await
+            .ok_or_else(|| Failure::busy("too many requests"))?;
         let late = |_| Failure::new(StatusCode::GATEWAY_TIMEOUT, "no answer in time");
-        timeout(self.config.answer_timeout, self.serve_in_time(path, headers, head, place)).await.map_err(late)?
+        timeout(
+            self.config.answer_timeout,
+            self.serve_in_time(path, headers, head, place),
+        )
+        .await
+        .map_err(late)?
     }
 
     /// A permit for a request. If none is free, a player that reads nothing loses its own.
@@ -252,7 +291,12 @@ impl Shared {
         let places = || Arc::clone(&self.places);
         match places().try_acquire_owned() {
             Ok(place) => Some(place),
-            Err(_) if self.crowd.end_stalled(Instant::now()) => timeout(PLACE_WITHIN, places().acquire_owned()).await.ok()?.ok(),
+            Err(_) if self.crowd.end_stalled(Instant::now()) => {
+                timeout(PLACE_WITHIN, places().acquire_owned())
+                    .await
+                    .ok()?
+                    .ok()
+            }
             Err(_) => None,
         }
     }
@@ -277,24 +321,49 @@ impl Shared {
         let mut object = self.client.open(path, range.clone()).await?;
         let tag = tag(object.version);
         if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, &tag)) {
-            return Ok(finish(Response::builder().status(StatusCode::NOT_MODIFIED).header(header::ETAG, tag), Body::empty()));
+            return Ok(finish(
+                Response::builder()
+                    .status(StatusCode::NOT_MODIFIED)
+                    .header(header::ETAG, tag),
+                Body::empty(),
+            ));
         }
         // A player measures the path by the arrival of media bytes, beginning with the head. For
         // other files the first bytes tell whether they are a playlist, and a failure at this point
         // can still be reported; an answer in progress can only be cut off.
-        let first = if is_media(path, &object.content_type) { None } else { object.next().await.transpose()? };
-        if range.is_none() && (is_playlist_type(&object.content_type) || first.as_deref().is_some_and(playlist::is_playlist)) {
+        let first = if is_media(path, &object.content_type) {
+            None
+        } else {
+            object.next().await.transpose()?
+        };
+        if range.is_none()
+            && (is_playlist_type(&object.content_type)
+                || first.as_deref().is_some_and(playlist::is_playlist))
+        {
             return self.serve_playlist(path, headers, object, first).await;
         }
-        if let Some(is_live) = first.as_deref().filter(|_| range.is_none()).and_then(Manifest::sniff) {
+        if let Some(is_live) = first
+            .as_deref()
+            .filter(|_| range.is_none())
+            .and_then(Manifest::sniff)
+        {
             let is_new = self.ahead().learn_manifest(path, is_live, Instant::now());
             if is_live {
                 self.follow(path);
             }
-            if is_new && object.length.is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64()) {
+            if is_new
+                && object
+                    .length
+                    .is_some_and(|length| length <= self.config.playlist_bytes_max.as_u64())
+            {
                 let bytes = self.collect(&mut object, first).await?;
                 self.ask_for_beginnings(path, &bytes);
-                return Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes));
+                return Ok(slice(
+                    served(path, &object).head(&tag),
+                    headers,
+                    &tag,
+                    bytes,
+                ));
             }
         }
         let mut response = served(path, &object).head(&tag);
@@ -303,16 +372,37 @@ impl Shared {
             (_, Some(length)) => response.header(header::CONTENT_LENGTH, length),
             (_, None) => response,
         };
-        let (there, pacing, stats) = (first.unwrap_or_default(), Pacing::new(Instant::now()), self.client.stats());
+        let (there, pacing, stats) = (
+            first.unwrap_or_default(),
+            Pacing::new(Instant::now()),
+            self.client.stats(),
+        );
         let left = object.range.end.saturating_sub(object.range.start);
-        Ok(finish(response, Flowing { object, there, pacing, stats, next, left, under_way, _place: place }.body()))
+        Ok(finish(
+            response,
+            Flowing {
+                object,
+                there,
+                pacing,
+                stats,
+                next,
+                left,
+                under_way,
+                _place: place,
+            }
+            .body(),
+        ))
     }
 
     /// The requested bytes, `None` for the whole object.
     async fn range(&self, path: &str, headers: &HeaderMap) -> Result<Option<Range<u64>>, Failure> {
-        let Some(range) = text(headers, header::RANGE).and_then(ByteRange::parse) else { return Ok(None) };
+        let Some(range) = text(headers, header::RANGE).and_then(ByteRange::parse) else {
+            return Ok(None);
+        };
         let (from, length) = match range {
-            ByteRange::From(first, last) => (first, last.and_then(|last| (last - first).checked_add(1))),
+            ByteRange::From(first, last) => {
+                (first, last.and_then(|last| (last - first).checked_add(1)))
+            }
             ByteRange::Suffix(_) => (0, None),
         };
         let meta = match self.client.stat(path, from, length).await {
@@ -323,13 +413,23 @@ impl Shared {
             return Ok(None);
         }
         // Without a length there are no ranges: RFC 9110 allows ignoring the header.
-        let Some(length) = meta.object_length else { return Ok(None) };
-        range.resolve(length).map(Some).ok_or_else(|| Failure::unsatisfiable(length))
+        let Some(length) = meta.object_length else {
+            return Ok(None);
+        };
+        range
+            .resolve(length)
+            .map(Some)
+            .ok_or_else(|| Failure::unsatisfiable(length))
     }
 
     async fn describe(&self, path: &str) -> Result<Response, Failure> {
         let meta = self.client.stat(path, 0, None).await?;
-        let served = Served { path, content_type: &meta.content_type, mutable: meta.mutable, max_age: meta.max_age };
+        let served = Served {
+            path,
+            content_type: &meta.content_type,
+            mutable: meta.mutable,
+            max_age: meta.max_age,
+        };
         let mut response = served.head(&tag(meta.version));
         if let Some(length) = meta.object_length {
             response = response.header(header::CONTENT_LENGTH, length);
@@ -346,7 +446,9 @@ impl Shared {
     ) -> Result<Response, Failure> {
         let bytes = self.collect(&mut object, first).await?;
         let bytes = match std::str::from_utf8(&bytes) {
-            Ok(text) if playlist::is_playlist(&bytes) => Bytes::from(self.turn_here(path, text).await),
+            Ok(text) if playlist::is_playlist(&bytes) => {
+                Bytes::from(self.turn_here(path, text).await)
+            }
             _ => bytes,
         };
         if let Some(media) = Media::parse(&bytes) {
@@ -357,7 +459,12 @@ impl Shared {
             }
         }
         let tag = format!("\"{}\"", &blake3::hash(&bytes).to_hex()[..16]);
-        Ok(slice(served(path, &object).head(&tag), headers, &tag, bytes))
+        Ok(slice(
+            served(path, &object).head(&tag),
+            headers,
+            &tag,
+            bytes,
+        ))
     }
 
     /// All bytes of an object; fails if it exceeds the limit of playlists.
@@ -367,7 +474,10 @@ impl Shared {
         while let Some(part) = object.next().await {
             bytes.extend_from_slice(&part?);
             if bytes.len() > limit {
-                return Err(Failure::new(StatusCode::BAD_GATEWAY, "the playlist is too long"));
+                return Err(Failure::new(
+                    StatusCode::BAD_GATEWAY,
+                    "the playlist is too long",
+                ));
             }
         }
         Ok(bytes.freeze())
@@ -377,21 +487,35 @@ impl Shared {
     async fn turn_here(&self, path: &str, text: &str) -> String {
         let stream = path.split(['/', '?']).nth(1).unwrap_or_default();
         // Newest first: in a live playlist, the oldest may just have been removed.
-        for absolute in playlist::uris(text).filter_map(Absolute::parse).collect::<Vec<_>>().into_iter().rev() {
+        for absolute in playlist::uris(text)
+            .filter_map(Absolute::parse)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
             if self.origins().map(stream, absolute, Instant::now()) == Mapping::Ask {
-                let Ok(found) = self.find(stream, absolute).await else { break };
-                self.origins().learn(stream, absolute, found.as_deref(), Instant::now());
+                let Ok(found) = self.find(stream, absolute).await else {
+                    break;
+                };
+                self.origins()
+                    .learn(stream, absolute, found.as_deref(), Instant::now());
             }
         }
         let (origins, now) = (self.origins(), Instant::now());
-        playlist::rewrite(text, |uri| match origins.map(stream, Absolute::parse(uri)?, now) {
-            Mapping::Path(path) => Some(path),
-            Mapping::Ask | Mapping::Elsewhere => None,
+        playlist::rewrite(text, |uri| {
+            match origins.map(stream, Absolute::parse(uri)?, now) {
+                Mapping::Path(path) => Some(path),
+                Mapping::Ask | Mapping::Elsewhere => None,
+            }
         })
     }
 
     /// The path of the stream for an absolute URI, if there is one.
-    async fn find(&self, stream: &str, absolute: Absolute<'_>) -> Result<Option<String>, crate::Error> {
+    async fn find(
+        &self,
+        stream: &str,
+        absolute: Absolute<'_>,
+    ) -> Result<Option<String>, crate::Error> {
         for candidate in origins::candidates(stream, absolute) {
             match self.client.stat(&candidate, 0, None).await {
                 Ok(_) => return Ok(Some(candidate)),
@@ -399,7 +523,11 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         }
-        tracing::warn!(stream, ?absolute, "a playlist names a file outside the stream: players will fetch it elsewhere");
+        tracing::warn!(
+            stream,
+            ?absolute,
+            "a playlist names a file outside the stream: players will fetch it elsewhere"
+        );
         Ok(None)
     }
 
@@ -407,7 +535,10 @@ impl Shared {
     /// to fetch once no answer is in progress.
     fn look_ahead(&self, path: &str, range: Option<Range<u64>>) -> Option<Wanted> {
         let is_whole = range.is_none();
-        let asked = Wanted { path: path.to_owned(), range };
+        let asked = Wanted {
+            path: path.to_owned(),
+            range,
+        };
         let wanted = self.ahead().after(&asked);
         self.prefetch(wanted);
         let listed = self.ahead().next_listed(&asked);
@@ -424,21 +555,36 @@ impl Shared {
                 gateway.ahead().missed(&path);
             }
         });
-        Some(Wanted { path: next, range: None })
+        Some(Wanted {
+            path: next,
+            range: None,
+        })
     }
 
     /// Requests the METAs of the first files of the manifest at `path`, so that their first blocks
     /// are one round trip away when the player asks; prefetches the files that it needs in any
     /// case, if prefetching is on.
     fn ask_for_beginnings(&self, path: &str, bytes: &[u8]) {
-        let Some(manifest) = Manifest::parse(path, bytes) else { return };
-        let (gateway, client, fetches) = (self.this.clone(), self.client.clone(), self.config.ahead_segments > 0);
+        let Some(manifest) = Manifest::parse(path, bytes) else {
+            return;
+        };
+        let (gateway, client, fetches) = (
+            self.this.clone(),
+            self.client.clone(),
+            self.config.ahead_segments > 0,
+        );
         let mut asked = HashSet::new();
         let mut asks = Vec::new();
-        for Beginning { initialization, media, is_only } in manifest.beginnings {
+        for Beginning {
+            initialization,
+            media,
+            is_only,
+        } in manifest.beginnings
+        {
             let initialization = initialization.map(|path| (path, Wish::Soon));
             // For a live one, the player's clock decides where it begins.
-            let media = (!manifest.is_live).then_some((media, if is_only { Wish::Now } else { Wish::Meta }));
+            let media = (!manifest.is_live)
+                .then_some((media, if is_only { Wish::Now } else { Wish::Meta }));
             for (path, wish) in initialization.into_iter().chain(media) {
                 let wish = if fetches { wish } else { Wish::Meta };
                 if asked.insert(path.clone()) {
@@ -453,12 +599,18 @@ impl Shared {
     /// objects that players will request next are prefetched.
     fn rest(&self) {
         // Bodies are also dropped when the runtime ends.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         let (gateway, begun) = (self.this.clone(), self.begun.load(Ordering::Relaxed));
         runtime.spawn(async move {
             tokio::time::sleep(REST).await;
-            let Some(gateway) = gateway.upgrade() else { return };
-            if gateway.begun.load(Ordering::Relaxed) == begun && gateway.waiting.load(Ordering::Relaxed) == 0 {
+            let Some(gateway) = gateway.upgrade() else {
+                return;
+            };
+            if gateway.begun.load(Ordering::Relaxed) == begun
+                && gateway.waiting.load(Ordering::Relaxed) == 0
+            {
                 let next = gateway.ahead().take_next(Instant::now());
                 gateway.prefetch(next);
             }
@@ -468,7 +620,9 @@ impl Shared {
     /// Subscribes to a live stream that is being played, so that new segments are fetched before
     /// the player reloads its playlist. Ends when the stream is no longer played.
     fn follow(&self, path: &str) {
-        let Some(stream) = path.split('/').nth(1).filter(|stream| !stream.is_empty()) else { return };
+        let Some(stream) = path.split('/').nth(1).filter(|stream| !stream.is_empty()) else {
+            return;
+        };
         let mut followed = self.followed();
         if !followed.insert(stream.to_owned()) {
             return;
@@ -479,7 +633,9 @@ impl Shared {
             // If the subscription ends, the next read of the playlist renews it.
             if let Ok(mut news) = client.subscribe(&stream).await {
                 while let Some((path, meta)) = news.recv().await {
-                    let Some(gateway) = gateway.upgrade() else { return };
+                    let Some(gateway) = gateway.upgrade() else {
+                        return;
+                    };
                     if !gateway.announced(&stream, path, &meta) {
                         break;
                     }
@@ -495,7 +651,10 @@ impl Shared {
     /// played.
     fn announced(&self, stream: &str, path: String, meta: &crate::Meta) -> bool {
         let now = Instant::now();
-        let whole = meta.offset == 0 && meta.object_length.is_none_or(|length| length == meta.length);
+        let whole = meta.offset == 0
+            && meta
+                .object_length
+                .is_none_or(|length| length == meta.length);
         let range = (!whole).then(|| meta.offset..meta.offset + meta.length);
         let wanted = Wanted { path, range };
         let fetch = self.ahead().announced(&wanted, now);
@@ -525,7 +684,12 @@ impl Shared {
 }
 
 fn served<'a>(path: &'a str, object: &'a Object) -> Served<'a> {
-    Served { path, content_type: &object.content_type, mutable: object.mutable, max_age: object.max_age }
+    Served {
+        path,
+        content_type: &object.content_type,
+        mutable: object.mutable,
+        max_age: object.max_age,
+    }
 }
 
 /// An answer in progress. Holds its permit until the last byte is sent or the player leaves.
@@ -545,7 +709,9 @@ struct Flowing {
 impl Flowing {
     /// The rest of the object as it arrives; bytes already there at the path's pace.
     fn body(self) -> Body {
-        Body::from_stream(stream::unfold(self, async |mut flowing| Some((flowing.next().await?, flowing))))
+        Body::from_stream(stream::unfold(self, async |mut flowing| {
+            Some((flowing.next().await?, flowing))
+        }))
     }
 
     async fn next(&mut self) -> Option<Result<Bytes, crate::Error>> {
@@ -567,7 +733,12 @@ impl Flowing {
             };
         }
         let (now, rate) = (Instant::now(), self.stats.borrow().rate);
-        let (piece, at) = self.pacing.next(now, now.saturating_duration_since(begun), &mut self.there, rate);
+        let (piece, at) = self.pacing.next(
+            now,
+            now.saturating_duration_since(begun),
+            &mut self.there,
+            rate,
+        );
         if let Some(at) = at {
             tokio::time::sleep_until(at.into()).await;
         }
@@ -598,13 +769,17 @@ enum Wish {
 }
 
 async fn ask(gateway: Weak<Shared>, client: Client, path: String, wish: Wish) {
-    let Ok(meta) = client.stat(&path, 0, None).await else { return };
+    let Ok(meta) = client.stat(&path, 0, None).await else {
+        return;
+    };
     match wish {
         Wish::Meta => {}
         Wish::Soon => client.prefetch(&path, None),
         // Read as a player would, so that it goes before all prefetches.
         Wish::Now if meta.object_length.is_some_and(|length| length <= NOW_MAX) => {
-            let Ok(mut object) = client.open(&path, None).await else { return };
+            let Ok(mut object) = client.open(&path, None).await else {
+                return;
+            };
             while gateway.strong_count() > 0 && matches!(object.next().await, Some(Ok(_))) {}
         }
         Wish::Now => {}
@@ -651,8 +826,19 @@ impl Drop for Waiting {
 }
 
 fn is_playlist_type(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    ["application/vnd.apple.mpegurl", "application/x-mpegurl", "audio/mpegurl", "audio/x-mpegurl"].contains(&essence.as_str())
+    let essence = content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    [
+        "application/vnd.apple.mpegurl",
+        "application/x-mpegurl",
+        "audio/mpegurl",
+        "audio/x-mpegurl",
+    ]
+    .contains(&essence.as_str())
 }
 
 /// Whether an object is audio, video, an image or text of a stream, and so not a playlist, by its
@@ -660,7 +846,9 @@ fn is_playlist_type(content_type: &str) -> bool {
 fn is_media(path: &str, content_type: &str) -> bool {
     let is = |kind: &str| {
         let kind = kind.trim_start().to_ascii_lowercase();
-        ["video/", "audio/", "image/", "text/vtt", "application/mp4"].iter().any(|media| kind.starts_with(media))
+        ["video/", "audio/", "image/", "text/vtt", "application/mp4"]
+            .iter()
+            .any(|media| kind.starts_with(media))
     };
     !is_playlist_type(content_type) && (is(content_type) || is(media_type(path)))
 }
@@ -679,13 +867,24 @@ mod tests {
 
     #[test]
     fn playlist_types_are_known_with_parameters() {
-        assert!(is_playlist_type("Application/x-mpegURL; charset=utf-8") && !is_playlist_type("video/mp2t"));
+        assert!(
+            is_playlist_type("Application/x-mpegURL; charset=utf-8")
+                && !is_playlist_type("video/mp2t")
+        );
     }
 
     #[test]
     fn media_are_known_by_type_or_name() {
-        assert!(is_media("/a/1", "Video/MP2T") && is_media("/a/1.m4s?x", "application/octet-stream") && is_media("/a/1.m4a", ""));
-        for (path, content_type) in [("/a/1.ts", "audio/mpegurl"), ("/a/list", ""), ("/a/v.mpd", "application/dash+xml")] {
+        assert!(
+            is_media("/a/1", "Video/MP2T")
+                && is_media("/a/1.m4s?x", "application/octet-stream")
+                && is_media("/a/1.m4a", "")
+        );
+        for (path, content_type) in [
+            ("/a/1.ts", "audio/mpegurl"),
+            ("/a/list", ""),
+            ("/a/v.mpd", "application/dash+xml"),
+        ] {
             assert!(!is_media(path, content_type), "{path}");
         }
     }

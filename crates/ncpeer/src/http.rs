@@ -69,7 +69,11 @@ mod tests {
         assert_eq!(range("bytes=-4", 10), Some(Some(6..10)));
         assert_eq!(range("bytes=-40", 10), Some(Some(0..10)));
         assert_eq!(range("Bytes = 1-2", 10), Some(Some(1..3)));
-        for last in ["18446744073709551615", "18446744073709551616", "99999999999999999999999"] {
+        for last in [
+            "18446744073709551615",
+            "18446744073709551616",
+            "99999999999999999999999",
+        ] {
             assert_eq!(range(&format!("bytes=0-{last}"), 10), Some(Some(0..10)));
             assert_eq!(range(&format!("bytes=-{last}"), 10), Some(Some(0..10)));
         }
@@ -86,7 +90,17 @@ mod tests {
 
     #[test]
     fn other_headers_are_ignored() {
-        for header in ["", "bytes", "bytes=", "bytes=-", "bytes=5-3", "bytes=a-b", "bytes=+1-2", "items=0-1", "bytes=0-1,4-5"] {
+        for header in [
+            "",
+            "bytes",
+            "bytes=",
+            "bytes=-",
+            "bytes=5-3",
+            "bytes=a-b",
+            "bytes=+1-2",
+            "items=0-1",
+            "bytes=0-1,4-5",
+        ] {
             assert_eq!(ByteRange::parse(header), None, "{header}");
         }
     }

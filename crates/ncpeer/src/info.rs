@@ -12,24 +12,50 @@ use super::{Client, Error, Stats, fetch};
 pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Error> {
     // With several servers, the first has answered already; the others get a moment.
     let mut stats = client.stats();
-    let all_answer = stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
+    let all_answer =
+        stats.wait_for(|stats| stats.sources.iter().all(|source| source.hello.is_some()));
     let _ = tokio::time::timeout(ANSWER_MAX, all_answer).await;
     let stats = client.stats().borrow().clone();
     let mut text = Lines::default();
     for source in &stats.sources {
         text.line("server", &source.server);
         let Some(hello) = &source.hello else {
-            text.line("", &if source.counts.is_polluter { "sent wrong blocks and is not used" } else { "does not answer" });
+            text.line(
+                "",
+                &if source.counts.is_polluter {
+                    "sent wrong blocks and is not used"
+                } else {
+                    "does not answer"
+                },
+            );
             continue;
         };
         if let Some(address) = source.address {
             text.line("address", &address);
         }
         text.line("agent", &hello.agent);
-        text.line("generations", &format_args!("up to {} blocks of up to {} bytes", hello.n_max, hello.block_bytes_max));
-        text.line("segments", &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)));
-        text.line("requests", &format_args!("up to {} open, {} blocks of credit each", hello.requests_max, hello.credit_max));
-        text.line("round trip", &format_args!("{:.1} ms", source.rtt.as_secs_f64() * 1e3));
+        text.line(
+            "generations",
+            &format_args!(
+                "up to {} blocks of up to {} bytes",
+                hello.n_max, hello.block_bytes_max
+            ),
+        );
+        text.line(
+            "segments",
+            &format_args!("up to {}", ByteSize::b(hello.segment_bytes_max)),
+        );
+        text.line(
+            "requests",
+            &format_args!(
+                "up to {} open, {} blocks of credit each",
+                hello.requests_max, hello.credit_max
+            ),
+        );
+        text.line(
+            "round trip",
+            &format_args!("{:.1} ms", source.rtt.as_secs_f64() * 1e3),
+        );
     }
     if let Some(path) = path {
         let meta = client.stat(path, 0, None).await?;
@@ -38,8 +64,22 @@ pub async fn describe(client: &Client, path: Option<&str>) -> Result<String, Err
             Some(length) => text.line("length", &format_args!("{length} bytes")),
             None => text.line("length", &"not known"),
         }
-        text.line("type", &if meta.content_type.is_empty() { "not known" } else { &meta.content_type });
-        text.line("delivery", &if meta.mutable { "whole" } else { "coded blocks" });
+        text.line(
+            "type",
+            &if meta.content_type.is_empty() {
+                "not known"
+            } else {
+                &meta.content_type
+            },
+        );
+        text.line(
+            "delivery",
+            &if meta.mutable {
+                "whole"
+            } else {
+                "coded blocks"
+            },
+        );
         if let Some(shape) = &meta.shape {
             text.line("code", &code(shape));
         }
@@ -81,29 +121,72 @@ pub async fn measure(client: &Client, path: &str, bytes_max: ByteSize) -> Result
 fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
     let mut text = Lines::default();
     let megabits = bytes as f64 * 8e-6 / time.as_secs_f64().max(1e-6);
-    text.line("fetched", &format_args!("{bytes} bytes in {:.3} s, {megabits:.2} Mbit/s", time.as_secs_f64()));
-    let Stats { blocks_received, blocks_innovative, blocks_useless, blocks_late, generations, .. } = stats;
-    let what = format!("{blocks_innovative} innovative, {blocks_useless} redundant; {blocks_late} more arrived late");
-    text.line("blocks", &format_args!("{blocks_received} for {generations} generations: {what}"));
+    text.line(
+        "fetched",
+        &format_args!(
+            "{bytes} bytes in {:.3} s, {megabits:.2} Mbit/s",
+            time.as_secs_f64()
+        ),
+    );
+    let Stats {
+        blocks_received,
+        blocks_innovative,
+        blocks_useless,
+        blocks_late,
+        generations,
+        ..
+    } = stats;
+    let what = format!(
+        "{blocks_innovative} innovative, {blocks_useless} redundant; {blocks_late} more arrived late"
+    );
+    text.line(
+        "blocks",
+        &format_args!("{blocks_received} for {generations} generations: {what}"),
+    );
     text.line(
         "loss",
-        &format_args!("{} datagrams lost, {} repaired by other blocks", stats.datagrams_lost, stats.blocks_repaired),
+        &format_args!(
+            "{} datagrams lost, {} repaired by other blocks",
+            stats.datagrams_lost, stats.blocks_repaired
+        ),
     );
-    text.line("repair", &fetch::repair(stats).unwrap_or_else(|| "no repair blocks requested ahead of loss".to_owned()));
+    text.line(
+        "repair",
+        &fetch::repair(stats)
+            .unwrap_or_else(|| "no repair blocks requested ahead of loss".to_owned()),
+    );
     if stats.tests > 0 {
-        text.line("tested", &format_args!("{} blocks by homomorphic hashes, in {} batches", stats.blocks_tested, stats.tests));
+        text.line(
+            "tested",
+            &format_args!(
+                "{} blocks by homomorphic hashes, in {} batches",
+                stats.blocks_tested, stats.tests
+            ),
+        );
     }
     if let Some(pollution) = fetch::pollution(stats) {
         text.line("pollution", &pollution);
     }
     for source in &stats.sources {
         let counts = &source.counts;
-        let (share, loss) = (100.0 * counts.blocks as f64 / (*blocks_received).max(1) as f64, 100.0 * counts.loss);
-        let what = format!("{} blocks ({share:.0} %), {} datagrams lost, {loss:.1} % of late", counts.blocks, counts.lost);
+        let (share, loss) = (
+            100.0 * counts.blocks as f64 / (*blocks_received).max(1) as f64,
+            100.0 * counts.loss,
+        );
+        let what = format!(
+            "{} blocks ({share:.0} %), {} datagrams lost, {loss:.1} % of late",
+            counts.blocks, counts.lost
+        );
         text.line("of", &format_args!("{}: {what}", source.server));
     }
     if stats.neighbour_bytes > 0 {
-        text.line("of peers", &format_args!("{} of {} bytes of blocks", stats.neighbour_bytes, stats.payload_bytes));
+        text.line(
+            "of peers",
+            &format_args!(
+                "{} of {} bytes of blocks",
+                stats.neighbour_bytes, stats.payload_bytes
+            ),
+        );
     }
     text.0
 }
@@ -128,24 +211,63 @@ mod tests {
 
     #[test]
     fn the_code_is_told_with_its_parity() {
-        let shape = |codec| Shape::new(1_000_000, 4096, 128).unwrap().coded_with(codec).unwrap();
-        assert_eq!(code(&shape(Codec::Rlnc)), "a random linear code, generations of up to 128 blocks of 4096 bytes");
+        let shape = |codec| {
+            Shape::new(1_000_000, 4096, 128)
+                .unwrap()
+                .coded_with(codec)
+                .unwrap()
+        };
+        assert_eq!(
+            code(&shape(Codec::Rlnc)),
+            "a random linear code, generations of up to 128 blocks of 4096 bytes"
+        );
         let rs = code(&shape(Codec::ReedSolomon { parity: 16 }));
-        assert_eq!(rs, "Reed-Solomon with 16 parity blocks, generations of up to 128 blocks of 4096 bytes");
-        let prime = code(&shape(Codec::RlncQ { group: HashGroup::P2048 }));
+        assert_eq!(
+            rs,
+            "Reed-Solomon with 16 parity blocks, generations of up to 128 blocks of 4096 bytes"
+        );
+        let prime = code(&shape(Codec::RlncQ {
+            group: HashGroup::P2048,
+        }));
         let expected = "a random linear code over a prime field with homomorphic hashes of 2048 bits, generations of up to 128 blocks of 4096 bytes";
         assert_eq!(prime, expected);
-        assert_eq!(code(&shape(Codec::RaptorQ)), "RaptorQ, generations of up to 128 blocks of 4096 bytes");
+        assert_eq!(
+            code(&shape(Codec::RaptorQ)),
+            "RaptorQ, generations of up to 128 blocks of 4096 bytes"
+        );
     }
 
     #[test]
     fn it_is_told_what_a_fetch_took() {
-        let stats = Stats { blocks_received: 130, blocks_innovative: 128, blocks_useless: 2, generations: 2, ..Stats::default() };
+        let stats = Stats {
+            blocks_received: 130,
+            blocks_innovative: 128,
+            blocks_useless: 2,
+            generations: 2,
+            ..Stats::default()
+        };
         let text = took(&stats, 1_000_000, Duration::from_secs(2));
-        assert!(text.contains("1000000 bytes in 2.000 s, 4.00 Mbit/s"), "{text}");
-        assert!(text.contains("130 for 2 generations: 128 innovative, 2 redundant"), "{text}");
-        assert!(text.contains("repair        no repair blocks requested ahead of loss"), "{text}");
-        let stats = Stats { blocks_ahead: 9, blocks_ahead_used: 5, generations_spared: 2, ..stats };
-        assert!(took(&stats, 1, Duration::ZERO).contains("repair        9 repair blocks requested ahead of loss"));
+        assert!(
+            text.contains("1000000 bytes in 2.000 s, 4.00 Mbit/s"),
+            "{text}"
+        );
+        assert!(
+            text.contains("130 for 2 generations: 128 innovative, 2 redundant"),
+            "{text}"
+        );
+        assert!(
+            text.contains("repair        no repair blocks requested ahead of loss"),
+            "{text}"
+        );
+        let stats = Stats {
+            blocks_ahead: 9,
+            blocks_ahead_used: 5,
+            generations_spared: 2,
+            ..stats
+        };
+        assert!(
+            took(&stats, 1, Duration::ZERO)
+                .contains("repair        9 repair blocks requested ahead of loss")
+        );
     }
 }

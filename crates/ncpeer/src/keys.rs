@@ -26,6 +26,10 @@ impl KnownKeys {
 
 impl StreamKeys for KnownKeys {
     fn key_of(&self, stream: &str) -> Option<StreamKey> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(stream).copied()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(stream)
+            .copied()
     }
 }

@@ -80,14 +80,19 @@ impl Server {
     /// Its address as a URL, without the fingerprint.
     pub fn address(&self) -> String {
         let Self { host, port, .. } = self;
-        if host.contains(':') { format!("ncs://[{host}]:{port}") } else { format!("ncs://{host}:{port}") }
+        if host.contains(':') {
+            format!("ncs://[{host}]:{port}")
+        } else {
+            format!("ncs://{host}:{port}")
+        }
     }
 }
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address())?;
-        self.fingerprint.map_or(Ok(()), |fingerprint| write!(f, "#{fingerprint}"))
+        self.fingerprint
+            .map_or(Ok(()), |fingerprint| write!(f, "#{fingerprint}"))
     }
 }
 
@@ -107,7 +112,11 @@ impl FromStr for Server {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').ok_or_else(fault)?;
                 host.parse::<std::net::Ipv6Addr>().map_err(|_| fault())?;
-                (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some("")))
+                (
+                    host,
+                    port.strip_prefix(':')
+                        .or_else(|| port.is_empty().then_some("")),
+                )
             }
             None => match place.split_once(':') {
                 Some((host, port)) => (host, Some(port)),
@@ -119,17 +128,25 @@ impl FromStr for Server {
             "" => DEFAULT_PORT,
             digits => digits.parse().map_err(|_| fault())?,
         };
-        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
+        let valid = |byte: u8| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%')
+        };
         if host.is_empty() || !host.bytes().all(valid) {
             return Err(fault());
         }
-        Ok(Self { host: host.to_owned(), port, fingerprint })
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            fingerprint,
+        })
     }
 }
 
 /// The text is not a server address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as ncs://media.example:4443")]
+#[error(
+    "`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as ncs://media.example:4443"
+)]
 pub struct ParseServerError(String);
 
 /// The servers of a client, and its limits.
@@ -405,9 +422,17 @@ mod tests {
     fn a_refusal_without_a_reason_is_told_by_its_name() {
         let error = |reason: &str| {
             let (code, reason) = (ncs_proto::object::RefusalCode::GoingAway, reason.to_owned());
-            Error::Refused(Refusal { code, retry_after: None, reason }).to_string()
+            Error::Refused(Refusal {
+                code,
+                retry_after: None,
+                reason,
+            })
+            .to_string()
         };
-        assert_eq!((error(""), error("gone")), ("refused: GOING_AWAY".to_owned(), "refused: gone".to_owned()));
+        assert_eq!(
+            (error(""), error("gone")),
+            ("refused: GOING_AWAY".to_owned(), "refused: gone".to_owned())
+        );
     }
 
     #[test]
@@ -420,13 +445,33 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1", 1),
         ] {
             let server: Server = text.parse().unwrap();
-            assert_eq!((server.host.as_str(), server.port, server.fingerprint), (host, port, None));
+            assert_eq!(
+                (server.host.as_str(), server.port, server.fingerprint),
+                (host, port, None)
+            );
             assert_eq!(server.to_string().parse(), Ok(server.clone()));
             let pinned: Server = format!("{text}#{}", "ab".repeat(32)).parse().unwrap();
-            assert_eq!((&pinned.host, pinned.port, pinned.fingerprint.is_some()), (&server.host, port, true));
+            assert_eq!(
+                (&pinned.host, pinned.port, pinned.fingerprint.is_some()),
+                (&server.host, port, true)
+            );
             assert_eq!(pinned.to_string().parse(), Ok(pinned));
         }
-        for text in ["", "ncs://", "http://a/b", "a:b", "a:", "[::1", "[x]:1", "a b", "ncs://a/b", "a:70000", "a#", "a#00", "#"] {
+        for text in [
+            "",
+            "ncs://",
+            "http://a/b",
+            "a:b",
+            "a:",
+            "[::1",
+            "[x]:1",
+            "a b",
+            "ncs://a/b",
+            "a:70000",
+            "a#",
+            "a#00",
+            "#",
+        ] {
             assert!(text.parse::<Server>().is_err(), "{text}");
         }
     }

@@ -36,7 +36,9 @@ impl Manifest {
     pub(super) fn sniff(beginning: &[u8]) -> Option<bool> {
         let text = String::from_utf8_lossy(beginning);
         let element = text.split_once("<MPD")?.1;
-        let attributes = element.split_once('>').map_or(element, |(attributes, _)| attributes);
+        let attributes = element
+            .split_once('>')
+            .map_or(element, |(attributes, _)| attributes);
         Some(attributes.contains("\"dynamic\"") || attributes.contains("'dynamic'"))
     }
 
@@ -46,11 +48,20 @@ impl Manifest {
         if !is_cheap(bytes) {
             return None;
         }
-        let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
-        let document = Document::parse_with_options(std::str::from_utf8(bytes).ok()?, options).ok()?;
+        let options = ParsingOptions {
+            nodes_limit: NODES_MAX,
+            ..ParsingOptions::default()
+        };
+        let document =
+            Document::parse_with_options(std::str::from_utf8(bytes).ok()?, options).ok()?;
         let mpd = Some(document.root_element()).filter(|root| root.tag_name().name() == "MPD")?;
         let is_live = mpd.attribute("type") == Some("dynamic");
-        let Some(period) = children(mpd, "Period").next() else { return Some(Self { is_live, ..Self::default() }) };
+        let Some(period) = children(mpd, "Period").next() else {
+            return Some(Self {
+                is_live,
+                ..Self::default()
+            });
+        };
         let representations = children(period, "AdaptationSet").flat_map(|set| {
             let levels = move |representation| [representation, set, period, mpd];
             children(set, "Representation").map(levels)
@@ -60,13 +71,20 @@ impl Manifest {
         for levels in &representations {
             *of_kind.entry(kind(levels)).or_default() += 1;
         }
-        let beginnings = representations.iter().take(REPRESENTATIONS_MAX).filter_map(|levels| {
-            let kind = kind(levels);
-            let is_only = matches!(kind, Some("audio" | "video")) && of_kind.get(&kind) == Some(&1);
-            beginning(path, levels, is_only)
-        });
+        let beginnings = representations
+            .iter()
+            .take(REPRESENTATIONS_MAX)
+            .filter_map(|levels| {
+                let kind = kind(levels);
+                let is_only =
+                    matches!(kind, Some("audio" | "video")) && of_kind.get(&kind) == Some(&1);
+                beginning(path, levels, is_only)
+            });
         let beginnings = beginnings.collect();
-        Some(Self { is_live, beginnings })
+        Some(Self {
+            is_live,
+            beginnings,
+        })
     }
 }
 
@@ -75,14 +93,19 @@ impl Manifest {
 fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Beginning> {
     let mut base = path.to_owned();
     for level in levels.iter().rev() {
-        if let Some(url) = children(*level, "BaseURL").next().and_then(|url| url.text()) {
+        if let Some(url) = children(*level, "BaseURL")
+            .next()
+            .and_then(|url| url.text())
+        {
             base = at(&base, url.trim())?;
         }
     }
     let all = |name| levels.iter().flat_map(move |level| children(*level, name));
-    let attribute = |name: &str| all("SegmentTemplate").find_map(|template| template.attribute(name));
+    let attribute =
+        |name: &str| all("SegmentTemplate").find_map(|template| template.attribute(name));
     if let Some(media) = attribute("media") {
-        let timeline = all("SegmentTemplate").find_map(|template| children(template, "SegmentTimeline").next());
+        let timeline = all("SegmentTemplate")
+            .find_map(|template| children(template, "SegmentTimeline").next());
         let start = timeline.and_then(|timeline| children(timeline, "S").next()?.attribute("t"));
         let values = Values {
             id: levels[0].attribute("id").unwrap_or_default(),
@@ -90,18 +113,31 @@ fn beginning(path: &str, levels: &[Node<'_, '_>; 4], is_only: bool) -> Option<Be
             number: number(attribute("startNumber"))?.unwrap_or(1),
             time: number(start)?.unwrap_or_default(),
         };
-        let initialization = attribute("initialization").and_then(|template| at(&base, &values.fill(template)?));
-        return Some(Beginning { initialization, media: at(&base, &values.fill(media)?)?, is_only });
+        let initialization =
+            attribute("initialization").and_then(|template| at(&base, &values.fill(template)?));
+        return Some(Beginning {
+            initialization,
+            media: at(&base, &values.fill(media)?)?,
+            is_only,
+        });
     }
-    let media = all("SegmentList").flat_map(|list| children(list, "SegmentURL")).find_map(|url| {
-        let is_whole = url.attribute("mediaRange").is_none();
-        url.attribute("media").filter(|_| is_whole)
-    });
-    let initialization = all("SegmentList").flat_map(|list| children(list, "Initialization")).find_map(|url| {
-        let is_whole = url.attribute("range").is_none();
-        url.attribute("sourceURL").filter(|_| is_whole)
-    });
-    Some(Beginning { initialization: initialization.and_then(|url| at(&base, url)), media: at(&base, media?)?, is_only })
+    let media = all("SegmentList")
+        .flat_map(|list| children(list, "SegmentURL"))
+        .find_map(|url| {
+            let is_whole = url.attribute("mediaRange").is_none();
+            url.attribute("media").filter(|_| is_whole)
+        });
+    let initialization = all("SegmentList")
+        .flat_map(|list| children(list, "Initialization"))
+        .find_map(|url| {
+            let is_whole = url.attribute("range").is_none();
+            url.attribute("sourceURL").filter(|_| is_whole)
+        });
+    Some(Beginning {
+        initialization: initialization.and_then(|url| at(&base, url)),
+        media: at(&base, media?)?,
+        is_only,
+    })
 }
 
 /// Audio, video or text, if a level says so.
@@ -131,7 +167,14 @@ impl Values<'_> {
         filled.push_str(parts.next()?);
         while let Some(identifier) = parts.next() {
             let (name, width) = match identifier.split_once("%0") {
-                Some((name, format)) => (name, format.strip_suffix('d')?.parse().ok().filter(|width| *width <= WIDTH_MAX)?),
+                Some((name, format)) => (
+                    name,
+                    format
+                        .strip_suffix('d')?
+                        .parse()
+                        .ok()
+                        .filter(|width| *width <= WIDTH_MAX)?,
+                ),
                 None => (identifier, 0),
             };
             let value = match name {
@@ -160,8 +203,12 @@ impl Values<'_> {
     }
 }
 
-fn children<'a, 'input>(node: Node<'a, 'input>, name: &'static str) -> impl Iterator<Item = Node<'a, 'input>> {
-    node.children().filter(move |child| child.is_element() && child.tag_name().name() == name)
+fn children<'a, 'input>(
+    node: Node<'a, 'input>,
+    name: &'static str,
+) -> impl Iterator<Item = Node<'a, 'input>> {
+    node.children()
+        .filter(move |child| child.is_element() && child.tag_name().name() == name)
 }
 
 /// The number in an attribute, if present; `None` if it is not a number.
@@ -171,7 +218,11 @@ fn number(attribute: Option<&str>) -> Option<Option<u64>> {
 
 /// The path of a URL in a manifest; `None` if it is outside the stream, or too long.
 fn at(base: &str, url: &str) -> Option<String> {
-    let path = if url.len() > URL_MAX { None } else { resolve(base, url) };
+    let path = if url.len() > URL_MAX {
+        None
+    } else {
+        resolve(base, url)
+    };
     path.filter(|path| stream_of(path) == stream_of(base))
 }
 
@@ -181,8 +232,14 @@ fn is_cheap(bytes: &[u8]) -> bool {
     // In XML `<` only begins a tag.
     let mut tags = bytes.split(|byte| *byte == b'<');
     let attributes = |tag: &[u8]| tag.iter().filter(|byte| **byte == b'=').count();
-    let namespaces = bytes.windows(5).filter(|window| window == b"xmlns").take(NAMESPACES_MAX + 1).count();
-    bytes.len() <= BYTES_MAX && namespaces <= NAMESPACES_MAX && tags.all(|tag| attributes(tag) <= ATTRIBUTES_MAX)
+    let namespaces = bytes
+        .windows(5)
+        .filter(|window| window == b"xmlns")
+        .take(NAMESPACES_MAX + 1)
+        .count();
+    bytes.len() <= BYTES_MAX
+        && namespaces <= NAMESPACES_MAX
+        && tags.all(|tag| attributes(tag) <= ATTRIBUTES_MAX)
 }
 
 /// Representations to read: films have some ten, and each costs a request.
@@ -201,8 +258,13 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Vec<(Option<String>, String)> {
-        let manifest = Manifest::parse("/film/a/manifest.mpd?t=1", text.as_bytes()).expect("a manifest");
-        manifest.beginnings.into_iter().map(|beginning| (beginning.initialization, beginning.media)).collect()
+        let manifest =
+            Manifest::parse("/film/a/manifest.mpd?t=1", text.as_bytes()).expect("a manifest");
+        manifest
+            .beginnings
+            .into_iter()
+            .map(|beginning| (beginning.initialization, beginning.media))
+            .collect()
     }
 
     fn pair(initialization: &str, media: &str) -> (Option<String>, String) {
@@ -211,10 +273,20 @@ mod tests {
 
     #[test]
     fn manifests_are_known_by_their_beginning() {
-        assert_eq!(Manifest::sniff(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"), Some(false));
+        assert_eq!(
+            Manifest::sniff(b"<?xml version=\"1.0\"?>\n<MPD xmlns=\"x\" type=\"static\">"),
+            Some(false)
+        );
         assert_eq!(Manifest::sniff(b"<MPD type='dynamic'><Period>"), Some(true));
-        assert_eq!(Manifest::sniff(b"<MPD><Period a=\"dynamic\">"), Some(false), "static is the default");
-        assert_eq!(Manifest::sniff(b"<SmoothStreamingMedia type=\"dynamic\">"), None);
+        assert_eq!(
+            Manifest::sniff(b"<MPD><Period a=\"dynamic\">"),
+            Some(false),
+            "static is the default"
+        );
+        assert_eq!(
+            Manifest::sniff(b"<SmoothStreamingMedia type=\"dynamic\">"),
+            None
+        );
     }
 
     #[test]
@@ -228,7 +300,10 @@ mod tests {
         );
         assert_eq!(
             parse(&text),
-            [pair("/film/a/init-0.m4s", "/film/a/v0-00007.m4s"), pair("/film/a/init-hi.m4s", "/film/a/vhi-00007.m4s")]
+            [
+                pair("/film/a/init-0.m4s", "/film/a/v0-00007.m4s"),
+                pair("/film/a/init-hi.m4s", "/film/a/vhi-00007.m4s")
+            ]
         );
     }
 
@@ -238,7 +313,13 @@ mod tests {
                     <SegmentTemplate media='$Bandwidth$/$Time$_$Number$$$x.m4s'><SegmentTimeline><S t='90' d='5'/></SegmentTimeline>\
                     </SegmentTemplate><Representation id='1' bandwidth='500'><BaseURL> q/ </BaseURL></Representation>\
                     <Representation id='2' bandwidth='900'><SegmentTemplate media='own.m4s'/></Representation></AdaptationSet></Period></MPD>";
-        assert_eq!(parse(text), [(None, "/film/b/v/q/500/90_0$x.m4s".into()), (None, "/film/b/v/own.m4s".into())]);
+        assert_eq!(
+            parse(text),
+            [
+                (None, "/film/b/v/q/500/90_0$x.m4s".into()),
+                (None, "/film/b/v/own.m4s".into())
+            ]
+        );
     }
 
     #[test]
@@ -253,29 +334,54 @@ mod tests {
     fn what_there_is_one_of_is_known() {
         let set = |attributes: &str, representations: usize| {
             let one = "<Representation id='1' mimeType='video/mp4'><SegmentTemplate media='$Number$.m4s'/></Representation>";
-            format!("<AdaptationSet {attributes}>{}</AdaptationSet>", one.repeat(representations))
+            format!(
+                "<AdaptationSet {attributes}>{}</AdaptationSet>",
+                one.repeat(representations)
+            )
         };
         let only = |sets: &[String]| {
             let text = format!("<MPD><Period>{}</Period></MPD>", sets.concat());
-            let manifest = Manifest::parse("/film/manifest.mpd", text.as_bytes()).expect("a manifest");
-            manifest.beginnings.iter().map(|beginning| beginning.is_only).collect::<Vec<_>>()
+            let manifest =
+                Manifest::parse("/film/manifest.mpd", text.as_bytes()).expect("a manifest");
+            manifest
+                .beginnings
+                .iter()
+                .map(|beginning| beginning.is_only)
+                .collect::<Vec<_>>()
         };
-        assert_eq!(only(&[set("", 2), set("contentType='audio'", 1)]), [false, false, true]);
         assert_eq!(
-            only(&[set("", 1), set("contentType='audio' lang='de'", 1), set("contentType='audio' lang='en'", 1)]),
+            only(&[set("", 2), set("contentType='audio'", 1)]),
+            [false, false, true]
+        );
+        assert_eq!(
+            only(&[
+                set("", 1),
+                set("contentType='audio' lang='de'", 1),
+                set("contentType='audio' lang='en'", 1)
+            ]),
             [true, false, false]
         );
         assert_eq!(only(&[set("contentType='text'", 1)]), [false]);
-        let many = only(&[set("", REPRESENTATIONS_MAX - 1), set("contentType='audio'", 2)]);
-        assert!(many.len() == REPRESENTATIONS_MAX && !many.contains(&true), "one that is not looked at counts");
+        let many = only(&[
+            set("", REPRESENTATIONS_MAX - 1),
+            set("contentType='audio'", 2),
+        ]);
+        assert!(
+            many.len() == REPRESENTATIONS_MAX && !many.contains(&true),
+            "one that is not looked at counts"
+        );
     }
 
     #[test]
     fn what_cannot_be_read_names_nothing() {
-        let within =
-            |representation: &str| format!("<MPD><Period><AdaptationSet>{representation}</AdaptationSet></Period></MPD>");
-        let template =
-            |attributes: &str| within(&format!("<Representation id='1'><SegmentTemplate {attributes}/></Representation>"));
+        let within = |representation: &str| {
+            format!("<MPD><Period><AdaptationSet>{representation}</AdaptationSet></Period></MPD>")
+        };
+        let template = |attributes: &str| {
+            within(&format!(
+                "<Representation id='1'><SegmentTemplate {attributes}/></Representation>"
+            ))
+        };
         for text in [
             template("media='$Number%05x$.m4s'"),
             template("media='$Number%099d$.m4s'"),
@@ -287,28 +393,58 @@ mod tests {
             template("media='../../other/1.m4s'"),
             template("media='1.m4s' startNumber='-1'"),
             template(&format!("media='{}.m4s'", "x".repeat(URL_MAX))),
-            within("<Representation><BaseURL>film.mp4</BaseURL><SegmentBase indexRange='0-9'/></Representation>"),
+            within(
+                "<Representation><BaseURL>film.mp4</BaseURL><SegmentBase indexRange='0-9'/></Representation>",
+            ),
             "<MPD/>".into(),
         ] {
             assert_eq!(parse(&text), [], "{text}");
         }
-        for text in ["", "<MPD>", "<SmoothStreamingMedia/>", "<!DOCTYPE MPD [<!ENTITY a 'b'>]><MPD>&a;</MPD>"] {
-            assert_eq!(Manifest::parse("/film/manifest.mpd", text.as_bytes()), None, "{text}");
+        for text in [
+            "",
+            "<MPD>",
+            "<SmoothStreamingMedia/>",
+            "<!DOCTYPE MPD [<!ENTITY a 'b'>]><MPD>&a;</MPD>",
+        ] {
+            assert_eq!(
+                Manifest::parse("/film/manifest.mpd", text.as_bytes()),
+                None,
+                "{text}"
+            );
         }
-        assert_eq!(Manifest::parse("/film/manifest.mpd", b"<MPD>\xff</MPD>"), None);
+        assert_eq!(
+            Manifest::parse("/film/manifest.mpd", b"<MPD>\xff</MPD>"),
+            None
+        );
     }
 
     #[test]
     fn what_would_cost_too_much_is_not_read() {
         let parse = |text: &str| Manifest::parse("/film/manifest.mpd", text.as_bytes());
-        let attributes =
-            |count: usize| format!("<MPD {}/>", (0..count).map(|number| format!("a{number}='>' ")).collect::<String>());
-        assert!(parse(&attributes(ATTRIBUTES_MAX)).is_some() && parse(&attributes(ATTRIBUTES_MAX + 1)).is_none());
+        let attributes = |count: usize| {
+            format!(
+                "<MPD {}/>",
+                (0..count)
+                    .map(|number| format!("a{number}='>' "))
+                    .collect::<String>()
+            )
+        };
+        assert!(
+            parse(&attributes(ATTRIBUTES_MAX)).is_some()
+                && parse(&attributes(ATTRIBUTES_MAX + 1)).is_none()
+        );
         let namespaces = |count: usize| {
             let one = |number| format!("<a xmlns='{number}'>");
-            format!("<MPD>{}{}</MPD>", (0..count).map(one).collect::<String>(), "</a>".repeat(count))
+            format!(
+                "<MPD>{}{}</MPD>",
+                (0..count).map(one).collect::<String>(),
+                "</a>".repeat(count)
+            )
         };
-        assert!(parse(&namespaces(NAMESPACES_MAX)).is_some() && parse(&namespaces(NAMESPACES_MAX + 1)).is_none());
+        assert!(
+            parse(&namespaces(NAMESPACES_MAX)).is_some()
+                && parse(&namespaces(NAMESPACES_MAX + 1)).is_none()
+        );
         assert!(parse(&format!("<MPD>{}</MPD>", "<a/>".repeat(NODES_MAX as usize))).is_none());
         assert!(parse(&format!("<MPD>{}</MPD>", " ".repeat(BYTES_MAX))).is_none());
         // A short template that becomes a long path.
@@ -322,8 +458,12 @@ mod tests {
 
     #[test]
     fn few_representations_are_looked_at() {
-        let representation = "<Representation id='1'><SegmentTemplate media='$Number$.m4s'/></Representation>";
-        let text = format!("<MPD><Period><AdaptationSet>{}</AdaptationSet></Period></MPD>", representation.repeat(100));
+        let representation =
+            "<Representation id='1'><SegmentTemplate media='$Number$.m4s'/></Representation>";
+        let text = format!(
+            "<MPD><Period><AdaptationSet>{}</AdaptationSet></Period></MPD>",
+            representation.repeat(100)
+        );
         assert_eq!(parse(&text).len(), REPRESENTATIONS_MAX);
     }
 }

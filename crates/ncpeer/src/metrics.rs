@@ -15,41 +15,91 @@ type Source = fn(&Stats) -> u64;
 impl Metrics {
     /// Registers all metrics of the client.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
-        let labelled = |name: &str, help: &str, label: &str| register::counters(registry, name, help, &[label]);
-        let blocks =
-            labelled("ncserverd_peer_blocks_total", "Requested blocks received: innovative, or useless (redundant).", "result")?;
+        let labelled = |name: &str, help: &str, label: &str| {
+            register::counters(registry, name, help, &[label])
+        };
+        let blocks = labelled(
+            "ncserverd_peer_blocks_total",
+            "Requested blocks received: innovative, or useless (redundant).",
+            "result",
+        )?;
         let bytes = labelled(
             "ncserverd_peer_received_bytes_total",
             "Bytes of blocks received, from servers and from peers that servers had named.",
             "from",
         )?;
         let mut all: Vec<(IntCounter, Source)> = vec![
-            (blocks.with_label_values(&["innovative"]), |stats| stats.blocks_innovative),
-            (blocks.with_label_values(&["useless"]), |stats| stats.blocks_useless),
-            (bytes.with_label_values(&["server"]), |stats| stats.payload_bytes.saturating_sub(stats.neighbour_bytes)),
-            (bytes.with_label_values(&["peer"]), |stats| stats.neighbour_bytes),
+            (blocks.with_label_values(&["innovative"]), |stats| {
+                stats.blocks_innovative
+            }),
+            (blocks.with_label_values(&["useless"]), |stats| {
+                stats.blocks_useless
+            }),
+            (bytes.with_label_values(&["server"]), |stats| {
+                stats.payload_bytes.saturating_sub(stats.neighbour_bytes)
+            }),
+            (bytes.with_label_values(&["peer"]), |stats| {
+                stats.neighbour_bytes
+            }),
         ];
         let plain: [(&str, &str, Source); 11] = [
-            ("lost_datagrams", "Datagrams with blocks that were lost.", |stats| stats.datagrams_lost),
-            ("repaired_datagrams", "Lost datagrams that other blocks replaced.", |stats| stats.blocks_repaired),
-            ("ahead_blocks", "Repair blocks requested in advance, near a deadline.", |stats| stats.blocks_ahead),
-            ("ahead_used_blocks", "Repair blocks requested in advance that replaced lost ones.", |stats| stats.blocks_ahead_used),
+            (
+                "lost_datagrams",
+                "Datagrams with blocks that were lost.",
+                |stats| stats.datagrams_lost,
+            ),
+            (
+                "repaired_datagrams",
+                "Lost datagrams that other blocks replaced.",
+                |stats| stats.blocks_repaired,
+            ),
+            (
+                "ahead_blocks",
+                "Repair blocks requested in advance, near a deadline.",
+                |stats| stats.blocks_ahead,
+            ),
+            (
+                "ahead_used_blocks",
+                "Repair blocks requested in advance that replaced lost ones.",
+                |stats| stats.blocks_ahead_used,
+            ),
             (
                 "spared_generations",
                 "Generations that repair blocks requested in advance completed without another round trip.",
                 |stats| stats.generations_spared,
             ),
-            ("generations", "Generations received completely.", |stats| stats.generations),
-            ("segments_verified", "Segments and whole objects received and verified.", |stats| stats.segments_verified),
-            ("tested_blocks", "Blocks over the prime field tested by homomorphic hashes.", |stats| stats.blocks_tested),
-            ("tests", "Batches of blocks tested by homomorphic hashes.", |stats| stats.tests),
-            ("wrong_blocks", "Blocks proved wrong.", |stats| stats.blocks_wrong),
-            ("polluters", "Sources no longer used because they sent wrong blocks as their own, or forged answers.", |stats| {
-                stats.polluters
+            ("generations", "Generations received completely.", |stats| {
+                stats.generations
             }),
+            (
+                "segments_verified",
+                "Segments and whole objects received and verified.",
+                |stats| stats.segments_verified,
+            ),
+            (
+                "tested_blocks",
+                "Blocks over the prime field tested by homomorphic hashes.",
+                |stats| stats.blocks_tested,
+            ),
+            (
+                "tests",
+                "Batches of blocks tested by homomorphic hashes.",
+                |stats| stats.tests,
+            ),
+            ("wrong_blocks", "Blocks proved wrong.", |stats| {
+                stats.blocks_wrong
+            }),
+            (
+                "polluters",
+                "Sources no longer used because they sent wrong blocks as their own, or forged answers.",
+                |stats| stats.polluters,
+            ),
         ];
         for (name, help, of) in plain {
-            all.push((register::counter(registry, &format!("ncserverd_peer_{name}_total"), help)?, of));
+            all.push((
+                register::counter(registry, &format!("ncserverd_peer_{name}_total"), help)?,
+                of,
+            ));
         }
         Ok(Self(all))
     }
@@ -76,9 +126,21 @@ mod tests {
     fn counters_follow_what_is_told() {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry).unwrap();
-        metrics.take(&Stats { payload_bytes: 100, neighbour_bytes: 30, blocks_ahead: 3, ..Stats::default() });
-        metrics.take(&Stats { payload_bytes: 150, neighbour_bytes: 60, blocks_ahead: 7, ..Stats::default() });
-        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        metrics.take(&Stats {
+            payload_bytes: 100,
+            neighbour_bytes: 30,
+            blocks_ahead: 3,
+            ..Stats::default()
+        });
+        metrics.take(&Stats {
+            payload_bytes: 150,
+            neighbour_bytes: 60,
+            blocks_ahead: 7,
+            ..Stats::default()
+        });
+        let text = prometheus::TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap();
         for line in [
             "ncserverd_peer_received_bytes_total{from=\"server\"} 90",
             "ncserverd_peer_received_bytes_total{from=\"peer\"} 60",

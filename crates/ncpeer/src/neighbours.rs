@@ -106,7 +106,8 @@ impl Neighbours {
         if let Some(known) = self.by_identity.get(&peer.identity) {
             return Advice::Known(known.source);
         }
-        if self.most == 0 || self.own == Some(peer.identity) || self.banned.contains(&peer.identity) {
+        if self.most == 0 || self.own == Some(peer.identity) || self.banned.contains(&peer.identity)
+        {
             return Advice::Leave;
         }
         let is_allowed = match reach(peer.address) {
@@ -124,19 +125,35 @@ impl Neighbours {
         let left = if self.by_identity.len() < self.most {
             None
         } else {
-            let idle =
-                self.by_identity.iter().filter(|(_, neighbour)| now.saturating_duration_since(neighbour.brought.1) >= IDLE_MAX);
-            match idle.min_by_key(|(_, neighbour)| neighbour.brought.1).map(|(identity, _)| *identity) {
-                Some(identity) => self.by_identity.remove(&identity).map(|neighbour| neighbour.source),
+            let idle = self.by_identity.iter().filter(|(_, neighbour)| {
+                now.saturating_duration_since(neighbour.brought.1) >= IDLE_MAX
+            });
+            match idle
+                .min_by_key(|(_, neighbour)| neighbour.brought.1)
+                .map(|(identity, _)| *identity)
+            {
+                Some(identity) => self
+                    .by_identity
+                    .remove(&identity)
+                    .map(|neighbour| neighbour.source),
                 None => return Advice::Leave,
             }
         };
         let source = SourceId(self.next);
         self.next += 1;
         self.attempts.0 -= 1;
-        let silent = self.silent.entry(host).or_insert(Silent { attempts: 0, last: now });
+        let silent = self.silent.entry(host).or_insert(Silent {
+            attempts: 0,
+            last: now,
+        });
         (silent.attempts, silent.last) = (silent.attempts + 1, now);
-        let neighbour = Neighbour { source, host, answers: false, failures: 0, brought: (0, now) };
+        let neighbour = Neighbour {
+            source,
+            host,
+            answers: false,
+            failures: 0,
+            brought: (0, now),
+        };
         self.by_identity.insert(peer.identity, neighbour);
         left.map_or(Advice::Take(source), |left| Advice::Exchange(source, left))
     }
@@ -147,13 +164,17 @@ impl Neighbours {
         let begun = *since.get_or_insert(now);
         let more = now.saturating_duration_since(begun).as_secs() / ATTEMPT_EVERY.as_secs();
         if more > 0 {
-            *left = u32::try_from(more).unwrap_or(u32::MAX).saturating_add(*left).min(ATTEMPTS_MAX);
+            *left = u32::try_from(more)
+                .unwrap_or(u32::MAX)
+                .saturating_add(*left)
+                .min(ATTEMPTS_MAX);
             *since = Some(now);
         }
         if *left == 0 {
             return false;
         }
-        self.silent.retain(|_, silent| now.saturating_duration_since(silent.last) < REST);
+        self.silent
+            .retain(|_, silent| now.saturating_duration_since(silent.last) < REST);
         match self.silent.get(&host) {
             Some(silent) => silent.attempts < UNANSWERED_MAX,
             None => self.silent.len() < HOSTS_MAX,
@@ -162,7 +183,11 @@ impl Neighbours {
 
     /// Notes that a peer has answered.
     pub fn answered(&mut self, source: SourceId) {
-        if let Some(neighbour) = self.by_identity.values_mut().find(|neighbour| neighbour.source == source) {
+        if let Some(neighbour) = self
+            .by_identity
+            .values_mut()
+            .find(|neighbour| neighbour.source == source)
+        {
             neighbour.answers = true;
             self.silent.remove(&neighbour.host);
         }
@@ -170,7 +195,10 @@ impl Neighbours {
 
     /// Notes the bytes that a peer has sent so far.
     pub fn brought(&mut self, now: Instant, source: SourceId, bytes: u64) {
-        if let Some(neighbour) = self.by_identity.values_mut().find(|neighbour| neighbour.source == source)
+        if let Some(neighbour) = self
+            .by_identity
+            .values_mut()
+            .find(|neighbour| neighbour.source == source)
             && neighbour.brought.0 != bytes
         {
             neighbour.brought = (bytes, now);
@@ -180,7 +208,11 @@ impl Neighbours {
 
     /// Notes that a connection has ended or could not be made. True if the peer is dropped.
     pub fn failed(&mut self, source: SourceId, broke_the_rules: bool) -> bool {
-        let Some((identity, neighbour)) = self.by_identity.iter_mut().find(|(_, neighbour)| neighbour.source == source) else {
+        let Some((identity, neighbour)) = self
+            .by_identity
+            .iter_mut()
+            .find(|(_, neighbour)| neighbour.source == source)
+        else {
             return false;
         };
         neighbour.failures += 1;
@@ -205,12 +237,15 @@ impl Neighbours {
 
     /// Removes a peer that could not be used.
     pub fn remove(&mut self, source: SourceId) {
-        self.by_identity.retain(|_, neighbour| neighbour.source != source);
+        self.by_identity
+            .retain(|_, neighbour| neighbour.source != source);
     }
 
     /// Whether this is the id of a peer in use.
     pub fn is_one(&self, source: SourceId) -> bool {
-        self.by_identity.values().any(|neighbour| neighbour.source == source)
+        self.by_identity
+            .values()
+            .any(|neighbour| neighbour.source == source)
     }
 }
 
@@ -237,7 +272,12 @@ fn reach(address: SocketAddr) -> Reach {
 fn reach_v4(ip: Ipv4Addr) -> Reach {
     match ip.octets() {
         // This network; protocols; documentation; 6to4 relays; multicast, reserved and broadcast.
-        [0, ..] | [192, 0, 0 | 2, _] | [198, 51, 100, _] | [203, 0, 113, _] | [192, 88, 99, _] | [224..=255, ..] => Reach::Nobody,
+        [0, ..]
+        | [192, 0, 0 | 2, _]
+        | [198, 51, 100, _]
+        | [203, 0, 113, _]
+        | [192, 88, 99, _]
+        | [224..=255, ..] => Reach::Nobody,
         // Benchmarks; shared addresses of a carrier's customers.
         [198, 18 | 19, ..] | [100, 64..=127, ..] => Reach::Private,
         _ if ip.is_loopback() || ip.is_private() || ip.is_link_local() => Reach::Private,
@@ -253,7 +293,9 @@ fn reach_v6(ip: Ipv6Addr) -> Reach {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Private,
         // Embedded IPv4 addresses: mapped, NAT64, 6to4.
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => last(high, low),
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => last(high, low),
         // Teredo, ORCHID and other protocols; documentation.
         [0x2001, 0..0x200, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..0x1000, ..] => Reach::Nobody,
         // Unique local, link-local, site-local.
@@ -281,24 +323,44 @@ mod tests {
 
     fn peer(number: u8) -> Introduction {
         let (address, ticket) = (([1, 0, 0, number], 1).into(), Ticket(vec![number].into()));
-        Introduction { address, identity: [number; 32], lasts_ms: 1000, ticket }
+        Introduction {
+            address,
+            identity: [number; 32],
+            lasts_ms: 1000,
+            ticket,
+        }
     }
 
     fn peer_at(number: u8, address: &str) -> Introduction {
-        Introduction { address: address.parse().unwrap(), ..peer(number) }
+        Introduction {
+            address: address.parse().unwrap(),
+            ..peer(number)
+        }
     }
 
     #[test]
     fn a_server_leads_to_hosts_of_the_internet_and_to_no_others() {
         let is_taken = |address: &str, takes_private: bool| {
-            let advice = Neighbours::new(1, 1, takes_private).named(Instant::now(), &peer_at(1, address));
-            assert!(matches!(advice, Advice::Take(_) | Advice::Forbidden), "{address}: {advice:?}");
+            let advice =
+                Neighbours::new(1, 1, takes_private).named(Instant::now(), &peer_at(1, address));
+            assert!(
+                matches!(advice, Advice::Take(_) | Advice::Forbidden),
+                "{address}: {advice:?}"
+            );
             advice != Advice::Forbidden
         };
-        for address in
-            ["1.1.1.1:4443", "172.32.0.1:1", "100.128.0.1:1", "[2606:4700::1]:1", "[2002:101:101::1]:1", "[64:ff9b::1.1.1.1]:1"]
-        {
-            assert!(is_taken(address, false) && is_taken(address, true), "{address}");
+        for address in [
+            "1.1.1.1:4443",
+            "172.32.0.1:1",
+            "100.128.0.1:1",
+            "[2606:4700::1]:1",
+            "[2002:101:101::1]:1",
+            "[64:ff9b::1.1.1.1]:1",
+        ] {
+            assert!(
+                is_taken(address, false) && is_taken(address, true),
+                "{address}"
+            );
         }
         for address in [
             "127.0.0.1:1",
@@ -317,7 +379,10 @@ mod tests {
             "[64:ff9b::10.0.0.1]:1",
             "[2002:a00:1::1]:1",
         ] {
-            assert!(!is_taken(address, false) && is_taken(address, true), "{address}");
+            assert!(
+                !is_taken(address, false) && is_taken(address, true),
+                "{address}"
+            );
         }
         for address in [
             "0.0.0.0:1",
@@ -341,7 +406,10 @@ mod tests {
             "[::1.1.1.1]:1",
             "[4000::1]:1",
         ] {
-            assert!(!is_taken(address, false) && !is_taken(address, true), "{address}");
+            assert!(
+                !is_taken(address, false) && !is_taken(address, true),
+                "{address}"
+            );
         }
     }
 
@@ -356,12 +424,18 @@ mod tests {
             peer.identity[..8].copy_from_slice(&number.to_be_bytes());
             if let Advice::Take(source) = neighbours.named(now, &peer) {
                 attempts.push(number);
-                assert!(neighbours.failed(source, false), "it is not tried again under the same name");
+                assert!(
+                    neighbours.failed(source, false),
+                    "it is not tried again under the same name"
+                );
             }
         }
         assert_eq!(attempts, [0, 1]);
         let later = start + Duration::from_millis(500) + REST;
-        assert!(matches!(neighbours.named(later, &peer_at(1, "1.1.1.1:1")), Advice::Take(_)));
+        assert!(matches!(
+            neighbours.named(later, &peer_at(1, "1.1.1.1:1")),
+            Advice::Take(_)
+        ));
     }
 
     #[test]
@@ -372,12 +446,17 @@ mod tests {
             let [.., a, b] = number.to_be_bytes();
             let mut peer = peer_at(0, &format!("1.2.{a}.{b}:1"));
             peer.identity[..4].copy_from_slice(&number.to_be_bytes());
-            if let Advice::Take(source) = neighbours.named(start + Duration::from_millis(10) * number, &peer) {
+            if let Advice::Take(source) =
+                neighbours.named(start + Duration::from_millis(10) * number, &peer)
+            {
                 attempts += 1;
                 assert!(neighbours.failed(source, false));
             }
         }
-        assert!((ATTEMPTS_MAX..ATTEMPTS_MAX + 61).contains(&attempts), "{attempts} in a minute");
+        assert!(
+            (ATTEMPTS_MAX..ATTEMPTS_MAX + 61).contains(&attempts),
+            "{attempts} in a minute"
+        );
     }
 
     #[test]
@@ -385,7 +464,9 @@ mod tests {
         let (mut neighbours, now) = (Neighbours::new(4, 1, false), Instant::now());
         // Several viewers behind one address.
         for number in 0..4 {
-            let Advice::Take(source) = neighbours.named(now, &peer_at(number, "1.1.1.1:1")) else { panic!("{number}") };
+            let Advice::Take(source) = neighbours.named(now, &peer_at(number, "1.1.1.1:1")) else {
+                panic!("{number}")
+            };
             neighbours.answered(source);
         }
     }
@@ -396,15 +477,28 @@ mod tests {
         neighbours.set_own([9; 32]);
         assert_eq!(neighbours.named(start, &peer(1)), Advice::Take(SourceId(5)));
         assert_eq!(neighbours.named(start, &peer(2)), Advice::Take(SourceId(6)));
-        assert_eq!(neighbours.named(start, &peer(1)), Advice::Known(SourceId(5)));
+        assert_eq!(
+            neighbours.named(start, &peer(1)),
+            Advice::Known(SourceId(5))
+        );
         assert_eq!(neighbours.named(start, &peer(3)), Advice::Leave);
-        assert_eq!(neighbours.named(start, &peer(9)), Advice::Leave, "this side itself");
+        assert_eq!(
+            neighbours.named(start, &peer(9)),
+            Advice::Leave,
+            "this side itself"
+        );
         let later = start + IDLE_MAX;
         neighbours.brought(later, SourceId(5), 10);
-        assert_eq!(neighbours.named(later, &peer(3)), Advice::Exchange(SourceId(7), SourceId(6)));
+        assert_eq!(
+            neighbours.named(later, &peer(3)),
+            Advice::Exchange(SourceId(7), SourceId(6))
+        );
         assert!(neighbours.is_one(SourceId(7)) && !neighbours.is_one(SourceId(6)));
         assert_eq!(neighbours.named(later, &peer(4)), Advice::Leave);
-        assert_eq!(Neighbours::new(0, 1, false).named(start, &peer(1)), Advice::Leave);
+        assert_eq!(
+            Neighbours::new(0, 1, false).named(start, &peer(1)),
+            Advice::Leave
+        );
     }
 
     #[test]
@@ -415,7 +509,10 @@ mod tests {
         assert!(!neighbours.failed(SourceId(1), false));
         neighbours.brought(now, SourceId(1), 10);
         assert!(!neighbours.failed(SourceId(1), false) && neighbours.failed(SourceId(1), false));
-        assert!(!neighbours.failed(SourceId(1), false), "it is none any more");
+        assert!(
+            !neighbours.failed(SourceId(1), false),
+            "it is none any more"
+        );
         assert_eq!(neighbours.named(now, &peer(1)), Advice::Take(SourceId(2)));
         assert!(neighbours.failed(SourceId(2), true));
         assert_eq!(neighbours.named(now, &peer(1)), Advice::Leave);

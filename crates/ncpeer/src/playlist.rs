@@ -12,7 +12,10 @@ use url::Url;
 
 /// Whether these bytes are an HLS playlist, whatever their name and type (RFC 8216, section 4).
 pub fn is_playlist(bytes: &[u8]) -> bool {
-    bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes).starts_with(b"#EXTM3U")
+    bytes
+        .strip_prefix(BYTE_ORDER_MARK)
+        .unwrap_or(bytes)
+        .starts_with(b"#EXTM3U")
 }
 
 /// All URIs of the playlist as written: lines, and `URI` attributes of tags.
@@ -61,13 +64,23 @@ impl Media {
     /// Parses a media playlist; `None` for a master playlist and for invalid ones.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-        let Ok(Playlist::MediaPlaylist(playlist)) = m3u8_rs::parse_playlist_res(bytes) else { return None };
-        let mut media = Self { ended: playlist.end_list, ..Self::default() };
+        let Ok(Playlist::MediaPlaylist(playlist)) = m3u8_rs::parse_playlist_res(bytes) else {
+            return None;
+        };
+        let mut media = Self {
+            ended: playlist.end_list,
+            ..Self::default()
+        };
         let mut previous: Option<(String, u64)> = None;
         for segment in playlist.segments {
             if let Some(map) = segment.map {
-                let range = map.byte_range.and_then(|range| span(range.offset.unwrap_or(0), range.length));
-                let map = Upcoming { uri: map.uri, range };
+                let range = map
+                    .byte_range
+                    .and_then(|range| span(range.offset.unwrap_or(0), range.length));
+                let map = Upcoming {
+                    uri: map.uri,
+                    range,
+                };
                 if !media.maps.contains(&map) {
                     media.maps.push(map);
                 }
@@ -75,12 +88,20 @@ impl Media {
             // A byte range without an offset starts at the end of the one before it in the same
             // file.
             let range = segment.byte_range.and_then(|range| {
-                let follows = previous.as_ref().filter(|(uri, _)| *uri == segment.uri).map(|(_, end)| *end);
+                let follows = previous
+                    .as_ref()
+                    .filter(|(uri, _)| *uri == segment.uri)
+                    .map(|(_, end)| *end);
                 span(range.offset.or(follows)?, range.length)
             });
             previous = range.as_ref().map(|range| (segment.uri.clone(), range.end));
-            media.segments.push(Upcoming { uri: segment.uri, range });
-            media.durations.push(Duration::try_from_secs_f32(segment.duration).unwrap_or_default());
+            media.segments.push(Upcoming {
+                uri: segment.uri,
+                range,
+            });
+            media
+                .durations
+                .push(Duration::try_from_secs_f32(segment.duration).unwrap_or_default());
         }
         Some(media)
     }
@@ -91,7 +112,9 @@ pub fn resolve(base: &str, uri: &str) -> Option<String> {
     let here = Url::parse("http://here/").ok()?;
     let url = here.join(base).ok()?.join(uri).ok()?;
     let same = url.host_str() == here.host_str() && url.scheme() == here.scheme();
-    let query = url.query().map_or_else(String::new, |query| format!("?{query}"));
+    let query = url
+        .query()
+        .map_or_else(String::new, |query| format!("?{query}"));
     same.then(|| format!("{}{query}", url.path()))
 }
 
@@ -112,7 +135,10 @@ fn spans(text: &str) -> Vec<Range<usize>> {
             if !content.is_empty() {
                 spans.push(start..start + content.len());
             }
-        } else if let Some((tag, list)) = content.split_once(':').filter(|(tag, _)| TAGS_WITH_URI.contains(tag)) {
+        } else if let Some((tag, list)) = content
+            .split_once(':')
+            .filter(|(tag, _)| TAGS_WITH_URI.contains(tag))
+        {
             let start = start + tag.len() + 1;
             spans.extend(uri_attribute(list).map(|span| start + span.start..start + span.end));
         }
@@ -163,7 +189,10 @@ mod tests {
     fn every_byte_outside_a_uri_stays() {
         let text = "\u{feff}#EXTM3U\r\n#EXT-X-NEW:URI=\"http://o/n\"\r\n  seg.ts  \r\n\r\n# note http://o/c\r\nhttp://o/b.ts?x=1";
         assert_eq!(rewrite(text, |_| None), text);
-        assert_eq!(uris(text).collect::<Vec<_>>(), ["seg.ts", "http://o/b.ts?x=1"]);
+        assert_eq!(
+            uris(text).collect::<Vec<_>>(),
+            ["seg.ts", "http://o/b.ts?x=1"]
+        );
         let rewritten = rewrite(text, |uri| uri.strip_prefix("http://o").map(str::to_owned));
         assert_eq!(rewritten, text.replace("http://o/b.ts", "/b.ts"));
     }
@@ -172,16 +201,33 @@ mod tests {
     fn attributes_with_uris_are_found() {
         for (line, uri) in [
             ("#EXT-X-MAP:URI=\"init.mp4\"", "init.mp4"),
-            ("#EXT-X-MEDIA:TYPE=AUDIO,NAME=\"URI=\\x, y\",DEFAULT=YES,URI=\"http://o/a.m3u8\",CHANNELS=\"2\"", "http://o/a.m3u8"),
-            ("#EXT-X-KEY:METHOD=AES-128,URI=\"https://o/k?a=b,c\",IV=0x1", "https://o/k?a=b,c"),
-            ("#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH=1,URI=\"/i.m3u8\"", "/i.m3u8"),
-            ("#EXT-X-PART:DURATION=0.3, URI=\"p.mp4\",INDEPENDENT=YES", "p.mp4"),
+            (
+                "#EXT-X-MEDIA:TYPE=AUDIO,NAME=\"URI=\\x, y\",DEFAULT=YES,URI=\"http://o/a.m3u8\",CHANNELS=\"2\"",
+                "http://o/a.m3u8",
+            ),
+            (
+                "#EXT-X-KEY:METHOD=AES-128,URI=\"https://o/k?a=b,c\",IV=0x1",
+                "https://o/k?a=b,c",
+            ),
+            (
+                "#EXT-X-I-FRAME-STREAM-INF:BANDWIDTH=1,URI=\"/i.m3u8\"",
+                "/i.m3u8",
+            ),
+            (
+                "#EXT-X-PART:DURATION=0.3, URI=\"p.mp4\",INDEPENDENT=YES",
+                "p.mp4",
+            ),
         ] {
             assert_eq!(uris(line).collect::<Vec<_>>(), [uri], "{line}");
         }
-        for line in
-            ["#EXT-X-MAP:URI=init", "#EXT-X-MAP:URI=\"", "#EXT-X-MAP:", "#EXT-X-KEY:METHOD=NONE", "#EXT-X-PART:X-URI=\"a\"", "#"]
-        {
+        for line in [
+            "#EXT-X-MAP:URI=init",
+            "#EXT-X-MAP:URI=\"",
+            "#EXT-X-MAP:",
+            "#EXT-X-KEY:METHOD=NONE",
+            "#EXT-X-PART:X-URI=\"a\"",
+            "#",
+        ] {
             assert_eq!(uris(line).count(), 0, "{line}");
         }
     }
@@ -192,14 +238,27 @@ mod tests {
             #EXTINF:2,\n#EXT-X-BYTERANGE:20@10\na.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:5\na.mp4\n#EXTINF:2,\nb.mp4\n#EXT-X-ENDLIST\n";
         let media = Media::parse(text.as_bytes()).unwrap();
         assert!(media.ended);
-        assert_eq!(media.maps, [Upcoming { uri: "a.mp4".into(), range: Some(0..10) }]);
-        let ranges = media.segments.into_iter().map(|segment| segment.range).collect::<Vec<_>>();
+        assert_eq!(
+            media.maps,
+            [Upcoming {
+                uri: "a.mp4".into(),
+                range: Some(0..10)
+            }]
+        );
+        let ranges = media
+            .segments
+            .into_iter()
+            .map(|segment| segment.range)
+            .collect::<Vec<_>>();
         assert_eq!(ranges, [Some(10..30), Some(30..35), None]);
     }
 
     #[test]
     fn only_media_playlists_are_looked_into() {
-        assert_eq!(Media::parse(b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nv.m3u8\n"), None);
+        assert_eq!(
+            Media::parse(b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nv.m3u8\n"),
+            None
+        );
         assert_eq!(Media::parse(b"<MPD/>"), None);
         assert!(is_playlist("\u{feff}#EXTM3U\n".as_bytes()) && !is_playlist(b"<MPD/>"));
     }

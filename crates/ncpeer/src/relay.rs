@@ -68,7 +68,11 @@ pub const TELL_EVERY: Duration = Duration::from_millis(250);
 const HASHES_AFTER: Duration = Duration::from_millis(150);
 /// Questions to sources. A server usually allows a session 32 unanswered ones, and fetches need
 /// some of them.
-const QUESTIONS: turns::Limits = turns::Limits { places: 32, queued: session::ASKS_QUEUED, queued_by_session: 32 };
+const QUESTIONS: turns::Limits = turns::Limits {
+    places: 32,
+    queued: session::ASKS_QUEUED,
+    queued_by_session: 32,
+};
 /// When to ask again after a temporary failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -100,7 +104,10 @@ impl Default for Config {
     fn default() -> Self {
         let listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4444))];
         Self {
-            endpoint: endpoint::Config { listen, ..endpoint::Config::default() },
+            endpoint: endpoint::Config {
+                listen,
+                ..endpoint::Config::default()
+            },
             admission: admission::Config::default(),
             session: session::Config::default(),
             ring: ring::Config::default(),
@@ -116,7 +123,13 @@ impl Default for Config {
 impl Config {
     /// The default configuration at these addresses.
     pub fn listening(listen: Vec<SocketAddr>) -> Self {
-        Self { endpoint: endpoint::Config { listen, ..endpoint::Config::default() }, ..Self::default() }
+        Self {
+            endpoint: endpoint::Config {
+                listen,
+                ..endpoint::Config::default()
+            },
+            ..Self::default()
+        }
     }
 }
 
@@ -171,29 +184,62 @@ impl Relay {
         }
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let metrics = Metrics::new(registry)?;
-        let holdings = Arc::new(Holdings::new(config.bytes.as_u64(), config.offers, metrics.clone()));
+        let holdings = Arc::new(Holdings::new(
+            config.bytes.as_u64(),
+            config.offers,
+            metrics.clone(),
+        ));
         // Verified segments are cached here and not in the client, unless its own program reads
         // them too.
-        let cache = if config.own_only { sources.cache } else { ByteSize::b(0) };
-        let listener = Arc::new(Keeper { holdings: Arc::clone(&holdings), keeps_all: config.own_only });
-        let sources = crate::Config { cache, device: None, listener: Some(listener), ..sources };
+        let cache = if config.own_only {
+            sources.cache
+        } else {
+            ByteSize::b(0)
+        };
+        let listener = Arc::new(Keeper {
+            holdings: Arc::clone(&holdings),
+            keeps_all: config.own_only,
+        });
+        let sources = crate::Config {
+            cache,
+            device: None,
+            listener: Some(listener),
+            ..sources
+        };
         let (client, fault) = match config.waits {
             true => Client::connect_when_there(sources).await?,
             false => (Client::connect(sources).await?, None),
         };
         let fingerprint = *identity.fingerprint().as_bytes();
-        let tickets = by_ticket.then(|| Tickets { identity: fingerprint, keys: client.keys(), served_max: config.served_max });
-        let admission = Admission::open_with(&config.admission, tickets, admission::Metrics::new(registry)?)?;
+        let tickets = by_ticket.then(|| Tickets {
+            identity: fingerprint,
+            keys: client.keys(),
+            served_max: config.served_max,
+        });
+        let admission = Admission::open_with(
+            &config.admission,
+            tickets,
+            admission::Metrics::new(registry)?,
+        )?;
         let ring = Ring::new(&config.ring, ring::Metrics::new(registry)?);
         let random = StdRng::from_rng(&mut rand::rng());
         let follow = crate::Metrics::new(registry)?.follow(client.stats());
-        let fetcher = (!config.own_only).then(|| Fetcher::new(client.clone(), Arc::clone(&holdings), supervisor.clone()));
-        let recoder = Recoder::new(ring.clone(), Arc::clone(&holdings), fetcher.clone(), metrics, random);
+        let fetcher = (!config.own_only)
+            .then(|| Fetcher::new(client.clone(), Arc::clone(&holdings), supervisor.clone()));
+        let recoder = Recoder::new(
+            ring.clone(),
+            Arc::clone(&holdings),
+            fetcher.clone(),
+            metrics,
+            random,
+        );
         let aside = Aside::start("recode").map_err(Error::Thread)?;
         let (room, heeded) = (Arc::clone(&holdings), readiness.clone());
         let heed = move || {
             let room = Arc::clone(&room);
-            heeded.clone().heed_room("relay", ROOM_LOOK, move |now| room.refused(now))
+            heeded
+                .clone()
+                .heed_room("relay", ROOM_LOOK, move |now| room.refused(now))
         };
         let mut tasks = vec![
             aside.spawn(supervisor.vital(ServerPart::Recoder, recoder.run())),
@@ -206,8 +252,17 @@ impl Relay {
         let told = Arc::clone(&holdings);
         let (asked, contain) = (client.clone(), supervisor.clone());
         let gate = Gate::new(QUESTIONS);
-        let answerer = Answerer { client: asked, holdings, fetcher, gate, news: HashMap::new(), supervisor: contain };
-        tasks.push(tokio::spawn(supervisor.vital(ServerPart::Answers, answerer.run(questions))));
+        let answerer = Answerer {
+            client: asked,
+            holdings,
+            fetcher,
+            gate,
+            news: HashMap::new(),
+            supervisor: contain,
+        };
+        tasks.push(tokio::spawn(
+            supervisor.vital(ServerPart::Answers, answerer.run(questions)),
+        ));
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names no peers.
         let directory = Directory::new(directory::Metrics::new(registry)?);
@@ -229,9 +284,19 @@ impl Relay {
             client.offer(address.port(), fingerprint).await?;
             let teller = client.clone();
             let tell = move || tell(teller.clone(), Arc::clone(&told));
-            tasks.push(tokio::spawn(supervisor.clone().revived(ServerPart::Teller, tell)));
+            tasks.push(tokio::spawn(
+                supervisor.clone().revived(ServerPart::Teller, tell),
+            ));
         }
-        Ok(Self { front, client, fault, supervisor, tasks, _aside: aside, closing })
+        Ok(Self {
+            front,
+            client,
+            fault,
+            supervisor,
+            tasks,
+            _aside: aside,
+            closing,
+        })
     }
 
     /// The UDP addresses of the relay.
@@ -295,12 +360,21 @@ impl Answerer {
         while let Some(ask) = questions.recv().await {
             // A failed send means that the session is gone.
             match ask {
-                Ask::Resolve { get, by, ledgers, mut reply } => {
+                Ask::Resolve {
+                    get,
+                    by,
+                    ledgers,
+                    mut reply,
+                } => {
                     let Some(fetcher) = self.fetcher.clone() else {
                         let _ = reply.send(Err(unknown("")));
                         continue;
                     };
-                    let (client, holdings, gate) = (self.client.clone(), Arc::clone(&self.holdings), Arc::clone(&self.gate));
+                    let (client, holdings, gate) = (
+                        self.client.clone(),
+                        Arc::clone(&self.holdings),
+                        Arc::clone(&self.gate),
+                    );
                     tokio::spawn(self.supervisor.contained(ServerPart::Question, async move {
                         let place = match client.knows(&get.path, get.offset) {
                             true => Ok(None),
@@ -311,18 +385,34 @@ impl Answerer {
                             },
                         };
                         let found = match place {
-                            Ok(_place) => client.look_up(&get.path, get.offset, get.length).await.map_err(refusal),
+                            Ok(_place) => client
+                                .look_up(&get.path, get.offset, get.length)
+                                .await
+                                .map_err(refusal),
                             Err(refusal) => Err(refusal),
                         };
-                        let found = found.map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
-                        if let Ok(Resolved { body: Body::Coded(held), .. }) = &found {
+                        let found = found
+                            .map(|(meta, whole, left)| resolved(&holdings, &meta, whole, left));
+                        if let Ok(Resolved {
+                            body: Body::Coded(held),
+                            ..
+                        }) = &found
+                        {
                             fetcher.start_ahead(held.lease.key, &ledgers);
                         }
                         let _ = reply.send(found);
                     }));
                 }
-                Ask::Subscribe { reply, .. } if self.fetcher.is_none() => drop(reply.send(Err(unknown("")))),
-                Ask::Find { id, coding, told, ledgers, reply } => {
+                Ask::Subscribe { reply, .. } if self.fetcher.is_none() => {
+                    drop(reply.send(Err(unknown(""))))
+                }
+                Ask::Find {
+                    id,
+                    coding,
+                    told,
+                    ledgers,
+                    reply,
+                } => {
                     let found = self.holdings.find(&id, coding, told);
                     // A peer that can use it only when complete gets no lease before, and nothing
                     // else would start the fetch.
@@ -333,9 +423,15 @@ impl Answerer {
                     }
                     drop(reply.send(found));
                 }
-                Ask::Hashes { held, ledgers, reply } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
+                Ask::Hashes {
+                    held,
+                    ledgers,
+                    reply,
+                } => drop(reply.send(self.hashes(held.lease.key, &ledgers))),
                 // The checks of its own rows are the relay's secret.
-                Ask::Checks { reply, .. } => drop(reply.send(Err(unknown("relays do not serve checksums")))),
+                Ask::Checks { reply, .. } => {
+                    drop(reply.send(Err(unknown("relays do not serve checksums"))))
+                }
                 Ask::Blame(blame) => blame.log(),
                 Ask::Subscribe { stream, reply } => {
                     let news = self.subscribe(&stream).await;
@@ -354,14 +450,21 @@ impl Answerer {
             Some(fetcher) if self.holdings.awaits_hashes(segment) => {
                 fetcher.start_ahead(segment, asker);
                 let reason = "the hashes of this segment have not come yet".to_owned();
-                Err(Refusal { code: RefusalCode::Overload, retry_after: Some(HASHES_AFTER), reason })
+                Err(Refusal {
+                    code: RefusalCode::Overload,
+                    retry_after: Some(HASHES_AFTER),
+                    reason,
+                })
             }
             _ => Err(unknown("the relay has no hashes of this segment")),
         }
     }
 
     /// Subscribes to a stream once for all of the relay's peers.
-    async fn subscribe(&mut self, stream: &str) -> Result<broadcast::Receiver<Arc<Resolved>>, Refusal> {
+    async fn subscribe(
+        &mut self,
+        stream: &str,
+    ) -> Result<broadcast::Receiver<Arc<Resolved>>, Refusal> {
         self.news.retain(|_, news| news.receiver_count() > 0);
         if let Some(news) = self.news.get(stream) {
             return Ok(news.subscribe());
@@ -378,7 +481,10 @@ impl Answerer {
                 };
                 // No receiver is left: the subscription ends with its own.
                 let left = Duration::from_millis(meta.max_age_ms);
-                if sender.send(Arc::new(resolved(&holdings, &Arc::new(meta), whole, left))).is_err() {
+                if sender
+                    .send(Arc::new(resolved(&holdings, &Arc::new(meta), whole, left)))
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -395,7 +501,12 @@ async fn turn(gate: &Arc<Gate>, by: AskedBy) -> Result<Place, Refusal> {
 }
 
 /// Turns a source's signed answer into a server's; `left` is the rest of its age.
-fn resolved(holdings: &Holdings, meta: &Arc<Meta>, whole: Option<bytes::Bytes>, left: Duration) -> Resolved {
+fn resolved(
+    holdings: &Holdings,
+    meta: &Arc<Meta>,
+    whole: Option<bytes::Bytes>,
+    left: Duration,
+) -> Resolved {
     let body = match (&meta.delivery, whole) {
         (Delivery::Coded(shape), _) => Body::Coded(holdings.name(meta, *shape)),
         (Delivery::Inline(bytes), _) => Body::Inline(bytes.clone()),
@@ -420,21 +531,38 @@ fn crowded(refused: Refused) -> Refusal {
         Refused::Full => "too many requests are waiting",
         Refused::Session => "too many requests of this connection are waiting",
     };
-    Refusal { code: RefusalCode::Overload, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() }
+    Refusal {
+        code: RefusalCode::Overload,
+        retry_after: Some(RETRY_AFTER),
+        reason: reason.to_owned(),
+    }
 }
 
 /// Maps an error of the sources to a refusal for this relay's peers.
 fn refusal(error: crate::Error) -> Refusal {
-    let later = |code, reason: &str| Refusal { code, retry_after: Some(RETRY_AFTER), reason: reason.to_owned() };
+    let later = |code, reason: &str| Refusal {
+        code,
+        retry_after: Some(RETRY_AFTER),
+        reason: reason.to_owned(),
+    };
     match error {
         crate::Error::Refused(refusal) => refusal,
         crate::Error::Range(_) | crate::Error::Path(_) => unknown(""),
-        crate::Error::Changed => later(RefusalCode::Changed, "the object is changing at the origin"),
-        crate::Error::Corrupt => later(RefusalCode::Origin, "the received bytes do not match the segment's hash"),
+        crate::Error::Changed => {
+            later(RefusalCode::Changed, "the object is changing at the origin")
+        }
+        crate::Error::Corrupt => later(
+            RefusalCode::Origin,
+            "the received bytes do not match the segment's hash",
+        ),
         _ => later(RefusalCode::Origin, "no source answers"),
     }
 }
 
 fn unknown(reason: &str) -> Refusal {
-    Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() }
+    Refusal {
+        code: RefusalCode::Unknown,
+        retry_after: None,
+        reason: reason.to_owned(),
+    }
 }

@@ -21,7 +21,11 @@ pub enum TokenSource {
 impl TokenSource {
     /// A constant token.
     pub fn fixed(text: &str) -> Result<Self, String> {
-        if is_token(text) { Ok(Self::Fixed(Token(text.to_owned()))) } else { Err(NO_TOKEN.to_owned()) }
+        if is_token(text) {
+            Ok(Self::Fixed(Token(text.to_owned())))
+        } else {
+            Err(NO_TOKEN.to_owned())
+        }
     }
 
     /// From the command line: `--token`, or else `--token-file`. A file without a valid token is an
@@ -32,7 +36,9 @@ impl TokenSource {
             (None, Some(file)) => Self::File(file.to_owned()),
             (None, None) => return Ok(None),
         };
-        source.read().map_err(|error| format!("--token-file {error}"))?;
+        source
+            .read()
+            .map_err(|error| format!("--token-file {error}"))?;
         Ok(Some(source))
     }
 
@@ -42,9 +48,14 @@ impl TokenSource {
             Self::Fixed(token) => Ok(token.clone()),
             Self::File(path) => {
                 let fail = |reason: &str| format!("{}: {reason}", path.display());
-                let text = std::fs::read_to_string(path).map_err(|error| fail(&error.to_string()))?;
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| fail(&error.to_string()))?;
                 let text = text.trim();
-                if is_token(text) { Ok(Token(text.to_owned())) } else { Err(fail(NO_TOKEN)) }
+                if is_token(text) {
+                    Ok(Token(text.to_owned()))
+                } else {
+                    Err(fail(NO_TOKEN))
+                }
             }
         }
     }
@@ -62,7 +73,11 @@ pub(super) struct Current {
 
 impl Current {
     pub(super) fn new(source: Option<TokenSource>) -> Self {
-        Self { source, sent: None, look_at: Instant::now() }
+        Self {
+            source,
+            sent: None,
+            look_at: Instant::now(),
+        }
     }
 
     /// The token for a new connection.
@@ -94,10 +109,16 @@ impl Current {
         self.look_at = now;
         match (&self.source, has_certificate) {
             (Some(_), _) => {
-                tracing::warn!("the server rejects the token: it expired, has an unknown key or is for another server");
+                tracing::warn!(
+                    "the server rejects the token: it expired, has an unknown key or is for another server"
+                );
             }
-            (None, true) => tracing::warn!("the server rejects the client certificate and requires a token: use --token"),
-            (None, false) => tracing::warn!("the server requires a token (--token, --token-file) or a certificate (--cert)"),
+            (None, true) => tracing::warn!(
+                "the server rejects the client certificate and requires a token: use --token"
+            ),
+            (None, false) => tracing::warn!(
+                "the server requires a token (--token, --token-file) or a certificate (--cert)"
+            ),
         }
     }
 
@@ -117,7 +138,10 @@ mod tests {
         let file = directory.path().join("token");
         std::fs::write(&file, "one\n").unwrap();
         let token = |text: &str| Some(Token(text.to_owned()));
-        let (mut current, now) = (Current::new(Some(TokenSource::File(file.clone()))), Instant::now());
+        let (mut current, now) = (
+            Current::new(Some(TokenSource::File(file.clone()))),
+            Instant::now(),
+        );
         assert_eq!(current.first(now), token("one"));
         std::fs::write(&file, "two").unwrap();
         assert_eq!(current.newer(now), None, "not yet");
@@ -126,18 +150,33 @@ mod tests {
         assert_eq!(current.newer(now + 2 * LOOK_EVERY), None, "nothing new");
         std::fs::write(&file, "three").unwrap();
         current.refused(now + 2 * LOOK_EVERY, false);
-        assert_eq!(current.newer(now + 2 * LOOK_EVERY), token("three"), "at once");
+        assert_eq!(
+            current.newer(now + 2 * LOOK_EVERY),
+            token("three"),
+            "at once"
+        );
         std::fs::write(&file, "no token").unwrap();
         assert_eq!(current.newer(now + 4 * LOOK_EVERY), None);
         assert_eq!(current.first(now), None);
         std::fs::write(&file, "three").unwrap();
-        assert_eq!(current.first(now), token("three"), "another connection gets it, too");
+        assert_eq!(
+            current.first(now),
+            token("three"),
+            "another connection gets it, too"
+        );
     }
 
     #[test]
     fn a_token_that_stays_is_sent_once_a_connection() {
-        let (mut current, now) = (Current::new(Some(TokenSource::fixed("one").unwrap())), Instant::now());
-        assert!(current.first(now).is_some() && current.newer(now + LOOK_EVERY).is_none() && current.due().is_none());
+        let (mut current, now) = (
+            Current::new(Some(TokenSource::fixed("one").unwrap())),
+            Instant::now(),
+        );
+        assert!(
+            current.first(now).is_some()
+                && current.newer(now + LOOK_EVERY).is_none()
+                && current.due().is_none()
+        );
         assert!(current.first(now).is_some());
         assert!(Current::new(None).first(now).is_none());
         assert!(TokenSource::fixed("a b").is_err() && TokenSource::fixed("").is_err());

@@ -33,7 +33,11 @@ impl Vector {
     /// The block with this number in a generation of `n` blocks: a source block, or a parity block
     /// after them.
     pub const fn numbered(number: u16, n: u16) -> Self {
-        if number < n { Self::Source(number) } else { Self::Shard(number) }
+        if number < n {
+            Self::Source(number)
+        } else {
+            Self::Shard(number)
+        }
     }
 
     /// The RaptorQ repair symbol for a counter, in a generation of `n` blocks. Consecutive counters
@@ -56,14 +60,18 @@ pub fn are_elements(bytes: &[u8]) -> bool {
 pub fn are_coded_words(payload: &[u8]) -> bool {
     // m words take 32 m bytes, and their bits as many bytes as make 8 of them each.
     let words = payload.len() * 8 / 257;
-    let Some((low, top)) = payload.split_at_checked(words * 32) else { return false };
+    let Some((low, top)) = payload.split_at_checked(words * 32) else {
+        return false;
+    };
     if top.len() != words.div_ceil(8) {
         return false;
     }
     let is_set = |index: usize| top[index / 8] >> (index % 8) & 1 == 1;
     // A word without its 257th bit is below q, as q has it.
     let (low, _) = low.as_chunks::<32>();
-    low.iter().enumerate().all(|(index, word)| !is_set(index) || word[..] < Q[1..])
+    low.iter()
+        .enumerate()
+        .all(|(index, word)| !is_set(index) || word[..] < Q[1..])
         && (words..top.len() * 8).all(|bit| !is_set(bit))
 }
 
@@ -88,7 +96,10 @@ mod tests {
     fn payload(words: &[(bool, [u8; 32])]) -> Vec<u8> {
         let mut out: Vec<u8> = words.iter().flat_map(|(_, low)| *low).collect();
         let mut top = vec![0; words.len().div_ceil(8)];
-        words.iter().enumerate().for_each(|(index, (bit, _))| top[index / 8] |= u8::from(*bit) << (index % 8));
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(index, (bit, _))| top[index / 8] |= u8::from(*bit) << (index % 8));
         out.extend(top);
         out
     }
@@ -130,7 +141,10 @@ mod tests {
                 }
             }
             let bytes = payload(&vec![zero; words]);
-            assert!(!are_coded_words(&bytes[1..]) && !are_coded_words(&[&bytes[..], &[0]].concat()), "{words}");
+            assert!(
+                !are_coded_words(&bytes[1..]) && !are_coded_words(&[&bytes[..], &[0]].concat()),
+                "{words}"
+            );
         }
     }
 }

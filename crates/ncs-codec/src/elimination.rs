@@ -61,7 +61,17 @@ impl<F: Field> Elimination<F> {
             Tail::None => field.matrix(n, n, 0),
         };
         let (pivots, rows, factors) = (Vec::with_capacity(n), vec![None; n], Vec::with_capacity(n));
-        Self { field, n, matrix, pivots, rows, factors, settled: 0, first_free: 0, tail }
+        Self {
+            field,
+            n,
+            matrix,
+            pivots,
+            rows,
+            factors,
+            settled: 0,
+            first_free: 0,
+            tail,
+        }
     }
 
     /// The number of stored rows.
@@ -97,16 +107,25 @@ impl<F: Field> Elimination<F> {
         if self.rank() - self.settled == self.pending_max() || self.rank() == self.n {
             self.clear_columns(0..self.settled, self.settled..self.rank());
             self.settled = self.rank();
-            self.first_free += self.rows[self.first_free..].iter().take_while(|row| row.is_some()).count();
+            self.first_free += self.rows[self.first_free..]
+                .iter()
+                .take_while(|row| row.is_some())
+                .count();
         }
         true
     }
 
     /// The row's pivot column and the coefficient there, unless the row is reduced to zero. If no
     /// row is pending, leaves the factors that reduced it.
-    fn reduce_coefficients(&mut self, row: usize, coefficients: impl FnOnce(&mut [F::Element])) -> Option<(usize, F::Element)> {
+    fn reduce_coefficients(
+        &mut self,
+        row: usize,
+        coefficients: impl FnOnce(&mut [F::Element]),
+    ) -> Option<(usize, F::Element)> {
         let n = self.n;
-        let place = self.field.row_mut(&mut self.matrix, row, RowPart::Coefficients);
+        let place = self
+            .field
+            .row_mut(&mut self.matrix, row, RowPart::Coefficients);
         place.fill(F::ZERO);
         coefficients(&mut place[..n]);
         if self.tail == Tail::Transform {
@@ -114,12 +133,22 @@ impl<F: Field> Elimination<F> {
         }
         // Pending rows have nothing in the pivots of settled ones, but not the other way round.
         self.factors.clear();
-        for held in [0..self.settled, self.settled..row].into_iter().filter(|held| !held.is_empty()) {
+        for held in [0..self.settled, self.settled..row]
+            .into_iter()
+            .filter(|held| !held.is_empty())
+        {
             self.factors.clear();
-            self.field.gather(&self.matrix, row..row + 1, &self.pivots[held.clone()], &mut self.factors);
+            self.field.gather(
+                &self.matrix,
+                row..row + 1,
+                &self.pivots[held.clone()],
+                &mut self.factors,
+            );
             self.reduce(RowPart::Coefficients, held);
         }
-        let place = self.field.row_mut(&mut self.matrix, row, RowPart::Coefficients);
+        let place = self
+            .field
+            .row_mut(&mut self.matrix, row, RowPart::Coefficients);
         place[..self.first_free].fill(F::ZERO);
         let pivot = place[..n].iter().position(|&element| element != F::ZERO)?;
         Some((pivot, place[pivot]))
@@ -129,24 +158,41 @@ impl<F: Field> Elimination<F> {
     fn reduce(&mut self, part: RowPart, rows: Range<usize>) {
         let (columns, target) = (self.columns_in_use(part, self.rank() + 1), self.rank());
         if !columns.is_empty() && self.factors.iter().any(|&factor| factor != F::ZERO) {
-            self.field.reduce(&mut self.matrix, part, columns, rows, target, &self.factors);
+            self.field
+                .reduce(&mut self.matrix, part, columns, rows, target, &self.factors);
         }
     }
 
     /// Maximum number of pending rows. A payload is read before all rows are there, and short rows
     /// cost little to load and store.
     fn pending_max(&self) -> usize {
-        if matches!(self.tail, Tail::Payload(_)) || self.n <= SHORT { 1 } else { PENDING_MAX }
+        if matches!(self.tail, Tail::Payload(_)) || self.n <= SHORT {
+            1
+        } else {
+            PENDING_MAX
+        }
     }
 
     /// Clears the columns of the newest rows, `pivots`, in `rows`, which come directly before them.
     fn clear_columns(&mut self, rows: Range<usize>, pivots: Range<usize>) {
         self.factors.clear();
-        self.field.gather(&self.matrix, rows.clone(), &self.pivots[pivots.clone()], &mut self.factors);
+        self.field.gather(
+            &self.matrix,
+            rows.clone(),
+            &self.pivots[pivots.clone()],
+            &mut self.factors,
+        );
         if self.factors.iter().any(|&factor| factor != F::ZERO) {
             for part in self.parts() {
                 let columns = self.columns_in_use(*part, self.rank());
-                self.field.spread(&mut self.matrix, *part, columns, rows.clone(), pivots.len(), &self.factors);
+                self.field.spread(
+                    &mut self.matrix,
+                    *part,
+                    columns,
+                    rows.clone(),
+                    pivots.len(),
+                    &self.factors,
+                );
             }
         }
     }
@@ -164,7 +210,11 @@ impl<F: Field> Elimination<F> {
 
     /// The parts that a row has.
     fn parts(&self) -> &'static [RowPart] {
-        if matches!(self.tail, Tail::Payload(_)) { &[RowPart::Coefficients, RowPart::Tail] } else { &[RowPart::Coefficients] }
+        if matches!(self.tail, Tail::Payload(_)) {
+            &[RowPart::Coefficients, RowPart::Tail]
+        } else {
+            &[RowPart::Coefficients]
+        }
     }
 
     /// The row with its pivot in `column`, if there is one, by its order of arrival.
@@ -198,8 +248,12 @@ impl<F: Field> Elimination<F> {
 
     /// Whether the source block `column` is known by itself: its row is a unit vector.
     pub(super) fn is_unit(&self, column: usize) -> bool {
-        self.row_of(column)
-            .is_some_and(|row| self.coefficients(row).iter().enumerate().all(|(i, &element)| i == column || element == F::ZERO))
+        self.row_of(column).is_some_and(|row| {
+            self.coefficients(row)
+                .iter()
+                .enumerate()
+                .all(|(i, &element)| i == column || element == F::ZERO)
+        })
     }
 }
 
@@ -223,7 +277,10 @@ mod tests {
         let mut elimination = Elimination::new(kernels, 3, Tail::Transform);
         let mut taken = Vec::new();
         for row in rows {
-            if elimination.absorb(|place| place.copy_from_slice(&row), |_| panic!("a transform has no payload")) {
+            if elimination.absorb(
+                |place| place.copy_from_slice(&row),
+                |_| panic!("a transform has no payload"),
+            ) {
                 taken.push(row);
             }
         }
@@ -232,7 +289,10 @@ mod tests {
             assert!(elimination.is_unit(column));
             let transform = elimination.transform(elimination.row_of(column).unwrap());
             let mut sum = [0; 3];
-            transform.iter().zip(&taken).for_each(|(&c, row)| kernels.mul_add(&mut sum, row, c));
+            transform
+                .iter()
+                .zip(&taken)
+                .for_each(|(&c, row)| kernels.mul_add(&mut sum, row, c));
             let mut unit = [0; 3];
             unit[column] = 1;
             assert_eq!(sum, unit);
@@ -245,7 +305,12 @@ mod tests {
         let rows: [[u8; 3]; 5] = [[2, 3, 4], [4, 6, 8], [0, 0, 9], [7, 1, 1], [1, 1, 1]];
         let taken = |tail| {
             let mut elimination = Elimination::new(Kernels::detect(), 3, tail);
-            rows.map(|row| elimination.absorb(|place| place.copy_from_slice(&row), |_| panic!("there is no payload")))
+            rows.map(|row| {
+                elimination.absorb(
+                    |place| place.copy_from_slice(&row),
+                    |_| panic!("there is no payload"),
+                )
+            })
         };
         assert_eq!(taken(Tail::None), [true, false, true, true, false]);
         assert_eq!(taken(Tail::None), taken(Tail::Transform));
@@ -260,29 +325,46 @@ mod tests {
             let mut row = vec![0; n];
             match index % 3 {
                 // Of those before, among them the newest.
-                2 => {
-                    rows.iter().rev().take(1 + index % 11).for_each(|one| Kernels::detect().mul_add(&mut row, one, rng.random()))
-                }
+                2 => rows
+                    .iter()
+                    .rev()
+                    .take(1 + index % 11)
+                    .for_each(|one| Kernels::detect().mul_add(&mut row, one, rng.random())),
                 _ => rng.fill_bytes(&mut row),
             }
             rows.push(row);
         }
         let taken = |tail| -> Vec<bool> {
             let mut elimination = Elimination::new(Kernels::detect(), n, tail);
-            rows.iter().map(|row| elimination.absorb(|place| place.copy_from_slice(row), |_| ())).collect()
+            rows.iter()
+                .map(|row| elimination.absorb(|place| place.copy_from_slice(row), |_| ()))
+                .collect()
         };
         let progressive = taken(Tail::Payload(5));
         assert_eq!(progressive.iter().filter(|taken| **taken).count(), n);
-        assert!((0..n).filter(|index| index % 3 == 2).all(|index| !progressive[index]));
+        assert!(
+            (0..n)
+                .filter(|index| index % 3 == 2)
+                .all(|index| !progressive[index])
+        );
         assert!(taken(Tail::Transform) == progressive && taken(Tail::None) == progressive);
     }
 
     #[test]
     fn a_dependent_row_costs_no_payload_work() {
         let mut elimination = Elimination::new(Kernels::detect(), 3, Tail::Payload(5));
-        assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 2, 2]), |payload| payload.fill(2)));
-        assert!(elimination.absorb(|place| place.copy_from_slice(&[0, 1, 0]), |payload| payload.fill(9)));
-        assert!(!elimination.absorb(|place| place.copy_from_slice(&[0, 0, 7]), |_| panic!("it is dependent")));
+        assert!(elimination.absorb(
+            |place| place.copy_from_slice(&[0, 2, 2]),
+            |payload| payload.fill(2)
+        ));
+        assert!(elimination.absorb(
+            |place| place.copy_from_slice(&[0, 1, 0]),
+            |payload| payload.fill(9)
+        ));
+        assert!(!elimination.absorb(
+            |place| place.copy_from_slice(&[0, 0, 7]),
+            |_| panic!("it is dependent")
+        ));
         assert_eq!(elimination.payload(elimination.row_of(2).unwrap()), [8; 5]);
         assert!(elimination.is_unit(1) && elimination.is_unit(2) && !elimination.is_unit(0));
     }

@@ -24,7 +24,9 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-pub use arithmetic::{Arithmetic, Decode, Encode, Kept, NotKept, Place, Rebuilt, Recode, draw_factors, draw_rows};
+pub use arithmetic::{
+    Arithmetic, Decode, Encode, Kept, NotKept, Place, Rebuilt, Recode, draw_factors, draw_rows,
+};
 pub use block::{Coded, Payload, Vector};
 pub use cores::{Cores, ROWS_A_PART};
 pub use decoder::Decoder;

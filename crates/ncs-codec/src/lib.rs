@@ -169,7 +169,9 @@ pub fn write_number(vector: &Vector, row: &mut [u8]) {
         Vector::Source(index) => row[usize::from(*index)] = 1,
         Vector::Shard(number) => rs::cauchy_row(usize::from(*number), row),
         Vector::Symbol(esi) => raptorq::Generator::of(row.len()).row(*esi, row),
-        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => panic!("a row of random linear coding"),
+        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) => {
+            panic!("a row of random linear coding")
+        }
         Vector::Narrow(_) | Vector::Wide(_) => panic!("a row over another field"),
     }
 }
@@ -178,7 +180,10 @@ pub fn write_number(vector: &Vector, row: &mut [u8]) {
 fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(), Error> {
     let expected = check_vector(generation, vector)?;
     if payload.len() != expected {
-        return Err(Error::Payload { length: payload.len(), expected });
+        return Err(Error::Payload {
+            length: payload.len(),
+            expected,
+        });
     }
     Ok(())
 }
@@ -187,18 +192,31 @@ fn check(generation: &Generation, vector: &Vector, payload: &[u8]) -> Result<(),
 fn check_vector(generation: &Generation, vector: &Vector) -> Result<usize, Error> {
     let n = generation.n;
     if !is_made_by(generation, vector) {
-        return Err(Error::Foreign { codec: generation.codec, n });
+        return Err(Error::Foreign {
+            codec: generation.codec,
+            n,
+        });
     }
     match vector {
         Vector::Source(index) if *index >= n => Err(Error::Index { index: *index, n }),
         Vector::Source(index) => Ok(generation.block_length(*index)),
-        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) if coefficients.len() != usize::from(n) => {
-            Err(Error::Vector { length: coefficients.len(), n })
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients)
+            if coefficients.len() != usize::from(n) =>
+        {
+            Err(Error::Vector {
+                length: coefficients.len(),
+                n,
+            })
         }
-        Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_) | Vector::Shard(_) | Vector::Symbol(_) => {
-            Ok(block_bytes(generation))
-        }
-        Vector::Narrow(_) | Vector::Wide(_) => Err(Error::Foreign { codec: generation.codec, n }),
+        Vector::Seed(_)
+        | Vector::Explicit(_)
+        | Vector::Unverified(_)
+        | Vector::Shard(_)
+        | Vector::Symbol(_) => Ok(block_bytes(generation)),
+        Vector::Narrow(_) | Vector::Wide(_) => Err(Error::Foreign {
+            codec: generation.codec,
+            n,
+        }),
     }
 }
 
@@ -209,9 +227,15 @@ fn is_made_by(generation: &Generation, vector: &Vector) -> bool {
         // Of none that these decoders solve.
         (Vector::Narrow(_) | Vector::Wide(_), _) | (_, Codec::RlncQ { .. }) => false,
         (Vector::Source(_), _) => true,
-        (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), codec) => codec == Codec::Rlnc,
-        (Vector::Shard(number), Codec::ReedSolomon { .. }) => (generation.n..generation.numbered()).contains(number),
-        (Vector::Symbol(esi), Codec::RaptorQ) => (u32::from(generation.n)..raptorq::ESI_END).contains(esi),
+        (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), codec) => {
+            codec == Codec::Rlnc
+        }
+        (Vector::Shard(number), Codec::ReedSolomon { .. }) => {
+            (generation.n..generation.numbered()).contains(number)
+        }
+        (Vector::Symbol(esi), Codec::RaptorQ) => {
+            (u32::from(generation.n)..raptorq::ESI_END).contains(esi)
+        }
         (Vector::Shard(_) | Vector::Symbol(_), _) => false,
     }
 }

@@ -20,7 +20,9 @@ impl Numbers {
     /// The number of a block, if it has one that fits a set.
     pub fn number(vector: &Vector) -> Option<u16> {
         match vector {
-            Vector::Source(number) | Vector::Shard(number) if *number < Codec::SHARDS_MAX => Some(*number),
+            Vector::Source(number) | Vector::Shard(number) if *number < Codec::SHARDS_MAX => {
+                Some(*number)
+            }
             _ => None,
         }
     }
@@ -30,7 +32,10 @@ impl Numbers {
     /// # Panics
     /// If it is 256 or more.
     pub fn insert(&mut self, number: u16) -> bool {
-        let (word, bit) = (&mut self.words[usize::from(number / 64)], 1 << (number % 64));
+        let (word, bit) = (
+            &mut self.words[usize::from(number / 64)],
+            1 << (number % 64),
+        );
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
@@ -38,7 +43,9 @@ impl Numbers {
 
     /// Whether the set contains a number.
     pub fn contains(&self, number: u16) -> bool {
-        self.words.get(usize::from(number / 64)).is_some_and(|word| word >> (number % 64) & 1 == 1)
+        self.words
+            .get(usize::from(number / 64))
+            .is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
     /// The size of the set.
@@ -54,13 +61,17 @@ impl Numbers {
     /// The union of both sets.
     #[must_use]
     pub fn with(self, other: &Self) -> Self {
-        Self { words: std::array::from_fn(|word| self.words[word] | other.words[word]) }
+        Self {
+            words: std::array::from_fn(|word| self.words[word] | other.words[word]),
+        }
     }
 
     /// The numbers of this set that are not in the other.
     #[must_use]
     pub fn without(self, other: &Self) -> Self {
-        Self { words: std::array::from_fn(|word| self.words[word] & !other.words[word]) }
+        Self {
+            words: std::array::from_fn(|word| self.words[word] & !other.words[word]),
+        }
     }
 
     /// The numbers, ascending.
@@ -85,7 +96,10 @@ impl Numbers {
     /// The numbers in the first `most` runs.
     #[must_use]
     pub fn in_ranges(self, most: usize) -> Self {
-        self.ranges(most).into_iter().flat_map(|(first, count)| first..first + count).collect()
+        self.ranges(most)
+            .into_iter()
+            .flat_map(|(first, count)| first..first + count)
+            .collect()
     }
 }
 

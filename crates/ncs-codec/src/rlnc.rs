@@ -33,11 +33,23 @@ pub struct Encoder {
 
 impl Encoder {
     /// An encoder for the bytes of `generation`, without the padding of its last block.
-    pub fn new(generation: &Generation, bytes: &[u8], key: RowKey, kernels: Kernels) -> Result<Self, Error> {
+    pub fn new(
+        generation: &Generation,
+        bytes: &[u8],
+        key: RowKey,
+        kernels: Kernels,
+    ) -> Result<Self, Error> {
         if bytes.len() != length(generation) {
-            return Err(Error::Payload { length: bytes.len(), expected: length(generation) });
+            return Err(Error::Payload {
+                length: bytes.len(),
+                expected: length(generation),
+            });
         }
-        Ok(Self { panel: Panel::of(bytes, usize::from(generation.n), block_bytes(generation)), key, kernels })
+        Ok(Self {
+            panel: Panel::of(bytes, usize::from(generation.n), block_bytes(generation)),
+            key,
+            kernels,
+        })
     }
 
     /// Bytes of a coded block.
@@ -76,7 +88,11 @@ impl Encoder {
                 }
             }
         }
-        self.kernels.combine(&rows.chunks_exact(n).collect::<Vec<_>>(), &self.panel, &mut combined);
+        self.kernels.combine(
+            &rows.chunks_exact(n).collect::<Vec<_>>(),
+            &self.panel,
+            &mut combined,
+        );
     }
 
     /// Writes the payload of the block of `seed`.
@@ -146,7 +162,10 @@ impl Decoder {
     /// [`into_system`](Self::into_system). It does half of the work on coefficients.
     pub fn gathering(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
         let vectors = Some(Vec::with_capacity(generation.n.into()));
-        Self { vectors, ..Self::with(generation, key, kernels, Tail::None) }
+        Self {
+            vectors,
+            ..Self::with(generation, key, kernels, Tail::None)
+        }
     }
 
     fn with(generation: Generation, key: RowKey, kernels: Kernels, tail: Tail) -> Self {
@@ -169,7 +188,10 @@ impl Decoder {
     pub fn absorb(&mut self, vector: &Vector, payload: &[u8]) -> Result<Outcome, Error> {
         check(&self.generation, vector, payload)?;
         let (row, key) = (self.rank(), self.key);
-        if !self.elimination.absorb(|place| write_row(vector, key, place), |_| ()) {
+        if !self
+            .elimination
+            .absorb(|place| write_row(vector, key, place), |_| ())
+        {
             return Ok(Outcome::Redundant);
         }
         if let Some(vectors) = &mut self.vectors {
@@ -183,9 +205,19 @@ impl Decoder {
             }
             _ => self.free_place(),
         };
-        self.settle(Tenant { row, is_source: matches!(vector, Vector::Source(_)) }, place);
+        self.settle(
+            Tenant {
+                row,
+                is_source: matches!(vector, Vector::Source(_)),
+            },
+            place,
+        );
         self.put(place, payload);
-        Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
+        Ok(if self.is_complete() {
+            Outcome::Complete
+        } else {
+            Outcome::Innovative
+        })
     }
 
     /// The generation to decode.
@@ -221,7 +253,9 @@ impl Decoder {
 
     /// Whether this source block has arrived uncoded.
     pub fn is_source_held(&self, index: u16) -> bool {
-        self.tenants.get(usize::from(index)).is_some_and(|tenant| tenant.is_some_and(|tenant| tenant.is_source))
+        self.tenants
+            .get(usize::from(index))
+            .is_some_and(|tenant| tenant.is_some_and(|tenant| tenant.is_source))
     }
 
     /// A source block that has arrived uncoded, without padding.
@@ -242,7 +276,10 @@ impl Decoder {
     pub fn finish(self, out: &mut [u8]) -> Result<(), Error> {
         let expected = length(&self.generation);
         if out.len() != expected {
-            return Err(Error::Payload { length: out.len(), expected });
+            return Err(Error::Payload {
+                length: out.len(),
+                expected,
+            });
         }
         out.copy_from_slice(&self.into_bytes()?);
         Ok(())
@@ -251,29 +288,57 @@ impl Decoder {
     /// The source, without copying blocks that are already in place.
     pub fn into_bytes(mut self) -> Result<Vec<u8>, Error> {
         if !self.is_complete() {
-            return Err(Error::Incomplete { missing: self.missing() });
+            return Err(Error::Incomplete {
+                missing: self.missing(),
+            });
         }
         if self.is_to_be_solved() {
             return self.into_system()?.solve();
         }
-        let missing: Vec<u16> = (0..self.n()).filter(|&index| !self.is_source_held(index)).collect();
-        let rows: Vec<&[u8]> = missing.iter().map(|&index| transform(&self.elimination, index)).collect();
-        self.kernels.combine_within(&rows, &mut self.blocks, block_bytes(&self.generation), &self.places, &missing);
+        let missing: Vec<u16> = (0..self.n())
+            .filter(|&index| !self.is_source_held(index))
+            .collect();
+        let rows: Vec<&[u8]> = missing
+            .iter()
+            .map(|&index| transform(&self.elimination, index))
+            .collect();
+        self.kernels.combine_within(
+            &rows,
+            &mut self.blocks,
+            block_bytes(&self.generation),
+            &self.places,
+            &missing,
+        );
         self.blocks.truncate(length(&self.generation));
         Ok(self.blocks)
     }
 
     /// The system to be solved, of a decoder that gathers. The payloads are not moved.
     pub fn into_system(self) -> Result<System, Error> {
-        let Some(vectors) = self.vectors.as_ref().filter(|_| self.elimination.rank() == usize::from(self.generation.n)) else {
-            return Err(Error::Incomplete { missing: self.missing() });
+        let Some(vectors) = self
+            .vectors
+            .as_ref()
+            .filter(|_| self.elimination.rank() == usize::from(self.generation.n))
+        else {
+            return Err(Error::Incomplete {
+                missing: self.missing(),
+            });
         };
         let n = usize::from(self.n());
         let mut coefficients = vec![0; n * n];
         for (vector, &place) in vectors.iter().zip(&self.places) {
-            write_row(vector, self.key, &mut coefficients[usize::from(place) * n..][..n]);
+            write_row(
+                vector,
+                self.key,
+                &mut coefficients[usize::from(place) * n..][..n],
+            );
         }
-        Ok(System { generation: self.generation, kernels: self.kernels, coefficients, payloads: self.blocks })
+        Ok(System {
+            generation: self.generation,
+            kernels: self.kernels,
+            coefficients,
+            payloads: self.blocks,
+        })
     }
 
     /// `count` new blocks: random combinations of all received rows, with explicit vectors. Empty
@@ -284,8 +349,10 @@ impl Decoder {
         }
         let (n, k) = (usize::from(self.n()), block_bytes(&self.generation));
         let (mut vectors, mut payloads) = (vec![0; count * n], vec![0; count * k]);
-        let (mut vector_places, mut places): (Vec<_>, Vec<_>) =
-            vectors.chunks_exact_mut(n).zip(payloads.chunks_exact_mut(k)).unzip();
+        let (mut vector_places, mut places): (Vec<_>, Vec<_>) = vectors
+            .chunks_exact_mut(n)
+            .zip(payloads.chunks_exact_mut(k))
+            .unzip();
         self.recode_into(rng, &mut vector_places, &mut places);
         let (vectors, payloads) = (Bytes::from(vectors), Bytes::from(payloads));
         let block = |i| Block {
@@ -301,15 +368,31 @@ impl Decoder {
     /// # Panics
     /// If no block has been received, there are not as many vectors as payloads, or one of them has
     /// another length.
-    pub fn recode_into(&self, rng: &mut impl Rng, vectors: &mut [&mut [u8]], payloads: &mut [&mut [u8]]) {
-        let (n, held, k) = (usize::from(self.n()), usize::from(self.rank()), block_bytes(&self.generation));
-        assert!(held > 0 && vectors.len() == payloads.len(), "{} vectors of {held} rows", vectors.len());
+    pub fn recode_into(
+        &self,
+        rng: &mut impl Rng,
+        vectors: &mut [&mut [u8]],
+        payloads: &mut [&mut [u8]],
+    ) {
+        let (n, held, k) = (
+            usize::from(self.n()),
+            usize::from(self.rank()),
+            block_bytes(&self.generation),
+        );
         assert!(
-            vectors.iter().all(|vector| vector.len() == n) && payloads.iter().all(|payload| payload.len() == k),
+            held > 0 && vectors.len() == payloads.len(),
+            "{} vectors of {held} rows",
+            vectors.len()
+        );
+        assert!(
+            vectors.iter().all(|vector| vector.len() == n)
+                && payloads.iter().all(|payload| payload.len() == k),
             "{n} by {k}"
         );
         let mut weights = vec![0; vectors.len() * held];
-        weights.chunks_exact_mut(held).for_each(|weights| draw_weights(weights, rng));
+        weights
+            .chunks_exact_mut(held)
+            .for_each(|weights| draw_weights(weights, rng));
         let weights: Vec<&[u8]> = weights.chunks_exact(held).collect();
         if let Some(known) = &self.vectors {
             self.combine_known(&weights, known, vectors);
@@ -324,8 +407,12 @@ impl Decoder {
     fn combine_known(&self, weights: &[&[u8]], known: &[Vector], vectors: &mut [&mut [u8]]) {
         let n = usize::from(self.n());
         let mut rows = vec![0; known.len() * n];
-        known.iter().zip(rows.chunks_exact_mut(n)).for_each(|(vector, row)| write_row(vector, self.key, row));
-        self.kernels.combine_scattered(weights, &rows.chunks_exact(n).collect::<Vec<_>>(), vectors);
+        known
+            .iter()
+            .zip(rows.chunks_exact_mut(n))
+            .for_each(|(vector, row)| write_row(vector, self.key, row));
+        self.kernels
+            .combine_scattered(weights, &rows.chunks_exact(n).collect::<Vec<_>>(), vectors);
     }
 
     /// Combines the stored rows into `vectors`. Returns sums, one after the other, and their
@@ -334,16 +421,32 @@ impl Decoder {
     fn combine_rows(&self, weights: &[&[u8]], vectors: &mut [&mut [u8]]) -> (Vec<u8>, usize) {
         let (n, held) = (usize::from(self.n()), usize::from(self.rank()));
         let first = if held == n { n } else { 0 };
-        let (strip, start) = self.elimination.matrix().strip(RowPart::Coefficients, held, first);
+        let (strip, start) = self
+            .elimination
+            .matrix()
+            .strip(RowPart::Coefficients, held, first);
         // The strip begins on a cache line.
         let width = n + held - start;
         let mut sums = vec![0; weights.len() * width];
-        self.kernels.combine_strip(strip, weights, &mut sums.chunks_exact_mut(width).collect::<Vec<_>>(), 0, false);
-        for ((vector, sum), weights) in vectors.iter_mut().zip(sums.chunks_exact(width)).zip(weights) {
+        self.kernels.combine_strip(
+            strip,
+            weights,
+            &mut sums.chunks_exact_mut(width).collect::<Vec<_>>(),
+            0,
+            false,
+        );
+        for ((vector, sum), weights) in vectors
+            .iter_mut()
+            .zip(sums.chunks_exact(width))
+            .zip(weights)
+        {
             match first {
                 0 => vector.copy_from_slice(&sum[..n]),
                 _ => vector.iter_mut().enumerate().for_each(|(column, place)| {
-                    *place = weights[self.elimination.row_of(column).expect("at full rank every column has a pivot")];
+                    *place = weights[self
+                        .elimination
+                        .row_of(column)
+                        .expect("at full rank every column has a pivot")];
                 }),
             }
         }
@@ -352,15 +455,28 @@ impl Decoder {
 
     fn combine_payloads(&self, rows: &[&[u8]], payloads: &mut [&mut [u8]]) {
         let k = block_bytes(&self.generation);
-        let sources = self.places.iter().map(|&place| &self.blocks[usize::from(place) * k..][..k]);
-        self.kernels.combine_scattered(rows, &sources.collect::<Vec<_>>(), payloads);
+        let sources = self
+            .places
+            .iter()
+            .map(|&place| &self.blocks[usize::from(place) * k..][..k]);
+        self.kernels
+            .combine_scattered(rows, &sources.collect::<Vec<_>>(), payloads);
     }
 
     /// The last free place, because source blocks tend to come from the front; before the first
     /// source block, the first place.
     fn free_place(&self) -> u16 {
-        let last = || self.tenants.iter().rposition(Option::is_none).expect("a row was accepted, so a place is free");
-        let place = if self.sources == 0 { self.places.len() } else { last() };
+        let last = || {
+            self.tenants
+                .iter()
+                .rposition(Option::is_none)
+                .expect("a row was accepted, so a place is free")
+        };
+        let place = if self.sources == 0 {
+            self.places.len()
+        } else {
+            last()
+        };
         u16::try_from(place).expect("as many places as n")
     }
 
@@ -380,7 +496,9 @@ impl Decoder {
 
     /// Moves the coded payload out of a source block's place.
     fn vacate(&mut self, place: u16) {
-        let Some(tenant) = self.tenants[usize::from(place)] else { return };
+        let Some(tenant) = self.tenants[usize::from(place)] else {
+            return;
+        };
         let (to, k) = (self.free_place(), block_bytes(&self.generation));
         let (from, end) = (usize::from(place) * k, usize::from(to) * k + k);
         self.blocks.resize(self.blocks.len().max(end), 0);
@@ -413,7 +531,13 @@ impl System {
     /// Solves the system on this processor and returns the source.
     pub fn solve(self) -> Result<Vec<u8>, Error> {
         let (mut source, n) = (vec![0; self.payloads.len()], usize::from(self.generation.n));
-        if !self.kernels.solve(n, &self.coefficients, &self.payloads, &mut source, NonZeroUsize::MIN) {
+        if !self.kernels.solve(
+            n,
+            &self.coefficients,
+            &self.payloads,
+            &mut source,
+            NonZeroUsize::MIN,
+        ) {
             return Err(Error::Incomplete { missing: 1 });
         }
         source.truncate(length(&self.generation));
@@ -433,17 +557,28 @@ pub struct Rank {
 impl Rank {
     /// The rank of no blocks yet.
     pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
-        Self { generation, key, elimination: Elimination::new(kernels, generation.n.into(), Tail::None) }
+        Self {
+            generation,
+            key,
+            elimination: Elimination::new(kernels, generation.n.into(), Tail::None),
+        }
     }
 
     /// Takes the vector of a received block. Fails if it does not fit this generation.
     pub fn absorb(&mut self, vector: &Vector) -> Result<Outcome, Error> {
         check_vector(&self.generation, vector)?;
         let key = self.key;
-        if !self.elimination.absorb(|place| write_row(vector, key, place), |_| ()) {
+        if !self
+            .elimination
+            .absorb(|place| write_row(vector, key, place), |_| ())
+        {
             return Ok(Outcome::Redundant);
         }
-        Ok(if self.missing() == 0 { Outcome::Complete } else { Outcome::Innovative })
+        Ok(if self.missing() == 0 {
+            Outcome::Complete
+        } else {
+            Outcome::Innovative
+        })
     }
 
     /// The number of independent blocks still needed.
@@ -464,8 +599,16 @@ pub struct Progressive {
 impl Progressive {
     /// An empty decoder for `generation`, whose seeded rows are drawn with `key`.
     pub fn new(generation: Generation, key: RowKey, kernels: Kernels) -> Self {
-        let elimination = Elimination::new(kernels, usize::from(generation.n), Tail::Payload(block_bytes(&generation)));
-        Self { generation, key, elimination }
+        let elimination = Elimination::new(
+            kernels,
+            usize::from(generation.n),
+            Tail::Payload(block_bytes(&generation)),
+        );
+        Self {
+            generation,
+            key,
+            elimination,
+        }
     }
 
     /// Takes a received block, as [`Decoder::absorb`] does.
@@ -473,11 +616,16 @@ impl Progressive {
         check(&self.generation, vector, payload)?;
         let key = self.key;
         let write = |place: &mut [u8]| place[..payload.len()].copy_from_slice(payload);
-        Ok(match self.elimination.absorb(|place| write_row(vector, key, place), write) {
-            false => Outcome::Redundant,
-            true if self.rank() == self.generation.n => Outcome::Complete,
-            true => Outcome::Innovative,
-        })
+        Ok(
+            match self
+                .elimination
+                .absorb(|place| write_row(vector, key, place), write)
+            {
+                false => Outcome::Redundant,
+                true if self.rank() == self.generation.n => Outcome::Complete,
+                true => Outcome::Innovative,
+            },
+        )
     }
 
     /// The generation to decode.
@@ -509,10 +657,17 @@ impl Progressive {
     pub fn finish(&self, out: &mut [u8]) -> Result<(), Error> {
         let expected = length(&self.generation);
         if out.len() != expected {
-            return Err(Error::Payload { length: out.len(), expected });
+            return Err(Error::Payload {
+                length: out.len(),
+                expected,
+            });
         }
-        for (index, block) in (0..self.generation.n).zip(out.chunks_mut(block_bytes(&self.generation))) {
-            block.copy_from_slice(self.source(index).ok_or_else(|| Error::Incomplete { missing: self.missing() })?);
+        for (index, block) in
+            (0..self.generation.n).zip(out.chunks_mut(block_bytes(&self.generation)))
+        {
+            block.copy_from_slice(self.source(index).ok_or_else(|| Error::Incomplete {
+                missing: self.missing(),
+            })?);
         }
         Ok(())
     }
@@ -527,7 +682,9 @@ impl Progressive {
 
 /// The combination of stored payloads that makes source block `index`, in the order of arrival.
 fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
-    let row = elimination.row_of(usize::from(index)).expect("at full rank every column has a pivot");
+    let row = elimination
+        .row_of(usize::from(index))
+        .expect("at full rank every column has a pivot");
     elimination.transform(row)
 }
 
@@ -535,10 +692,14 @@ fn transform(elimination: &Elimination<Kernels>, index: u16) -> &[u8] {
 pub fn write_row(vector: &Vector, key: RowKey, row: &mut [u8]) {
     match vector {
         Vector::Seed(seed) => key.fill(*seed, row),
-        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => row.copy_from_slice(coefficients),
-        Vector::Source(_) | Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_) => {
-            write_number(vector, row)
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => {
+            row.copy_from_slice(coefficients)
         }
+        Vector::Source(_)
+        | Vector::Shard(_)
+        | Vector::Symbol(_)
+        | Vector::Narrow(_)
+        | Vector::Wide(_) => write_number(vector, row),
     }
 }
 
@@ -559,11 +720,17 @@ mod tests {
     use super::*;
     use crate::shape::Shape;
 
-    const KEY: RowKey = RowKey { key: 0x0123_4567_89ab_cdef, generation: 0 };
+    const KEY: RowKey = RowKey {
+        key: 0x0123_4567_89ab_cdef,
+        generation: 0,
+    };
 
     fn generation(n: u16, block_bytes: u32, padding: u64) -> Generation {
         let length = u64::from(n) * u64::from(block_bytes) - padding;
-        Shape::new(length, block_bytes, n).unwrap().generation(0).unwrap()
+        Shape::new(length, block_bytes, n)
+            .unwrap()
+            .generation(0)
+            .unwrap()
     }
 
     fn bytes(generation: &Generation, rng: &mut SmallRng) -> Vec<u8> {
@@ -582,7 +749,14 @@ mod tests {
     #[test]
     fn any_mixture_decodes() {
         let mut rng = SmallRng::seed_from_u64(1);
-        for (n, block_bytes, padding) in [(1, 64, 0), (1, 64, 63), (2, 80, 1), (7, 1088, 100), (33, 64, 17), (64, 1088, 0)] {
+        for (n, block_bytes, padding) in [
+            (1, 64, 0),
+            (1, 64, 63),
+            (2, 80, 1),
+            (7, 1088, 100),
+            (33, 64, 17),
+            (64, 1088, 0),
+        ] {
             let generation = generation(n, block_bytes, padding);
             let source = bytes(&generation, &mut rng);
             let kernels = Kernels::detect();
@@ -598,16 +772,27 @@ mod tests {
                         let start = usize::from(index) * encoder.block_bytes();
                         let block = &source[start..start + generation.block_length(index)];
                         let vector = Vector::Source(index);
-                        [decoder.absorb(&vector, block), progressive.absorb(&vector, block), rank.absorb(&vector)]
+                        [
+                            decoder.absorb(&vector, block),
+                            progressive.absorb(&vector, block),
+                            rank.absorb(&vector),
+                        ]
                     } else {
                         let seed = rng.random();
                         encoder.block(seed, &mut payload);
                         let vector = Vector::Seed(seed);
-                        [decoder.absorb(&vector, &payload), progressive.absorb(&vector, &payload), rank.absorb(&vector)]
+                        [
+                            decoder.absorb(&vector, &payload),
+                            progressive.absorb(&vector, &payload),
+                            rank.absorb(&vector),
+                        ]
                     };
                     assert!(outcomes[0] == outcomes[1] && outcomes[0] == outcomes[2]);
                     assert_eq!(outcomes[0] == Ok(Outcome::Complete), decoder.is_complete());
-                    assert_eq!((decoder.rank(), decoder.missing()), (progressive.rank(), rank.missing()));
+                    assert_eq!(
+                        (decoder.rank(), decoder.missing()),
+                        (progressive.rank(), rank.missing())
+                    );
                 }
                 for index in 0..n {
                     let range = usize::from(index) * encoder.block_bytes()..;
@@ -615,7 +800,10 @@ mod tests {
                     assert_eq!(progressive.source(index), Some(expected));
                     assert!(decoder.source(index).is_none_or(|block| block == expected));
                 }
-                assert_eq!(decoder.absorb(&Vector::Seed(9), &payload), Ok(Outcome::Redundant));
+                assert_eq!(
+                    decoder.absorb(&Vector::Seed(9), &payload),
+                    Ok(Outcome::Redundant)
+                );
                 let mut out = vec![0; source.len()];
                 progressive.finish(&mut out).unwrap();
                 assert_eq!(out, source);
@@ -633,8 +821,10 @@ mod tests {
             let generation = generation(n, 96, 7);
             let source = bytes(&generation, &mut rng);
             let encoder = Encoder::new(&generation, &source, KEY, kernels).unwrap();
-            let (mut decoder, mut gathering) =
-                (Decoder::new(generation, KEY, kernels), Decoder::gathering(generation, KEY, kernels));
+            let (mut decoder, mut gathering) = (
+                Decoder::new(generation, KEY, kernels),
+                Decoder::gathering(generation, KEY, kernels),
+            );
             let (mut relayed, mut sink) = (false, Decoder::gathering(generation, KEY, kernels));
             while !decoder.is_complete() {
                 let index = rng.random_range(0..n);
@@ -642,7 +832,10 @@ mod tests {
                 let (vector, payload) = match rng.random_bool(share) {
                     true => {
                         let start = usize::from(index) * 96;
-                        (Vector::Source(index), source[start..start + generation.block_length(index)].to_vec())
+                        (
+                            Vector::Source(index),
+                            source[start..start + generation.block_length(index)].to_vec(),
+                        )
                     }
                     false => {
                         let mut payload = vec![0; 96];
@@ -650,7 +843,10 @@ mod tests {
                         (Vector::Seed(seed), payload)
                     }
                 };
-                assert_eq!(decoder.absorb(&vector, &payload), gathering.absorb(&vector, &payload));
+                assert_eq!(
+                    decoder.absorb(&vector, &payload),
+                    gathering.absorb(&vector, &payload)
+                );
                 if gathering.rank() >= n.div_ceil(2) && !std::mem::replace(&mut relayed, true) {
                     for block in gathering.recode(usize::from(n), &mut rng) {
                         sink.absorb(&block.vector, &block.payload).unwrap();
@@ -689,7 +885,9 @@ mod tests {
             encoder.block(seed, &mut payload);
             relay.absorb(&Vector::Seed(seed), &payload).unwrap();
         }
-        relay.absorb(&Vector::Source(23), &source[23 * 96..]).unwrap();
+        relay
+            .absorb(&Vector::Source(23), &source[23 * 96..])
+            .unwrap();
         let mut sink = Decoder::new(generation, KEY, kernels);
         for block in relay.recode(40, &mut rng) {
             sink.absorb(&block.vector, &block.payload).unwrap();
@@ -717,12 +915,54 @@ mod tests {
         let explicit = |n| Vector::Explicit(vec![1; n].into());
         for (vector, length, error) in [
             (Vector::Source(4), 64, Error::Index { index: 4, n: 4 }),
-            (Vector::Source(u16::MAX), 64, Error::Index { index: u16::MAX, n: 4 }),
-            (Vector::Source(3), 64, Error::Payload { length: 64, expected: 54 }),
-            (Vector::Source(0), 54, Error::Payload { length: 54, expected: 64 }),
-            (Vector::Seed(1), 63, Error::Payload { length: 63, expected: 64 }),
-            (Vector::Seed(1), 65, Error::Payload { length: 65, expected: 64 }),
-            (Vector::Seed(1), 0, Error::Payload { length: 0, expected: 64 }),
+            (
+                Vector::Source(u16::MAX),
+                64,
+                Error::Index {
+                    index: u16::MAX,
+                    n: 4,
+                },
+            ),
+            (
+                Vector::Source(3),
+                64,
+                Error::Payload {
+                    length: 64,
+                    expected: 54,
+                },
+            ),
+            (
+                Vector::Source(0),
+                54,
+                Error::Payload {
+                    length: 54,
+                    expected: 64,
+                },
+            ),
+            (
+                Vector::Seed(1),
+                63,
+                Error::Payload {
+                    length: 63,
+                    expected: 64,
+                },
+            ),
+            (
+                Vector::Seed(1),
+                65,
+                Error::Payload {
+                    length: 65,
+                    expected: 64,
+                },
+            ),
+            (
+                Vector::Seed(1),
+                0,
+                Error::Payload {
+                    length: 0,
+                    expected: 64,
+                },
+            ),
             (explicit(3), 64, Error::Vector { length: 3, n: 4 }),
             (explicit(5), 64, Error::Vector { length: 5, n: 4 }),
             (explicit(0), 64, Error::Vector { length: 0, n: 4 }),

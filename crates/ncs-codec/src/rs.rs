@@ -65,7 +65,13 @@ impl Matrix {
             Self::Cauchy | Self::VandBb | Self::VandJerasure => true,
             // What the header of ISA-L promises. Beyond it there are chunks that depend on each
             // other: its issue 46.
-            Self::IsalRs => k <= 3 || n - k <= 3 || (k == 4 && n <= 25) || (k == 5 && n <= 10) || (k <= 21 && n - k == 4),
+            Self::IsalRs => {
+                k <= 3
+                    || n - k <= 3
+                    || (k == 4 && n <= 25)
+                    || (k == 5 && n <= 10)
+                    || (k <= 21 && n - k == 4)
+            }
         }
     }
 
@@ -74,7 +80,9 @@ impl Matrix {
         match self {
             Self::Cauchy => {
                 let mut rows = vec![0; (n - k) * k];
-                (k..n).zip(rows.chunks_exact_mut(k)).for_each(|(i, row)| cauchy_row(i, row));
+                (k..n)
+                    .zip(rows.chunks_exact_mut(k))
+                    .for_each(|(i, row)| cauchy_row(i, row));
                 rows
             }
             Self::VandBb => lagrange(k, k..n, false),
@@ -83,7 +91,9 @@ impl Matrix {
                 normalize(&mut rows, k);
                 rows
             }
-            Self::IsalRs => (0..n - k).flat_map(|i| (0..k).map(move |j| gf256::EXP[i * j % 255])).collect(),
+            Self::IsalRs => (0..n - k)
+                .flat_map(|i| (0..k).map(move |j| gf256::EXP[i * j % 255]))
+                .collect(),
         }
     }
 }
@@ -94,7 +104,11 @@ impl Matrix {
 /// # Panics
 /// If the index is below k, or above 255.
 pub fn cauchy_row(index: usize, row: &mut [u8]) {
-    assert!(index >= row.len(), "chunk {index} is no parity chunk with k = {}", row.len());
+    assert!(
+        index >= row.len(),
+        "chunk {index} is no parity chunk with k = {}",
+        row.len()
+    );
     for (j, coefficient) in row.iter_mut().enumerate() {
         *coefficient = gf256::inv(element(index ^ j));
     }
@@ -104,13 +118,18 @@ pub fn cauchy_row(index: usize, row: &mut [u8]) {
 /// below k that is 1 at one of the points 0 to k - 1 and 0 at the others: what the Vandermonde
 /// matrix of these points becomes when its first k rows are made the identity.
 fn lagrange(k: usize, rows: Range<usize>, has_infinity: bool) -> Vec<u8> {
-    let differences = |point: usize| (0..k).filter(move |&i| i != point).map(move |i| element(i ^ point));
+    let differences = |point: usize| {
+        (0..k)
+            .filter(move |&i| i != point)
+            .map(move |i| element(i ^ point))
+    };
     let product = |point: usize| differences(point).fold(1, gf256::mul);
     let weights: Vec<u8> = (0..k).map(|j| gf256::inv(product(j))).collect();
     let mut elements = Vec::with_capacity((rows.len() + 1) * k);
     for point in rows {
         let all = product(point);
-        elements.extend((0..k).map(|j| gf256::mul(all, gf256::div(weights[j], element(point ^ j)))));
+        elements
+            .extend((0..k).map(|j| gf256::mul(all, gf256::div(weights[j], element(point ^ j)))));
     }
     if has_infinity {
         // The leading coefficients.
@@ -124,9 +143,12 @@ fn lagrange(k: usize, rows: Range<usize>, has_infinity: bool) -> Vec<u8> {
 fn normalize(rows: &mut [u8], k: usize) {
     let first = rows[..k].to_vec();
     for row in rows.chunks_exact_mut(k) {
-        row.iter_mut().zip(&first).for_each(|(element, &divisor)| *element = gf256::div(*element, divisor));
+        row.iter_mut()
+            .zip(&first)
+            .for_each(|(element, &divisor)| *element = gf256::div(*element, divisor));
         let leading = row[0];
-        row.iter_mut().for_each(|element| *element = gf256::div(*element, leading));
+        row.iter_mut()
+            .for_each(|element| *element = gf256::div(*element, leading));
     }
 }
 
@@ -145,7 +167,10 @@ impl FromStr for Matrix {
     type Err = UnknownMatrix;
 
     fn from_str(text: &str) -> Result<Self, UnknownMatrix> {
-        Self::ALL.into_iter().find(|matrix| matrix.name() == text).ok_or_else(|| UnknownMatrix(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|matrix| matrix.name() == text)
+            .ok_or_else(|| UnknownMatrix(text.to_owned()))
     }
 }
 
@@ -236,7 +261,12 @@ impl Code {
         if !matrix.is_mds(k, n) {
             return Err(Error::NotMds { k, n });
         }
-        Ok(Self { matrix, k, n, parity: matrix.parity(k, n) })
+        Ok(Self {
+            matrix,
+            k,
+            n,
+            parity: matrix.parity(k, n),
+        })
     }
 
     /// The matrix.
@@ -261,7 +291,13 @@ impl Code {
 
     /// Makes the n - k parity chunks of these k data chunks, with at most `threads` threads. All
     /// chunks have the same length.
-    pub fn encode(&self, kernels: Kernels, data: &[&[u8]], parity: &mut [&mut [u8]], threads: NonZeroUsize) -> Result<(), Error> {
+    pub fn encode(
+        &self,
+        kernels: Kernels,
+        data: &[&[u8]],
+        parity: &mut [&mut [u8]],
+        threads: NonZeroUsize,
+    ) -> Result<(), Error> {
         check_count(data.len(), self.k)?;
         check_count(parity.len(), self.n - self.k)?;
         let rows: Vec<&[u8]> = self.parity_rows().collect();
@@ -270,7 +306,12 @@ impl Code {
 
     /// Plans the rebuilding of the chunks `wanted` from those of `present`, of which k are used:
     /// data chunks first, then parity chunks in the given order.
-    pub fn repair(&self, kernels: Kernels, present: &[usize], wanted: &[usize]) -> Result<Repair, Error> {
+    pub fn repair(
+        &self,
+        kernels: Kernels,
+        present: &[usize],
+        wanted: &[usize],
+    ) -> Result<Repair, Error> {
         let (mut is_present, n, k) = ([false; Self::N_MAX], self.n, self.k);
         for &index in present {
             if index >= n {
@@ -284,7 +325,10 @@ impl Code {
             return Err(Error::Index { index, n });
         }
         if present.len() < k {
-            return Err(Error::TooFew { present: present.len(), k });
+            return Err(Error::TooFew {
+                present: present.len(),
+                k,
+            });
         }
         let mut sources: Vec<usize> = (0..k).filter(|&index| is_present[index]).collect();
         let lost: Vec<usize> = (0..k).filter(|&index| !is_present[index]).collect();
@@ -293,7 +337,11 @@ impl Code {
         let restored = self.restore(kernels, &sources, kept, &lost);
         let mut rows = Vec::with_capacity(wanted.len() * k);
         for &index in wanted {
-            let row = if index < k { &unit(index, k) } else { self.parity_row(index) };
+            let row = if index < k {
+                &unit(index, k)
+            } else {
+                self.parity_row(index)
+            };
             rows.extend(through(kernels, row, &sources[..kept], &lost, &restored));
         }
         Ok(Repair { k, sources, rows })
@@ -317,7 +365,9 @@ impl Code {
         let mut rows = Vec::with_capacity(lost.len() * k);
         for factors in inverse.chunks_exact(lost.len()) {
             let mut sum = vec![0; k];
-            parity.iter().zip(factors).for_each(|(&row, &factor)| kernels.mul_add(&mut sum, self.parity_row(row), factor));
+            parity.iter().zip(factors).for_each(|(&row, &factor)| {
+                kernels.mul_add(&mut sum, self.parity_row(row), factor)
+            });
             rows.extend(sources[..kept].iter().map(|&column| sum[column]));
             rows.extend(factors);
         }
@@ -327,10 +377,20 @@ impl Code {
 
 /// A row over the data chunks as one over the sources, `kept` and those that `restored` makes the
 /// lost chunks of.
-fn through(kernels: Kernels, row: &[u8], kept: &[usize], lost: &[usize], restored: &[u8]) -> Vec<u8> {
+fn through(
+    kernels: Kernels,
+    row: &[u8],
+    kept: &[usize],
+    lost: &[usize],
+    restored: &[u8],
+) -> Vec<u8> {
     let mut sum: Vec<u8> = kept.iter().map(|&column| row[column]).collect();
     sum.resize(row.len(), 0);
-    for (&column, restored) in lost.iter().zip(restored.chunks_exact(row.len())).filter(|(column, _)| row[**column] != 0) {
+    for (&column, restored) in lost
+        .iter()
+        .zip(restored.chunks_exact(row.len()))
+        .filter(|(column, _)| row[**column] != 0)
+    {
         kernels.mul_add(&mut sum, restored, row[column]);
     }
     sum
@@ -362,15 +422,31 @@ impl Repair {
 
     /// Makes the wanted chunks from the sources, with at most `threads` threads. All chunks have
     /// the same length.
-    pub fn run(&self, kernels: Kernels, sources: &[&[u8]], wanted: &mut [&mut [u8]], threads: NonZeroUsize) -> Result<(), Error> {
+    pub fn run(
+        &self,
+        kernels: Kernels,
+        sources: &[&[u8]],
+        wanted: &mut [&mut [u8]],
+        threads: NonZeroUsize,
+    ) -> Result<(), Error> {
         check_count(sources.len(), self.k)?;
         check_count(wanted.len(), self.rows.len() / self.k)?;
-        multiply(kernels, &self.rows().collect::<Vec<_>>(), sources, wanted, threads)
+        multiply(
+            kernels,
+            &self.rows().collect::<Vec<_>>(),
+            sources,
+            wanted,
+            threads,
+        )
     }
 }
 
 fn check_count(given: usize, expected: usize) -> Result<(), Error> {
-    if given == expected { Ok(()) } else { Err(Error::Count { given, expected }) }
+    if given == expected {
+        Ok(())
+    } else {
+        Err(Error::Count { given, expected })
+    }
 }
 
 /// Rows times sources into outs, by several threads if that pays.
@@ -382,7 +458,10 @@ fn multiply(
     threads: NonZeroUsize,
 ) -> Result<(), Error> {
     let expected = sources.first().map_or(0, |source| source.len());
-    let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
+    let mut lengths = sources
+        .iter()
+        .map(|source| source.len())
+        .chain(outs.iter().map(|out| out.len()));
     if let Some(length) = lengths.find(|&length| length != expected) {
         return Err(Error::Length { length, expected });
     }

@@ -50,7 +50,9 @@ impl HashGroup {
 
     /// The group with this number.
     pub fn from_number(number: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|group| u64::from(group.number()) == number)
+        Self::ALL
+            .into_iter()
+            .find(|group| u64::from(group.number()) == number)
     }
 
     /// Bits of p.
@@ -129,7 +131,11 @@ pub struct Coding {
 
 impl Coding {
     /// A coding that no segment has, less than all others.
-    pub const LEAST: Self = Self { block_bytes: 0, n_max: 0, codec: Codec::Rlnc };
+    pub const LEAST: Self = Self {
+        block_bytes: 0,
+        n_max: 0,
+        codec: Codec::Rlnc,
+    };
 }
 
 /// The division of a segment into blocks and generations, and their code.
@@ -182,7 +188,12 @@ impl Shape {
         if n_max == 0 || n_max > Self::N_LIMIT {
             return Err(ShapeError::NMax(n_max));
         }
-        Ok(Self { length, block_bytes, n_max, codec: Codec::Rlnc })
+        Ok(Self {
+            length,
+            block_bytes,
+            n_max,
+            codec: Codec::Rlnc,
+        })
     }
 
     /// The same shape with another code.
@@ -190,7 +201,10 @@ impl Shape {
         if let Codec::ReedSolomon { parity } = codec
             && (parity == 0 || parity > Codec::SHARDS_MAX.saturating_sub(self.n_max))
         {
-            return Err(ShapeError::Parity { parity, n_max: self.n_max });
+            return Err(ShapeError::Parity {
+                parity,
+                n_max: self.n_max,
+            });
         }
         if let Codec::RlncQ { group } = codec {
             if !self.block_bytes.is_multiple_of(Codec::WORD_BYTES) {
@@ -201,7 +215,10 @@ impl Shape {
             }
             let bytes = self.blocks() * group.hash_bytes() as u64;
             if bytes > Codec::HASHES_MAX {
-                return Err(ShapeError::Hashes { bytes, blocks: self.blocks() });
+                return Err(ShapeError::Hashes {
+                    bytes,
+                    blocks: self.blocks(),
+                });
             }
         }
         Ok(Self { codec, ..self })
@@ -211,9 +228,14 @@ impl Shape {
     /// than [`GENERATION_MIN`](Self::GENERATION_MIN). A receiver then has the first bytes long
     /// before the last.
     pub fn in_parts(self, generations: u16) -> Self {
-        let parts = u64::from(generations).min(self.length / Self::GENERATION_MIN).max(1);
+        let parts = u64::from(generations)
+            .min(self.length / Self::GENERATION_MIN)
+            .max(1);
         let blocks = u16::try_from(self.blocks().div_ceil(parts)).unwrap_or(u16::MAX);
-        Self { n_max: self.n_max.min(blocks), ..self }
+        Self {
+            n_max: self.n_max.min(blocks),
+            ..self
+        }
     }
 
     /// Bytes of the segment.
@@ -248,7 +270,11 @@ impl Shape {
 
     /// The coding: all but the length, which is common to the segments of a stream.
     pub const fn coding(&self) -> Coding {
-        Coding { block_bytes: self.block_bytes, n_max: self.n_max, codec: self.codec }
+        Coding {
+            block_bytes: self.block_bytes,
+            n_max: self.n_max,
+            codec: self.codec,
+        }
     }
 
     /// Blocks of the whole segment.
@@ -257,7 +283,10 @@ impl Shape {
     }
 
     /// Generations of the segment.
-    #[expect(clippy::cast_possible_truncation, reason = "at most LENGTH_MAX / BLOCK_BYTES_STEP = 2^22")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most LENGTH_MAX / BLOCK_BYTES_STEP = 2^22"
+    )]
     pub const fn generations(&self) -> u32 {
         self.blocks().div_ceil(self.n_max as u64) as u32
     }
@@ -289,7 +318,11 @@ impl Shape {
         let (even, longer) = (self.blocks() / count, self.blocks() % count);
         let block = offset / u64::from(self.block_bytes);
         let in_longer = longer * (even + 1);
-        let index = if block < in_longer { block / (even + 1) } else { longer + (block - in_longer) / even };
+        let index = if block < in_longer {
+            block / (even + 1)
+        } else {
+            longer + (block - in_longer) / even
+        };
         u32::try_from(index.min(count - 1)).expect("there are no more generations")
     }
 
@@ -297,7 +330,11 @@ impl Shape {
     /// ones and decoders without [`N_LIMIT`](Self::N_LIMIT).
     pub fn wide(length: u64, block_bytes: u32, n_max: u16) -> Result<Self, ShapeError> {
         let shape = Self::new(length, block_bytes, 1)?;
-        if n_max == 0 { Err(ShapeError::NMax(n_max)) } else { Ok(Self { n_max, ..shape }) }
+        if n_max == 0 {
+            Err(ShapeError::NMax(n_max))
+        } else {
+            Ok(Self { n_max, ..shape })
+        }
     }
 
     /// Every generation in byte order.
@@ -320,7 +357,9 @@ pub enum ShapeError {
     #[error("{0} blocks per generation: the number must be from 1 to 1024")]
     NMax(u16),
     /// No parity blocks, or more than the field has elements for.
-    #[error("{parity} parity blocks with {n_max} blocks per generation: at least 1 parity block and at most 256 blocks in all")]
+    #[error(
+        "{parity} parity blocks with {n_max} blocks per generation: at least 1 parity block and at most 256 blocks in all"
+    )]
     Parity {
         /// Parity blocks.
         parity: u16,
@@ -386,7 +425,11 @@ impl Generation {
     /// # Panics
     /// If `index` is not below `n`.
     pub fn block_range(&self, index: u16) -> Range<u64> {
-        assert!(index < self.n, "block {index} of a generation of {}", self.n);
+        assert!(
+            index < self.n,
+            "block {index} of a generation of {}",
+            self.n
+        );
         let start = u64::from(index) * u64::from(self.block_bytes);
         let end = (start + u64::from(self.block_bytes)).min(self.length);
         self.offset + start..self.offset + end
@@ -421,7 +464,11 @@ mod tests {
                 assert_eq!(generation.offset, offset);
                 assert!(generation.n >= 1 && generation.n <= n_max);
                 assert!(generation.padded_length() - generation.length < u64::from(block_bytes));
-                for byte in [offset, offset + generation.length / 2, offset + generation.length - 1] {
+                for byte in [
+                    offset,
+                    offset + generation.length / 2,
+                    offset + generation.length - 1,
+                ] {
                     assert_eq!(shape.generation_at(byte), generation.index);
                 }
                 offset += generation.length;
@@ -435,7 +482,13 @@ mod tests {
     #[test]
     fn the_longer_generations_come_first() {
         let shape = Shape::new(10 * 64, 64, 4).unwrap();
-        assert_eq!(shape.iter().map(|generation| generation.n).collect::<Vec<_>>(), [4, 3, 3]);
+        assert_eq!(
+            shape
+                .iter()
+                .map(|generation| generation.n)
+                .collect::<Vec<_>>(),
+            [4, 3, 3]
+        );
     }
 
     #[test]
@@ -456,7 +509,10 @@ mod tests {
         assert_eq!(cut(8 << 20, 1088, 64), (64, 121));
         assert_eq!(cut(10_000, 4096, 128), (3, 1));
         assert_eq!(cut(20_000, 65_536, 128), (1, 1));
-        assert_eq!(Shape::new(8 << 20, 4096, 128).unwrap().in_parts(1), Shape::new(8 << 20, 4096, 128).unwrap());
+        assert_eq!(
+            Shape::new(8 << 20, 4096, 128).unwrap().in_parts(1),
+            Shape::new(8 << 20, 4096, 128).unwrap()
+        );
     }
 
     #[test]
@@ -472,28 +528,68 @@ mod tests {
     fn parity_blocks_end_where_the_field_does() {
         let shape = Shape::new(10 * 64, 64, 200).unwrap();
         let with = |parity| shape.coded_with(Codec::ReedSolomon { parity });
-        assert_eq!(with(0), Err(ShapeError::Parity { parity: 0, n_max: 200 }));
-        assert_eq!(with(57), Err(ShapeError::Parity { parity: 57, n_max: 200 }));
+        assert_eq!(
+            with(0),
+            Err(ShapeError::Parity {
+                parity: 0,
+                n_max: 200
+            })
+        );
+        assert_eq!(
+            with(57),
+            Err(ShapeError::Parity {
+                parity: 57,
+                n_max: 200
+            })
+        );
         let generation = with(56).unwrap().generation(0).unwrap();
         assert_eq!((generation.n, generation.numbered()), (10, 66));
         let widest = Shape::new(1, 64, 256).unwrap();
-        assert!(widest.coded_with(Codec::ReedSolomon { parity: 1 }).is_err() && widest.coded_with(Codec::RaptorQ).is_ok());
+        assert!(
+            widest.coded_with(Codec::ReedSolomon { parity: 1 }).is_err()
+                && widest.coded_with(Codec::RaptorQ).is_ok()
+        );
     }
 
     #[test]
     fn blocks_over_the_prime_field_are_words_and_few() {
-        let with = |length, k, n_max, group| Shape::new(length, k, n_max).unwrap().coded_with(Codec::RlncQ { group });
+        let with = |length, k, n_max, group| {
+            Shape::new(length, k, n_max)
+                .unwrap()
+                .coded_with(Codec::RlncQ { group })
+        };
         let (small, large) = (HashGroup::P1024, HashGroup::P2048);
-        assert_eq!(with(1 << 20, 4112, 128, small), Err(ShapeError::Words(4112)));
-        assert_eq!(with(1 << 20, 4096, 257, small), Err(ShapeError::WideNMax(257)));
+        assert_eq!(
+            with(1 << 20, 4112, 128, small),
+            Err(ShapeError::Words(4112))
+        );
+        assert_eq!(
+            with(1 << 20, 4096, 257, small),
+            Err(ShapeError::WideNMax(257))
+        );
         // 2^17 blocks, each with a hash of 128 or 256 bytes.
         assert!(with(8 << 20, 64, 128, small).is_ok());
-        assert_eq!(with(8 << 20, 64, 128, large), Err(ShapeError::Hashes { bytes: 32 << 20, blocks: 1 << 17 }));
+        assert_eq!(
+            with(8 << 20, 64, 128, large),
+            Err(ShapeError::Hashes {
+                bytes: 32 << 20,
+                blocks: 1 << 17
+            })
+        );
         let shape = with(64 << 20, 16_384, 128, large).unwrap();
         // 512 words, and one bit of each.
-        assert_eq!((shape.coded_bytes(), shape.generation(0).unwrap().coded_bytes()), (16_448, 16_448));
+        assert_eq!(
+            (
+                shape.coded_bytes(),
+                shape.generation(0).unwrap().coded_bytes()
+            ),
+            (16_448, 16_448)
+        );
         assert_eq!(with(96, 96, 1, small).unwrap().coded_bytes(), 97);
         assert_eq!(Shape::new(96, 96, 1).unwrap().coded_bytes(), 96);
-        assert_eq!([0, 1, 2, 3].map(HashGroup::from_number), [None, Some(small), Some(large), None]);
+        assert_eq!(
+            [0, 1, 2, 3].map(HashGroup::from_number),
+            [None, Some(small), Some(large), None]
+        );
     }
 }

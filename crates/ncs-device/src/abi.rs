@@ -7,7 +7,8 @@
 #![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations))]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
-pub(crate) const HEADER: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
+pub(crate) const HEADER: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/nc_abi.h"));
 
 /// Tasks that fit into the launch structure itself; more are passed by address.
 pub const INLINE_TASKS: usize = define("NC_INLINE_TASKS") as usize;
@@ -26,7 +27,10 @@ pub const fn define(name: &str) -> u32 {
     let (text, name, start) = (HEADER.as_bytes(), name.as_bytes(), b"\n#define ");
     let mut at = 0;
     while at < text.len() {
-        if begins(text, at, start) && begins(text, at + start.len(), name) && text[at + start.len() + name.len()] == b' ' {
+        if begins(text, at, start)
+            && begins(text, at + start.len(), name)
+            && text[at + start.len() + name.len()] == b' '
+        {
             return number(text, at + start.len() + name.len());
         }
         at += 1;
@@ -50,7 +54,10 @@ const fn number(text: &[u8], mut at: usize) -> u32 {
     while text[at] == b' ' {
         at += 1;
     }
-    assert!(text[at].is_ascii_digit(), "the header does not define it as a number");
+    assert!(
+        text[at].is_ascii_digit(),
+        "the header does not define it as a number"
+    );
     let mut value = 0;
     while text[at].is_ascii_digit() {
         value = value * 10 + (text[at] - b'0') as u32;
@@ -421,7 +428,10 @@ impl Field {
     }
 
     /// The product of two elements, computed from the definition.
-    #[expect(clippy::cast_possible_truncation, reason = "a reduced polynomial has no x^8")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a reduced polynomial has no x^8"
+    )]
     pub fn mul(self, a: u8, b: u8) -> u8 {
         let (mut a, mut b, mut product) = (u16::from(a), b, 0);
         while b != 0 {
@@ -482,20 +492,34 @@ mod tests {
 
     #[test]
     fn numbers_are_read_from_the_header() {
-        assert_eq!((ROW_ALIGN, INLINE_TASKS, RowForm::Logs16 as u32), (16, 8, 3));
-        assert!(std::panic::catch_unwind(|| define("NC_ROW")).is_err(), "the beginning of a name is not the name");
+        assert_eq!(
+            (ROW_ALIGN, INLINE_TASKS, RowForm::Logs16 as u32),
+            (16, 8, 3)
+        );
+        assert!(
+            std::panic::catch_unwind(|| define("NC_ROW")).is_err(),
+            "the beginning of a name is not the name"
+        );
         assert!(std::panic::catch_unwind(|| define("NC_INVERT_PITCH(n)")).is_err());
     }
 
     /// Fields of a structure in the header with their offsets. Applies C's rules for types whose
     /// alignment is their size.
     fn layout(name: &str) -> (Vec<(&'static str, usize)>, usize) {
-        let body = HEADER.split(&format!("typedef struct {name} {{")).nth(1).expect("the structure is there");
+        let body = HEADER
+            .split(&format!("typedef struct {name} {{"))
+            .nth(1)
+            .expect("the structure is there");
         let body = body.split(&format!("}} {name};")).next().expect("it ends");
         let (mut fields, mut end, mut widest) = (Vec::new(), 0_usize, 1);
         for line in body.lines() {
-            let Some((declaration, _)) = line.split_once(';') else { continue };
-            let (kind, field) = declaration.trim().split_once(' ').expect("a type and a name");
+            let Some((declaration, _)) = line.split_once(';') else {
+                continue;
+            };
+            let (kind, field) = declaration
+                .trim()
+                .split_once(' ')
+                .expect("a type and a name");
             let (size, align) = match kind {
                 "nc_u8" => (1, 1),
                 "nc_u32" => (4, 4),
@@ -507,7 +531,10 @@ mod tests {
             };
             let (field, count) = match field.split_once('[') {
                 Some((field, "NC_INLINE_TASKS]")) => (field, INLINE_TASKS),
-                Some((field, count)) => (field, count.trim_end_matches(']').parse().expect("a number")),
+                Some((field, count)) => (
+                    field,
+                    count.trim_end_matches(']').parse().expect("a number"),
+                ),
                 None => (field, 1),
             };
             let offset = end.next_multiple_of(align);
@@ -548,9 +575,38 @@ mod tests {
                 first_row
             }
         );
-        same_layout!("nc_launch", Launch { tasks, count, units, rows, row_form, few });
-        same_layout!("nc_form_task", FormTask { raw, out, raw_pitch, raw_length, n, k });
-        same_layout!("nc_invert_task", InvertTask { matrix, inverse, status, n, pitch });
+        same_layout!(
+            "nc_launch",
+            Launch {
+                tasks,
+                count,
+                units,
+                rows,
+                row_form,
+                few
+            }
+        );
+        same_layout!(
+            "nc_form_task",
+            FormTask {
+                raw,
+                out,
+                raw_pitch,
+                raw_length,
+                n,
+                k
+            }
+        );
+        same_layout!(
+            "nc_invert_task",
+            InvertTask {
+                matrix,
+                inverse,
+                status,
+                n,
+                pitch
+            }
+        );
         same_layout!(
             "nc_wide",
             Wide {
@@ -590,8 +646,30 @@ mod tests {
                 reserved
             }
         );
-        same_layout!("nc_wide_sums", WideSums { from, out, terms, ends, from_step, out_step, rows, pitch });
-        same_layout!("nc_gfq_field", GfqField { q, negated, one, square, ratio_low, ratio_high });
+        same_layout!(
+            "nc_wide_sums",
+            WideSums {
+                from,
+                out,
+                terms,
+                ends,
+                from_step,
+                out_step,
+                rows,
+                pitch
+            }
+        );
+        same_layout!(
+            "nc_gfq_field",
+            GfqField {
+                q,
+                negated,
+                one,
+                square,
+                ratio_low,
+                ratio_high
+            }
+        );
         same_layout!(
             "nc_gfq_product",
             GfqProduct {
@@ -630,8 +708,30 @@ mod tests {
                 field
             }
         );
-        same_layout!("nc_gfq_step", GfqStep { extended, column, n, row, other, lead, factor, reserved, field });
-        same_layout!("nc_group", Group { p, one, square, negated, reserved });
+        same_layout!(
+            "nc_gfq_step",
+            GfqStep {
+                extended,
+                column,
+                n,
+                row,
+                other,
+                lead,
+                factor,
+                reserved,
+                field
+            }
+        );
+        same_layout!(
+            "nc_group",
+            Group {
+                p,
+                one,
+                square,
+                negated,
+                reserved
+            }
+        );
         same_layout!(
             "nc_hash",
             Hash {
@@ -655,20 +755,77 @@ mod tests {
                 group
             }
         );
-        same_layout!("nc_mp_operations", MpOperations { a, b, out, count, operation, group });
+        same_layout!(
+            "nc_mp_operations",
+            MpOperations {
+                a,
+                b,
+                out,
+                count,
+                operation,
+                group
+            }
+        );
         same_layout!(
             "nc_progress",
-            Progress { coefficients, blocks, vectors, payload, outcomes, payload_pitch, rows, n, k, slice, reserved }
+            Progress {
+                coefficients,
+                blocks,
+                vectors,
+                payload,
+                outcomes,
+                payload_pitch,
+                rows,
+                n,
+                k,
+                slice,
+                reserved
+            }
         );
         same_layout!(
             "nc_chunks",
-            Chunks { source, out, matrix, source_pitch, out_pitch, bytes, n, rows, tile_rows, tile_columns, groups, reserved }
+            Chunks {
+                source,
+                out,
+                matrix,
+                source_pitch,
+                out_pitch,
+                bytes,
+                n,
+                rows,
+                tile_rows,
+                tile_columns,
+                groups,
+                reserved
+            }
         );
         same_layout!(
             "nc_replay",
-            Replay { plans, symbols, outputs, symbols_pitch, outputs_pitch, work, blocks, symbol_bytes, slots, reserved }
+            Replay {
+                plans,
+                symbols,
+                outputs,
+                symbols_pitch,
+                outputs_pitch,
+                work,
+                blocks,
+                symbol_bytes,
+                slots,
+                reserved
+            }
         );
-        same_layout!("nc_tables", Tables { log, exp, product, bits, polynomial, generator, reserved });
+        same_layout!(
+            "nc_tables",
+            Tables {
+                log,
+                exp,
+                product,
+                bits,
+                polynomial,
+                generator,
+                reserved
+            }
+        );
     }
 
     #[test]
@@ -677,12 +834,28 @@ mod tests {
         assert_eq!(tables.log, gf256::LOG);
         assert_eq!(tables.exp[..510], gf256::EXP[..510]);
         for (index, &product) in tables.product.iter().enumerate() {
-            assert_eq!(product, gf256::mul(u8::try_from(index >> 8).unwrap(), u8::try_from(index & 255).unwrap()));
+            assert_eq!(
+                product,
+                gf256::mul(
+                    u8::try_from(index >> 8).unwrap(),
+                    u8::try_from(index & 255).unwrap()
+                )
+            );
         }
         // In GFNI matrices the row of bit i is byte 7 - i.
-        assert!(tables.bits.iter().zip(&gf256::AFFINE_MATRICES).all(|(bits, matrix)| bits.swap_bytes() == *matrix));
+        assert!(
+            tables
+                .bits
+                .iter()
+                .zip(&gf256::AFFINE_MATRICES)
+                .all(|(bits, matrix)| bits.swap_bytes() == *matrix)
+        );
         let rijndael = Tables::of(Field::Rijndael);
-        assert_eq!(Field::Rijndael.mul(0x53, 0xCA), 1, "the example of FIPS 197");
+        assert_eq!(
+            Field::Rijndael.mul(0x53, 0xCA),
+            1,
+            "the example of FIPS 197"
+        );
         assert_eq!((rijndael.exp[255], rijndael.log[3]), (1, 1));
     }
 }

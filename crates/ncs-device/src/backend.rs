@@ -74,7 +74,9 @@ impl Share {
 
     /// The generations of a segment that are in this share.
     pub(super) fn generations(self, shape: &Shape) -> impl Iterator<Item = Generation> + '_ {
-        shape.iter().filter(move |generation| self.has(generation.index))
+        shape
+            .iter()
+            .filter(move |generation| self.has(generation.index))
     }
 }
 

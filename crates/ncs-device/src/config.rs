@@ -53,14 +53,22 @@ mod duration {
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        duration: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_duration(*duration))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text)
-            .map_err(|error| D::Error::custom(format!("`{text}` is not a duration such as \"250ms\" or \"2s\": {error}")))
+        humantime::parse_duration(&text).map_err(|error| {
+            D::Error::custom(format!(
+                "`{text}` is not a duration such as \"250ms\" or \"2s\": {error}"
+            ))
+        })
     }
 }
 
@@ -109,8 +117,16 @@ impl Default for Gpus {
 impl Gpus {
     /// Accepts at least one number, without repetition.
     fn list(list: Vec<u16>) -> Result<Self, NotGpus> {
-        let is_valid = (1..=GPUS_MAX).contains(&list.len()) && list.iter().enumerate().all(|(i, gpu)| !list[..i].contains(gpu));
-        if is_valid { Ok(Self::List(list)) } else { Err(NotGpus) }
+        let is_valid = (1..=GPUS_MAX).contains(&list.len())
+            && list
+                .iter()
+                .enumerate()
+                .all(|(i, gpu)| !list[..i].contains(gpu));
+        if is_valid {
+            Ok(Self::List(list))
+        } else {
+            Err(NotGpus)
+        }
     }
 }
 
@@ -127,7 +143,9 @@ impl FromStr for Gpus {
         if text == "all" {
             return Ok(Self::All);
         }
-        let numbers = text.split(',').map(|number| number.trim().parse().map_err(|_| NotGpus));
+        let numbers = text
+            .split(',')
+            .map(|number| number.trim().parse().map_err(|_| NotGpus));
         Self::list(numbers.collect::<Result<_, _>>()?)
     }
 }
@@ -246,7 +264,12 @@ impl FromStr for Threads {
     fn from_str(text: &str) -> Result<Self, NotThreads> {
         match text {
             "auto" => Ok(Self::Auto),
-            _ => text.parse().ok().filter(|count| *count <= THREADS_MAX).map(Self::Count).ok_or(NotThreads),
+            _ => text
+                .parse()
+                .ok()
+                .filter(|count| *count <= THREADS_MAX)
+                .map(Self::Count)
+                .ok_or(NotThreads),
         }
     }
 }

@@ -56,15 +56,30 @@ impl Cpu {
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let kernel = match (config.kernel, config.cpu_isa.isa()) {
             (KernelChoice::Named(kernel::Kernel::Table), _) => Kernel::Table,
-            (KernelChoice::Default | KernelChoice::Auto | KernelChoice::Named(kernel::Kernel::Simd), isa) => {
-                Kernel::Simd(isa.map_or_else(|| Ok(Kernels::detect()), |isa| Kernels::new(isa).ok_or(Error::Isa(isa)))?)
-            }
+            (
+                KernelChoice::Default
+                | KernelChoice::Auto
+                | KernelChoice::Named(kernel::Kernel::Simd),
+                isa,
+            ) => Kernel::Simd(isa.map_or_else(
+                || Ok(Kernels::detect()),
+                |isa| Kernels::new(isa).ok_or(Error::Isa(isa)),
+            )?),
             (KernelChoice::Named(kernel), _) => {
-                return Err(Error::Unavailable(format!("device.kernel = \"{kernel}\": the CPU has \"simd\" and \"table\"")));
+                return Err(Error::Unavailable(format!(
+                    "device.kernel = \"{kernel}\": the CPU has \"simd\" and \"table\""
+                )));
             }
         };
         let pool = Pool::start(config.cpu_threads.count(), kernel)?;
-        Ok(Self { kernel, pool, segments: HashMap::new(), ended: None, loaded: None, solved: None })
+        Ok(Self {
+            kernel,
+            pool,
+            segments: HashMap::new(),
+            ended: None,
+            loaded: None,
+            solved: None,
+        })
     }
 
     fn combine(&mut self, batch: &mut [Work]) -> Result<(), Error> {
@@ -88,7 +103,16 @@ impl Cpu {
         let left = Mutex::new(jobs.iter_mut().zip(&mut solved));
         let take = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
         let work = || {
-            while let Some((Decode { n, coefficients, payloads, out }, is_solved)) = take() {
+            while let Some((
+                Decode {
+                    n,
+                    coefficients,
+                    payloads,
+                    out,
+                },
+                is_solved,
+            )) = take()
+            {
                 *is_solved = kernels.solve(usize::from(*n), coefficients, payloads, out, each);
             }
         };
@@ -102,7 +126,15 @@ impl Cpu {
         Ok(solved)
     }
 
-    fn take_in(&mut self, Loading { id, bytes, shape, share }: Loading) -> Result<u64, Error> {
+    fn take_in(
+        &mut self,
+        Loading {
+            id,
+            bytes,
+            shape,
+            share,
+        }: Loading,
+    ) -> Result<u64, Error> {
         let segment = Segment::new(&bytes, &shape, share, self.kernel)?;
         let memory_bytes = segment.memory_bytes();
         self.segments.insert(id, Arc::new(segment));
@@ -144,7 +176,11 @@ impl Backend for Cpu {
     fn start(&mut self, mut batch: Vec<Work>) {
         let begun = Instant::now();
         let result = self.combine(&mut batch);
-        self.ended = Some(Ended { batch, result, elapsed: begun.elapsed() });
+        self.ended = Some(Ended {
+            batch,
+            result,
+            elapsed: begun.elapsed(),
+        });
     }
 
     fn ended(&mut self) -> Option<Ended> {
@@ -154,7 +190,11 @@ impl Backend for Cpu {
     fn decode(&mut self, mut jobs: Vec<Decode>) {
         let begun = Instant::now();
         let result = self.solve(&mut jobs);
-        self.solved = Some(Solved { jobs, result, elapsed: begun.elapsed() });
+        self.solved = Some(Solved {
+            jobs,
+            result,
+            elapsed: begun.elapsed(),
+        });
     }
 
     fn decoded(&mut self) -> Option<Solved> {
@@ -188,12 +228,16 @@ impl Segment {
             let length = usize::try_from(generation.length).expect("a segment fits in memory");
             Form::new(&bytes[start..start + length], &generation, kernel)
         });
-        Ok(Self { share, generations: generations.collect::<Result<_, _>>()? })
+        Ok(Self {
+            share,
+            generations: generations.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Index of a generation of the share among those held.
     fn index(&self, generation: u32) -> usize {
-        usize::try_from(generation / self.share.of).expect("a generation was found under this index")
+        usize::try_from(generation / self.share.of)
+            .expect("a generation was found under this index")
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -215,11 +259,16 @@ enum Form {
 impl Form {
     fn new(bytes: &[u8], generation: &Generation, kernel: Kernel) -> Result<Self, Error> {
         let (n, block_bytes) = (usize::from(generation.n), block_bytes(generation));
-        let memory = |_| Error::Memory { bytes: generation.padded_length() };
+        let memory = |_| Error::Memory {
+            bytes: generation.padded_length(),
+        };
         Ok(match kernel {
             Kernel::Simd(_) => {
                 let mut panel = Panel::try_new(n, block_bytes).map_err(memory)?;
-                bytes.chunks(block_bytes).enumerate().for_each(|(index, block)| panel.put(index, block));
+                bytes
+                    .chunks(block_bytes)
+                    .enumerate()
+                    .for_each(|(index, block)| panel.put(index, block));
                 Self::Packed(panel)
             }
             Kernel::Table => {
@@ -227,7 +276,10 @@ impl Form {
                 blocks.try_reserve_exact(n * block_bytes).map_err(memory)?;
                 blocks.extend(bytes.iter().map(|&byte| LOG[usize::from(byte)]));
                 blocks.resize(n * block_bytes, LOG_OF_ZERO);
-                Self::Logs(Logs { block_bytes, blocks })
+                Self::Logs(Logs {
+                    block_bytes,
+                    blocks,
+                })
             }
         })
     }
@@ -254,17 +306,31 @@ impl Logs {
         for (&c, block) in row.iter().zip(self.blocks.chunks_exact(self.block_bytes)) {
             let log = LOG[usize::from(c)];
             if log != LOG_OF_ZERO {
-                let powers: &[u8; 256] = EXP[usize::from(log)..].first_chunk().expect("512 powers, logarithms below 255");
-                out.iter_mut().zip(&block[bytes.clone()]).for_each(|(sum, &log)| {
-                    *sum ^= if log == LOG_OF_ZERO { 0 } else { powers[usize::from(log)] };
-                });
+                let powers: &[u8; 256] = EXP[usize::from(log)..]
+                    .first_chunk()
+                    .expect("512 powers, logarithms below 255");
+                out.iter_mut()
+                    .zip(&block[bytes.clone()])
+                    .for_each(|(sum, &log)| {
+                        *sum ^= if log == LOG_OF_ZERO {
+                            0
+                        } else {
+                            powers[usize::from(log)]
+                        };
+                    });
             }
         }
     }
 
     fn copy_to(&self, index: usize, out: &mut [u8]) {
         let block = &self.blocks[index * self.block_bytes..][..self.block_bytes];
-        out.iter_mut().zip(block).for_each(|(byte, &log)| *byte = if log == LOG_OF_ZERO { 0 } else { EXP[usize::from(log)] });
+        out.iter_mut().zip(block).for_each(|(byte, &log)| {
+            *byte = if log == LOG_OF_ZERO {
+                0
+            } else {
+                EXP[usize::from(log)]
+            }
+        });
     }
 }
 
@@ -291,7 +357,9 @@ impl Unit {
         if let Rows::Source { indices } = &self.rows {
             for (slot, &index) in self.slots.iter_mut().zip(&indices[self.first_row..]) {
                 match form {
-                    Form::Packed(panel) => panel.copy_to(usize::from(index), &mut slot[block.clone()]),
+                    Form::Packed(panel) => {
+                        panel.copy_to(usize::from(index), &mut slot[block.clone()])
+                    }
                     Form::Logs(logs) => logs.copy_to(usize::from(index), &mut slot[block.clone()]),
                 }
             }
@@ -305,12 +373,20 @@ impl Unit {
         let rows = scratch.chunks_exact(n);
         let slots = self.slots.iter_mut().map(|slot| &mut slot[block.clone()]);
         match (form, kernel) {
-            (Form::Logs(logs), _) => rows.zip(slots).for_each(|(row, slot)| logs.combine(row, self.bytes.clone(), slot)),
+            (Form::Logs(logs), _) => rows
+                .zip(slots)
+                .for_each(|(row, slot)| logs.combine(row, self.bytes.clone(), slot)),
             (Form::Packed(panel), Kernel::Simd(kernels)) => {
                 let mut row_refs: [&[u8]; UNIT_ROWS_MAX] = [&[]; UNIT_ROWS_MAX];
-                let mut outs: [&mut [u8]; UNIT_ROWS_MAX] = array::from_fn(|_| <&mut [u8]>::default());
-                row_refs.iter_mut().zip(rows).for_each(|(place, row)| *place = row);
-                outs.iter_mut().zip(slots).for_each(|(place, slot)| *place = slot);
+                let mut outs: [&mut [u8]; UNIT_ROWS_MAX] =
+                    array::from_fn(|_| <&mut [u8]>::default());
+                row_refs
+                    .iter_mut()
+                    .zip(rows)
+                    .for_each(|(place, row)| *place = row);
+                outs.iter_mut()
+                    .zip(slots)
+                    .for_each(|(place, slot)| *place = slot);
                 let (rows, outs) = (&row_refs[..count], &mut outs[..count]);
                 // Seeded rows are dense.
                 if matches!(self.rows, Rows::Explicit { .. }) && are_sparse(rows) {
@@ -329,7 +405,14 @@ impl Unit {
         pieces.extend(self.slots.iter_mut().map(|slot| slot.split_off(cut)));
         let bytes = at..mem::replace(&mut self.bytes.end, at);
         let (segment, rows) = (Arc::clone(&self.segment), self.rows.clone());
-        Self { segment, rows, bytes, slots: pieces, offset: 0, ..*self }
+        Self {
+            segment,
+            rows,
+            bytes,
+            slots: pieces,
+            offset: 0,
+            ..*self
+        }
     }
 
     /// Appends its slots to those of the task's earlier rows, or joins its pieces with those before
@@ -339,7 +422,10 @@ impl Unit {
             out.append(&mut self.slots);
         } else {
             let first = out.len() - self.slots.len();
-            out[first..].iter_mut().zip(self.slots.drain(..)).for_each(|(slot, piece)| slot.unsplit(piece));
+            out[first..]
+                .iter_mut()
+                .zip(self.slots.drain(..))
+                .for_each(|(slot, piece)| slot.unsplit(piece));
         }
         self.slots
     }
@@ -373,11 +459,19 @@ struct Queue {
 impl Pool {
     fn start(threads: usize, kernel: Kernel) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        let mut pool = Self { kernel, shared, threads: Vec::new(), scratch: Vec::new(), spare: Vec::new() };
+        let mut pool = Self {
+            kernel,
+            shared,
+            threads: Vec::new(),
+            scratch: Vec::new(),
+            spare: Vec::new(),
+        };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("combine-{index}"));
-            let join = thread.spawn(move || shared.serve(kernel)).map_err(|error| Error::Thread(error.to_string()))?;
+            let join = thread
+                .spawn(move || shared.serve(kernel))
+                .map_err(|error| Error::Thread(error.to_string()))?;
             pool.threads.push(join);
         }
         Ok(pool)
@@ -391,7 +485,11 @@ impl Pool {
             queue = self.shared.run(queue, unit, self.kernel, &mut self.scratch);
         }
         while queue.running > 0 {
-            queue = self.shared.finished.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self
+                .shared
+                .finished
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         let mut done = mem::take(&mut queue.done);
         drop(queue);
@@ -411,18 +509,28 @@ impl Pool {
 
     /// Cuts tasks into units of about equal time, several per thread, and queues them.
     fn cut(&mut self, tasks: &mut [Work], segments: &[Arc<Segment>]) {
-        let unit_cost = tasks.iter().map(|task| task.out.len() * cost(task)).sum::<usize>() / (self.threads() * UNITS_PER_THREAD);
+        let unit_cost = tasks
+            .iter()
+            .map(|task| task.out.len() * cost(task))
+            .sum::<usize>()
+            / (self.threads() * UNITS_PER_THREAD);
         let mut queue = self.shared.lock();
         for (index, (task, segment)) in tasks.iter_mut().zip(segments).enumerate() {
             let rows = unit_cost / cost(task);
-            let rows = rows.next_multiple_of(Kernels::ROWS).clamp(Kernels::ROWS, UNIT_ROWS_MAX);
+            let rows = rows
+                .next_multiple_of(Kernels::ROWS)
+                .clamp(Kernels::ROWS, UNIT_ROWS_MAX);
             let is_cut_on = !self.threads.is_empty() && !matches!(task.rows, Rows::Source { .. });
             let (cost, block_bytes) = (cost(task), task.block_bytes());
             let mut slots = task.out.drain(..);
             for first_row in (0..slots.len()).step_by(rows) {
                 let mut unit_slots = self.spare.pop().unwrap_or_default();
                 unit_slots.extend(slots.by_ref().take(rows));
-                let parts = if is_cut_on { parts(unit_slots.len() * cost, unit_cost, block_bytes) } else { 1 };
+                let parts = if is_cut_on {
+                    parts(unit_slots.len() * cost, unit_cost, block_bytes)
+                } else {
+                    1
+                };
                 let mut unit = Unit {
                     task: index,
                     segment: Arc::clone(segment),
@@ -434,7 +542,10 @@ impl Pool {
                     offset: task.out_offset,
                     failed: false,
                 };
-                for bytes in (1..parts).rev().map(|index| part(block_bytes, index, parts)) {
+                for bytes in (1..parts)
+                    .rev()
+                    .map(|index| part(block_bytes, index, parts))
+                {
                     let pieces = self.spare.pop().unwrap_or_default();
                     queue.waiting.push_back(unit.split_off(bytes.start, pieces));
                 }
@@ -467,7 +578,10 @@ impl Shared {
         while !queue.closed {
             queue = match queue.waiting.pop_front() {
                 Some(unit) => self.run(queue, unit, kernel, &mut scratch),
-                None => self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .work
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -503,7 +617,10 @@ fn cost(task: &Work) -> usize {
 /// must be worth waking a thread for.
 fn parts(cost: usize, unit_cost: usize, block_bytes: usize) -> usize {
     let wanted = cost / unit_cost.max(1);
-    wanted.min(cost / PART_COST_MIN).min(block_bytes / PART_BYTES_MIN).max(1)
+    wanted
+        .min(cost / PART_COST_MIN)
+        .min(block_bytes / PART_BYTES_MIN)
+        .max(1)
 }
 
 fn block_bytes(generation: &Generation) -> usize {

@@ -6,7 +6,14 @@
 // With the feature `lab` the GPU laboratory (`tools/ncbench`) sees the modules below as they are.
 // They are not an interface for others.
 #![allow(unreachable_pub, unnameable_types, private_interfaces)]
-#![cfg_attr(feature = "lab", allow(missing_docs, missing_debug_implementations, clippy::len_without_is_empty))]
+#![cfg_attr(
+    feature = "lab",
+    allow(
+        missing_docs,
+        missing_debug_implementations,
+        clippy::len_without_is_empty
+    )
+)]
 #![cfg_attr(not(feature = "lab"), allow(dead_code))]
 
 use std::sync::Arc;
@@ -18,7 +25,9 @@ use ncs_gf::dense::Algebra;
 use super::backend::Backend;
 use super::portions::{Coder, Demand};
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Recorder, Workload, abi};
+use super::{
+    BackendChoice, Config, Error, Field, Gpus, Kernel, KernelChoice, Recorder, Workload, abi,
+};
 
 pub mod card;
 mod choose;
@@ -72,7 +81,10 @@ impl Absence {
 
     /// The error of a back end that the configuration names.
     pub(super) fn into_error(self, choice: BackendChoice) -> Error {
-        Error::NoGpu { choice, reason: self.into_reason() }
+        Error::NoGpu {
+            choice,
+            reason: self.into_reason(),
+        }
     }
 
     fn into_reason(self) -> String {
@@ -98,11 +110,15 @@ pub(super) fn open(
         Gpus::List(list) => list.clone(),
     };
     if let Some(missing) = ordinals.iter().find(|ordinal| **ordinal >= count) {
-        return Err(Absence::Refused(format!("device.gpus names GPU {missing}, but there are {count} GPUs, numbered from 0")));
+        return Err(Absence::Refused(format!(
+            "device.gpus names GPU {missing}, but there are {count} GPUs, numbered from 0"
+        )));
     }
     let open_one = |ordinal: u16| {
         let (host, workload) = (host.clone(), *workload);
-        let open = move || open_engine(ordinal, combine, &workload, &host).map(|engine| Box::new(engine) as _);
+        let open = move || {
+            open_engine(ordinal, combine, &workload, &host).map(|engine| Box::new(engine) as _)
+        };
         let opened = Member::start(&ordinal.to_string(), config.queue_batches, recorder, open);
         opened.map_err(|error| Absence::Fails(error.to_string()))
     };
@@ -110,7 +126,12 @@ pub(super) fn open(
 }
 
 /// Opens a GPU on the calling thread. Without a given kernel it measures which is fastest.
-fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workload, host: &HostMemory) -> Result<Engine, Error> {
+fn open_engine(
+    ordinal: u16,
+    combine: Option<&'static Combine>,
+    workload: &Workload,
+    host: &HostMemory,
+) -> Result<Engine, Error> {
     let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
     let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
     let (name, sms) = (card.name.clone(), card.sms);
@@ -118,12 +139,21 @@ fn open_engine(ordinal: u16, combine: Option<&'static Combine>, workload: &Workl
     let (engine, why) = match combine {
         Some(combine) if combine.is_hopper_only && card.capability != HOPPER => {
             let reason = "needs instructions of Hopper cards (compute capability 9.0)";
-            return Err(Error::Unavailable(format!("GPU {ordinal} ({name}): the kernel \"{}\" {reason}", combine.kernel)));
+            return Err(Error::Unavailable(format!(
+                "GPU {ordinal} ({name}): the kernel \"{}\" {reason}",
+                combine.kernel
+            )));
         }
-        Some(combine) => (Engine::new(card, combine, host.clone()).map_err(fails)?, "as configured".to_owned()),
+        Some(combine) => (
+            Engine::new(card, combine, host.clone()).map_err(fails)?,
+            "as configured".to_owned(),
+        ),
         None => choose::fastest(card, workload, host).map_err(fails)?,
     };
-    tracing::info!("GPU {ordinal}, {name}, {sms} multiprocessors, encodes with the kernel \"{}\" ({why})", engine.kernel());
+    tracing::info!(
+        "GPU {ordinal}, {name}, {sms} multiprocessors, encodes with the kernel \"{}\" ({why})",
+        engine.kernel()
+    );
     Ok(engine)
 }
 
@@ -134,8 +164,12 @@ fn combine_of(choice: KernelChoice) -> Result<Option<&'static Combine>, String> 
         KernelChoice::Default => Kernel::Table,
         KernelChoice::Named(kernel) => kernel,
     };
-    let found = COMBINES.iter().find(|combine| combine.kernel == kernel.name());
-    found.map(Some).ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU kernel"))
+    let found = COMBINES
+        .iter()
+        .find(|combine| combine.kernel == kernel.name());
+    found
+        .map(Some)
+        .ok_or_else(|| format!("device.kernel = \"{kernel}\" is not a GPU kernel"))
 }
 
 /// Describes a GPU.
@@ -152,7 +186,10 @@ pub(super) fn open_calculator(ordinal: u16) -> Result<Box<dyn Algebra>, Error> {
 
 /// Opens a GPU for coding over GF(q) and for hashes. The card writes blocks for memory of `host`
 /// there itself.
-pub(super) fn open_arithmetic(ordinal: u16, host: &HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
+pub(super) fn open_arithmetic(
+    ordinal: u16,
+    host: &HostMemory,
+) -> Result<Box<dyn Arithmetic>, Error> {
     look_for(ordinal)?;
     Ok(Box::new(gfq::Calculator::open(ordinal, host)?))
 }
@@ -170,14 +207,18 @@ pub(super) fn open_coder(ordinal: u16, demand: &Demand) -> Result<Box<dyn Coder>
     let fails = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
     let card = Card::open(ordinal, Field::Standard).map_err(fails)?;
     tracing::info!("GPU {ordinal}, {}, codes files", card.name);
-    Ok(Box::new(portions::FileCoder::new(card, demand).map_err(fails)?))
+    Ok(Box::new(
+        portions::FileCoder::new(card, demand).map_err(fails)?,
+    ))
 }
 
 fn check_ordinal(ordinal: u16, count: u16) -> Result<(), Error> {
     if ordinal < count {
         return Ok(());
     }
-    Err(Error::Unavailable(format!("there is no GPU {ordinal}: there are {count} GPUs, numbered from 0")))
+    Err(Error::Unavailable(format!(
+        "there is no GPU {ordinal}: there are {count} GPUs, numbered from 0"
+    )))
 }
 
 /// Number of GPUs, at least one.
@@ -191,7 +232,9 @@ pub fn count() -> Result<u16, Absence> {
         Ok(0) => Err(Absence::NoDevice),
         Ok(count) => Ok(u16::try_from(count).unwrap_or(u16::MAX)),
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Err(Absence::NoDevice),
-        Err(error) => Err(Absence::Fails(format!("the NVIDIA driver does not start: {error}"))),
+        Err(error) => Err(Absence::Fails(format!(
+            "the NVIDIA driver does not start: {error}"
+        ))),
     }
 }
 

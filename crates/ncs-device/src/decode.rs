@@ -23,7 +23,10 @@ pub struct Decode {
 /// Leaves out the bytes.
 impl fmt::Debug for Decode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decode").field("n", &self.n).field("bytes", &self.payloads.len()).finish_non_exhaustive()
+        f.debug_struct("Decode")
+            .field("n", &self.n)
+            .field("bytes", &self.payloads.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -49,7 +52,9 @@ impl Decode {
             return Err("as many bytes come out as go in");
         }
         let k = self.block_bytes();
-        let is_block = k > 0 && k <= Shape::BLOCK_BYTES_MAX as usize && k.is_multiple_of(Shape::BLOCK_BYTES_STEP as usize);
+        let is_block = k > 0
+            && k <= Shape::BLOCK_BYTES_MAX as usize
+            && k.is_multiple_of(Shape::BLOCK_BYTES_STEP as usize);
         if is_block && self.payloads.len() == n * k {
             Ok(())
         } else {
@@ -100,12 +105,21 @@ pub(super) struct Solved {
 
 impl Solved {
     pub(super) fn failed(jobs: Vec<Decode>, error: Error) -> Self {
-        Self { jobs, result: Err(error), elapsed: Duration::ZERO }
+        Self {
+            jobs,
+            result: Err(error),
+            elapsed: Duration::ZERO,
+        }
     }
 
     /// Bytes of the generations that were solved.
     pub(super) fn bytes(&self) -> u64 {
         let solved = self.result.as_deref().unwrap_or_default();
-        self.jobs.iter().zip(solved).filter(|(_, is_solved)| **is_solved).map(|(job, _)| job.out.len() as u64).sum()
+        self.jobs
+            .iter()
+            .zip(solved)
+            .filter(|(_, is_solved)| **is_solved)
+            .map(|(job, _)| job.out.len() as u64)
+            .sum()
     }
 }

@@ -45,14 +45,23 @@ fn crossover_among(orders: &[usize], cores: &Cores, card: &dyn Algebra) -> usize
 /// The first order from which on the card was always faster.
 fn first_of_the_rest(sooner: &[(usize, bool)]) -> usize {
     let last = sooner.last().map_or(1, |(order, _)| order + 1);
-    sooner.iter().rev().take_while(|(_, is_sooner)| *is_sooner).last().map_or(last, |(order, _)| *order)
+    sooner
+        .iter()
+        .rev()
+        .take_while(|(_, is_sooner)| *is_sooner)
+        .last()
+        .map_or(last, |(order, _)| *order)
 }
 
 /// A random matrix that has an inverse.
 fn regular(order: usize) -> Vec<u8> {
     let mut matrix = vec![0; order * order];
     for seed in 0.. {
-        RowKey { key: 17, generation: order as u64 }.fill(seed, &mut matrix);
+        RowKey {
+            key: 17,
+            generation: order as u64,
+        }
+        .fill(seed, &mut matrix);
         if matrix::invert(ncs_gf::Kernels::detect(), order, &matrix, NonZeroUsize::MIN).is_some() {
             break;
         }
@@ -65,7 +74,12 @@ fn regular(order: usize) -> Vec<u8> {
 fn time(algebra: &dyn Algebra, order: usize, matrix: &[u8]) -> Option<Duration> {
     let (sums, symbol) = ([vec![0]], [1; 16]);
     let symbols = vec![Some(symbol.as_slice()); order];
-    let system = System { order, matrix, sums: &sums, symbols: &symbols };
+    let system = System {
+        order,
+        matrix,
+        sums: &sums,
+        symbols: &symbols,
+    };
     let solve = |_| {
         let mut out = [0; 16];
         let start = Instant::now();
@@ -87,9 +101,20 @@ mod tests {
 
     #[test]
     fn the_crossover_is_where_the_card_begins_to_stay_ahead() {
-        let of = |sooner: &[bool]| first_of_the_rest(&ORDERS.into_iter().zip(sooner.iter().copied()).collect::<Vec<_>>());
+        let of = |sooner: &[bool]| {
+            first_of_the_rest(
+                &ORDERS
+                    .into_iter()
+                    .zip(sooner.iter().copied())
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(of(&[false, false, true, true, true, true]), 128);
-        assert_eq!(of(&[true, false, true, false, true, true]), 512, "what is left behind again does not count");
+        assert_eq!(
+            of(&[true, false, true, false, true, true]),
+            512,
+            "what is left behind again does not count"
+        );
         assert_eq!(of(&[true; 6]), 32);
         assert_eq!(of(&[true, true, true, true, true, false]), 1025);
     }
@@ -103,13 +128,25 @@ mod tests {
             Err(Failed("broken".into()))
         }
 
-        fn multiply(&self, _: &[&[u8]], _: &[Option<&[u8]>], _: &mut [&mut [u8]]) -> Result<(), Failed> {
+        fn multiply(
+            &self,
+            _: &[&[u8]],
+            _: &[Option<&[u8]>],
+            _: &mut [&mut [u8]],
+        ) -> Result<(), Failed> {
             Err(Failed("broken".into()))
         }
     }
 
     #[test]
     fn a_broken_card_is_asked_last() {
-        assert_eq!(crossover_among(&ORDERS[..2], &Cores::new(Kernels::detect(), NonZeroUsize::MIN), &Broken), 65);
+        assert_eq!(
+            crossover_among(
+                &ORDERS[..2],
+                &Cores::new(Kernels::detect(), NonZeroUsize::MIN),
+                &Broken
+            ),
+            65
+        );
     }
 }

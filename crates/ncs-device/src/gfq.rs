@@ -8,7 +8,8 @@
 use std::num::NonZeroUsize;
 
 use ncs_codec::gfq::{
-    Arithmetic, Coded, Cores, Decode, Encode, Failed, Payload, Rebuilt, Recode, Shape, Vector, draw_factors, draw_rows,
+    Arithmetic, Coded, Cores, Decode, Encode, Failed, Payload, Rebuilt, Recode, Shape, Vector,
+    draw_factors, draw_rows,
 };
 use ncs_codec::hash::{Batch, Group, Hashes};
 use rand::rngs::SmallRng;
@@ -25,16 +26,23 @@ pub fn card(gpu: u16) -> Result<Box<dyn Arithmetic>, Error> {
 /// The same. The card writes blocks for memory of `host` there itself.
 fn open_card(gpu: u16, host: &cuda::HostMemory) -> Result<Box<dyn Arithmetic>, Error> {
     let card = cuda::open_arithmetic(gpu, host)?;
-    let results = |arithmetic: &dyn Arithmetic| example(arithmetic).map_err(|Failed(reason)| Error::Lost(reason));
+    let results = |arithmetic: &dyn Arithmetic| {
+        example(arithmetic).map_err(|Failed(reason)| Error::Lost(reason))
+    };
     if results(card.as_ref())? == results(&Cores::new(NonZeroUsize::MIN))? {
         return Ok(card);
     }
-    Err(Error::Lost(format!("GPU {gpu} computes different results over GF(q) than the CPU")))
+    Err(Error::Lost(format!(
+        "GPU {gpu} computes different results over GF(q) than the CPU"
+    )))
 }
 
 /// Opens the first configured GPU. `None` if the configuration names the CPU, or if it leaves the
 /// choice and no card can be used.
-pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Box<dyn Arithmetic>>, Error> {
+pub(super) fn open(
+    config: &Config,
+    host: &cuda::HostMemory,
+) -> Result<Option<Box<dyn Arithmetic>>, Error> {
     let gpu = match &config.gpus {
         Gpus::All => 0,
         Gpus::List(list) => list.first().copied().unwrap_or(0),
@@ -44,7 +52,11 @@ pub(super) fn open(config: &Config, host: &cuda::HostMemory) -> Result<Option<Bo
         BackendChoice::Cuda | BackendChoice::Hybrid => open_card(gpu, host).map(Some),
         BackendChoice::Auto => {
             let opened = open_card(gpu, host);
-            Ok(opened.inspect_err(|error| tracing::info!("the CPU computes GF(q) and its hashes: {error}")).ok())
+            Ok(opened
+                .inspect_err(|error| {
+                    tracing::info!("the CPU computes GF(q) and its hashes: {error}")
+                })
+                .ok())
         }
     }
 }
@@ -72,31 +84,74 @@ fn example(arithmetic: &dyn Arithmetic) -> Result<Results, Failed> {
     let mut coded = vec![0; shape.n() * shape.payload_bytes()];
     arithmetic.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut coded)])?;
     let block = |row: &[u32], payload: &[u8]| {
-        let payload = Payload::parse(shape, payload.to_vec().into()).map_err(|error| Failed(error.to_string()))?;
-        Ok(Coded { vector: Vector::Source(row.into()), payload })
+        let payload = Payload::parse(shape, payload.to_vec().into())
+            .map_err(|error| Failed(error.to_string()))?;
+        Ok(Coded {
+            vector: Vector::Source(row.into()),
+            payload,
+        })
     };
-    let blocks = rows.chunks_exact(shape.n()).zip(coded.chunks_exact(shape.payload_bytes()));
-    let blocks = blocks.map(|(row, payload)| block(row, payload)).collect::<Result<Vec<_>, Failed>>()?;
+    let blocks = rows
+        .chunks_exact(shape.n())
+        .zip(coded.chunks_exact(shape.payload_bytes()));
+    let blocks = blocks
+        .map(|(row, payload)| block(row, payload))
+        .collect::<Result<Vec<_>, Failed>>()?;
     let mut held: Vec<&Coded> = blocks.iter().collect();
 
     let factors = draw_factors(held.len(), 2, &mut rng);
-    let (mut vectors, mut recoded) = (vec![0; 2 * shape.recoded_vector_bytes()], vec![0; 2 * shape.payload_bytes()]);
-    let recode = Recode { held: &held, rows: &factors, vectors: &mut vectors, payloads: &mut recoded };
+    let (mut vectors, mut recoded) = (
+        vec![0; 2 * shape.recoded_vector_bytes()],
+        vec![0; 2 * shape.payload_bytes()],
+    );
+    let recode = Recode {
+        held: &held,
+        rows: &factors,
+        vectors: &mut vectors,
+        payloads: &mut recoded,
+    };
     arithmetic.recode(shape, &mut [recode])?;
 
     let plain: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
     let hashes = arithmetic.hash(Group::P1024, shape.words(), &plain)?;
-    let signed = Hashes::signed(Group::P1024, shape, &hashes).map_err(|error| Failed(error.to_string()))?;
-    let wrong = Coded { vector: blocks[0].vector.clone(), payload: blocks[1].payload.clone() };
-    let batches = [Batch::new(&signed, held.clone(), &mut rng), Batch::new(&signed, vec![&blocks[2], &wrong], &mut rng)];
+    let signed =
+        Hashes::signed(Group::P1024, shape, &hashes).map_err(|error| Failed(error.to_string()))?;
+    let wrong = Coded {
+        vector: blocks[0].vector.clone(),
+        payload: blocks[1].payload.clone(),
+    };
+    let batches = [
+        Batch::new(&signed, held.clone(), &mut rng),
+        Batch::new(&signed, vec![&blocks[2], &wrong], &mut rng),
+    ];
     let holds = arithmetic.holds(&batches)?;
 
     let mut out = vec![0; shape.source_bytes()];
-    let mut rebuilt = arithmetic.decode(shape, &mut [Decode { blocks: &held, out: &mut out }])?;
+    let mut rebuilt = arithmetic.decode(
+        shape,
+        &mut [Decode {
+            blocks: &held,
+            out: &mut out,
+        }],
+    )?;
     held[1] = &blocks[0];
     let mut nothing = vec![0; shape.source_bytes()];
-    rebuilt.extend(arithmetic.decode(shape, &mut [Decode { blocks: &held, out: &mut nothing }])?);
-    Ok(Results { coded, vectors, recoded, rebuilt, source: out, hashes, holds })
+    rebuilt.extend(arithmetic.decode(
+        shape,
+        &mut [Decode {
+            blocks: &held,
+            out: &mut nothing,
+        }],
+    )?);
+    Ok(Results {
+        coded,
+        vectors,
+        recoded,
+        rebuilt,
+        source: out,
+        hashes,
+        holds,
+    })
 }
 
 #[cfg(test)]
@@ -110,19 +165,31 @@ mod tests {
         assert_eq!(results.holds, [true, false]);
         let mut source = vec![0; results.source.len() - 40];
         SmallRng::seed_from_u64(257).fill_bytes(&mut source);
-        assert!(results.source.starts_with(&source), "what was coded is rebuilt");
+        assert!(
+            results.source.starts_with(&source),
+            "what was coded is rebuilt"
+        );
         assert_eq!(results, example(&Cores::all()).unwrap());
     }
 
     #[test]
     fn there_is_no_card_where_none_is_wanted_or_none_can_be_used() {
-        let config = Config { backend: BackendChoice::Cpu, ..Config::default() };
+        let config = Config {
+            backend: BackendChoice::Cpu,
+            ..Config::default()
+        };
         let open = |config: &Config| open(config, &cuda::HostMemory::default());
         assert!(open(&config).unwrap().is_none());
         // No host has a GPU of this number.
-        let config = Config { gpus: Gpus::List(vec![u16::MAX]), ..Config::default() };
+        let config = Config {
+            gpus: Gpus::List(vec![u16::MAX]),
+            ..Config::default()
+        };
         assert!(open(&config).unwrap().is_none());
-        let config = Config { backend: BackendChoice::Cuda, ..config };
+        let config = Config {
+            backend: BackendChoice::Cuda,
+            ..config
+        };
         assert!(open(&config).is_err());
     }
 }

@@ -12,7 +12,9 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ncs_codec::gfq::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape};
+use ncs_codec::gfq::{
+    Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Rebuilt, Recode, Shape,
+};
 use ncs_codec::hash::{Batch, Group};
 
 use super::losses::Losses;
@@ -30,8 +32,16 @@ pub(super) struct GfqProvider {
 impl GfqProvider {
     /// The card writes blocks for memory of `host` there itself.
     pub(super) fn new(config: &Config, host: cuda::HostMemory, losses: Losses) -> Self {
-        let watch = Arc::new(Watch { losses, calls: Mutex::default() });
-        Self { config: config.clone(), host, found: Mutex::default(), watch }
+        let watch = Arc::new(Watch {
+            losses,
+            calls: Mutex::default(),
+        });
+        Self {
+            config: config.clone(),
+            host,
+            found: Mutex::default(),
+            watch,
+        }
     }
 
     /// Uses this arithmetic in place of opening one.
@@ -39,7 +49,10 @@ impl GfqProvider {
     pub(super) fn of(card: Box<dyn Arithmetic>, config: &Config, losses: Losses) -> Self {
         let provider = Self::new(config, cuda::HostMemory::default(), losses);
         let steady: Arc<dyn Arithmetic> = Arc::new(provider.steady(card));
-        Self { found: Mutex::new(Some(steady)), ..provider }
+        Self {
+            found: Mutex::new(Some(steady)),
+            ..provider
+        }
     }
 
     /// Opens the configured arithmetic at the first call. A GPU that is configured by name and
@@ -87,7 +100,11 @@ impl GfqProvider {
     }
 
     fn steady(&self, card: Box<dyn Arithmetic>) -> Steady {
-        Steady { card, cores: self.cores(), watch: Arc::clone(&self.watch) }
+        Steady {
+            card,
+            cores: self.cores(),
+            watch: Arc::clone(&self.watch),
+        }
     }
 
     fn cores(&self) -> Cores {
@@ -107,7 +124,9 @@ impl Steady {
     /// The card's answer. `None` if it fails or has been given up.
     fn ask<T>(&self, call: impl FnOnce(&dyn Arithmetic) -> Result<T, Failed>) -> Option<T> {
         let _call = self.watch.begin(Instant::now())?;
-        call(&*self.card).inspect_err(|failed| self.watch.fail(failed)).ok()
+        call(&*self.card)
+            .inspect_err(|failed| self.watch.fail(failed))
+            .ok()
     }
 }
 
@@ -115,7 +134,9 @@ impl Arithmetic for Steady {
     /// A card that fails to keep a source keeps nothing. Callers then pass its bytes with each
     /// call.
     fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
-        let Some(_call) = self.watch.begin(Instant::now()) else { return Ok(None) };
+        let Some(_call) = self.watch.begin(Instant::now()) else {
+            return Ok(None);
+        };
         match self.card.keep(source, padded) {
             Ok(kept) => Ok(kept.map(|kept| OnCard::wrap(kept, &self.watch))),
             Err(NotKept::Failed(failed)) => {
@@ -129,25 +150,32 @@ impl Arithmetic for Steady {
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         for place in tasks.iter_mut().filter_map(|task| task.kept.as_mut()) {
             let kept: &dyn Any = place.kept;
-            place.kept = kept.downcast_ref::<OnCard>().map_or(place.kept, |on_card| &*on_card.kept);
+            place.kept = kept
+                .downcast_ref::<OnCard>()
+                .map_or(place.kept, |on_card| &*on_card.kept);
         }
-        self.ask(|card| card.encode(shape, tasks)).map_or_else(|| self.cores.encode(shape, tasks), Ok)
+        self.ask(|card| card.encode(shape, tasks))
+            .map_or_else(|| self.cores.encode(shape, tasks), Ok)
     }
 
     fn recode(&self, shape: Shape, tasks: &mut [Recode<'_>]) -> Result<(), Failed> {
-        self.ask(|card| card.recode(shape, tasks)).map_or_else(|| self.cores.recode(shape, tasks), Ok)
+        self.ask(|card| card.recode(shape, tasks))
+            .map_or_else(|| self.cores.recode(shape, tasks), Ok)
     }
 
     fn decode(&self, shape: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed> {
-        self.ask(|card| card.decode(shape, tasks)).map_or_else(|| self.cores.decode(shape, tasks), Ok)
+        self.ask(|card| card.decode(shape, tasks))
+            .map_or_else(|| self.cores.decode(shape, tasks), Ok)
     }
 
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed> {
-        self.ask(|card| card.hash(group, words, blocks)).map_or_else(|| self.cores.hash(group, words, blocks), Ok)
+        self.ask(|card| card.hash(group, words, blocks))
+            .map_or_else(|| self.cores.hash(group, words, blocks), Ok)
     }
 
     fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
-        self.ask(|card| card.holds(batches)).map_or_else(|| self.cores.holds(batches), Ok)
+        self.ask(|card| card.holds(batches))
+            .map_or_else(|| self.cores.holds(batches), Ok)
     }
 }
 
@@ -165,7 +193,10 @@ struct OnCard {
 
 impl OnCard {
     fn wrap(kept: Arc<dyn Kept>, watch: &Arc<Watch>) -> Arc<dyn Kept> {
-        Arc::new(Self { kept, watch: Arc::clone(watch) })
+        Arc::new(Self {
+            kept,
+            watch: Arc::clone(watch),
+        })
     }
 
     fn is_given_up(&self) -> bool {
@@ -186,7 +217,10 @@ impl Kept for OnCard {
 impl Drop for OnCard {
     fn drop(&mut self) {
         if self.is_given_up() {
-            ABANDONED.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&self.kept));
+            ABANDONED
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Arc::clone(&self.kept));
         }
     }
 }
@@ -210,7 +244,9 @@ struct Calls {
 impl Calls {
     /// By when the card must complete one of the calls under way.
     fn due(&self, limit: Duration) -> Option<Instant> {
-        self.moved.filter(|_| self.under_way > 0)?.checked_add(limit)
+        self.moved
+            .filter(|_| self.under_way > 0)?
+            .checked_add(limit)
     }
 }
 
@@ -234,7 +270,9 @@ impl Watch {
 
     /// How long to wait before calling [`judge`](Self::judge) again.
     fn patience(&self, now: Instant, limit: Duration) -> Duration {
-        self.calls().due(limit).map_or(limit, |due| due.saturating_duration_since(now))
+        self.calls()
+            .due(limit)
+            .map_or(limit, |due| due.saturating_duration_since(now))
     }
 
     /// Gives up a card that has completed nothing for `limit`.
@@ -243,10 +281,15 @@ impl Watch {
         if calls.due(limit).is_none_or(|due| now < due) {
             return Ok(());
         }
-        let reason = format!("it has finished no work over the prime field for {}", humantime::format_duration(limit));
+        let reason = format!(
+            "it has finished no work over the prime field for {}",
+            humantime::format_duration(limit)
+        );
         if !calls.is_given_up {
             calls.is_given_up = true;
-            tracing::error!("the GPU hangs, so the CPU takes over arithmetic over the prime field: {reason}");
+            tracing::error!(
+                "the GPU hangs, so the CPU takes over arithmetic over the prime field: {reason}"
+            );
         }
         self.tell(&mut calls, &reason);
         Err(reason)
@@ -258,7 +301,10 @@ impl Watch {
         if !calls.has_failed {
             tracing::warn!(%failed, "arithmetic over the prime field failed on the GPU: the CPU redoes failed calls");
         }
-        self.tell(&mut calls, &format!("arithmetic over the prime field failed: {failed}"));
+        self.tell(
+            &mut calls,
+            &format!("arithmetic over the prime field failed: {failed}"),
+        );
     }
 
     fn tell(&self, calls: &mut Calls, reason: &str) {

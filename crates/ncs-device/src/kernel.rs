@@ -53,7 +53,11 @@ impl FromStr for Kernel {
     type Err = UnknownKernel;
 
     fn from_str(text: &str) -> Result<Self, UnknownKernel> {
-        Self::ALL.iter().copied().find(|kernel| kernel.name() == text).ok_or_else(|| UnknownKernel(text.to_owned()))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kernel| kernel.name() == text)
+            .ok_or_else(|| UnknownKernel(text.to_owned()))
     }
 }
 
@@ -63,7 +67,11 @@ impl FromStr for Kernel {
 pub struct UnknownKernel(String);
 
 fn list() -> String {
-    Kernel::ALL.iter().map(|kernel| format!("\"{kernel}\"")).collect::<Vec<_>>().join(", ")
+    Kernel::ALL
+        .iter()
+        .map(|kernel| format!("\"{kernel}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// `device.kernel`.
@@ -81,7 +89,10 @@ pub enum KernelChoice {
 impl KernelChoice {
     /// Whether the CPU has it.
     pub(super) const fn is_for_cpu(self) -> bool {
-        matches!(self, Self::Default | Self::Auto | Self::Named(Kernel::Simd | Kernel::Table))
+        matches!(
+            self,
+            Self::Default | Self::Auto | Self::Named(Kernel::Simd | Kernel::Table)
+        )
     }
 }
 
@@ -115,7 +126,9 @@ impl Serialize for KernelChoice {
 
 impl<'de> Deserialize<'de> for KernelChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 }
 
@@ -130,7 +143,16 @@ mod tests {
             assert_eq!(kernel.name().parse(), Ok(KernelChoice::Named(kernel)));
         }
         assert_eq!("default".parse(), Ok(KernelChoice::Default));
-        assert_eq!(KernelChoice::Auto.to_string().parse(), Ok(KernelChoice::Auto));
-        assert!("tabel".parse::<KernelChoice>().unwrap_err().to_string().contains("\"table\""));
+        assert_eq!(
+            KernelChoice::Auto.to_string().parse(),
+            Ok(KernelChoice::Auto)
+        );
+        assert!(
+            "tabel"
+                .parse::<KernelChoice>()
+                .unwrap_err()
+                .to_string()
+                .contains("\"table\"")
+        );
     }
 }

@@ -95,27 +95,43 @@ impl Device {
     ///
     /// `auto` looks for a GPU and logs what it found. A back end that is configured by name and
     /// cannot be opened is an error. `recorder` receives events of their work.
-    pub fn open(config: &Config, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
+    pub fn open(
+        config: &Config,
+        recorder: impl Recorder + 'static,
+    ) -> Result<(Self, Thread), Error> {
         Self::open_for(config, &Workload::default(), recorder)
     }
 
     /// The same for an expected workload, with which `device.kernel = "auto"` measures.
-    pub fn open_for(config: &Config, workload: &Workload, recorder: impl Recorder + 'static) -> Result<(Self, Thread), Error> {
+    pub fn open_for(
+        config: &Config,
+        workload: &Workload,
+        recorder: impl Recorder + 'static,
+    ) -> Result<(Self, Thread), Error> {
         let (members, owners) = Members::open(config, workload, Arc::new(recorder))?;
         Ok((Self::over(config, members), Thread { _owners: owners }))
     }
 
     fn over(config: &Config, members: Members) -> Self {
         let gfq = Arc::new(GfqProvider::new(config, members.host(), members.losses()));
-        Self { members: Arc::new(members), gfq }
+        Self {
+            members: Arc::new(members),
+            gfq,
+        }
     }
 
     /// Replaces its arithmetic over the prime field by `card`, which is given up if it completes no
     /// call for `hang_timeout`.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_gfq(self, card: Box<dyn Arithmetic>, hang_timeout: Duration) -> Self {
-        let config = Config { hang_timeout, ..Config::default() };
-        Self { gfq: Arc::new(GfqProvider::of(card, &config, self.members.losses())), ..self }
+        let config = Config {
+            hang_timeout,
+            ..Config::default()
+        };
+        Self {
+            gfq: Arc::new(GfqProvider::of(card, &config, self.members.losses())),
+            ..self
+        }
     }
 
     /// `cpu`, `cuda` or `hybrid`: the choice at the start.
@@ -131,7 +147,10 @@ impl Device {
     /// Loads a segment onto the device. Waits while the queue is full.
     pub async fn load(&self, bytes: Bytes, shape: Shape) -> Result<Resident, Error> {
         if bytes.len() as u64 != shape.length() {
-            return Err(Error::Length { length: bytes.len(), shape: shape.length() });
+            return Err(Error::Length {
+                length: bytes.len(),
+                shape: shape.length(),
+            });
         }
         self.members.load(bytes, shape).await
     }
@@ -165,7 +184,10 @@ impl Device {
     /// Runs a job with this arithmetic on a thread where it blocks nobody. Returns [`Error::Lost`]
     /// if the GPU hangs: the job is then abandoned with everything in it, and the CPU does a
     /// repeated one.
-    pub async fn compute<T: Send + 'static>(&self, job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static) -> Result<T, Error> {
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&dyn Arithmetic) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         Arc::clone(&self.gfq).run(job).await
     }
 
@@ -264,13 +286,18 @@ impl Resident {
     /// Whether it can still be combined. It cannot after a back end that held a part of it was lost
     /// or has ended; load the segment again then.
     pub fn is_alive(&self) -> bool {
-        self.now.load(Ordering::Acquire) == self.epoch && self.parts.iter().all(ResidentPart::is_held)
+        self.now.load(Ordering::Acquire) == self.epoch
+            && self.parts.iter().all(ResidentPart::is_held)
     }
 }
 
 impl fmt::Debug for Resident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resident").field("shape", &self.shape).field("parts", &self.parts).field("epoch", &self.epoch).finish()
+        f.debug_struct("Resident")
+            .field("shape", &self.shape)
+            .field("parts", &self.parts)
+            .field("epoch", &self.epoch)
+            .finish()
     }
 }
 
@@ -287,7 +314,11 @@ pub struct Workload {
 
 impl Default for Workload {
     fn default() -> Self {
-        Self { n: 128, block_bytes: 4096, batch_blocks: 1024 }
+        Self {
+            n: 128,
+            block_bytes: 4096,
+            batch_blocks: 1024,
+        }
     }
 }
 
@@ -326,10 +357,20 @@ pub struct Task {
 /// Leaves out the bytes of its slots.
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { resident, generation, rows, out, out_offset } = self;
+        let Self {
+            resident,
+            generation,
+            rows,
+            out,
+            out_offset,
+        } = self;
         let mut task = f.debug_struct("Task");
-        task.field("resident", resident).field("generation", generation).field("rows", &rows.count());
-        task.field("slots", &out.len()).field("out_offset", out_offset).finish()
+        task.field("resident", resident)
+            .field("generation", generation)
+            .field("rows", &rows.count());
+        task.field("slots", &out.len())
+            .field("out_offset", out_offset)
+            .finish()
     }
 }
 

@@ -16,7 +16,10 @@ pub(super) struct Losses {
 impl Losses {
     /// Nothing is lost yet.
     pub(super) fn new(recorder: Arc<dyn Recorder>) -> Self {
-        Self { health: watch::Sender::new(Health::Good), recorder }
+        Self {
+            health: watch::Sender::new(Health::Good),
+            recorder,
+        }
     }
 
     pub(super) fn health(&self) -> watch::Receiver<Health> {

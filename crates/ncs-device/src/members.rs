@@ -28,7 +28,10 @@ use super::backend::{Ended, Memory, Share, Work};
 use super::decode::{Decode, Decoded, Singular, Solved, Undecoded};
 use super::losses::Losses;
 use super::worker::{Member, Owner};
-use super::{BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Recorder, Resident, Task, Workload, cpu, cuda};
+use super::{
+    BackendChoice, Batch, Config, Done, Error, Failed, Health, Maker, Recorder, Resident, Task,
+    Workload, cpu, cuda,
+};
 
 /// Threads that live as long as the device. Threads of replacements join them.
 pub(super) type Owners = Arc<Mutex<Vec<Owner>>>;
@@ -83,7 +86,11 @@ impl Rate {
             return;
         }
         let (now, before) = (products as f64 / elapsed.as_secs_f64(), self.get());
-        let rate = if before == 0.0 { now } else { before + RATE_WEIGHT * (now - before) };
+        let rate = if before == 0.0 {
+            now
+        } else {
+            before + RATE_WEIGHT * (now - before)
+        };
         self.0.store(rate.to_bits(), Ordering::Relaxed);
     }
 }
@@ -95,27 +102,39 @@ struct Split {
 }
 
 impl Members {
-    pub(super) fn open(config: &Config, workload: &Workload, recorder: Arc<dyn Recorder>) -> Result<(Self, Owners), Error> {
+    pub(super) fn open(
+        config: &Config,
+        workload: &Workload,
+        recorder: Arc<dyn Recorder>,
+    ) -> Result<(Self, Owners), Error> {
         let host = cuda::HostMemory::default();
         let gpus = match config.backend {
             BackendChoice::Cpu => Vec::new(),
-            BackendChoice::Auto => cuda::open(config, workload, &recorder, &host).unwrap_or_else(|absence| {
-                absence.tell();
-                Vec::new()
-            }),
+            BackendChoice::Auto => {
+                cuda::open(config, workload, &recorder, &host).unwrap_or_else(|absence| {
+                    absence.tell();
+                    Vec::new()
+                })
+            }
             BackendChoice::Cuda | BackendChoice::Hybrid => {
-                cuda::open(config, workload, &recorder, &host).map_err(|absence| absence.into_error(config.backend))?
+                cuda::open(config, workload, &recorder, &host)
+                    .map_err(|absence| absence.into_error(config.backend))?
             }
         };
         let is_hybrid = config.backend == BackendChoice::Hybrid;
         let mut opened = Vec::new();
         if gpus.is_empty() || is_hybrid {
             // With `auto`, a kernel that only GPUs have must not prevent the start.
-            let is_substitute = is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
+            let is_substitute =
+                is_hybrid || (config.backend == BackendChoice::Auto && !config.kernel.is_for_cpu());
             opened.push(open_cpu(config, &recorder, is_substitute)?);
         }
         opened.extend(gpus);
-        let policy = if is_hybrid { Policy::Hybrid } else { Policy::Deal };
+        let policy = if is_hybrid {
+            Policy::Hybrid
+        } else {
+            Policy::Deal
+        };
         Ok(Self::over(config.clone(), recorder, host, policy, opened))
     }
 
@@ -128,9 +147,16 @@ impl Members {
         opened: Vec<(Member, Owner)>,
     ) -> (Self, Owners) {
         let (members, owners): (Vec<Member>, Vec<Owner>) = opened.into_iter().unzip();
-        let seats = members.into_iter().map(|member| Seat { member, rate: Arc::default() });
+        let seats = members.into_iter().map(|member| Seat {
+            member,
+            rate: Arc::default(),
+        });
         let owners = Arc::new(Mutex::new(owners));
-        let set = Set { epoch: 0, policy, seats: seats.collect() };
+        let set = Set {
+            epoch: 0,
+            policy,
+            seats: seats.collect(),
+        };
         let losses = Losses::new(Arc::clone(&recorder));
         let members = Self {
             config,
@@ -146,7 +172,11 @@ impl Members {
 
     pub(super) fn backend(&self) -> &'static str {
         let set = self.set.load();
-        if set.policy == Policy::Hybrid { "hybrid" } else { set.seats[0].member.backend }
+        if set.policy == Policy::Hybrid {
+            "hybrid"
+        } else {
+            set.seats[0].member.backend
+        }
     }
 
     pub(super) fn kernel(&self) -> &'static str {
@@ -166,7 +196,10 @@ impl Members {
     pub(super) fn memory(&self) -> Option<Memory> {
         let set = self.set.load();
         let memories = set.seats.iter().filter_map(|seat| seat.member.memory);
-        memories.reduce(|one, other| Memory { total: one.total + other.total, free: one.free + other.free })
+        memories.reduce(|one, other| Memory {
+            total: one.total + other.total,
+            free: one.free + other.free,
+        })
     }
 
     /// The memory of this process that GPUs may write to.
@@ -184,13 +217,22 @@ impl Members {
         let shares = set.shares();
         let loads = set.seats.iter().zip(shares).map(|(seat, share)| {
             let load = seat.member.load(bytes.clone(), shape, share);
-            async { self.answer_of(&seat.member, load).await?.map_err(|error| self.meaning_of(error)) }
+            async {
+                self.answer_of(&seat.member, load)
+                    .await?
+                    .map_err(|error| self.meaning_of(error))
+            }
         });
         let mut parts = Vec::with_capacity(set.seats.len());
         for (index, part) in join_all(loads).await.into_iter().enumerate() {
             parts.push(part.inspect_err(|error| self.judge(&set, index, error))?);
         }
-        Ok(Resident { shape, parts, epoch: set.epoch, now: Arc::clone(&self.epoch) })
+        Ok(Resident {
+            shape,
+            parts,
+            epoch: set.epoch,
+            now: Arc::clone(&self.epoch),
+        })
     }
 
     /// Has every back end do its part of a batch.
@@ -200,15 +242,29 @@ impl Members {
             return Err(Failed { batch, error });
         }
         let Split { parts, mut tasks } = set.split(batch);
-        let jobs = set.seats.iter().zip(parts).enumerate().filter(|(_, (_, part))| !part.is_empty());
+        let jobs = set
+            .seats
+            .iter()
+            .zip(parts)
+            .enumerate()
+            .filter(|(_, (_, part))| !part.is_empty());
         let jobs = jobs.map(|(index, (seat, part))| async move {
-            let ended = self.answer_of(&seat.member, seat.member.combine(part)).await;
-            (index, ended.and_then(|ended| ended.ok_or_else(|| self.meaning_of(Error::Closed))))
+            let ended = self
+                .answer_of(&seat.member, seat.member.combine(part))
+                .await;
+            (
+                index,
+                ended.and_then(|ended| ended.ok_or_else(|| self.meaning_of(Error::Closed))),
+            )
         });
         let (mut makers, mut longest, mut fault) = (Vec::with_capacity(1), Duration::ZERO, None);
         let (mut works, mut is_torn) = (Vec::new(), false);
         for (index, ended) in join_all(jobs).await {
-            let Ended { batch, result, elapsed } = match ended {
+            let Ended {
+                batch,
+                result,
+                elapsed,
+            } = match ended {
                 Ok(ended) => ended,
                 Err(error) => {
                     self.judge(&set, index, &error);
@@ -220,7 +276,8 @@ impl Members {
             match result.map_err(|error| self.meaning_of(error)) {
                 Ok(()) => {
                     let seat = &set.seats[index];
-                    seat.rate.observe(batch.iter().map(Work::products).sum(), elapsed);
+                    seat.rate
+                        .observe(batch.iter().map(Work::products).sum(), elapsed);
                     makers.push(Maker {
                         backend: seat.member.backend,
                         kernel: seat.member.kernel,
@@ -243,27 +300,48 @@ impl Members {
         }
         let batch = Batch { tasks };
         match fault {
-            None => Ok(Done { batch, elapsed: longest, turnaround: longest, makers }),
+            None => Ok(Done {
+                batch,
+                elapsed: longest,
+                turnaround: longest,
+                makers,
+            }),
             Some(error) => Err(Failed { batch, error }),
         }
     }
 
     /// Deals generations to decode to the back ends that segments are dealt to.
     pub(super) async fn decode(&self, mut jobs: Vec<Decode>) -> Result<Vec<Decoded>, Undecoded> {
-        let bad = jobs.iter().enumerate().find_map(|(task, job)| Some(Error::Task { task, reason: job.check().err()? }));
+        let bad = jobs.iter().enumerate().find_map(|(task, job)| {
+            Some(Error::Task {
+                task,
+                reason: job.check().err()?,
+            })
+        });
         if let Some(error) = bad {
             return Err(Undecoded { jobs, error });
         }
         let (set, count) = (self.set.load_full(), jobs.len());
         let dealt = set.dealt();
         let seats = &set.seats[dealt.start..dealt.end.min(dealt.start + count)];
-        let mut parts: Vec<Vec<Decode>> = seats.iter().map(|_| Vec::with_capacity(count.div_ceil(seats.len()))).collect();
-        jobs.drain(..).enumerate().for_each(|(index, job)| parts[index % seats.len()].push(job));
-        let work = seats.iter().zip(parts).map(|(seat, part)| self.answer_of(&seat.member, seat.member.decode(part)));
+        let mut parts: Vec<Vec<Decode>> = seats
+            .iter()
+            .map(|_| Vec::with_capacity(count.div_ceil(seats.len())))
+            .collect();
+        jobs.drain(..)
+            .enumerate()
+            .for_each(|(index, job)| parts[index % seats.len()].push(job));
+        let work = seats
+            .iter()
+            .zip(parts)
+            .map(|(seat, part)| self.answer_of(&seat.member, seat.member.decode(part)));
         let (mut ended, mut fault) = (Vec::with_capacity(seats.len()), None);
         for (index, solved) in join_all(work).await.into_iter().enumerate() {
-            let solved = solved.and_then(|solved| solved.ok_or_else(|| self.meaning_of(Error::Closed)));
-            let Solved { jobs: part, result, .. } = match solved {
+            let solved =
+                solved.and_then(|solved| solved.ok_or_else(|| self.meaning_of(Error::Closed)));
+            let Solved {
+                jobs: part, result, ..
+            } = match solved {
                 Ok(solved) => solved,
                 Err(error) => {
                     self.judge(&set, dealt.start + index, &error);
@@ -280,22 +358,43 @@ impl Members {
         // Restores the original order.
         let mut job_of = |index: usize| ended[index % seats.len()].0.next();
         if let Some(error) = fault {
-            return Err(Undecoded { jobs: (0..count).filter_map(job_of).collect(), error });
+            return Err(Undecoded {
+                jobs: (0..count).filter_map(job_of).collect(),
+                error,
+            });
         }
         let jobs: Vec<Decode> = (0..count).filter_map(&mut job_of).collect();
         let decoded = jobs.into_iter().enumerate().map(|(index, job)| {
-            let Member { backend, kernel, .. } = seats[index % seats.len()].member;
+            let Member {
+                backend, kernel, ..
+            } = seats[index % seats.len()].member;
             let is_solved = ended[index % seats.len()].1.next().unwrap_or_default();
-            Decoded { job, solution: if is_solved { Ok(()) } else { Err(Singular) }, backend, kernel }
+            Decoded {
+                job,
+                solution: if is_solved { Ok(()) } else { Err(Singular) },
+                backend,
+                kernel,
+            }
         });
         Ok(decoded.collect())
     }
 
     /// Awaits a back end's answer, unless it is a GPU that hangs.
-    async fn answer_of<T>(&self, member: &Member, answer: impl Future<Output = T>) -> Result<T, Error> {
+    async fn answer_of<T>(
+        &self,
+        member: &Member,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, Error> {
         let limit = self.config.hang_timeout;
-        let answer = member.unless_hung((member.backend != "cpu").then_some(limit), answer).await;
-        answer.ok_or_else(|| Error::Lost(format!("it has finished no work for {}", humantime::format_duration(limit))))
+        let answer = member
+            .unless_hung((member.backend != "cpu").then_some(limit), answer)
+            .await;
+        answer.ok_or_else(|| {
+            Error::Lost(format!(
+                "it has finished no work for {}",
+                humantime::format_duration(limit)
+            ))
+        })
     }
 
     /// Turns an error into a loss if the thread ended before the device was closed.
@@ -323,7 +422,9 @@ impl Members {
     /// Replaces a lost back end by the CPU.
     fn judge(&self, seen: &Set, index: usize, error: &Error) {
         let Error::Lost(reason) = error else { return };
-        let Some(owners) = self.owners.upgrade() else { return };
+        let Some(owners) = self.owners.upgrade() else {
+            return;
+        };
         let mut owners = owners.lock().unwrap_or_else(PoisonError::into_inner);
         let set = self.set.load_full();
         if set.epoch != seen.epoch {
@@ -335,13 +436,19 @@ impl Members {
             self.losses.dead(reason);
             return;
         }
-        tracing::error!("lost the back end {}, falling back to the CPU: {reason}", lost.backend);
+        tracing::error!(
+            "lost the back end {}, falling back to the CPU: {reason}",
+            lost.backend
+        );
         let substitute = match set.seats.iter().find(|seat| seat.member.backend == "cpu") {
             // The CPU of a hybrid has a share already, and takes the other seat as well.
             Some(seat) => Ok(seat.clone()),
             None => open_cpu(&self.config, &self.recorder, true).map(|(member, owner)| {
                 owners.push(owner);
-                Seat { member, rate: Arc::default() }
+                Seat {
+                    member,
+                    rate: Arc::default(),
+                }
             }),
         };
         self.replace(&set, index, substitute, reason);
@@ -354,10 +461,15 @@ impl Members {
             Ok(seat) => seat,
             Err(error) => {
                 tracing::error!("cannot fall back to the CPU: {error}");
-                return self.losses.dead(&format!("{reason}; cannot fall back to the CPU: {error}"));
+                return self
+                    .losses
+                    .dead(&format!("{reason}; cannot fall back to the CPU: {error}"));
             }
         };
-        let mut next = Set { epoch: set.epoch + 1, ..set.clone() };
+        let mut next = Set {
+            epoch: set.epoch + 1,
+            ..set.clone()
+        };
         next.seats[index] = substitute;
         self.epoch.store(next.epoch, Ordering::Release);
         self.set.store(Arc::new(next));
@@ -395,7 +507,10 @@ impl Set {
                 }
             }
         }
-        Split { parts, tasks: batch.tasks }
+        Split {
+            parts,
+            tasks: batch.tasks,
+        }
     }
 
     /// The CPU's share of every task in a hybrid.
@@ -411,7 +526,12 @@ impl Set {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a share of few rows")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share of few rows"
+)]
 fn cpu_rows(rows: usize, share: f64) -> usize {
     ((rows as f64 * share).round() as usize).min(rows)
 }
@@ -420,7 +540,11 @@ fn work(task: &Task, index: usize, seat: usize, first_row: usize, out: Vec<Bytes
     Work {
         id: task.resident.parts[seat].id,
         _resident: Arc::clone(&task.resident),
-        generation: task.resident.shape.generation(task.generation).expect("the batch was checked"),
+        generation: task
+            .resident
+            .shape
+            .generation(task.generation)
+            .expect("the batch was checked"),
         rows: task.rows.clone(),
         first_row,
         out,
@@ -434,21 +558,36 @@ fn put_back(tasks: &mut [Task], mut works: Vec<Work>) {
     works.sort_unstable_by_key(|work| (work.task, work.first_row));
     for mut work in works {
         let task = &mut tasks[work.task];
-        if task.out.is_empty() { task.out = work.out } else { task.out.append(&mut work.out) }
+        if task.out.is_empty() {
+            task.out = work.out
+        } else {
+            task.out.append(&mut work.out)
+        }
     }
 }
 
 fn check(batch: &Batch, epoch: u64) -> Result<(), Error> {
-    batch.tasks.iter().enumerate().try_for_each(|(index, task)| {
-        if task.resident.epoch != epoch {
-            return Err(Error::Stale);
-        }
-        check_task(task).map_err(|reason| Error::Task { task: index, reason })
-    })
+    batch
+        .tasks
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, task)| {
+            if task.resident.epoch != epoch {
+                return Err(Error::Stale);
+            }
+            check_task(task).map_err(|reason| Error::Task {
+                task: index,
+                reason,
+            })
+        })
 }
 
 fn check_task(task: &Task) -> Result<(), &'static str> {
-    let generation = task.resident.shape.generation(task.generation).ok_or("the segment has no such generation")?;
+    let generation = task
+        .resident
+        .shape
+        .generation(task.generation)
+        .ok_or("the segment has no such generation")?;
     let block_bytes = usize::try_from(generation.block_bytes).expect("a block fits in memory");
     let slot_bytes = task.out_offset.saturating_add(block_bytes);
     if !task.rows.fit(generation.n) {
@@ -466,7 +605,11 @@ fn check_task(task: &Task) -> Result<(), &'static str> {
 impl Work {
     /// Number of rows that are coded blocks.
     fn coded_blocks(&self) -> u64 {
-        if matches!(self.rows, Rows::Source { .. }) { 0 } else { self.out.len() as u64 }
+        if matches!(self.rows, Rows::Source { .. }) {
+            0
+        } else {
+            self.out.len() as u64
+        }
     }
 
     /// Bytes of these blocks.
@@ -480,13 +623,19 @@ impl Work {
 }
 
 /// Opens the CPU, beside a GPU or in its place, with a kernel that the CPU has.
-fn open_cpu(config: &Config, recorder: &Arc<dyn Recorder>, is_substitute: bool) -> Result<(Member, Owner), Error> {
+fn open_cpu(
+    config: &Config,
+    recorder: &Arc<dyn Recorder>,
+    is_substitute: bool,
+) -> Result<(Member, Owner), Error> {
     let mut config = config.clone();
     if is_substitute {
         config.kernel = super::KernelChoice::Default;
     }
     let queue = config.queue_batches;
-    let opened = Member::start("cpu", queue, recorder, move || Ok(Box::new(cpu::Cpu::open(&config)?)))?;
+    let opened = Member::start("cpu", queue, recorder, move || {
+        Ok(Box::new(cpu::Cpu::open(&config)?))
+    })?;
     tracing::info!("the CPU encodes with the kernel \"{}\"", opened.0.kernel);
     Ok(opened)
 }

@@ -70,7 +70,12 @@ impl Work {
         match self {
             Self::Nothing => 0,
             Self::Product { n, bytes, .. } => n * bytes,
-            Self::Replay { plans, symbol_bytes, inputs, .. } => plans.len() * inputs * symbol_bytes,
+            Self::Replay {
+                plans,
+                symbol_bytes,
+                inputs,
+                ..
+            } => plans.len() * inputs * symbol_bytes,
         }
     }
 
@@ -79,7 +84,12 @@ impl Work {
         match self {
             Self::Nothing => 0,
             Self::Product { rows, n, bytes } => rows.len() / n * bytes,
-            Self::Replay { plans, symbol_bytes, outputs, .. } => plans.len() * outputs * symbol_bytes,
+            Self::Replay {
+                plans,
+                symbol_bytes,
+                outputs,
+                ..
+            } => plans.len() * outputs * symbol_bytes,
         }
     }
 
@@ -92,12 +102,27 @@ impl Work {
     /// of the same layout.
     pub fn goes_with(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Product { rows, n, .. }, Self::Product { rows: others, n: of_others, .. }) => {
-                Arc::ptr_eq(rows, others) && n == of_others
-            }
             (
-                Self::Replay { symbol_bytes, inputs, outputs, .. },
-                Self::Replay { symbol_bytes: bytes, inputs: ins, outputs: outs, .. },
+                Self::Product { rows, n, .. },
+                Self::Product {
+                    rows: others,
+                    n: of_others,
+                    ..
+                },
+            ) => Arc::ptr_eq(rows, others) && n == of_others,
+            (
+                Self::Replay {
+                    symbol_bytes,
+                    inputs,
+                    outputs,
+                    ..
+                },
+                Self::Replay {
+                    symbol_bytes: bytes,
+                    inputs: ins,
+                    outputs: outs,
+                    ..
+                },
             ) => (symbol_bytes, inputs, outputs) == (bytes, ins, outs),
             _ => false,
         }
@@ -110,23 +135,38 @@ impl Work {
             Self::Product { rows, n, bytes } => {
                 let rows: Vec<&[u8]> = rows.chunks_exact(*n).collect();
                 let sources: Vec<&[u8]> = input.chunks_exact(*bytes).take(*n).collect();
-                let mut outs: Vec<&mut [u8]> = output.chunks_exact_mut(*bytes).take(rows.len()).collect();
+                let mut outs: Vec<&mut [u8]> =
+                    output.chunks_exact_mut(*bytes).take(rows.len()).collect();
                 kernels.combine_threaded(&rows, &sources, &mut outs, threads);
             }
-            Self::Replay { plans, symbol_bytes, inputs, outputs } => {
+            Self::Replay {
+                plans,
+                symbol_bytes,
+                inputs,
+                outputs,
+            } => {
                 let (input_bytes, output_bytes) = (inputs * symbol_bytes, outputs * symbol_bytes);
                 let run = |plans: &[Arc<Plan>], input: &[u8], output: &mut [u8]| {
-                    let blocks = input.chunks(input_bytes).zip(output.chunks_mut(output_bytes));
+                    let blocks = input
+                        .chunks(input_bytes)
+                        .zip(output.chunks_mut(output_bytes));
                     for (plan, (input, output)) in plans.iter().zip(blocks) {
-                        let mut outs: Vec<&mut [u8]> = output.chunks_exact_mut(*symbol_bytes).take(plan.outputs()).collect();
+                        let mut outs: Vec<&mut [u8]> = output
+                            .chunks_exact_mut(*symbol_bytes)
+                            .take(plan.outputs())
+                            .collect();
                         plan.apply(kernels, &input[..plan.inputs() * symbol_bytes], &mut outs);
                     }
                 };
                 let each = plans.len().div_ceil(threads.get()).max(1);
-                let bytes = input.chunks(each * input_bytes).zip(output.chunks_mut(each * output_bytes));
+                let bytes = input
+                    .chunks(each * input_bytes)
+                    .zip(output.chunks_mut(each * output_bytes));
                 let (run, count) = (&run, plans.len());
                 thread::scope(|scope| {
-                    for (index, (plans, (input, output))) in plans.chunks(each).zip(bytes).enumerate() {
+                    for (index, (plans, (input, output))) in
+                        plans.chunks(each).zip(bytes).enumerate()
+                    {
                         if (index + 1) * each >= count {
                             run(plans, input, output)
                         } else {
@@ -143,8 +183,15 @@ impl Work {
         match self {
             Self::Nothing => true,
             Self::Product { .. } => one[..self.output_bytes()] == other[..self.output_bytes()],
-            Self::Replay { plans, symbol_bytes, outputs, .. } => {
-                let blocks = one.chunks(outputs * symbol_bytes).zip(other.chunks(outputs * symbol_bytes));
+            Self::Replay {
+                plans,
+                symbol_bytes,
+                outputs,
+                ..
+            } => {
+                let blocks = one
+                    .chunks(outputs * symbol_bytes)
+                    .zip(other.chunks(outputs * symbol_bytes));
                 plans.iter().zip(blocks).all(|(plan, (one, other))| {
                     let bytes = plan.outputs() * symbol_bytes;
                     one[..bytes] == other[..bytes]
@@ -185,7 +232,10 @@ impl DerefMut for Memory {
 /// Leaves out the bytes.
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("bytes", &self.len()).field("is_pinned", &matches!(self, Self::Pinned(_))).finish()
+        f.debug_struct("Memory")
+            .field("bytes", &self.len())
+            .field("is_pinned", &matches!(self, Self::Pinned(_)))
+            .finish()
     }
 }
 

@@ -122,7 +122,10 @@ pub(super) mod tests {
 
         /// Resident segments, and their bytes.
         pub(crate) fn resident(&self) -> (u64, u64) {
-            (self.0.resident_segments.load(Ordering::Relaxed), self.0.resident_bytes.load(Ordering::Relaxed))
+            (
+                self.0.resident_segments.load(Ordering::Relaxed),
+                self.0.resident_bytes.load(Ordering::Relaxed),
+            )
         }
     }
 
@@ -138,16 +141,26 @@ pub(super) mod tests {
 
     impl Tally for Sums {
         fn note(&self, event: Event) {
-            let Numbers { decoded_bytes, resident_bytes, resident_segments, .. } = &*self.0;
+            let Numbers {
+                decoded_bytes,
+                resident_bytes,
+                resident_segments,
+                ..
+            } = &*self.0;
             match event {
                 Event::Decoded { bytes, .. } => {
                     decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
                 }
-                Event::Loaded { resident_bytes: bytes, .. } => {
+                Event::Loaded {
+                    resident_bytes: bytes,
+                    ..
+                } => {
                     resident_bytes.fetch_add(bytes, Ordering::Relaxed);
                     resident_segments.fetch_add(1, Ordering::Relaxed);
                 }
-                Event::Released { resident_bytes: bytes } => {
+                Event::Released {
+                    resident_bytes: bytes,
+                } => {
                     resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
                     resident_segments.fetch_sub(1, Ordering::Relaxed);
                 }

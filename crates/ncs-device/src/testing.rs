@@ -4,7 +4,9 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use ncs_codec::gfq::{Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Place, Rebuilt, Recode, Shape};
+use ncs_codec::gfq::{
+    Arithmetic, Cores, Decode, Encode, Failed, Kept, NotKept, Place, Rebuilt, Recode, Shape,
+};
 use ncs_codec::hash::{Batch, Group};
 
 /// Arithmetic over the prime field that keeps sources as a card does, but computes on the cores.
@@ -63,7 +65,10 @@ impl Hoard {
 
     /// Number of tasks whose sources were kept, and of tasks that brought theirs.
     pub fn tasks(&self) -> (usize, usize) {
-        (self.0.kept.load(Ordering::Relaxed), self.0.brought.load(Ordering::Relaxed))
+        (
+            self.0.kept.load(Ordering::Relaxed),
+            self.0.brought.load(Ordering::Relaxed),
+        )
     }
 
     /// Simulates a loss: from now on every call fails, and nothing is kept.
@@ -85,7 +90,12 @@ impl Hoard {
     fn pass(&self) {
         let mut gate = self.gate();
         gate.0 += 1;
-        drop(self.0.moved.wait_while(gate, |(_, is_held)| *is_held).expect("no call panics"));
+        drop(
+            self.0
+                .moved
+                .wait_while(gate, |(_, is_held)| *is_held)
+                .expect("no call panics"),
+        );
     }
 
     fn gate(&self) -> MutexGuard<'_, (usize, bool)> {
@@ -100,29 +110,58 @@ impl Arithmetic for Hoard {
         }
         let (bytes, room) = (padded as u64, self.0.room.load(Ordering::Relaxed));
         let grown = |used| Some(used + bytes).filter(|used| *used <= room);
-        if self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_err() {
+        if self
+            .0
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown)
+            .is_err()
+        {
             return Err(NotKept::Memory(bytes));
         }
         let mut source = source.to_vec();
         source.resize(padded, 0);
-        Ok(Some(Arc::new(Treasure { source, shared: Arc::clone(&self.0) })))
+        Ok(Some(Arc::new(Treasure {
+            source,
+            shared: Arc::clone(&self.0),
+        })))
     }
 
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         self.pass();
         if self.0.is_lost.load(Ordering::Relaxed) {
-            tasks.iter_mut().flat_map(|task| &mut task.out).for_each(|out| out.fill(0xff));
+            tasks
+                .iter_mut()
+                .flat_map(|task| &mut task.out)
+                .for_each(|out| out.fill(0xff));
             return Err(Failed("lost".to_owned()));
         }
-        for Encode { source, kept, rows, out } in tasks {
+        for Encode {
+            source,
+            kept,
+            rows,
+            out,
+        } in tasks
+        {
             let own = kept.map(|Place { kept, offset }| {
                 let kept: &dyn Any = kept;
-                &kept.downcast_ref::<Treasure>().expect("it has kept this").source[offset..offset + shape.source_bytes()]
+                &kept
+                    .downcast_ref::<Treasure>()
+                    .expect("it has kept this")
+                    .source[offset..offset + shape.source_bytes()]
             });
-            let count = if own.is_some() { &self.0.kept } else { &self.0.brought };
+            let count = if own.is_some() {
+                &self.0.kept
+            } else {
+                &self.0.brought
+            };
             count.fetch_add(1, Ordering::Relaxed);
             let out = out.iter_mut().map(|out| &mut **out).collect();
-            let task = Encode { source: own.unwrap_or(source), kept: None, rows, out };
+            let task = Encode {
+                source: own.unwrap_or(source),
+                kept: None,
+                rows,
+                out,
+            };
             Cores::all().encode(shape, &mut [task])?;
         }
         Ok(())

@@ -34,7 +34,12 @@ impl Absence {
     }
 }
 
-pub(super) fn open(_: &Config, _: &Workload, _: &Arc<dyn Recorder>, _: &HostMemory) -> Result<Vec<(Member, Owner)>, Absence> {
+pub(super) fn open(
+    _: &Config,
+    _: &Workload,
+    _: &Arc<dyn Recorder>,
+    _: &HostMemory,
+) -> Result<Vec<(Member, Owner)>, Absence> {
     Err(Absence)
 }
 

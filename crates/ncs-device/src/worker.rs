@@ -97,7 +97,10 @@ impl Drop for Owner {
     fn drop(&mut self) {
         drop(self.stop.take());
         // Does not wait for a thread that hangs in a driver. Its memory stays allocated.
-        if let Some(join) = self.join.take().filter(|_| !self.is_hung.load(Ordering::Acquire))
+        if let Some(join) = self
+            .join
+            .take()
+            .filter(|_| !self.is_hung.load(Ordering::Acquire))
             && join.join().is_err()
         {
             tracing::error!("the device's thread died");
@@ -135,7 +138,14 @@ impl Member {
                 Err(error) => return drop(opened_in.send(Err(Error::Thread(error.to_string())))),
             };
             if opened_in.send(Ok((name, kernel, memory))).is_ok() {
-                let queues = Queues { batches, loads, solves, release, releases, stop };
+                let queues = Queues {
+                    batches,
+                    loads,
+                    solves,
+                    release,
+                    releases,
+                    stop,
+                };
                 let (waiting, solving) = (VecDeque::new(), VecDeque::new());
                 let (memory_reported, memory_changed) = (Instant::now(), true);
                 let worker = Worker {
@@ -154,18 +164,46 @@ impl Member {
             }
         };
         let thread = std::thread::Builder::new().name(format!("device-{device}"));
-        let join = thread.spawn(run).map_err(|error| Error::Thread(error.to_string()))?;
-        let owner = Owner { stop: Some(stop_in), join: Some(join), is_hung: Arc::clone(&is_hung) };
-        let died = |_| Err(Error::Thread("the thread died while it opened the device".to_owned()));
+        let join = thread
+            .spawn(run)
+            .map_err(|error| Error::Thread(error.to_string()))?;
+        let owner = Owner {
+            stop: Some(stop_in),
+            join: Some(join),
+            is_hung: Arc::clone(&is_hung),
+        };
+        let died = |_| {
+            Err(Error::Thread(
+                "the thread died while it opened the device".to_owned(),
+            ))
+        };
         let (backend, kernel, memory) = opened.recv().unwrap_or_else(died)?;
         let (batches, loads, solves) = (batches_in, loads_in, solves_in);
-        Ok((Self { backend, kernel, memory, batches, loads, solves, pulse, is_hung }, owner))
+        Ok((
+            Self {
+                backend,
+                kernel,
+                memory,
+                batches,
+                loads,
+                solves,
+                pulse,
+                is_hung,
+            },
+            owner,
+        ))
     }
 
     /// Awaits the thread's answer. Returns `None`, and does not wait for the thread any more, if it
     /// completes nothing for `limit`.
-    pub(super) async fn unless_hung<T>(&self, limit: Option<Duration>, answer: impl Future<Output = T>) -> Option<T> {
-        let Some(limit) = limit else { return Some(answer.await) };
+    pub(super) async fn unless_hung<T>(
+        &self,
+        limit: Option<Duration>,
+        answer: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(limit) = limit else {
+            return Some(answer.await);
+        };
         let mut answer = pin!(answer);
         loop {
             let before = self.pulse.load(Ordering::Acquire);
@@ -185,9 +223,22 @@ impl Member {
     }
 
     /// Loads some generations of a segment onto the device. Waits while the queue is full.
-    pub(super) async fn load(&self, bytes: Bytes, shape: Shape, share: Share) -> Result<ResidentPart, Error> {
+    pub(super) async fn load(
+        &self,
+        bytes: Bytes,
+        shape: Shape,
+        share: Share,
+    ) -> Result<ResidentPart, Error> {
         let (reply, answer) = oneshot::channel();
-        self.loads.send(Load { bytes, shape, share, reply }).await.map_err(|_| Error::Closed)?;
+        self.loads
+            .send(Load {
+                bytes,
+                shape,
+                share,
+                reply,
+            })
+            .await
+            .map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
 
@@ -305,7 +356,10 @@ impl Worker {
                 Err(mpsc::error::TryRecvError::Disconnected) => return false,
             }
         }
-        !matches!(self.queues.stop.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+        !matches!(
+            self.queues.stop.try_recv(),
+            Err(oneshot::error::TryRecvError::Closed)
+        )
     }
 
     /// Polls the back end until some work has ended or new work can begin.
@@ -313,15 +367,26 @@ impl Worker {
         let begun = Instant::now();
         loop {
             let mut is_news = false;
-            if let Some(result) = self.loading.is_some().then(|| self.backend.loaded()).flatten() {
+            if let Some(result) = self
+                .loading
+                .is_some()
+                .then(|| self.backend.loaded())
+                .flatten()
+            {
                 self.end_load(result);
                 is_news = true;
             }
-            if let Some(ended) = (!self.waiting.is_empty()).then(|| self.backend.ended()).flatten() {
+            if let Some(ended) = (!self.waiting.is_empty())
+                .then(|| self.backend.ended())
+                .flatten()
+            {
                 self.end_batch(ended);
                 is_news = true;
             }
-            if let Some(solved) = (!self.solving.is_empty()).then(|| self.backend.decoded()).flatten() {
+            if let Some(solved) = (!self.solving.is_empty())
+                .then(|| self.backend.decoded())
+                .flatten()
+            {
                 self.end_solve(solved);
                 is_news = true;
             }
@@ -357,12 +422,18 @@ impl Worker {
         match &ended.result {
             Ok(()) => {
                 let coded_bytes = ended.batch.iter().map(|work| work.coded_bytes()).sum();
-                self.tally.note(Event::Combined { elapsed: ended.elapsed, coded_bytes });
+                self.tally.note(Event::Combined {
+                    elapsed: ended.elapsed,
+                    coded_bytes,
+                });
             }
             Err(_) => self.tally.note(Event::Failed),
         }
         self.note_counts();
-        let reply = self.waiting.pop_front().expect("a batch that ends was begun");
+        let reply = self
+            .waiting
+            .pop_front()
+            .expect("a batch that ends was begun");
         // The caller may have given up.
         let _ = reply.send(ended);
     }
@@ -375,7 +446,10 @@ impl Worker {
     fn end_solve(&mut self, solved: Solved) {
         self.beat.fetch_add(1, Ordering::AcqRel);
         match &solved.result {
-            Ok(_) => self.tally.note(Event::Decoded { elapsed: solved.elapsed, bytes: solved.bytes() }),
+            Ok(_) => self.tally.note(Event::Decoded {
+                elapsed: solved.elapsed,
+                bytes: solved.bytes(),
+            }),
             Err(_) => self.tally.note(Event::Failed),
         }
         self.note_counts();
@@ -384,24 +458,49 @@ impl Worker {
         let _ = reply.send(solved);
     }
 
-    fn load(&mut self, Load { bytes, shape, share, reply }: Load) {
+    fn load(
+        &mut self,
+        Load {
+            bytes,
+            shape,
+            share,
+            reply,
+        }: Load,
+    ) {
         if reply.is_closed() {
             return;
         }
         let id = ResidentId(self.next_id);
         self.next_id += 1;
-        self.loading = Some(UnderWay { id, begun: Instant::now(), reply });
-        self.backend.load(Loading { id, bytes, shape, share });
+        self.loading = Some(UnderWay {
+            id,
+            begun: Instant::now(),
+            reply,
+        });
+        self.backend.load(Loading {
+            id,
+            bytes,
+            shape,
+            share,
+        });
     }
 
     fn end_load(&mut self, result: Result<u64, Error>) {
         self.beat.fetch_add(1, Ordering::AcqRel);
-        let UnderWay { id, begun, reply } = self.loading.take().expect("a load that ends was begun");
+        let UnderWay { id, begun, reply } =
+            self.loading.take().expect("a load that ends was begun");
         match result {
             Ok(bytes) => {
-                self.tally.note(Event::Loaded { elapsed: begun.elapsed(), resident_bytes: bytes });
+                self.tally.note(Event::Loaded {
+                    elapsed: begun.elapsed(),
+                    resident_bytes: bytes,
+                });
                 // If the caller has given up, the part is dropped here, which releases it.
-                let _ = reply.send(Ok(ResidentPart { id, bytes, release: self.queues.release.clone() }));
+                let _ = reply.send(Ok(ResidentPart {
+                    id,
+                    bytes,
+                    release: self.queues.release.clone(),
+                }));
             }
             Err(error) => {
                 // Full memory is the store's concern, and no failure.
@@ -416,14 +515,18 @@ impl Worker {
 
     fn release(&mut self, id: ResidentId, bytes: u64) {
         self.backend.release(id);
-        self.tally.note(Event::Released { resident_bytes: bytes });
+        self.tally.note(Event::Released {
+            resident_bytes: bytes,
+        });
         self.memory_changed = true;
     }
 
     /// Reports the device's memory: always when no work waits for this thread, otherwise now and
     /// then.
     fn report_memory(&mut self) {
-        if !self.memory_changed || (!self.is_idle() && self.memory_reported.elapsed() < MEMORY_PERIOD) {
+        if !self.memory_changed
+            || (!self.is_idle() && self.memory_reported.elapsed() < MEMORY_PERIOD)
+        {
             return;
         }
         (self.memory_reported, self.memory_changed) = (Instant::now(), false);
@@ -433,8 +536,18 @@ impl Worker {
     }
 
     fn note_counts(&mut self) {
-        let Counts { kernel, copy, copied_bytes, stored_bytes } = self.backend.take_counts();
-        self.tally.note(Event::Worked { kernel, copy, copied_bytes, stored_bytes });
+        let Counts {
+            kernel,
+            copy,
+            copied_bytes,
+            stored_bytes,
+        } = self.backend.take_counts();
+        self.tally.note(Event::Worked {
+            kernel,
+            copy,
+            copied_bytes,
+            stored_bytes,
+        });
     }
 
     /// Ends the work under way and refuses the rest.
@@ -457,20 +570,35 @@ impl Worker {
     }
 
     fn drive_to_the_end(&mut self) {
-        if let Some(result) = self.loading.is_some().then(|| self.backend.loaded()).flatten() {
+        if let Some(result) = self
+            .loading
+            .is_some()
+            .then(|| self.backend.loaded())
+            .flatten()
+        {
             self.end_load(result);
         }
-        if let Some(ended) = (!self.waiting.is_empty()).then(|| self.backend.ended()).flatten() {
+        if let Some(ended) = (!self.waiting.is_empty())
+            .then(|| self.backend.ended())
+            .flatten()
+        {
             self.end_batch(ended);
         }
-        if let Some(solved) = (!self.solving.is_empty()).then(|| self.backend.decoded()).flatten() {
+        if let Some(solved) = (!self.solving.is_empty())
+            .then(|| self.backend.decoded())
+            .flatten()
+        {
             self.end_solve(solved);
         }
     }
 }
 
 fn closed(batch: Vec<Work>) -> Ended {
-    Ended { batch, result: Err(Error::Closed), elapsed: Duration::ZERO }
+    Ended {
+        batch,
+        result: Err(Error::Closed),
+        elapsed: Duration::ZERO,
+    }
 }
 
 /// Polls without a pause for this long: longer than a small batch takes.

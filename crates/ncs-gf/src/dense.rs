@@ -33,9 +33,20 @@ impl System<'_> {
     /// # Panics
     /// If they do not.
     pub fn check(&self, outs: &[&mut [u8]]) {
-        let Self { order, matrix, sums, symbols } = *self;
-        assert!(order > 0 && matrix.len() == order * order && symbols.len() == order, "a system of {order} rows");
-        assert!(sums.iter().flatten().all(|&row| (row as usize) < order), "sums of {order} rows");
+        let Self {
+            order,
+            matrix,
+            sums,
+            symbols,
+        } = *self;
+        assert!(
+            order > 0 && matrix.len() == order * order && symbols.len() == order,
+            "a system of {order} rows"
+        );
+        assert!(
+            sums.iter().flatten().all(|&row| (row as usize) < order),
+            "sums of {order} rows"
+        );
         assert_eq!(sums.len(), outs.len(), "as many symbols as are wanted");
         check_lengths(symbols, outs);
     }
@@ -44,9 +55,18 @@ impl System<'_> {
 /// # Panics
 /// If not all have the same length, other than zero.
 fn check_lengths(symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) {
-    let Some(length) = outs.first().map(|out| out.len()) else { return };
-    let lengths = symbols.iter().flatten().map(|symbol| symbol.len()).chain(outs.iter().map(|out| out.len()));
-    assert!(length > 0 && lengths.into_iter().all(|each| each == length), "symbols of {length} bytes");
+    let Some(length) = outs.first().map(|out| out.len()) else {
+        return;
+    };
+    let lengths = symbols
+        .iter()
+        .flatten()
+        .map(|symbol| symbol.len())
+        .chain(outs.iter().map(|out| out.len()));
+    assert!(
+        length > 0 && lengths.into_iter().all(|each| each == length),
+        "symbols of {length} bytes"
+    );
 }
 
 /// A processor that solves systems and multiplies matrices.
@@ -64,7 +84,12 @@ pub trait Algebra: Debug + Send + Sync {
     /// # Panics
     /// If there are not as many rows as outs, a row has another length, or symbols differ in
     /// theirs.
-    fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed>;
+    fn multiply(
+        &self,
+        rows: &[&[u8]],
+        symbols: &[Option<&[u8]>],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), Failed>;
 }
 
 /// The failure of a processor, with its reason.
@@ -88,7 +113,10 @@ impl Cores {
 
     /// The CPU with as many threads as the process may use.
     pub fn all(kernels: Kernels) -> Self {
-        Self::new(kernels, thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+        Self::new(
+            kernels,
+            thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        )
     }
 
     /// The maximum number of threads.
@@ -97,11 +125,21 @@ impl Cores {
     }
 
     /// Divides `outs` among threads; `work` gets each part with the index of its first out.
-    fn share(&self, inner: usize, outs: &mut [&mut [u8]], work: impl Fn(usize, &mut [&mut [u8]]) + Sync) {
+    fn share(
+        &self,
+        inner: usize,
+        outs: &mut [&mut [u8]],
+        work: impl Fn(usize, &mut [&mut [u8]]) + Sync,
+    ) {
         let products = outs.len() * inner * outs.first().map_or(0, |out| out.len());
-        let threads = (products / PRODUCTS_A_THREAD).clamp(1, self.threads.get()).min(outs.len().max(1));
+        let threads = (products / PRODUCTS_A_THREAD)
+            .clamp(1, self.threads.get())
+            .min(outs.len().max(1));
         let each = outs.len().div_ceil(threads).max(1);
-        let mut parts = outs.chunks_mut(each).enumerate().map(|(index, part)| (index * each, part));
+        let mut parts = outs
+            .chunks_mut(each)
+            .enumerate()
+            .map(|(index, part)| (index * each, part));
         let first = parts.next();
         thread::scope(|scope| {
             let work = &work;
@@ -118,22 +156,40 @@ impl Algebra for Cores {
         system.check(outs);
         let order = system.order;
         let threads = matrix::inverters(order, self.threads);
-        let Some(inverse) = matrix::invert(self.kernels, order, system.matrix, threads) else { return Ok(false) };
-        let Some(panel) = panel(system.symbols, outs) else { return Ok(true) };
+        let Some(inverse) = matrix::invert(self.kernels, order, system.matrix, threads) else {
+            return Ok(false);
+        };
+        let Some(panel) = panel(system.symbols, outs) else {
+            return Ok(true);
+        };
         self.share(order, outs, |first, outs| {
             let mut rows = vec![0; outs.len() * order];
             for (row, sum) in rows.chunks_exact_mut(order).zip(&system.sums[first..]) {
-                sum.iter().for_each(|&term| self.kernels.add(row, &inverse[term as usize * order..][..order]));
+                sum.iter().for_each(|&term| {
+                    self.kernels
+                        .add(row, &inverse[term as usize * order..][..order])
+                });
             }
-            self.kernels.combine(&rows.chunks_exact(order).collect::<Vec<_>>(), &panel, outs);
+            self.kernels
+                .combine(&rows.chunks_exact(order).collect::<Vec<_>>(), &panel, outs);
         });
         Ok(true)
     }
 
-    fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed> {
+    fn multiply(
+        &self,
+        rows: &[&[u8]],
+        symbols: &[Option<&[u8]>],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), Failed> {
         check_rows(rows, symbols, outs);
-        let Some(panel) = panel(symbols, outs) else { return Ok(()) };
-        self.share(symbols.len(), outs, |first, outs| self.kernels.combine(&rows[first..][..outs.len()], &panel, outs));
+        let Some(panel) = panel(symbols, outs) else {
+            return Ok(());
+        };
+        self.share(symbols.len(), outs, |first, outs| {
+            self.kernels
+                .combine(&rows[first..][..outs.len()], &panel, outs)
+        });
         Ok(())
     }
 }
@@ -141,14 +197,21 @@ impl Algebra for Cores {
 /// # Panics
 /// As [`Algebra::multiply`].
 pub fn check_rows(rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) {
-    assert!(rows.len() == outs.len() && rows.iter().all(|row| row.len() == symbols.len()), "rows of {} elements", symbols.len());
+    assert!(
+        rows.len() == outs.len() && rows.iter().all(|row| row.len() == symbols.len()),
+        "rows of {} elements",
+        symbols.len()
+    );
     check_lengths(symbols, outs);
 }
 
 /// A panel of the symbols; `None` if there are no outs.
 fn panel(symbols: &[Option<&[u8]>], outs: &[&mut [u8]]) -> Option<Panel> {
     let mut panel = Panel::new(symbols.len(), outs.first()?.len());
-    let there = symbols.iter().enumerate().filter_map(|(index, symbol)| Some((index, (*symbol)?)));
+    let there = symbols
+        .iter()
+        .enumerate()
+        .filter_map(|(index, symbol)| Some((index, (*symbol)?)));
     there.for_each(|(index, symbol)| panel.put(index, symbol));
     Some(panel)
 }
@@ -166,7 +229,12 @@ pub struct Chooser {
 impl Chooser {
     /// A chooser with the order from which the card solves faster than these cores.
     pub fn new(cores: Cores, card: Box<dyn Algebra>, crossover: usize) -> Self {
-        Self { cores, card, crossover, fault: OnceLock::new() }
+        Self {
+            cores,
+            card,
+            crossover,
+            fault: OnceLock::new(),
+        }
     }
 
     /// The order from which the card is used.
@@ -198,15 +266,29 @@ impl Chooser {
 
 impl Algebra for Chooser {
     fn solve(&self, system: &System<'_>, outs: &mut [&mut [u8]]) -> Result<bool, Failed> {
-        self.ask(system.order >= self.crossover, outs, |algebra, outs| algebra.solve(system, outs))
+        self.ask(system.order >= self.crossover, outs, |algebra, outs| {
+            algebra.solve(system, outs)
+        })
     }
 
-    fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed> {
+    fn multiply(
+        &self,
+        rows: &[&[u8]],
+        symbols: &[Option<&[u8]>],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), Failed> {
         // As many products as an inversion that is worth it.
-        let products =
-            [rows.len(), symbols.len(), outs.first().map_or(0, |out| out.len())].into_iter().fold(1, usize::saturating_mul);
+        let products = [
+            rows.len(),
+            symbols.len(),
+            outs.first().map_or(0, |out| out.len()),
+        ]
+        .into_iter()
+        .fold(1, usize::saturating_mul);
         let is_large = products >= self.crossover.saturating_pow(3);
-        self.ask(is_large, outs, |algebra, outs| algebra.multiply(rows, symbols, outs))
+        self.ask(is_large, outs, |algebra, outs| {
+            algebra.multiply(rows, symbols, outs)
+        })
     }
 }
 
@@ -223,7 +305,11 @@ mod tests {
 
     fn random(length: usize, seed: u32) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        RowKey { key: 11, generation: 0 }.fill(seed, &mut bytes);
+        RowKey {
+            key: 11,
+            generation: 0,
+        }
+        .fill(seed, &mut bytes);
         bytes
     }
 
@@ -231,8 +317,14 @@ mod tests {
     fn product(rows: &[&[u8]], symbols: &[Option<&[u8]>], length: usize) -> Vec<Vec<u8>> {
         let of_row = |row: &&[u8]| {
             let mut sum = vec![0; length];
-            for (&factor, symbol) in row.iter().zip(symbols).filter_map(|(factor, symbol)| Some((factor, (*symbol)?))) {
-                sum.iter_mut().zip(symbol).for_each(|(sum, &byte)| *sum ^= gf256::mul(factor, byte));
+            for (&factor, symbol) in row
+                .iter()
+                .zip(symbols)
+                .filter_map(|(factor, symbol)| Some((factor, (*symbol)?)))
+            {
+                sum.iter_mut()
+                    .zip(symbol)
+                    .for_each(|(sum, &byte)| *sum ^= gf256::mul(factor, byte));
             }
             sum
         };
@@ -245,36 +337,68 @@ mod tests {
         let bytes = random(order * length, 1);
         let wanted: Vec<Option<&[u8]>> = bytes.chunks_exact(length).map(Some).collect();
         let matrix = (2..).map(|seed| random(order * order, seed));
-        let matrix =
-            matrix.into_iter().find(|matrix| matrix::invert(Kernels::detect(), order, matrix, NonZeroUsize::MIN).is_some());
+        let matrix = matrix.into_iter().find(|matrix| {
+            matrix::invert(Kernels::detect(), order, matrix, NonZeroUsize::MIN).is_some()
+        });
         let matrix = matrix.expect("one of the first is regular");
-        let sides = product(&matrix.chunks_exact(order).collect::<Vec<_>>(), &wanted, length);
+        let sides = product(
+            &matrix.chunks_exact(order).collect::<Vec<_>>(),
+            &wanted,
+            length,
+        );
         let symbols: Vec<Option<&[u8]>> = sides.iter().map(|side| Some(side.as_slice())).collect();
         let last = u32::try_from(order).unwrap() - 1;
         let sums = [vec![0], vec![last], vec![0, last, last / 2], vec![]];
         let mut outs = vec![vec![9; length]; sums.len()];
-        let system = System { order, matrix: &matrix, sums: &sums, symbols: &symbols };
+        let system = System {
+            order,
+            matrix: &matrix,
+            sums: &sums,
+            symbols: &symbols,
+        };
         let mut places: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
         assert!(algebra.solve(&system, &mut places).unwrap(), "{order}");
         for (sum, out) in sums.iter().zip(&outs) {
             let mut expected = vec![0; length];
-            sum.iter().for_each(|&row| Kernels::detect().add(&mut expected, &bytes[row as usize * length..][..length]));
-            assert!(*out == expected, "the sum of {sum:?} at order {order}, {algebra:?}");
+            sum.iter().for_each(|&row| {
+                Kernels::detect().add(&mut expected, &bytes[row as usize * length..][..length])
+            });
+            assert!(
+                *out == expected,
+                "the sum of {sum:?} at order {order}, {algebra:?}"
+            );
         }
         let zeros = vec![0; order * order];
         let mut places: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
-        assert!(!algebra.solve(&System { matrix: &zeros, ..system }, &mut places).unwrap());
+        assert!(
+            !algebra
+                .solve(
+                    &System {
+                        matrix: &zeros,
+                        ..system
+                    },
+                    &mut places
+                )
+                .unwrap()
+        );
     }
 
     fn multiply(algebra: &dyn Algebra, count: usize, inner: usize, length: usize) {
         let (factors, bytes) = (random(count * inner, 5), random(inner * length, 6));
         let rows: Vec<&[u8]> = factors.chunks_exact(inner).collect();
-        let symbols: Vec<Option<&[u8]>> =
-            bytes.chunks_exact(length).enumerate().map(|(index, symbol)| (index % 3 != 1).then_some(symbol)).collect();
+        let symbols: Vec<Option<&[u8]>> = bytes
+            .chunks_exact(length)
+            .enumerate()
+            .map(|(index, symbol)| (index % 3 != 1).then_some(symbol))
+            .collect();
         let mut outs = vec![vec![9; length]; count];
         let mut places: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
         algebra.multiply(&rows, &symbols, &mut places).unwrap();
-        assert_eq!(outs, product(&rows, &symbols, length), "{count} x {inner} times {length}, {algebra:?}");
+        assert_eq!(
+            outs,
+            product(&rows, &symbols, length),
+            "{count} x {inner} times {length}, {algebra:?}"
+        );
     }
 
     #[test]
@@ -285,8 +409,17 @@ mod tests {
                 solve(&cores, order, length);
             }
             let large = (60, 260, 1700);
-            assert!(large.0 * large.1 * large.2 >= 3 * PRODUCTS_A_THREAD, "for three threads");
-            for (count, inner, length) in [(1, 1, 1), (3, 70, 10), (17, 200, 700), (5, 260, 2000), large] {
+            assert!(
+                large.0 * large.1 * large.2 >= 3 * PRODUCTS_A_THREAD,
+                "for three threads"
+            );
+            for (count, inner, length) in [
+                (1, 1, 1),
+                (3, 70, 10),
+                (17, 200, 700),
+                (5, 260, 2000),
+                large,
+            ] {
                 multiply(&cores, count, inner, length);
             }
             cores.multiply(&[], &[], &mut []).unwrap();
@@ -303,7 +436,11 @@ mod tests {
     impl Fake {
         fn ask(&self) -> Result<Cores, Failed> {
             let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-            if asked < self.good { Ok(Cores::new(Kernels::detect(), NonZeroUsize::MIN)) } else { Err(Failed("gone".into())) }
+            if asked < self.good {
+                Ok(Cores::new(Kernels::detect(), NonZeroUsize::MIN))
+            } else {
+                Err(Failed("gone".into()))
+            }
         }
     }
 
@@ -312,15 +449,30 @@ mod tests {
             self.ask()?.solve(system, outs)
         }
 
-        fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed> {
+        fn multiply(
+            &self,
+            rows: &[&[u8]],
+            symbols: &[Option<&[u8]>],
+            outs: &mut [&mut [u8]],
+        ) -> Result<(), Failed> {
             self.ask()?.multiply(rows, symbols, outs)
         }
     }
 
     fn chooser(good: usize) -> (Chooser, std::sync::Arc<AtomicUsize>) {
         let asked = std::sync::Arc::new(AtomicUsize::new(0));
-        let card = Fake { asked: std::sync::Arc::clone(&asked), good };
-        (Chooser::new(Cores::new(Kernels::detect(), NonZeroUsize::MIN), Box::new(card), 50), asked)
+        let card = Fake {
+            asked: std::sync::Arc::clone(&asked),
+            good,
+        };
+        (
+            Chooser::new(
+                Cores::new(Kernels::detect(), NonZeroUsize::MIN),
+                Box::new(card),
+                50,
+            ),
+            asked,
+        )
     }
 
     #[test]
@@ -329,7 +481,11 @@ mod tests {
         solve(&chooser, 49, 8);
         assert_eq!(asked.load(Ordering::Relaxed), 0);
         solve(&chooser, 50, 8);
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "a regular matrix, and one that is not");
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            2,
+            "a regular matrix, and one that is not"
+        );
         multiply(&chooser, 50, 50, 49);
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         multiply(&chooser, 50, 50, 50);

@@ -112,7 +112,10 @@ pub static AFFINE_MATRICES: [u64; 256] = {
     table
 };
 
-#[expect(clippy::cast_possible_truncation, reason = "a reduced polynomial has no x^8")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a reduced polynomial has no x^8"
+)]
 const fn low_byte(polynomial: u16) -> u8 {
     polynomial as u8
 }
@@ -160,9 +163,15 @@ mod tests {
             for b in elements() {
                 let product = mul(a, b);
                 let nibbles = &NIBBLE_PRODUCTS[usize::from(a)];
-                assert_eq!(nibbles[usize::from(b & 15)] ^ nibbles[16 + usize::from(b >> 4)], product);
+                assert_eq!(
+                    nibbles[usize::from(b & 15)] ^ nibbles[16 + usize::from(b >> 4)],
+                    product
+                );
                 if a != 0 && b != 0 {
-                    assert_eq!(EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])], product);
+                    assert_eq!(
+                        EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])],
+                        product
+                    );
                 }
                 let affine = (0..8).fold(0, |byte, bit| {
                     let row = AFFINE_MATRICES[usize::from(a)].to_be_bytes()[bit];

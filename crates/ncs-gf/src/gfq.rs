@@ -48,7 +48,11 @@ impl Element {
 
     /// The element with these limbs, unless they are q or more.
     pub const fn from_limbs(limbs: [u64; LIMBS]) -> Option<Self> {
-        if subtract(&limbs, &Q).1 { Some(Self(limbs)) } else { None }
+        if subtract(&limbs, &Q).1 {
+            Some(Self(limbs))
+        } else {
+            None
+        }
     }
 
     /// Its limbs.
@@ -59,7 +63,9 @@ impl Element {
     /// The element with these limbs of 32 bits, unless it is q or more.
     pub fn from_limbs_32(limbs: &[u32; LIMBS_32]) -> Option<Self> {
         let limb = |index: usize| limbs.get(index).map_or(0, |&limb| u64::from(limb));
-        Self::from_limbs(std::array::from_fn(|index| limb(2 * index) | limb(2 * index + 1) << 32))
+        Self::from_limbs(std::array::from_fn(|index| {
+            limb(2 * index) | limb(2 * index + 1) << 32
+        }))
     }
 
     /// Its limbs of 32 bits, the least significant first.
@@ -250,7 +256,9 @@ impl From<u128> for Element {
 impl fmt::Debug for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("0x")?;
-        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.to_bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -263,7 +271,9 @@ pub fn invert_all(elements: &mut [Element]) -> bool {
         before.push(product);
         product = product.mul(element);
     }
-    let Some(mut inverse) = product.inverse() else { return false };
+    let Some(mut inverse) = product.inverse() else {
+        return false;
+    };
     for (element, before) in elements.iter_mut().zip(before).rev() {
         let factor = inverse.factor();
         inverse = factor.times(element);
@@ -303,7 +313,8 @@ impl Sum {
         for (index, &a) in factor.0.0.iter().enumerate() {
             let mut carry = 0;
             for (limb, &b) in self.0[index..].iter_mut().zip(&other.0) {
-                (*limb, carry) = split(u128::from(a) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+                (*limb, carry) =
+                    split(u128::from(a) * u128::from(b) + u128::from(*limb) + u128::from(carry));
             }
             for limb in &mut self.0[index + LIMBS..] {
                 let (sum, overflow) = limb.overflowing_add(carry);
@@ -318,7 +329,9 @@ impl Sum {
             let factor = self.0[index].wrapping_mul(Q_INVERSE);
             let mut carry = 0;
             for (limb, &q) in self.0[index..].iter_mut().zip(&Q) {
-                (*limb, carry) = split(u128::from(factor) * u128::from(q) + u128::from(*limb) + u128::from(carry));
+                (*limb, carry) = split(
+                    u128::from(factor) * u128::from(q) + u128::from(*limb) + u128::from(carry),
+                );
             }
             for limb in &mut self.0[index + LIMBS..] {
                 let (sum, overflow) = limb.overflowing_add(carry);
@@ -344,7 +357,8 @@ impl NarrowSum {
         debug_assert!(!word.is_wide(), "a word of data");
         let mut carry = 0;
         for (limb, &b) in self.0.iter_mut().zip(&word.0) {
-            (*limb, carry) = split(u128::from(factor) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+            (*limb, carry) =
+                split(u128::from(factor) * u128::from(b) + u128::from(*limb) + u128::from(carry));
         }
     }
 
@@ -370,7 +384,9 @@ impl WeightedSum {
         for (index, weight) in [low, high].into_iter().enumerate() {
             let mut carry = 0;
             for (limb, &b) in self.0[index..].iter_mut().zip(&other.0) {
-                (*limb, carry) = split(u128::from(weight) * u128::from(b) + u128::from(*limb) + u128::from(carry));
+                (*limb, carry) = split(
+                    u128::from(weight) * u128::from(b) + u128::from(*limb) + u128::from(carry),
+                );
             }
             // There is room for what the lower half carries, and the upper one carries nothing.
             if index == 0 {

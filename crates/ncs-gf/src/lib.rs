@@ -70,9 +70,20 @@ pub trait Field {
     /// A part of a row.
     fn row<'a>(&self, matrix: &'a Self::Matrix, row: usize, part: RowPart) -> &'a [Self::Element];
     /// A part of a row, to change.
-    fn row_mut<'a>(&self, matrix: &'a mut Self::Matrix, row: usize, part: RowPart) -> &'a mut [Self::Element];
+    fn row_mut<'a>(
+        &self,
+        matrix: &'a mut Self::Matrix,
+        row: usize,
+        part: RowPart,
+    ) -> &'a mut [Self::Element];
     /// Appends the coefficients of these rows in these columns, row by row.
-    fn gather(&self, matrix: &Self::Matrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<Self::Element>);
+    fn gather(
+        &self,
+        matrix: &Self::Matrix,
+        rows: Range<usize>,
+        columns: &[usize],
+        elements: &mut Vec<Self::Element>,
+    );
     /// Divides this part of `row` by `divisor`, which is not zero.
     fn divide(&self, matrix: &mut Self::Matrix, row: usize, part: RowPart, divisor: Self::Element);
     /// Subtracts `factors[i]` times the i-th of `rows`, for every i, from row `target`, which comes
@@ -140,7 +151,10 @@ impl ByteMatrix {
     pub fn strip(&self, part: RowPart, count: usize, column: usize) -> (Strip<'_>, usize) {
         let ((first, width, _), skipped) = (self.extent(part), column / Line::BYTES);
         let lines = &self.lines[..count * self.stride];
-        (Strip::new(lines, count, self.stride, first + skipped, width - skipped), skipped * Line::BYTES)
+        (
+            Strip::new(lines, count, self.stride, first + skipped, width - skipped),
+            skipped * Line::BYTES,
+        )
     }
 }
 
@@ -154,7 +168,13 @@ impl Field for Kernels {
     fn matrix(&self, rows: usize, coefficients: usize, tail: usize) -> ByteMatrix {
         let split = coefficients.div_ceil(Line::BYTES);
         let stride = split + tail.div_ceil(Line::BYTES);
-        ByteMatrix { lines: vec![Line::ZERO; rows * stride], coefficients, tail, split, stride }
+        ByteMatrix {
+            lines: vec![Line::ZERO; rows * stride],
+            coefficients,
+            tail,
+            split,
+            stride,
+        }
     }
 
     fn row<'a>(&self, matrix: &'a ByteMatrix, row: usize, part: RowPart) -> &'a [u8] {
@@ -169,9 +189,17 @@ impl Field for Kernels {
         &mut Line::bytes_mut(&mut matrix.lines[start..start + width])[..bytes]
     }
 
-    fn gather(&self, matrix: &ByteMatrix, rows: Range<usize>, columns: &[usize], elements: &mut Vec<u8>) {
+    fn gather(
+        &self,
+        matrix: &ByteMatrix,
+        rows: Range<usize>,
+        columns: &[usize],
+        elements: &mut Vec<u8>,
+    ) {
         let lines = &matrix.lines[rows.start * matrix.stride..rows.end * matrix.stride];
-        let rows = lines.chunks_exact(matrix.stride).map(|row| &Line::bytes(row)[..matrix.coefficients]);
+        let rows = lines
+            .chunks_exact(matrix.stride)
+            .map(|row| &Line::bytes(row)[..matrix.coefficients]);
         match columns {
             [column] => elements.extend(rows.map(|row| row[*column])),
             _ => rows.for_each(|row| elements.extend(columns.iter().map(|&column| row[column]))),
@@ -195,7 +223,13 @@ impl Field for Kernels {
         let (held, behind) = matrix.lines.split_at_mut(target * stride);
         let held = &held[rows.start * stride..rows.end * stride];
         let strip = Strip::new(held, rows.len(), stride, lines.start, lines.len());
-        self.combine_strip(strip, &[factors], &mut [Line::bytes_mut(&mut behind[lines])], 0, true);
+        self.combine_strip(
+            strip,
+            &[factors],
+            &mut [Line::bytes_mut(&mut behind[lines])],
+            0,
+            true,
+        );
     }
 
     fn spread(
@@ -213,9 +247,17 @@ impl Field for Kernels {
         if count == 1 {
             return self.spread_lines(held, stride, lines.start, factors, &behind[lines]);
         }
-        let strip = Strip::new(&behind[..count * stride], count, stride, lines.start, lines.len());
+        let strip = Strip::new(
+            &behind[..count * stride],
+            count,
+            stride,
+            lines.start,
+            lines.len(),
+        );
         let factors: Vec<&[u8]> = factors.chunks_exact(count).collect();
-        let outs = held.chunks_exact_mut(stride).map(|row| Line::bytes_mut(&mut row[lines.clone()]));
+        let outs = held
+            .chunks_exact_mut(stride)
+            .map(|row| Line::bytes_mut(&mut row[lines.clone()]));
         self.combine_strip(strip, &factors, &mut outs.collect::<Vec<_>>(), 0, true);
     }
 }

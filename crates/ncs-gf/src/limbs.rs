@@ -14,7 +14,9 @@ pub const fn negative_inverse(odd: u64) -> u64 {
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
 pub const fn negative_inverse_wide(odd: u128) -> u128 {
     let inverse = negative_inverse(odd as u64).wrapping_neg() as u128;
-    inverse.wrapping_mul(2_u128.wrapping_sub(odd.wrapping_mul(inverse))).wrapping_neg()
+    inverse
+        .wrapping_mul(2_u128.wrapping_sub(odd.wrapping_mul(inverse)))
+        .wrapping_neg()
 }
 
 /// 2^`exponent` modulo `modulus`, whose top bit is set.

@@ -45,13 +45,20 @@ pub struct Share {
 impl Share {
     /// Each row with its index.
     pub fn rows(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        self.indices.iter().copied().zip(self.bytes.chunks_exact(self.n))
+        self.indices
+            .iter()
+            .copied()
+            .zip(self.bytes.chunks_exact(self.n))
     }
 }
 
 /// The number of threads, of at most `threads`, that pays for an n × n matrix.
 pub fn inverters(n: usize, threads: NonZeroUsize) -> NonZeroUsize {
-    let most = if n < INVERTED_BY_SEVERAL_MIN { 1 } else { n / ROWS_PER_INVERTER };
+    let most = if n < INVERTED_BY_SEVERAL_MIN {
+        1
+    } else {
+        n / ROWS_PER_INVERTER
+    };
     threads.min(NonZeroUsize::new(most).expect("one at least"))
 }
 
@@ -62,14 +69,20 @@ pub fn inverters(n: usize, threads: NonZeroUsize) -> NonZeroUsize {
 pub fn invert(kernels: Kernels, n: usize, matrix: &[u8], threads: NonZeroUsize) -> Option<Vec<u8>> {
     let inversion = &Inversion::new(kernels, n, matrix, threads);
     let shares: Option<Vec<Share>> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.get()).map(|member| scope.spawn(move || inversion.run(member))).collect();
+        let others: Vec<_> = (1..threads.get())
+            .map(|member| scope.spawn(move || inversion.run(member)))
+            .collect();
         let first = inversion.run(0);
-        let others = others.into_iter().map(|thread| thread.join().expect("an inversion does not panic"));
+        let others = others
+            .into_iter()
+            .map(|thread| thread.join().expect("an inversion does not panic"));
         [first].into_iter().chain(others).collect()
     });
     let mut inverse = vec![0; n * n];
     for share in shares? {
-        share.rows().for_each(|(index, row)| inverse[index * n..][..n].copy_from_slice(row));
+        share
+            .rows()
+            .for_each(|(index, row)| inverse[index * n..][..n].copy_from_slice(row));
     }
     Some(inverse)
 }
@@ -82,7 +95,13 @@ impl<'a> Inversion<'a> {
     pub fn new(kernels: Kernels, n: usize, matrix: &'a [u8], threads: NonZeroUsize) -> Self {
         assert_eq!(matrix.len(), n * n, "a matrix of {n} rows");
         let pivots = (0..n).map(|_| OnceLock::new()).collect();
-        Self { kernels, n, matrix, threads: threads.get(), pivots }
+        Self {
+            kernels,
+            n,
+            matrix,
+            threads: threads.get(),
+            pivots,
+        }
     }
 
     /// Does the part of member `member`. Returns when it is done, which requires the other members;
@@ -108,7 +127,11 @@ impl<'a> Inversion<'a> {
             if let Some(pivot) = self.pivots[step].get() {
                 return pivot.as_ref();
             }
-            if turn < SPINS { spin_loop() } else { thread::yield_now() }
+            if turn < SPINS {
+                spin_loop()
+            } else {
+                thread::yield_now()
+            }
         }
         None
     }
@@ -133,7 +156,14 @@ impl<'a> Rows<'a> {
         for (place, index) in lines.chunks_exact_mut(stride).zip(mine) {
             Line::bytes_mut(place)[..n].copy_from_slice(&shared.matrix[index * n..][..n]);
         }
-        Self { shared, member, stride, lines, factors, is_taken: vec![false; n] }
+        Self {
+            shared,
+            member,
+            stride,
+            lines,
+            factors,
+            is_taken: vec![false; n],
+        }
     }
 
     /// The place of row `index`, if it belongs to this member.
@@ -148,7 +178,9 @@ impl<'a> Rows<'a> {
 
     /// Publishes row `index` as the pivot row that all members wait for.
     fn publish_if_mine(&mut self, index: usize) {
-        let Some(place) = self.place(index) else { return };
+        let Some(place) = self.place(index) else {
+            return;
+        };
         let (n, kernels) = (self.shared.n, self.shared.kernels);
         let row = Line::bytes(&self.lines[place * self.stride..][..self.stride]);
         let column = (0..n).find(|&column| !self.is_taken[column] && row[column] != 0);
@@ -157,9 +189,14 @@ impl<'a> Rows<'a> {
             let bytes = Line::bytes_mut(row);
             let leading = std::mem::replace(&mut bytes[column], 1);
             kernels.scale(bytes, gf256::inv(leading));
-            Pivot { column, row: row.to_vec() }
+            Pivot {
+                column,
+                row: row.to_vec(),
+            }
         });
-        self.shared.pivots[index].set(pivot).expect("a row is published once");
+        self.shared.pivots[index]
+            .set(pivot)
+            .expect("a row is published once");
     }
 
     /// Takes each row's element in the pivot column, which becomes zero, except in the pivot row
@@ -169,31 +206,52 @@ impl<'a> Rows<'a> {
         let own = self.place(pivot);
         for (place, row) in self.lines.chunks_exact_mut(self.stride).enumerate() {
             let element = &mut Line::bytes_mut(row)[column];
-            self.factors[place] = if own == Some(place) { 0 } else { std::mem::take(element) };
+            self.factors[place] = if own == Some(place) {
+                0
+            } else {
+                std::mem::take(element)
+            };
         }
     }
 
     /// Reduces row `index` before the others, if it belongs to this member.
     fn reduce(&mut self, index: usize, pivot: &[Line]) {
-        let Some(place) = self.place(index) else { return };
-        let (stride, kernels, factor) = (self.stride, self.shared.kernels, std::mem::take(&mut self.factors[place]));
+        let Some(place) = self.place(index) else {
+            return;
+        };
+        let (stride, kernels, factor) = (
+            self.stride,
+            self.shared.kernels,
+            std::mem::take(&mut self.factors[place]),
+        );
         kernels.spread_lines(self.row_mut(place), stride, 0, &[factor], pivot);
     }
 
     fn reduce_all(&mut self, pivot: &[Line]) {
-        self.shared.kernels.spread_lines(&mut self.lines, self.stride, 0, &self.factors, pivot);
+        self.shared
+            .kernels
+            .spread_lines(&mut self.lines, self.stride, 0, &self.factors, pivot);
     }
 
     fn finish(self) -> Share {
         let n = self.shared.n;
-        let columns = self.shared.pivots.iter().flat_map(|pivot| pivot.get().and_then(Option::as_ref));
+        let columns = self
+            .shared
+            .pivots
+            .iter()
+            .flat_map(|pivot| pivot.get().and_then(Option::as_ref));
         let columns: Vec<usize> = columns.map(|pivot| pivot.column).collect();
         let mut bytes = Vec::with_capacity(self.factors.len() * n);
         for row in self.lines.chunks_exact(self.stride) {
             let row = Line::bytes(row);
             bytes.extend(columns.iter().map(|&column| row[column]));
         }
-        let indices = columns.iter().copied().skip(self.member).step_by(self.shared.threads).collect();
+        let indices = columns
+            .iter()
+            .copied()
+            .skip(self.member)
+            .step_by(self.shared.threads)
+            .collect();
         Share { n, indices, bytes }
     }
 }
@@ -214,7 +272,11 @@ mod tests {
 
     fn random(n: usize, seed: u32) -> Vec<u8> {
         let mut matrix = vec![0; n * n];
-        RowKey { key: 7, generation: 0 }.fill(seed, &mut matrix);
+        RowKey {
+            key: 7,
+            generation: 0,
+        }
+        .fill(seed, &mut matrix);
         matrix
     }
 
@@ -222,7 +284,9 @@ mod tests {
         let mut sums = vec![0; n * n];
         for (row, sum) in a.chunks_exact(n).zip(sums.chunks_exact_mut(n)) {
             for (&c, other) in row.iter().zip(b.chunks_exact(n)) {
-                sum.iter_mut().zip(other).for_each(|(sum, &byte)| *sum ^= gf256::mul(c, byte));
+                sum.iter_mut()
+                    .zip(other)
+                    .for_each(|(sum, &byte)| *sum ^= gf256::mul(c, byte));
             }
         }
         sums
@@ -234,7 +298,10 @@ mod tests {
 
     #[test]
     fn threads_are_started_for_work_alone() {
-        let of = |threads| [1, 80, 255, 256, 319, 320, 5000].map(|n| inverters(n, NonZeroUsize::new(threads).unwrap()).get());
+        let of = |threads| {
+            [1, 80, 255, 256, 319, 320, 5000]
+                .map(|n| inverters(n, NonZeroUsize::new(threads).unwrap()).get())
+        };
         assert_eq!(of(1), [1; 7]);
         assert_eq!(of(4), [1, 1, 1, 4, 4, 4, 4]);
         assert_eq!(of(16), [1, 1, 1, 4, 4, 5, 16]);
@@ -243,10 +310,30 @@ mod tests {
     #[test]
     fn the_product_with_the_inverse_is_the_identity() {
         for kernels in Kernels::available() {
-            for (n, threads) in [(1, 1), (2, 3), (31, 1), (37, 2), (64, 3), (65, 4), (128, 2), (130, 7)] {
-                let inverse = |seed| invert(kernels, n, &random(n, seed), NonZeroUsize::new(threads).unwrap());
+            for (n, threads) in [
+                (1, 1),
+                (2, 3),
+                (31, 1),
+                (37, 2),
+                (64, 3),
+                (65, 4),
+                (128, 2),
+                (130, 7),
+            ] {
+                let inverse = |seed| {
+                    invert(
+                        kernels,
+                        n,
+                        &random(n, seed),
+                        NonZeroUsize::new(threads).unwrap(),
+                    )
+                };
                 let (seed, inverse) = (0..).find_map(|seed| Some((seed, inverse(seed)?))).unwrap();
-                assert_eq!(product(&random(n, seed), &inverse, n), identity(n), "{n} by {threads}, {kernels:?}");
+                assert_eq!(
+                    product(&random(n, seed), &inverse, n),
+                    identity(n),
+                    "{n} by {threads}, {kernels:?}"
+                );
                 assert_eq!(product(&inverse, &random(n, seed), n), identity(n));
             }
         }
@@ -255,8 +342,16 @@ mod tests {
     #[test]
     fn zeros_on_the_diagonal_are_no_obstacle() {
         let n = 70;
-        let shifted: Vec<u8> = (0..n * n).map(|i| if (i / n + 3) % n == i % n { 5 } else { 0 }).collect();
-        let inverse = invert(Kernels::detect(), n, &shifted, NonZeroUsize::new(3).unwrap()).unwrap();
+        let shifted: Vec<u8> = (0..n * n)
+            .map(|i| if (i / n + 3) % n == i % n { 5 } else { 0 })
+            .collect();
+        let inverse = invert(
+            Kernels::detect(),
+            n,
+            &shifted,
+            NonZeroUsize::new(3).unwrap(),
+        )
+        .unwrap();
         assert_eq!(product(&shifted, &inverse, n), identity(n));
     }
 
@@ -265,8 +360,24 @@ mod tests {
         for threads in [1, 2, 5] {
             let mut matrix = random(40, 1);
             matrix.copy_within(3 * 40..4 * 40, 39 * 40);
-            assert_eq!(invert(Kernels::detect(), 40, &matrix, NonZeroUsize::new(threads).unwrap()), None);
-            assert_eq!(invert(Kernels::detect(), 40, &[0; 1600], NonZeroUsize::new(threads).unwrap()), None);
+            assert_eq!(
+                invert(
+                    Kernels::detect(),
+                    40,
+                    &matrix,
+                    NonZeroUsize::new(threads).unwrap()
+                ),
+                None
+            );
+            assert_eq!(
+                invert(
+                    Kernels::detect(),
+                    40,
+                    &[0; 1600],
+                    NonZeroUsize::new(threads).unwrap()
+                ),
+                None
+            );
         }
     }
 }

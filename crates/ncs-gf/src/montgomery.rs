@@ -39,7 +39,11 @@ impl Multiplier {
     /// All multipliers of this processor, the fastest first.
     pub fn available() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
-        let wide = [Ifma::detect().map(Self::Ifma), fma::Eight::detect().map(Self::Eight), fma::Four::detect().map(Self::Four)];
+        let wide = [
+            Ifma::detect().map(Self::Ifma),
+            fma::Eight::detect().map(Self::Eight),
+            fma::Four::detect().map(Self::Four),
+        ];
         #[cfg(not(target_arch = "x86_64"))]
         let wide: [Option<Self>; 0] = [];
         wide.into_iter().flatten().chain([Self::Portable]).collect()
@@ -70,7 +74,13 @@ mod tests {
     use super::*;
 
     fn big(limbs: &[u64]) -> BigUint {
-        BigUint::from_bytes_be(&limbs.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect::<Vec<_>>())
+        BigUint::from_bytes_be(
+            &limbs
+                .iter()
+                .rev()
+                .flat_map(|limb| limb.to_be_bytes())
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Montgomery's product with what `square` gives is a number times R, and with one a number
@@ -87,20 +97,43 @@ mod tests {
         last[0] -= 1;
         let mut all = vec![vec![0; modulus.len()], last.clone(), last];
         all[0][0] = 1;
-        all.extend((0..2 * L::WIDTH).map(|_| below(modulus.iter().map(|_| rng.next_u64()).collect())));
+        all.extend(
+            (0..2 * L::WIDTH).map(|_| below(modulus.iter().map(|_| rng.next_u64()).collect())),
+        );
         all.push(lanes.square());
         let mut table = vec![0; all.len() * L::STRIDE];
-        all.iter().zip(table.chunks_exact_mut(L::STRIDE)).for_each(|(limbs, place)| lanes.write(limbs, place));
-        all.iter().zip(table.chunks_exact(L::STRIDE)).for_each(|(limbs, place)| assert_eq!(lanes.read(place), *limbs));
+        all.iter()
+            .zip(table.chunks_exact_mut(L::STRIDE))
+            .for_each(|(limbs, place)| lanes.write(limbs, place));
+        all.iter()
+            .zip(table.chunks_exact(L::STRIDE))
+            .for_each(|(limbs, place)| assert_eq!(lanes.read(place), *limbs));
         let radix = BigUint::from(1_u8) << radix;
         assert_eq!(big(&lanes.square()), &radix * &radix % &p);
         let count = u32::try_from(all.len()).unwrap();
-        for (first, second) in (0..count).flat_map(|first| (0..count).map(move |second| (first, second))) {
-            let places = |at: u32| (0..u32::try_from(L::WIDTH).unwrap()).map(|lane| (at + lane) % count).collect::<Vec<_>>();
-            let product = lanes.mul(&lanes.gather(&table, &places(first)), &lanes.gather(&table, &places(second)));
+        for (first, second) in
+            (0..count).flat_map(|first| (0..count).map(move |second| (first, second)))
+        {
+            let places = |at: u32| {
+                (0..u32::try_from(L::WIDTH).unwrap())
+                    .map(|lane| (at + lane) % count)
+                    .collect::<Vec<_>>()
+            };
+            let product = lanes.mul(
+                &lanes.gather(&table, &places(first)),
+                &lanes.gather(&table, &places(second)),
+            );
             let mut out = vec![0; L::WIDTH * L::STRIDE];
-            lanes.scatter(&product, &mut out, &(0..u32::try_from(L::WIDTH).unwrap()).collect::<Vec<_>>());
-            for ((place, a), b) in out.chunks_exact(L::STRIDE).zip(places(first)).zip(places(second)) {
+            lanes.scatter(
+                &product,
+                &mut out,
+                &(0..u32::try_from(L::WIDTH).unwrap()).collect::<Vec<_>>(),
+            );
+            for ((place, a), b) in out
+                .chunks_exact(L::STRIDE)
+                .zip(places(first))
+                .zip(places(second))
+            {
                 let expected = big(&all[a as usize]) * big(&all[b as usize]) % &p;
                 assert_eq!(big(&lanes.read(place)) * &radix % &p, expected);
             }
@@ -132,21 +165,41 @@ mod tests {
             every((1 << 52) - 1),
         ];
         let mut table = vec![0; all.len() * L::STRIDE];
-        all.iter().zip(table.chunks_exact_mut(L::STRIDE)).for_each(|(number, place)| lanes.write(&number.to_u64_digits(), place));
+        all.iter()
+            .zip(table.chunks_exact_mut(L::STRIDE))
+            .for_each(|(number, place)| lanes.write(&number.to_u64_digits(), place));
         let lane_places: Vec<u32> = (0..u32::try_from(L::WIDTH).unwrap()).collect();
         for (first, a) in (0..).zip(&all) {
             for (second, b) in (0..).zip(&all) {
                 // The other lanes have others, so that a lane that knew of its neighbour would
                 // show.
                 let count = u32::try_from(all.len()).unwrap();
-                let places = |at: u32| lane_places.iter().map(|lane| (at + 5 * lane) % count).collect::<Vec<_>>();
-                let product = lanes.mul(&lanes.gather(&table, &places(first)), &lanes.gather(&table, &places(second)));
+                let places = |at: u32| {
+                    lane_places
+                        .iter()
+                        .map(|lane| (at + 5 * lane) % count)
+                        .collect::<Vec<_>>()
+                };
+                let product = lanes.mul(
+                    &lanes.gather(&table, &places(first)),
+                    &lanes.gather(&table, &places(second)),
+                );
                 let mut out = vec![0; L::WIDTH * L::STRIDE];
                 lanes.scatter(&product, &mut out, &lane_places);
-                let raw = out[..limbs].iter().rev().fold(BigUint::ZERO, |all, &limb| (all << bits) + limb);
-                assert_eq!(&raw * &radix % &p, a * b % &p, "numbers {first} and {second}");
+                let raw = out[..limbs]
+                    .iter()
+                    .rev()
+                    .fold(BigUint::ZERO, |all, &limb| (all << bits) + limb);
+                assert_eq!(
+                    &raw * &radix % &p,
+                    a * b % &p,
+                    "numbers {first} and {second}"
+                );
                 let bound = &p * 2_u8;
-                assert!(raw < bound || *a >= bound || *b >= bound, "numbers {first} and {second}");
+                assert!(
+                    raw < bound || *a >= bound || *b >= bound,
+                    "numbers {first} and {second}"
+                );
             }
         }
     }
@@ -166,7 +219,13 @@ mod tests {
 
     #[test]
     fn inverses_are_negative() {
-        for odd in [1, 3, u128::MAX, 1 << 127 | 1, 0x1234_5678_9abc_def0_0fed_cba9_8765_4321] {
+        for odd in [
+            1,
+            3,
+            u128::MAX,
+            1 << 127 | 1,
+            0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
+        ] {
             assert_eq!(odd.wrapping_mul(negative_inverse_wide(odd)), u128::MAX);
         }
     }
@@ -183,8 +242,12 @@ mod tests {
                 for multiplier in Multiplier::available() {
                     println!("{limbs} limbs, {}", multiplier.name());
                     match (multiplier, limbs) {
-                        (Multiplier::Portable, 16) => check(&Portable::<16>::new(&modulus), &modulus, 1024),
-                        (Multiplier::Portable, _) => check(&Portable::<32>::new(&modulus), &modulus, 2048),
+                        (Multiplier::Portable, 16) => {
+                            check(&Portable::<16>::new(&modulus), &modulus, 1024)
+                        }
+                        (Multiplier::Portable, _) => {
+                            check(&Portable::<32>::new(&modulus), &modulus, 2048)
+                        }
                         #[cfg(target_arch = "x86_64")]
                         (Multiplier::Ifma(ifma), _) => check_several(ifma, &modulus),
                         #[cfg(target_arch = "x86_64")]

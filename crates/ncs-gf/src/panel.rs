@@ -24,7 +24,11 @@ impl Panel {
     /// A panel of zeros.
     pub fn new(n: usize, block_bytes: usize) -> Self {
         let columns = Columns::new(block_bytes);
-        Self { n, columns, lines: vec![Line::ZERO; n * columns.lines()] }
+        Self {
+            n,
+            columns,
+            lines: vec![Line::ZERO; n * columns.lines()],
+        }
     }
 
     /// A panel of zeros, if there is enough memory for it.
@@ -42,7 +46,11 @@ impl Panel {
     /// If there are more bytes than n blocks hold.
     pub fn of(bytes: &[u8], n: usize, block_bytes: usize) -> Self {
         let mut panel = Self::new(n, block_bytes);
-        assert!(bytes.len() <= n * block_bytes, "{} bytes in {n} blocks of {block_bytes}", bytes.len());
+        assert!(
+            bytes.len() <= n * block_bytes,
+            "{} bytes in {n} blocks of {block_bytes}",
+            bytes.len()
+        );
         for (index, block) in bytes.chunks(block_bytes).enumerate() {
             panel.put(index, block);
         }
@@ -69,11 +77,20 @@ impl Panel {
     /// # Panics
     /// If there is no such block, or the bytes are more than a block.
     pub fn put(&mut self, index: usize, block: &[u8]) {
-        assert!(index < self.n && block.len() <= self.columns.block_bytes, "block {index} of {} bytes", block.len());
-        for column in self.columns.iter().take_while(|column| column.start() < block.len()) {
+        assert!(
+            index < self.n && block.len() <= self.columns.block_bytes,
+            "block {index} of {} bytes",
+            block.len()
+        );
+        for column in self
+            .columns
+            .iter()
+            .take_while(|column| column.start() < block.len())
+        {
             let piece = &block[column.bytes(block.len())];
             let start = self.n * column.first + index * column.width;
-            Line::bytes_mut(&mut self.lines[start..start + column.width])[..piece.len()].copy_from_slice(piece);
+            Line::bytes_mut(&mut self.lines[start..start + column.width])[..piece.len()]
+                .copy_from_slice(piece);
         }
     }
 
@@ -82,7 +99,11 @@ impl Panel {
     /// # Panics
     /// If there is no such block, or `block` has another length.
     pub fn copy_to(&self, index: usize, block: &mut [u8]) {
-        assert!(index < self.n && block.len() == self.columns.block_bytes, "block {index} into {} bytes", block.len());
+        assert!(
+            index < self.n && block.len() == self.columns.block_bytes,
+            "block {index} into {} bytes",
+            block.len()
+        );
         for column in self.columns.iter() {
             let start = self.n * column.first + index * column.width;
             let piece = Line::bytes(&self.lines[start..start + column.width]);
@@ -105,11 +126,30 @@ impl Panel {
     ///
     /// # Panics
     /// If an out does not have as many bytes, or these do not begin where a column does.
-    fn columns_of(&self, bytes: Range<usize>, outs: &[&mut [u8]]) -> impl Iterator<Item = (Column, usize)> + use<> {
-        assert!(outs.iter().all(|out| out.len() == bytes.len()), "outs of {} bytes", bytes.len());
-        let begins = bytes.is_empty() || self.columns.iter().any(|column| column.start() == bytes.start);
-        assert!(begins && bytes.end <= self.block_bytes(), "bytes {bytes:?} of {}", self.block_bytes());
-        let columns = self.columns.iter().filter(move |column| bytes.contains(&column.start()));
+    fn columns_of(
+        &self,
+        bytes: Range<usize>,
+        outs: &[&mut [u8]],
+    ) -> impl Iterator<Item = (Column, usize)> + use<> {
+        assert!(
+            outs.iter().all(|out| out.len() == bytes.len()),
+            "outs of {} bytes",
+            bytes.len()
+        );
+        let begins = bytes.is_empty()
+            || self
+                .columns
+                .iter()
+                .any(|column| column.start() == bytes.start);
+        assert!(
+            begins && bytes.end <= self.block_bytes(),
+            "bytes {bytes:?} of {}",
+            self.block_bytes()
+        );
+        let columns = self
+            .columns
+            .iter()
+            .filter(move |column| bytes.contains(&column.start()));
         let first = columns.clone().next().map_or(0, Column::start);
         columns.map(move |column| (column, column.start() - first))
     }
@@ -118,7 +158,9 @@ impl Panel {
 /// Whether [`Kernels::combine_sparse`] is faster than [`Kernels::combine`] for these rows.
 pub fn are_sparse(rows: &[&[u8]]) -> bool {
     let all: usize = rows.iter().map(|row| row.len()).sum();
-    let counting = rows.iter().map(|row| row.iter().filter(|c| **c != 0).count());
+    let counting = rows
+        .iter()
+        .map(|row| row.iter().filter(|c| **c != 0).count());
     counting.sum::<usize>() * SPARSE_FROM <= all
 }
 
@@ -127,7 +169,12 @@ pub fn are_sparse(rows: &[&[u8]]) -> bool {
 /// than parts.
 pub fn part(block_bytes: usize, index: usize, count: usize) -> Range<usize> {
     let columns = Columns::new(block_bytes);
-    let start = |index: usize| columns.at(index * columns.count() / count).start().min(block_bytes);
+    let start = |index: usize| {
+        columns
+            .at(index * columns.count() / count)
+            .start()
+            .min(block_bytes)
+    };
     start(index)..start(index + 1)
 }
 
@@ -147,7 +194,13 @@ impl Kernels {
     /// # Panics
     /// If there are not as many rows as outs, a row is shorter than the panel's n, an out does not
     /// have as many bytes as are made, or these do not begin where a column does.
-    pub fn combine_part(&self, rows: &[&[u8]], panel: &Panel, bytes: Range<usize>, outs: &mut [&mut [u8]]) {
+    pub fn combine_part(
+        &self,
+        rows: &[&[u8]],
+        panel: &Panel,
+        bytes: Range<usize>,
+        outs: &mut [&mut [u8]],
+    ) {
         for (column, at) in panel.columns_of(bytes, outs) {
             self.combine_strip(panel.strip(column), rows, outs, at, false);
         }
@@ -159,9 +212,20 @@ impl Kernels {
     ///
     /// # Panics
     /// As `combine_part`.
-    pub fn combine_sparse(&self, rows: &[&[u8]], panel: &Panel, bytes: Range<usize>, outs: &mut [&mut [u8]]) {
-        assert!(rows.len() == outs.len() && rows.iter().all(|row| row.len() >= panel.n), "rows of {} coefficients", panel.n);
-        let (mut sources, mut coefficients, mut counts) = (Vec::new(), Vec::new(), Vec::with_capacity(rows.len()));
+    pub fn combine_sparse(
+        &self,
+        rows: &[&[u8]],
+        panel: &Panel,
+        bytes: Range<usize>,
+        outs: &mut [&mut [u8]],
+    ) {
+        assert!(
+            rows.len() == outs.len() && rows.iter().all(|row| row.len() >= panel.n),
+            "rows of {} coefficients",
+            panel.n
+        );
+        let (mut sources, mut coefficients, mut counts) =
+            (Vec::new(), Vec::new(), Vec::with_capacity(rows.len()));
         for row in rows {
             let before = sources.len();
             for (source, &c) in row[..panel.n].iter().enumerate().filter(|(_, c)| **c != 0) {
@@ -170,16 +234,24 @@ impl Kernels {
             }
             counts.push(sources.len() - before);
         }
-        let mut packed = vec![Line::ZERO; counts.iter().copied().max().unwrap_or_default() * COLUMN_LINES];
+        let mut packed =
+            vec![Line::ZERO; counts.iter().copied().max().unwrap_or_default() * COLUMN_LINES];
         for (column, at) in panel.columns_of(bytes, outs) {
             let (lines, width, mut begin) = (panel.lines_of(column), column.width, 0);
             for (&count, out) in counts.iter().zip(outs.iter_mut()) {
                 let of_row = begin..begin + count;
-                for (place, &source) in packed.chunks_exact_mut(width).zip(&sources[of_row.clone()]) {
+                for (place, &source) in packed.chunks_exact_mut(width).zip(&sources[of_row.clone()])
+                {
                     place.copy_from_slice(&lines[source * width..(source + 1) * width]);
                 }
                 let strip = Strip::new(&packed[..count * width], count, width, 0, width);
-                self.combine_strip(strip, &[&coefficients[of_row]], slice::from_mut(out), at, false);
+                self.combine_strip(
+                    strip,
+                    &[&coefficients[of_row]],
+                    slice::from_mut(out),
+                    at,
+                    false,
+                );
                 begin += count;
             }
         }
@@ -194,9 +266,17 @@ impl Kernels {
     /// If there are not as many rows as outs, a row is shorter than `sources`, or blocks differ in
     /// length.
     pub fn combine_scattered(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]]) {
-        let Some(block_bytes) = outs.first().map(|out| out.len()) else { return };
-        let mut lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
-        assert!(lengths.all(|length| length == block_bytes), "blocks of {block_bytes} bytes");
+        let Some(block_bytes) = outs.first().map(|out| out.len()) else {
+            return;
+        };
+        let mut lengths = sources
+            .iter()
+            .map(|source| source.len())
+            .chain(outs.iter().map(|out| out.len()));
+        assert!(
+            lengths.all(|length| length == block_bytes),
+            "blocks of {block_bytes} bytes"
+        );
         if self.is_in_place(rows.len(), sources.len()) {
             self.combine_in_place(rows, sources, outs, block_bytes);
         } else {
@@ -209,7 +289,13 @@ impl Kernels {
     ///
     /// # Panics
     /// As there.
-    pub fn combine_threaded(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], threads: NonZeroUsize) {
+    pub fn combine_threaded(
+        &self,
+        rows: &[&[u8]],
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        threads: NonZeroUsize,
+    ) {
         let block_bytes = outs.first().map_or(0, |out| out.len());
         let work = block_bytes.saturating_mul(rows.len() * sources.len());
         let count = (work / PRODUCTS_PER_THREAD).clamp(1, threads.get());
@@ -221,11 +307,19 @@ impl Kernels {
         thread::scope(|scope| {
             for start in (0..block_bytes).step_by(part) {
                 let end = block_bytes.min(start + part);
-                let outs = rest.iter_mut().map(|out| out.split_off_mut(..end - start).expect("parts tile a block"));
+                let outs = rest.iter_mut().map(|out| {
+                    out.split_off_mut(..end - start)
+                        .expect("parts tile a block")
+                });
                 let mut outs: Vec<&mut [u8]> = outs.collect();
-                let sources: Vec<&[u8]> = sources.iter().map(|source| &source[start..end]).collect();
+                let sources: Vec<&[u8]> =
+                    sources.iter().map(|source| &source[start..end]).collect();
                 let mut run = move || self.combine_scattered(rows, &sources, &mut outs);
-                if end == block_bytes { run() } else { drop(scope.spawn(run)) }
+                if end == block_bytes {
+                    run()
+                } else {
+                    drop(scope.spawn(run))
+                }
             }
         });
     }
@@ -233,32 +327,67 @@ impl Kernels {
     /// Whether so many sources are read in place. A register file of 32 has room for their
     /// addresses.
     fn is_in_place(&self, rows: usize, sources: usize) -> bool {
-        let (rows_max, sources_max) = if self.isa() >= Isa::Avx512 { IN_PLACE_WIDE } else { IN_PLACE_NARROW };
+        let (rows_max, sources_max) = if self.isa() >= Isa::Avx512 {
+            IN_PLACE_WIDE
+        } else {
+            IN_PLACE_NARROW
+        };
         rows <= rows_max || sources <= sources_max
     }
 
     /// Combines whole lines in pieces that stay in the cache while rows pass over them four by
     /// four; partial lines at the edges are packed.
-    fn combine_in_place(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], block_bytes: usize) {
+    fn combine_in_place(
+        &self,
+        rows: &[&[u8]],
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        block_bytes: usize,
+    ) {
         let is_large = block_bytes.saturating_mul(outs.len()) >= PAST_CACHE_MIN;
         let before_line = if is_large { before_line(outs) } else { None };
         let start = before_line.unwrap_or(0).min(block_bytes);
         let end = start + (block_bytes - start) / Line::BYTES * Line::BYTES;
         // Who passes once needs no pieces, and long runs are fetched ahead best.
-        let piece = if rows.len() <= Self::ROWS { end.max(1) } else { (IN_PLACE_BYTES / sources.len().max(1)).max(PIECE_MIN) };
+        let piece = if rows.len() <= Self::ROWS {
+            end.max(1)
+        } else {
+            (IN_PLACE_BYTES / sources.len().max(1)).max(PIECE_MIN)
+        };
         let piece = piece.next_multiple_of(Line::BYTES);
         for at in (start..end).step_by(piece) {
-            self.combine_apart(rows, sources, outs, at..end.min(at + piece), before_line.is_some());
+            self.combine_apart(
+                rows,
+                sources,
+                outs,
+                at..end.min(at + piece),
+                before_line.is_some(),
+            );
         }
-        for around in [0..start, end..block_bytes].into_iter().filter(|around| !around.is_empty()) {
-            let sources: Vec<&[u8]> = sources.iter().map(|source| &source[around.clone()]).collect();
-            let mut outs: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut out[around.clone()]).collect();
+        for around in [0..start, end..block_bytes]
+            .into_iter()
+            .filter(|around| !around.is_empty())
+        {
+            let sources: Vec<&[u8]> = sources
+                .iter()
+                .map(|source| &source[around.clone()])
+                .collect();
+            let mut outs: Vec<&mut [u8]> = outs
+                .iter_mut()
+                .map(|out| &mut out[around.clone()])
+                .collect();
             self.combine_packed(rows, &sources, &mut outs, around.len());
         }
     }
 
     /// Each column of the blocks packed before it is read.
-    fn combine_packed(&self, rows: &[&[u8]], sources: &[&[u8]], outs: &mut [&mut [u8]], block_bytes: usize) {
+    fn combine_packed(
+        &self,
+        rows: &[&[u8]],
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        block_bytes: usize,
+    ) {
         let mut packed = vec![Line::ZERO; sources.len() * COLUMN_LINES];
         for column in Columns::new(block_bytes).iter() {
             let strip = column.pack(block_bytes, sources.iter().copied(), &mut packed);
@@ -272,16 +401,31 @@ impl Kernels {
     /// # Panics
     /// If `blocks` is not n blocks, an index is out of range, targets do not ascend, or there are
     /// not as many rows as targets.
-    pub fn combine_within(&self, rows: &[&[u8]], blocks: &mut [u8], block_bytes: usize, order: &[u16], targets: &[u16]) {
-        assert!(rows.len() == targets.len() && blocks.len() == order.len() * block_bytes, "{} targets", targets.len());
+    pub fn combine_within(
+        &self,
+        rows: &[&[u8]],
+        blocks: &mut [u8],
+        block_bytes: usize,
+        order: &[u16],
+        targets: &[u16],
+    ) {
+        assert!(
+            rows.len() == targets.len() && blocks.len() == order.len() * block_bytes,
+            "{} targets",
+            targets.len()
+        );
         let mut packed = vec![Line::ZERO; order.len() * COLUMN_LINES];
         for column in Columns::new(block_bytes).iter() {
-            let sources = order.iter().map(|&index| &blocks[usize::from(index) * block_bytes..][..block_bytes]);
+            let sources = order
+                .iter()
+                .map(|&index| &blocks[usize::from(index) * block_bytes..][..block_bytes]);
             let strip = column.pack(block_bytes, sources, &mut packed);
             let bytes = column.bytes(block_bytes);
             let (mut places, mut next) = (blocks.chunks_exact_mut(block_bytes), 0);
             let outs = targets.iter().map(|&target| {
-                let skipped = usize::from(target).checked_sub(next).expect("targets ascend");
+                let skipped = usize::from(target)
+                    .checked_sub(next)
+                    .expect("targets ascend");
                 next += skipped + 1;
                 &mut places.nth(skipped).expect("a target is a block")[bytes.clone()]
             });
@@ -292,7 +436,9 @@ impl Kernels {
 
 /// Bytes of each out before the first whole line in memory, if it is the same for all of them.
 fn before_line(outs: &[&mut [u8]]) -> Option<usize> {
-    let mut skews = outs.iter().map(|out| out.as_ptr().align_offset(Line::BYTES));
+    let mut skews = outs
+        .iter()
+        .map(|out| out.as_ptr().align_offset(Line::BYTES));
     let first = skews.next()?;
     skews.all(|skew| skew == first).then_some(first)
 }
@@ -322,8 +468,14 @@ impl Columns {
 
     /// Column `index`; after the last one there is an empty column.
     fn at(self, index: usize) -> Column {
-        let (even, wider) = (self.lines() / self.count().max(1), self.lines() % self.count().max(1));
-        Column { first: index * even + index.min(wider), width: even + usize::from(index < wider) }
+        let (even, wider) = (
+            self.lines() / self.count().max(1),
+            self.lines() % self.count().max(1),
+        );
+        Column {
+            first: index * even + index.min(wider),
+            width: even + usize::from(index < wider),
+        }
     }
 }
 
@@ -350,7 +502,12 @@ impl Column {
     }
 
     /// Copies the column's pieces of these blocks one after the other.
-    fn pack<'a>(self, block_bytes: usize, blocks: impl ExactSizeIterator<Item = &'a [u8]>, packed: &mut [Line]) -> Strip<'_> {
+    fn pack<'a>(
+        self,
+        block_bytes: usize,
+        blocks: impl ExactSizeIterator<Item = &'a [u8]>,
+        packed: &mut [Line],
+    ) -> Strip<'_> {
         let (count, bytes) = (blocks.len(), self.bytes(block_bytes));
         for (place, block) in packed.chunks_exact_mut(self.width).zip(blocks) {
             Line::bytes_mut(place)[..bytes.len()].copy_from_slice(&block[bytes.clone()]);
@@ -409,11 +566,23 @@ mod tests {
     fn sparse_rows_give_what_dense_ones_give() {
         for kernels in Kernels::available() {
             for (n, block_bytes) in [(1, 1), (3, 65), (37, 257), (64, 1088), (128, 4096)] {
-                let bytes: Vec<u8> = (0..n * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+                let bytes: Vec<u8> = (0..n * block_bytes)
+                    .map(|i| (i * 7 + i / 251) as u8)
+                    .collect();
                 let panel = Panel::of(&bytes, n, block_bytes);
                 // Of every weight up to five, so that rows of one call differ.
                 let rows: Vec<Vec<u8>> = (0..6)
-                    .map(|row| (0..n).map(|i| if (i * 31 + row) % n < row { (i + row) as u8 | 1 } else { 0 }).collect())
+                    .map(|row| {
+                        (0..n)
+                            .map(|i| {
+                                if (i * 31 + row) % n < row {
+                                    (i + row) as u8 | 1
+                                } else {
+                                    0
+                                }
+                            })
+                            .collect()
+                    })
                     .collect();
                 let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
                 let made = |combine: &dyn Fn(&mut [&mut [u8]])| {
@@ -421,9 +590,14 @@ mod tests {
                     combine(&mut outs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
                     outs
                 };
-                let sparse = made(&|outs| kernels.combine_sparse(&rows, &panel, 0..block_bytes, outs));
+                let sparse =
+                    made(&|outs| kernels.combine_sparse(&rows, &panel, 0..block_bytes, outs));
                 let dense = made(&|outs| kernels.combine(&rows, &panel, outs));
-                assert!(sparse == dense, "{} n = {n}, k = {block_bytes}", kernels.isa());
+                assert!(
+                    sparse == dense,
+                    "{} n = {n}, k = {block_bytes}",
+                    kernels.isa()
+                );
                 assert!(sparse[0].iter().all(|&byte| byte == 0), "a row of zeros");
             }
         }
@@ -431,15 +605,34 @@ mod tests {
 
     /// What `combine` writes into outs that begin `skews[i]` bytes behind a line of memory, with
     /// nothing written around them.
-    fn skewed(skews: &[usize], length: usize, combine: impl FnOnce(&mut [&mut [u8]])) -> Vec<Vec<u8>> {
-        let mut buffers: Vec<Vec<u8>> = skews.iter().map(|skew| vec![0xEE; skew + length + 2 * Line::BYTES]).collect();
-        let places = buffers.iter().zip(skews).map(|(buffer, skew)| buffer.as_ptr().align_offset(Line::BYTES) + skew);
+    fn skewed(
+        skews: &[usize],
+        length: usize,
+        combine: impl FnOnce(&mut [&mut [u8]]),
+    ) -> Vec<Vec<u8>> {
+        let mut buffers: Vec<Vec<u8>> = skews
+            .iter()
+            .map(|skew| vec![0xEE; skew + length + 2 * Line::BYTES])
+            .collect();
+        let places = buffers
+            .iter()
+            .zip(skews)
+            .map(|(buffer, skew)| buffer.as_ptr().align_offset(Line::BYTES) + skew);
         let places: Vec<Range<usize>> = places.map(|start| start..start + length).collect();
-        let mut outs: Vec<&mut [u8]> =
-            buffers.iter_mut().zip(&places).map(|(buffer, place)| &mut buffer[place.clone()]).collect();
+        let mut outs: Vec<&mut [u8]> = buffers
+            .iter_mut()
+            .zip(&places)
+            .map(|(buffer, place)| &mut buffer[place.clone()])
+            .collect();
         combine(&mut outs);
         for (buffer, place) in buffers.iter_mut().zip(places) {
-            assert!(buffer[..place.start].iter().chain(&buffer[place.end..]).all(|&byte| byte == 0xEE), "outside");
+            assert!(
+                buffer[..place.start]
+                    .iter()
+                    .chain(&buffer[place.end..])
+                    .all(|&byte| byte == 0xEE),
+                "outside"
+            );
             *buffer = buffer[place].to_vec();
         }
         buffers
@@ -448,21 +641,45 @@ mod tests {
     #[test]
     fn sources_in_place_make_what_packed_ones_make() {
         let oracle = Kernels::new(Isa::Scalar).unwrap();
-        for (count, n) in [(0, 3), (1, 0), (1, 1), (2, 4), (4, 3), (5, 16), (5, 17), (17, 64), (17, 65), (3, 130)] {
-            let rows: Vec<Vec<u8>> = (0..count).map(|row| (0..n).map(|i| (i * 37 + row * 11) as u8).collect()).collect();
+        for (count, n) in [
+            (0, 3),
+            (1, 0),
+            (1, 1),
+            (2, 4),
+            (4, 3),
+            (5, 16),
+            (5, 17),
+            (17, 64),
+            (17, 65),
+            (3, 130),
+        ] {
+            let rows: Vec<Vec<u8>> = (0..count)
+                .map(|row| (0..n).map(|i| (i * 37 + row * 11) as u8).collect())
+                .collect();
             let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
             for length in [0, 1, 63, 64, 65, 127, 300, 1088, 4103, 20_000] {
-                let bytes: Vec<u8> = (0..n * length + 1).map(|i| (i * 7 + i / 251) as u8).collect();
-                let sources: Vec<&[u8]> = (0..n).map(|i| &bytes[1 + i * length..][..length]).collect();
+                let bytes: Vec<u8> = (0..n * length + 1)
+                    .map(|i| (i * 7 + i / 251) as u8)
+                    .collect();
+                let sources: Vec<&[u8]> =
+                    (0..n).map(|i| &bytes[1 + i * length..][..length]).collect();
                 let skews: Vec<usize> = (0..count).map(|row| row * 9 % 64).collect();
-                let expected = skewed(&skews, length, |outs| oracle.combine_packed(&rows, &sources, outs, length));
+                let expected = skewed(&skews, length, |outs| {
+                    oracle.combine_packed(&rows, &sources, outs, length)
+                });
                 for kernels in Kernels::available() {
                     let name = format!("{kernels:?}, {count} rows of {n}, {length} bytes");
-                    let made = skewed(&skews, length, |outs| kernels.combine_in_place(&rows, &sources, outs, length));
+                    let made = skewed(&skews, length, |outs| {
+                        kernels.combine_in_place(&rows, &sources, outs, length)
+                    });
                     assert!(made == expected, "in place, {name}");
-                    let made = skewed(&skews, length, |outs| kernels.combine_packed(&rows, &sources, outs, length));
+                    let made = skewed(&skews, length, |outs| {
+                        kernels.combine_packed(&rows, &sources, outs, length)
+                    });
                     assert!(made == expected, "packed, {name}");
-                    let made = skewed(&skews, length, |outs| kernels.combine_scattered(&rows, &sources, outs));
+                    let made = skewed(&skews, length, |outs| {
+                        kernels.combine_scattered(&rows, &sources, outs)
+                    });
                     assert!(made == expected, "{name}");
                 }
             }
@@ -476,12 +693,17 @@ mod tests {
         let sources: Vec<&[u8]> = bytes.chunks(length).collect();
         let rows: [&[u8]; 2] = [&[3, 1, 200], &[0, 77, 5]];
         let oracle = Kernels::new(Isa::Scalar).unwrap();
-        let expected = skewed(&[0; 2], length, |outs| oracle.combine_packed(&rows, &sources, outs, length));
+        let expected = skewed(&[0; 2], length, |outs| {
+            oracle.combine_packed(&rows, &sources, outs, length)
+        });
         for kernels in Kernels::available() {
             for skews in [[0, 0], [1, 1], [63, 63], [0, 1]] {
                 let made = skewed(&skews, length, |outs| {
                     let before = before_line(outs);
-                    assert_eq!(before, (skews[0] == skews[1]).then_some((64 - skews[0]) % 64));
+                    assert_eq!(
+                        before,
+                        (skews[0] == skews[1]).then_some((64 - skews[0]) % 64)
+                    );
                     kernels.combine_scattered(&rows, &sources, outs);
                 });
                 assert!(made == expected, "{kernels:?}, {skews:?}");
@@ -493,7 +715,11 @@ mod tests {
     fn rows_are_sparse_by_what_is_not_zero() {
         let row = |weight: usize| (0..64).map(|i| u8::from(i < weight)).collect::<Vec<u8>>();
         let (light, least, heavy) = (row(1), row(64 / SPARSE_FROM), row(64));
-        assert!(are_sparse(&[&least, &least]) && are_sparse(&[&light, &least]) && !are_sparse(&[&light, &heavy]));
+        assert!(
+            are_sparse(&[&least, &least])
+                && are_sparse(&[&light, &least])
+                && !are_sparse(&[&light, &heavy])
+        );
     }
 
     #[test]
@@ -503,7 +729,12 @@ mod tests {
                 let mut next = 0;
                 for part in (0..count).map(|index| part(block_bytes, index, count)) {
                     assert_eq!(part.start, next);
-                    assert!(part.is_empty() || Columns::new(block_bytes).iter().any(|column| column.start() == part.start));
+                    assert!(
+                        part.is_empty()
+                            || Columns::new(block_bytes)
+                                .iter()
+                                .any(|column| column.start() == part.start)
+                    );
                     next = part.end;
                 }
                 assert_eq!(next, block_bytes, "in {count} parts");
@@ -513,22 +744,52 @@ mod tests {
 
     #[test]
     fn parts_make_what_the_whole_makes() {
-        let (n, rows) = (9, [[3; 9], [0, 1, 2, 3, 255, 5, 6, 7, 8], [0; 9], [1; 9], [77; 9]]);
+        let (n, rows) = (
+            9,
+            [
+                [3; 9],
+                [0, 1, 2, 3, 255, 5, 6, 7, 8],
+                [0; 9],
+                [1; 9],
+                [77; 9],
+            ],
+        );
         let rows = rows.each_ref().map(<[u8; 9]>::as_slice);
         for kernels in Kernels::available() {
             for block_bytes in [1, 65, 257, 1088, 1500] {
-                let bytes: Vec<u8> = (0..n * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+                let bytes: Vec<u8> = (0..n * block_bytes)
+                    .map(|i| (i * 7 + i / 251) as u8)
+                    .collect();
                 let panel = Panel::of(&bytes, n, block_bytes);
-                let (mut whole, mut parted) = (vec![0; 5 * block_bytes], vec![0xEE; 5 * block_bytes]);
-                kernels.combine(&rows, &panel, &mut whole.chunks_exact_mut(block_bytes).collect::<Vec<_>>());
+                let (mut whole, mut parted) =
+                    (vec![0; 5 * block_bytes], vec![0xEE; 5 * block_bytes]);
+                kernels.combine(
+                    &rows,
+                    &panel,
+                    &mut whole.chunks_exact_mut(block_bytes).collect::<Vec<_>>(),
+                );
                 for bytes in (0..3).map(|index| part(block_bytes, index, 3)) {
-                    let outs = parted.chunks_exact_mut(block_bytes).map(|block| &mut block[bytes.clone()]);
-                    kernels.combine_part(&rows, &panel, bytes.clone(), &mut outs.collect::<Vec<_>>());
+                    let outs = parted
+                        .chunks_exact_mut(block_bytes)
+                        .map(|block| &mut block[bytes.clone()]);
+                    kernels.combine_part(
+                        &rows,
+                        &panel,
+                        bytes.clone(),
+                        &mut outs.collect::<Vec<_>>(),
+                    );
                 }
                 assert_eq!(whole, parted, "{kernels:?} {block_bytes}");
                 for bytes in (0..2).map(|index| part(block_bytes, index, 2)) {
-                    let outs = parted.chunks_exact_mut(block_bytes).map(|block| &mut block[bytes.clone()]);
-                    kernels.combine_sparse(&rows, &panel, bytes.clone(), &mut outs.collect::<Vec<_>>());
+                    let outs = parted
+                        .chunks_exact_mut(block_bytes)
+                        .map(|block| &mut block[bytes.clone()]);
+                    kernels.combine_sparse(
+                        &rows,
+                        &panel,
+                        bytes.clone(),
+                        &mut outs.collect::<Vec<_>>(),
+                    );
                 }
                 assert_eq!(whole, parted, "sparse, {kernels:?} {block_bytes}");
             }
@@ -545,12 +806,18 @@ mod tests {
     #[test]
     fn blocks_come_out_as_they_went_in() {
         for block_bytes in [1, 63, 64, 65, 255, 256, 257, 1088, 4096] {
-            let bytes: Vec<u8> = (0..3 * block_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+            let bytes: Vec<u8> = (0..3 * block_bytes)
+                .map(|i| (i * 7 + i / 251) as u8)
+                .collect();
             let panel = Panel::of(&bytes[..3 * block_bytes - block_bytes / 2], 3, block_bytes);
             let mut block = vec![0xAA; block_bytes];
             for (index, expected) in bytes.chunks(block_bytes).enumerate() {
                 panel.copy_to(index, &mut block);
-                let kept = if index == 2 { block_bytes - block_bytes / 2 } else { block_bytes };
+                let kept = if index == 2 {
+                    block_bytes - block_bytes / 2
+                } else {
+                    block_bytes
+                };
                 assert_eq!(block[..kept], expected[..kept]);
                 assert!(block[kept..].iter().all(|&byte| byte == 0));
             }

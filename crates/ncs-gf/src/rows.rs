@@ -48,7 +48,9 @@ impl RowKey {
     fn words<const LANES: usize>(&self, first: u32, seed: u32) -> [[u32; LANES]; 4] {
         let [low, high] = halves(self.generation);
         let mut c = [[0; LANES], [seed; LANES], [low; LANES], [high; LANES]];
-        c[0].iter_mut().zip(first..).for_each(|(q, value)| *q = value);
+        c[0].iter_mut()
+            .zip(first..)
+            .for_each(|(q, value)| *q = value);
         let mut key = halves(self.key);
         for _ in 0..ROUNDS {
             for lane in 0..LANES {
@@ -126,7 +128,8 @@ impl Rows {
             Self::Explicit { n, coefficients } => (usize::from(*n), coefficients.clone()),
             Self::Seeded { .. } | Self::Source { .. } => (0, Bytes::new()),
         };
-        (0..all.len().checked_div(n).unwrap_or_default()).map(move |row| all.slice(row * n..(row + 1) * n))
+        (0..all.len().checked_div(n).unwrap_or_default())
+            .map(move |row| all.slice(row * n..(row + 1) * n))
     }
 
     /// Whether these rows fit a generation of `n` blocks: no index is out of range, and no row is
@@ -134,7 +137,10 @@ impl Rows {
     pub fn fit(&self, n: u16) -> bool {
         match self {
             Self::Seeded { .. } => true,
-            Self::Explicit { n: length, coefficients } => *length == n && coefficients.len() % usize::from(n.max(1)) == 0,
+            Self::Explicit {
+                n: length,
+                coefficients,
+            } => *length == n && coefficients.len() % usize::from(n.max(1)) == 0,
             Self::Source { indices } => indices.iter().all(|&index| index < n),
         }
     }
@@ -147,7 +153,9 @@ impl Rows {
     pub fn fill(&self, i: usize, row: &mut [u8]) {
         assert!(i < self.count(), "row {i} of {}", self.count());
         match self {
-            Self::Seeded { key, first_seed, .. } => {
+            Self::Seeded {
+                key, first_seed, ..
+            } => {
                 let offset = u32::try_from(i).expect("fewer rows than 2^32");
                 key.fill(first_seed.wrapping_add(offset), row);
             }
@@ -192,8 +200,16 @@ mod tests {
     #[test]
     fn random123_known_answers() {
         for (counter, key, expected) in [
-            ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
-            ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),
+            (
+                [0; 4],
+                [0; 2],
+                [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8],
+            ),
+            (
+                [u32::MAX; 4],
+                [u32::MAX; 2],
+                [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd],
+            ),
             (
                 [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
                 [0xa409_3822, 0x299f_31d0],
@@ -206,7 +222,10 @@ mod tests {
 
     #[test]
     fn a_row_is_the_generators_output_as_bytes() {
-        let key = RowKey { key: 0x0123_4567_89ab_cdef, generation: 0x1_0000_002a };
+        let key = RowKey {
+            key: 0x0123_4567_89ab_cdef,
+            generation: 0x1_0000_002a,
+        };
         let mut row = [0; 200];
         key.fill(7, &mut row);
         for (q, bytes) in (0..).zip(row.chunks(16)) {
@@ -218,7 +237,10 @@ mod tests {
 
     #[test]
     fn a_shorter_row_is_the_beginning_of_a_longer_one() {
-        let key = RowKey { key: 1, generation: 2 };
+        let key = RowKey {
+            key: 1,
+            generation: 2,
+        };
         let mut longest = [0; 1024];
         key.fill(3, &mut longest);
         for n in [1, 2, 15, 16, 17, 63, 64, 65, 100, 1023] {
@@ -230,8 +252,15 @@ mod tests {
 
     #[test]
     fn seeds_wrap() {
-        let key = RowKey { key: 1, generation: 2 };
-        let rows = Rows::Seeded { key, first_seed: u32::MAX, count: 2 };
+        let key = RowKey {
+            key: 1,
+            generation: 2,
+        };
+        let rows = Rows::Seeded {
+            key,
+            first_seed: u32::MAX,
+            count: 2,
+        };
         let (mut row, mut expected) = ([0; 32], [0; 32]);
         rows.fill(1, &mut row);
         key.fill(0, &mut expected);
@@ -240,9 +269,18 @@ mod tests {
 
     #[test]
     fn rows_that_do_not_fit_are_known() {
-        let explicit = |n, bytes: usize| Rows::Explicit { n, coefficients: vec![0; bytes].into() };
+        let explicit = |n, bytes: usize| Rows::Explicit {
+            n,
+            coefficients: vec![0; bytes].into(),
+        };
         assert!(explicit(4, 12).fit(4) && explicit(4, 12).count() == 3);
         assert!(!explicit(4, 13).fit(4) && !explicit(4, 12).fit(3) && !explicit(0, 1).fit(4));
-        assert!(Rows::Source { indices: vec![0, 3] }.fit(4) && !Rows::Source { indices: vec![4] }.fit(4));
+        assert!(
+            Rows::Source {
+                indices: vec![0, 3]
+            }
+            .fit(4)
+                && !Rows::Source { indices: vec![4] }.fit(4)
+        );
     }
 }

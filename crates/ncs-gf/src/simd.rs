@@ -57,7 +57,9 @@ impl Kernels {
     /// The fastest kernels of this processor.
     pub fn detect() -> Self {
         let fastest = Isa::ALL.into_iter().rev().find_map(Self::new);
-        fastest.unwrap_or(Self { table: &scalar::TABLE })
+        fastest.unwrap_or(Self {
+            table: &scalar::TABLE,
+        })
     }
 
     /// The kernels of `isa`, if this processor can run them.
@@ -106,10 +108,24 @@ impl Kernels {
 
     /// Writes row `i` times the sources of `strip` into `outs[i]`, from byte `at` on, up to the
     /// width of the strip or the length of the out. If `accumulate`, adds to the contents.
-    pub fn combine_strip(&self, strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
+    pub fn combine_strip(
+        &self,
+        strip: Strip<'_>,
+        rows: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        at: usize,
+        accumulate: bool,
+    ) {
         assert_eq!(rows.len(), outs.len());
-        assert!(rows.iter().all(|row| row.len() >= strip.count), "rows of {} coefficients", strip.count);
-        assert!(outs.iter().all(|out| out.len() >= at), "outs of {at} bytes and more");
+        assert!(
+            rows.iter().all(|row| row.len() >= strip.count),
+            "rows of {} coefficients",
+            strip.count
+        );
+        assert!(
+            outs.iter().all(|out| out.len() >= at),
+            "outs of {at} bytes and more"
+        );
         // SAFETY: the table of an instruction set is only reached where `new` found it (see
         // `table`); `Strip::new` has checked the strip against its lines, and the lines above check
         // rows and outs.
@@ -127,12 +143,30 @@ impl Kernels {
         is_past_cache: bool,
     ) {
         assert_eq!(rows.len(), outs.len());
-        assert!(bytes.start <= bytes.end && bytes.len().is_multiple_of(Line::BYTES), "bytes {bytes:?}");
-        assert!(rows.iter().all(|row| row.len() >= sources.len()), "rows of {} coefficients", sources.len());
-        assert!(sources.iter().all(|source| source.len() >= bytes.end), "sources of {} bytes and more", bytes.end);
+        assert!(
+            bytes.start <= bytes.end && bytes.len().is_multiple_of(Line::BYTES),
+            "bytes {bytes:?}"
+        );
+        assert!(
+            rows.iter().all(|row| row.len() >= sources.len()),
+            "rows of {} coefficients",
+            sources.len()
+        );
+        assert!(
+            sources.iter().all(|source| source.len() >= bytes.end),
+            "sources of {} bytes and more",
+            bytes.end
+        );
         for out in outs.iter() {
-            assert!(out.len() >= bytes.end, "outs of {} bytes and more", bytes.end);
-            assert!(!is_past_cache || out[bytes.start..].as_ptr().align_offset(Line::BYTES) == 0, "lines of memory");
+            assert!(
+                out.len() >= bytes.end,
+                "outs of {} bytes and more",
+                bytes.end
+            );
+            assert!(
+                !is_past_cache || out[bytes.start..].as_ptr().align_offset(Line::BYTES) == 0,
+                "lines of memory"
+            );
         }
         // SAFETY: the table of an instruction set is only reached where `new` found it (see
         // `table`); the lines above check all that the bytes ask for.
@@ -141,8 +175,19 @@ impl Kernels {
 
     /// Adds `factors[i]` times `source` to row i of `rows`, whose rows are `stride` lines apart,
     /// from line `first` of each on.
-    pub fn spread_lines(&self, rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
-        assert!(rows.len() >= factors.len() * stride && first + source.len() <= stride, "{} rows", factors.len());
+    pub fn spread_lines(
+        &self,
+        rows: &mut [Line],
+        stride: usize,
+        first: usize,
+        factors: &[u8],
+        source: &[Line],
+    ) {
+        assert!(
+            rows.len() >= factors.len() * stride && first + source.len() <= stride,
+            "{} rows",
+            factors.len()
+        );
         // SAFETY: the table of an instruction set is only reached where `new` found it (see
         // `table`); row i's lines end at i * stride + first + source.len() at most, which the line
         // above checks.

@@ -25,7 +25,10 @@ struct Head {
 impl Sums {
     /// An empty program, with room for `sums` sums and `sources` sources in all.
     pub fn with_capacity(sums: usize, sources: usize) -> Self {
-        Self { heads: Vec::with_capacity(sums), sources: Vec::with_capacity(sources) }
+        Self {
+            heads: Vec::with_capacity(sums),
+            sources: Vec::with_capacity(sources),
+        }
     }
 
     /// Adds a sum of `sources` to the program. It is added to the contents of `target` if
@@ -34,7 +37,11 @@ impl Sums {
         let before = self.sources.len();
         self.sources.extend(sources);
         let count = u32::try_from(self.sources.len() - before).expect("fewer than 2^32 sources");
-        self.heads.push(Head { target, count, accumulate });
+        self.heads.push(Head {
+            target,
+            count,
+            accumulate,
+        });
     }
 
     /// The sums in their order: the target, whether the sum accumulates, and its sources.
@@ -98,19 +105,32 @@ mod tests {
 
     /// What `run` makes of the same pieces with each instruction set, against the scalar one, which
     /// is compared with `expected`.
-    fn check(width: usize, seed: u64, run: impl Fn(Kernels, &mut [Line]), expected: impl Fn(&mut [Vec<u8>])) {
+    fn check(
+        width: usize,
+        seed: u64,
+        run: impl Fn(Kernels, &mut [Line]),
+        expected: impl Fn(&mut [Vec<u8>]),
+    ) {
         let before = random_lines(width, &mut SmallRng::seed_from_u64(seed));
-        let mut pieces: Vec<Vec<u8>> = Line::bytes(&before).chunks_exact(width * Line::BYTES).map(<[u8]>::to_vec).collect();
+        let mut pieces: Vec<Vec<u8>> = Line::bytes(&before)
+            .chunks_exact(width * Line::BYTES)
+            .map(<[u8]>::to_vec)
+            .collect();
         expected(&mut pieces);
         for kernels in Kernels::available() {
             let mut lines = before.clone();
             run(kernels, &mut lines);
-            assert!(Line::bytes(&lines) == pieces.concat(), "{kernels:?}, {width} lines");
+            assert!(
+                Line::bytes(&lines) == pieces.concat(),
+                "{kernels:?}, {width} lines"
+            );
         }
     }
 
     fn add(sum: &mut [u8], other: &[u8]) {
-        sum.iter_mut().zip(other).for_each(|(sum, byte)| *sum ^= byte);
+        sum.iter_mut()
+            .zip(other)
+            .for_each(|(sum, byte)| *sum ^= byte);
     }
 
     #[test]
@@ -121,21 +141,33 @@ mod tests {
             let mut list = Vec::new();
             for _ in 0..200 {
                 let (target, accumulate) = (rng.random_range(0..PIECES), rng.random());
-                let sources: Vec<u32> = (0..rng.random_range(0..9)).map(|_| rng.random_range(0..PIECES)).collect();
+                let sources: Vec<u32> = (0..rng.random_range(0..9))
+                    .map(|_| rng.random_range(0..PIECES))
+                    .collect();
                 sums.push(target, accumulate, sources.iter().copied());
                 list.push((target, accumulate, sources));
             }
-            assert_eq!(sums.len(), (200, list.iter().map(|(.., sources)| sources.len()).sum()));
+            assert_eq!(
+                sums.len(),
+                (200, list.iter().map(|(.., sources)| sources.len()).sum())
+            );
             // A target is written when its sum is complete, so it may be among its own sources.
             let expected = |pieces: &mut [Vec<u8>]| {
                 for (target, accumulate, sources) in &list {
                     let mut sum = vec![0; width * Line::BYTES];
                     let own = accumulate.then_some(target);
-                    own.into_iter().chain(sources).for_each(|source| add(&mut sum, &pieces[*source as usize]));
+                    own.into_iter()
+                        .chain(sources)
+                        .for_each(|source| add(&mut sum, &pieces[*source as usize]));
                     pieces[*target as usize] = sum;
                 }
             };
-            check(width, 2, |kernels, lines| kernels.sum(&sums, lines, width), expected);
+            check(
+                width,
+                2,
+                |kernels, lines| kernels.sum(&sums, lines, width),
+                expected,
+            );
         }
     }
 
@@ -144,30 +176,54 @@ mod tests {
         let mut rng = SmallRng::seed_from_u64(3);
         for (width, last) in [(1, 7), (2, Fold::NOTHING), (3, 0), (4, 39)] {
             let step = |at: u32| Step {
-                source: if at.is_multiple_of(5) { Fold::NOTHING } else { at % 30 },
+                source: if at.is_multiple_of(5) {
+                    Fold::NOTHING
+                } else {
+                    at % 30
+                },
                 targets: [30 + at % 7, 37 + at % 3],
             };
             let steps: Vec<Step> = (0..300).map(|_| step(rng.random_range(0..1000))).collect();
-            let fold = Fold { steps, last, powers: (30..40).collect() };
+            let fold = Fold {
+                steps,
+                last,
+                powers: (30..40).collect(),
+            };
             let expected = |pieces: &mut [Vec<u8>]| {
                 let mut running = vec![0; width * Line::BYTES];
                 let grow = |running: &mut Vec<u8>, pieces: &[Vec<u8>], source: u32| {
-                    running.iter_mut().for_each(|byte| *byte = gf256::mul(*byte, 2));
+                    running
+                        .iter_mut()
+                        .for_each(|byte| *byte = gf256::mul(*byte, 2));
                     if source != Fold::NOTHING {
                         add(running, &pieces[source as usize]);
                     }
                 };
                 for step in &fold.steps {
                     grow(&mut running, pieces, step.source);
-                    step.targets.iter().for_each(|target| add(&mut pieces[*target as usize], &running));
+                    step.targets
+                        .iter()
+                        .for_each(|target| add(&mut pieces[*target as usize], &running));
                 }
                 grow(&mut running, pieces, fold.last);
-                for (target, power) in fold.powers.iter().zip([1, 2, 4, 8, 16, 32, 64, 128, 29, 58]) {
-                    let product: Vec<u8> = running.iter().map(|&byte| gf256::mul(byte, power)).collect();
+                for (target, power) in fold
+                    .powers
+                    .iter()
+                    .zip([1, 2, 4, 8, 16, 32, 64, 128, 29, 58])
+                {
+                    let product: Vec<u8> = running
+                        .iter()
+                        .map(|&byte| gf256::mul(byte, power))
+                        .collect();
                     add(&mut pieces[*target as usize], &product);
                 }
             };
-            check(width, 4, |kernels, lines| kernels.fold(&fold, lines, width), expected);
+            check(
+                width,
+                4,
+                |kernels, lines| kernels.fold(&fold, lines, width),
+                expected,
+            );
         }
     }
 

@@ -53,25 +53,44 @@ impl Drop for Listener {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            thread.join().unwrap_or_else(|_| tracing::error!("the metrics thread panicked"));
+            thread
+                .join()
+                .unwrap_or_else(|_| tracing::error!("the metrics thread panicked"));
         }
     }
 }
 
 /// Listens, and starts the thread that answers and logs the encoder's rate.
-pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervisor: &Supervisor) -> Result<Listener, Error> {
-    let listen = |source| Error::Listen { address: config.listen, source };
+pub fn serve(
+    config: &Config,
+    registry: Registry,
+    readiness: Readiness,
+    supervisor: &Supervisor,
+) -> Result<Listener, Error> {
+    let listen = |source| Error::Listen {
+        address: config.listen,
+        source,
+    };
     let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
     socket.set_nonblocking(true).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
     let help = "1 while /readyz reports ready, otherwise 0. /readyz gives the reasons.";
     let ready = register::gauge(&registry, "ncserverd_telemetry_ready", help)?;
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Thread)?;
     let (stop, stopped) = oneshot::channel();
-    let shown = Shown { registry, readiness, ready, ready_when_degraded: config.ready_when_degraded };
+    let shown = Shown {
+        registry,
+        readiness,
+        ready,
+        ready_when_degraded: config.ready_when_degraded,
+    };
     let interval = config.rate_interval;
-    let answering =
-        supervisor.clone().revived(ServerPart::Telemetry, move || answer(socket.try_clone(), shown.clone(), interval));
+    let answering = supervisor.clone().revived(ServerPart::Telemetry, move || {
+        answer(socket.try_clone(), shown.clone(), interval)
+    });
     let answering = async move {
         tokio::select! {
             _ = stopped => {}
@@ -79,8 +98,14 @@ pub fn serve(config: &Config, registry: Registry, readiness: Readiness, supervis
         }
     };
     let thread = std::thread::Builder::new().name("telemetry".into());
-    let thread = thread.spawn(move || runtime.block_on(answering)).map_err(Error::Thread)?;
-    Ok(Listener { address, stop: Some(stop), thread: Some(thread) })
+    let thread = thread
+        .spawn(move || runtime.block_on(answering))
+        .map_err(Error::Thread)?;
+    Ok(Listener {
+        address,
+        stop: Some(stop),
+        thread: Some(thread),
+    })
 }
 
 #[derive(Clone)]
@@ -110,7 +135,11 @@ async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, in
     };
     let lines = rate::log(shown.registry.clone(), interval);
     let routes = TowerToHyperService::new(routes(shown));
-    let page = move |request, _| routes.call(request).map(|page| page.unwrap_or_else(|never| match never {}));
+    let page = move |request, _| {
+        routes
+            .call(request)
+            .map(|page| page.unwrap_or_else(|never| match never {}))
+    };
     let pages = listener::serve(socket, Crowd::new(LIMITS), page, pending());
     tokio::select! {
         () = lines => {}
@@ -119,7 +148,11 @@ async fn answer(socket: std::io::Result<std::net::TcpListener>, shown: Shown, in
 }
 
 fn routes(shown: Shown) -> Router {
-    Router::new().route("/metrics", get(metrics)).route("/healthz", get(healthz)).route("/readyz", get(readyz)).with_state(shown)
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(shown)
 }
 
 async fn metrics(State(shown): State<Shown>) -> Response {
@@ -140,9 +173,18 @@ async fn healthz(State(shown): State<Shown>) -> (StatusCode, &'static str) {
 
 async fn readyz(State(shown): State<Shown>) -> Response {
     let (is_ready, status, reasons) = shown.readiness();
-    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let code = if is_ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let body = json!({ "ready": is_ready, "reasons": reasons, "status": status });
-    (code, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+    (
+        code,
+        [(header::CONTENT_TYPE, "application/json")],
+        format!("{body}\n"),
+    )
+        .into_response()
 }
 
 /// Concurrent connections.
@@ -163,8 +205,14 @@ mod tests {
 
     fn request(address: SocketAddr, line: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        write!(stream, "{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -175,7 +223,11 @@ mod tests {
     }
 
     fn started_with(ready_when_degraded: bool) -> (Listener, Readiness) {
-        let config = Config { listen: "127.0.0.1:0".parse().unwrap(), ready_when_degraded, ..Config::default() };
+        let config = Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            ready_when_degraded,
+            ..Config::default()
+        };
         let readiness = Readiness::new();
         (serve_at(&config, readiness.clone()).unwrap(), readiness)
     }
@@ -195,7 +247,10 @@ mod tests {
         assert!(request(listener.address(), "GET /healthz").starts_with("HTTP/1.1 503"));
         let unready = request(listener.address(), "GET /readyz");
         assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
-        assert!(unready.contains(r#"{"part":"encoder","reason":"it panicked"}"#), "{unready}");
+        assert!(
+            unready.contains(r#"{"part":"encoder","reason":"it panicked"}"#),
+            "{unready}"
+        );
     }
 
     #[test]
@@ -205,7 +260,10 @@ mod tests {
         assert!(request(address, "GET /healthz").starts_with("HTTP/1.1 200"));
         let metrics = request(address, "GET /metrics");
         assert!(metrics.contains("text/plain; version=0.0.4"), "{metrics}");
-        assert!(metrics.contains("ncserverd_build_info{version="), "{metrics}");
+        assert!(
+            metrics.contains("ncserverd_build_info{version="),
+            "{metrics}"
+        );
         let unready = request(address, "GET /readyz");
         assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
         assert!(
@@ -227,9 +285,15 @@ mod tests {
             let page = request(listener.address(), "GET /readyz");
             assert!(page.starts_with(&format!("HTTP/1.1 {code}")), "{page}");
             let body = r#""reasons":[{"part":"device","reason":"lost"}],"status":"degraded"}"#;
-            assert!(page.contains(&format!("{{\"ready\":{ready_when_degraded},{body}")), "{page}");
+            assert!(
+                page.contains(&format!("{{\"ready\":{ready_when_degraded},{body}")),
+                "{page}"
+            );
             let metrics = request(listener.address(), "GET /metrics");
-            assert!(metrics.contains(&format!("ncserverd_telemetry_ready {gauge}")), "{metrics}");
+            assert!(
+                metrics.contains(&format!("ncserverd_telemetry_ready {gauge}")),
+                "{metrics}"
+            );
         }
     }
 
@@ -266,8 +330,17 @@ mod tests {
     #[test]
     fn an_address_in_use_is_named() {
         let (listener, readiness) = started();
-        let config = Config { listen: listener.address(), ..Config::default() };
+        let config = Config {
+            listen: listener.address(),
+            ..Config::default()
+        };
         let error = serve_at(&config, readiness).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("cannot listen on {} for metrics", listener.address())), "{error}");
+        assert!(
+            error.starts_with(&format!(
+                "cannot listen on {} for metrics",
+                listener.address()
+            )),
+            "{error}"
+        );
     }
 }

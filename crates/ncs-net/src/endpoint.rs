@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncs_proto::wire::CloseCode;
-use quinn::{ConnectionIdGenerator, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    ConnectionIdGenerator, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt,
+};
 use quinn_proto::RandomConnectionIdGenerator;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -106,13 +108,25 @@ pub enum Error {
 }
 
 /// Opens a socket and an endpoint on each configured address.
-pub fn open(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
-    open_with(config, idle_timeout, identity, || receiver::start(config.gso))
+pub fn open(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+) -> Result<Vec<Endpoint>, Error> {
+    open_with(config, idle_timeout, identity, || {
+        receiver::start(config.gso)
+    })
 }
 
 /// The same, but the caller's runtime also receives: for measurements that count all of the work.
-pub fn open_here(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<Vec<Endpoint>, Error> {
-    open_with(config, idle_timeout, identity, || Ok(receiver::here(config.gso)))
+pub fn open_here(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+) -> Result<Vec<Endpoint>, Error> {
+    open_with(config, idle_timeout, identity, || {
+        Ok(receiver::here(config.gso))
+    })
 }
 
 fn open_with(
@@ -122,12 +136,20 @@ fn open_with(
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Endpoint>, Error> {
     let server = server_config(config, idle_timeout, identity)?;
-    config.listen.iter().map(|address| bind(config, *address, server.clone(), identity, &runtime)).collect()
+    config
+        .listen
+        .iter()
+        .map(|address| bind(config, *address, server.clone(), identity, &runtime))
+        .collect()
 }
 
 /// Accepts no new connections, lets sessions finish open requests for at most `bound` (announced
 /// through `drain`), then closes the rest.
-pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration>>, bound: Duration) {
+pub async fn drain(
+    endpoints: &[Endpoint],
+    drain: &watch::Sender<Option<Duration>>,
+    bound: Duration,
+) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
     }
@@ -137,11 +159,17 @@ pub async fn drain(endpoints: &[Endpoint], drain: &watch::Sender<Option<Duration
             endpoint.wait_idle().await;
         }
     };
-    if tokio::time::timeout(bound + CLOSE_GRACE, idle).await.is_err() {
+    if tokio::time::timeout(bound + CLOSE_GRACE, idle)
+        .await
+        .is_err()
+    {
         tracing::warn!("some peers did not close their connections in time");
     }
     for endpoint in endpoints {
-        endpoint.close(VarInt::from_u32(CloseCode::GoingAway.quic()), b"the server goes away");
+        endpoint.close(
+            VarInt::from_u32(CloseCode::GoingAway.quic()),
+            b"the server goes away",
+        );
     }
     for endpoint in endpoints {
         // Connections that remain have not acknowledged the close; their peers end by the idle
@@ -162,7 +190,9 @@ fn bind(
     let runtime = runtime().map_err(failed)?;
     let mut endpoint = EndpointConfig::default();
     endpoint.cid_generator(connection_ids);
-    endpoint.reset_key(Arc::new(identity.reset_key(socket.local_addr().map_err(failed)?)));
+    endpoint.reset_key(Arc::new(
+        identity.reset_key(socket.local_addr().map_err(failed)?),
+    ));
     endpoint.min_reset_interval(RESET_INTERVAL_MIN);
     Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
 }
@@ -179,8 +209,16 @@ fn connection_ids() -> Box<dyn ConnectionIdGenerator> {
 }
 
 /// Opens a UDP socket with these buffers, as far as the kernel grants them.
-pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+pub fn udp_socket(
+    address: SocketAddr,
+    receive: ByteSize,
+    send: ByteSize,
+) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
     }
@@ -207,13 +245,23 @@ pub fn udp_socket(address: SocketAddr, receive: ByteSize, send: ByteSize) -> io:
 /// with half of it.
 pub fn granted_buffers(socket: SockRef<'_>) -> io::Result<(usize, usize)> {
     const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
-    Ok((socket.recv_buffer_size()? / SAYS_TIMES, socket.send_buffer_size()? / SAYS_TIMES))
+    Ok((
+        socket.recv_buffer_size()? / SAYS_TIMES,
+        socket.send_buffer_size()? / SAYS_TIMES,
+    ))
 }
 
-fn server_config(config: &Config, idle_timeout: Duration, identity: &ServerIdentity) -> Result<ServerConfig, Error> {
+fn server_config(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+) -> Result<ServerConfig, Error> {
     let mut server = ServerConfig::with_crypto(Arc::new(identity.quic()?));
     server.transport_config(Arc::new(transport(config, idle_timeout)));
-    server.max_incoming(4096).incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
+    server
+        .max_incoming(4096)
+        .incoming_buffer_size(64 << 10)
+        .incoming_buffer_size_total(16 << 20);
     Ok(server)
 }
 

@@ -19,15 +19,24 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
 /// opened relative to the one before, so that replacing one by a link meanwhile cannot lead out of
 /// the directory.
 pub fn open_below(directory: &Path, path: &Path) -> io::Result<(File, Metadata)> {
-    let (Some(parents), Some(name)) = (path.parent(), path.file_name()) else { return Err(no_file()) };
+    let (Some(parents), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(no_file());
+    };
     let mut parent = rustix::fs::open(directory, SEARCH, Mode::empty())?;
     for component in parents.components() {
-        let Component::Normal(name) = component else { return Err(no_file()) };
+        let Component::Normal(name) = component else {
+            return Err(no_file());
+        };
         parent = rustix::fs::openat(&parent, name, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
     }
     let look = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     check(FileType::from_raw_mode(look.st_mode).is_file())?;
-    opened(rustix::fs::openat(&parent, name, READ | OFlags::NOFOLLOW, Mode::empty())?)
+    opened(rustix::fs::openat(
+        &parent,
+        name,
+        READ | OFlags::NOFOLLOW,
+        Mode::empty(),
+    )?)
 }
 
 fn opened(file: OwnedFd) -> io::Result<(File, Metadata)> {
@@ -45,12 +54,16 @@ fn no_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "not a file")
 }
 
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
 /// Linux opens a directory for traversal without the permission to read it.
 #[cfg(target_os = "linux")]
 const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
-const SEARCH: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const SEARCH: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
 
 /// Reads a regular file of at most `max` bytes.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
@@ -58,7 +71,10 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {max} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("more than {max} bytes"),
+        ));
     }
     Ok(bytes)
 }
@@ -73,7 +89,13 @@ mod tests {
         let at = |name: &str| place.path().join(name);
         std::fs::write(at("file"), "abc").unwrap();
         std::os::unix::fs::symlink("file", at("link")).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(at("pipe"))
+                .status()
+                .unwrap()
+                .success()
+        );
         assert_eq!(read(&at("link"), 3).unwrap(), b"abc");
         assert!(read(&at("file"), 2).is_err());
         for name in ["pipe", "none", "."] {
@@ -86,13 +108,27 @@ mod tests {
         let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let root = place.path();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
-        for file in [root.join("file"), root.join("a/b/file"), outside.path().join("file")] {
+        for file in [
+            root.join("file"),
+            root.join("a/b/file"),
+            outside.path().join("file"),
+        ] {
             std::fs::write(file, "abc").unwrap();
         }
         std::os::unix::fs::symlink("file", root.join("link")).unwrap();
         let found = |path: &str| open_below(root, Path::new(path)).is_ok();
         assert!(found("file") && found("a/b/file"));
-        for path in ["link", "none", "a", "a/none", "file/file", "", "..", "../file", "/etc/passwd"] {
+        for path in [
+            "link",
+            "none",
+            "a",
+            "a/none",
+            "file/file",
+            "",
+            "..",
+            "../file",
+            "/etc/passwd",
+        ] {
             assert!(!found(path), "{path}");
         }
         // As if replaced between a check of the path and its use.

@@ -53,8 +53,12 @@ pub struct Limits {
 /// all connections.
 ///
 /// `answer` gets the request and its local address.
-pub async fn serve<F, A>(mut listener: TcpListener, crowd: Arc<Crowd>, answer: F, stop: impl Future<Output = ()>)
-where
+pub async fn serve<F, A>(
+    mut listener: TcpListener,
+    crowd: Arc<Crowd>,
+    answer: F,
+    stop: impl Future<Output = ()>,
+) where
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
@@ -85,26 +89,44 @@ where
     F: Fn(Request<Incoming>, IpAddr) -> A,
     A: Future<Output = Response<Body>>,
 {
-    let Ok(local) = stream.local_addr() else { return };
+    let Ok(local) = stream.local_addr() else {
+        return;
+    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    let Ok(socket) = stream.as_fd().try_clone_to_owned().map(Socket::from).map(Arc::new) else { return };
+    let Ok(socket) = stream
+        .as_fd()
+        .try_clone_to_owned()
+        .map(Socket::from)
+        .map(Arc::new)
+    else {
+        return;
+    };
     let limits = visit.crowd.limits;
     let visit = Arc::new(visit);
     let of_visit = Arc::clone(&visit);
     let service = service_fn(move |request: Request<Incoming>| {
         let (socket, is_old) = (Arc::clone(&socket), request.version() == Version::HTTP_10);
-        let (working, answered) = (Working::new(&of_visit), answer(request, local.ip().to_canonical()));
+        let (working, answered) = (
+            Working::new(&of_visit),
+            answer(request, local.ip().to_canonical()),
+        );
         async move {
             let answered = answered.await;
-            let has_length = answered.headers().contains_key(CONTENT_LENGTH) || answered.body().size_hint().exact().is_some();
+            let has_length = answered.headers().contains_key(CONTENT_LENGTH)
+                || answered.body().size_hint().exact().is_some();
             let ends = (is_old && !has_length).then(|| EndsWithConnection::new(socket));
-            Ok::<_, Infallible>(answered.map(|body| Held { body, ends, working }))
+            Ok::<_, Infallible>(answered.map(|body| Held {
+                body,
+                ends,
+                working,
+            }))
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.head_timeout);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let end = async {
@@ -144,7 +166,12 @@ impl Crowd {
     /// All places are free.
     pub fn new(limits: Limits) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(limits.connections_max));
-        Arc::new(Self { limits, places, seats: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self {
+            limits,
+            places,
+            seats: Mutex::default(),
+            changed: Notify::new(),
+        })
     }
 
     /// Ends the connection whose client has read nothing of its answer for the longest time, if
@@ -153,7 +180,9 @@ impl Crowd {
     pub fn end_stalled(&self, now: Instant) -> bool {
         let stall_timeout = self.limits.stall_timeout;
         self.end_longest(|wait| match wait {
-            Wait::Reader(since) if now.saturating_duration_since(since) >= stall_timeout => Some(since),
+            Wait::Reader(since) if now.saturating_duration_since(since) >= stall_timeout => {
+                Some(since)
+            }
             _ => None,
         })
     }
@@ -168,8 +197,13 @@ impl Crowd {
 
     fn end_longest(&self, since: impl Fn(Wait) -> Option<Instant>) -> bool {
         let seats = self.seats();
-        let longest = seats.iter().filter_map(|seat| Some((since(*seat.wait())?, seat))).min_by_key(|(since, _)| *since);
-        let Some((_, seat)) = longest else { return false };
+        let longest = seats
+            .iter()
+            .filter_map(|seat| Some((since(*seat.wait())?, seat)))
+            .min_by_key(|(since, _)| *since);
+        let Some((_, seat)) = longest else {
+            return false;
+        };
         // So that the next call chooses another one.
         *seat.wait() = Wait::Answer;
         seat.leave.notify_one();
@@ -181,11 +215,19 @@ impl Crowd {
         let mut one_leaves = false;
         loop {
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-                let seat = Arc::new(Seat { leave: Notify::new(), wait: Mutex::new(Wait::Head(Instant::now())) });
+                let seat = Arc::new(Seat {
+                    leave: Notify::new(),
+                    wait: Mutex::new(Wait::Head(Instant::now())),
+                });
                 self.seats().push(Arc::clone(&seat));
-                return Visit { crowd: Arc::clone(self), seat, place: Some(place) };
+                return Visit {
+                    crowd: Arc::clone(self),
+                    seat,
+                    place: Some(place),
+                };
             }
-            one_leaves = one_leaves || self.end_without_request() || self.end_stalled(Instant::now());
+            one_leaves =
+                one_leaves || self.end_without_request() || self.end_stalled(Instant::now());
             let _ = timeout(LOOK_AGAIN, self.changed.notified()).await;
         }
     }
@@ -230,7 +272,9 @@ struct Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.crowd.seats().retain(|other| !Arc::ptr_eq(other, &self.seat));
+        self.crowd
+            .seats()
+            .retain(|other| !Arc::ptr_eq(other, &self.seat));
         drop(self.place.take());
         self.crowd.changed.notify_one();
     }
@@ -285,10 +329,17 @@ impl HttpBody for Held {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         // The next part is requested when there is room for it.
-        *self.working.0.seat.wait() = if polled.is_ready() { Wait::Reader(Instant::now()) } else { Wait::Answer };
+        *self.working.0.seat.wait() = if polled.is_ready() {
+            Wait::Reader(Instant::now())
+        } else {
+            Wait::Answer
+        };
         if let (Poll::Ready(None), Some(ends)) = (&polled, &self.ends) {
             ends.complete();
         }
@@ -317,23 +368,46 @@ mod tests {
     use super::*;
 
     fn seat(wait: Wait) -> Arc<Seat> {
-        Arc::new(Seat { leave: Notify::new(), wait: Mutex::new(wait) })
+        Arc::new(Seat {
+            leave: Notify::new(),
+            wait: Mutex::new(wait),
+        })
     }
 
     #[test]
     fn who_reads_or_waits_for_us_keeps_its_place() {
         let stall_timeout = Duration::from_secs(30);
-        let crowd = Crowd::new(Limits { connections_max: 8, head_timeout: Duration::from_secs(15), stall_timeout, life: None });
+        let crowd = Crowd::new(Limits {
+            connections_max: 8,
+            head_timeout: Duration::from_secs(15),
+            stall_timeout,
+            life: None,
+        });
         let now = Instant::now();
         let then = |seconds| now + Duration::from_secs(seconds);
-        let seats =
-            [Wait::Answer, Wait::Reader(then(10)), Wait::Reader(then(5)), Wait::Head(then(2)), Wait::Head(then(1))].map(seat);
+        let seats = [
+            Wait::Answer,
+            Wait::Reader(then(10)),
+            Wait::Reader(then(5)),
+            Wait::Head(then(2)),
+            Wait::Head(then(1)),
+        ]
+        .map(seat);
         crowd.seats().extend(seats.iter().cloned());
-        assert!(!crowd.end_stalled(then(34)), "nobody has stalled for long enough");
-        assert!(crowd.end_stalled(then(100)) && matches!(*seats[2].wait(), Wait::Answer), "the one that stalled first");
+        assert!(
+            !crowd.end_stalled(then(34)),
+            "nobody has stalled for long enough"
+        );
+        assert!(
+            crowd.end_stalled(then(100)) && matches!(*seats[2].wait(), Wait::Answer),
+            "the one that stalled first"
+        );
         assert!(crowd.end_stalled(then(100)) && matches!(*seats[1].wait(), Wait::Answer));
         assert!(!crowd.end_stalled(then(100)), "each once");
-        assert!(crowd.end_without_request() && matches!(*seats[4].wait(), Wait::Answer), "the one that waited longest");
+        assert!(
+            crowd.end_without_request() && matches!(*seats[4].wait(), Wait::Answer),
+            "the one that waited longest"
+        );
         assert!(crowd.end_without_request() && !crowd.end_without_request());
     }
 
@@ -354,7 +428,11 @@ mod tests {
             let goes_on = Arc::clone(&goes_on);
             let end = async move {
                 goes_on.notified().await;
-                if is_whole { Ok("end") } else { Err(std::io::Error::from(ErrorKind::TimedOut)) }
+                if is_whole {
+                    Ok("end")
+                } else {
+                    Err(std::io::Error::from(ErrorKind::TimedOut))
+                }
             };
             let body = Body::from_stream(stream::iter([Ok("begin, ")]).chain(stream::once(end)));
             async move { Response::new(body) }
@@ -375,10 +453,22 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_ends_with_its_connection_does_not_look_complete_where_it_is_cut() {
-        assert!(read("1.0", true).await.is_ok_and(|said| said.ends_with("\r\n\r\nbegin, end")));
+        assert!(
+            read("1.0", true)
+                .await
+                .is_ok_and(|said| said.ends_with("\r\n\r\nbegin, end"))
+        );
         assert_eq!(read("1.0", false).await, Err(ErrorKind::ConnectionReset));
         // In HTTP/1.1 the last chunk marks the end.
-        assert!(read("1.1", true).await.is_ok_and(|said| said.ends_with("0\r\n\r\n")));
-        assert!(read("1.1", false).await.is_ok_and(|said| said.ends_with("begin, \r\n")));
+        assert!(
+            read("1.1", true)
+                .await
+                .is_ok_and(|said| said.ends_with("0\r\n\r\n"))
+        );
+        assert!(
+            read("1.1", false)
+                .await
+                .is_ok_and(|said| said.ends_with("begin, \r\n"))
+        );
     }
 }

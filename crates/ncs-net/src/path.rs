@@ -69,7 +69,14 @@ impl Counts {
         sorted.sort_by(f32::total_cmp);
         let sum: f64 = sorted.iter().map(|length| f64::from(*length)).sum();
         let mean = sum / sorted.len().max(1) as f64;
-        (mean, sorted.get(sorted.len() * 95 / 100).copied().unwrap_or_default().into())
+        (
+            mean,
+            sorted
+                .get(sorted.len() * 95 / 100)
+                .copied()
+                .unwrap_or_default()
+                .into(),
+        )
     }
 }
 
@@ -96,7 +103,13 @@ impl PathDirection {
             return Err(InvalidShape);
         }
         let dice = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Ok(Self { shape, dice, free: now, sampled: now, counts: Counts::default() })
+        Ok(Self {
+            shape,
+            dice,
+            free: now,
+            sampled: now,
+            counts: Counts::default(),
+        })
     }
 
     /// Changes rate and delay; queued packets keep theirs.
@@ -114,15 +127,26 @@ impl PathDirection {
             return [None, None].into_iter().flatten();
         }
         self.counts.bytes += bytes as u64;
-        self.free = now + waits + Duration::from_secs_f64(bytes as f64 * 8.0 / self.shape.bits_per_second);
+        self.free =
+            now + waits + Duration::from_secs_f64(bytes as f64 * 8.0 / self.shape.bits_per_second);
         // Every packet draws every random number, so that one packet's fate does not affect the
         // others.
-        let [lost, late, twice] =
-            [self.shape.loss, self.shape.reorder, self.shape.duplicate].map(|probability| self.dice.random_bool(probability));
+        let [lost, late, twice] = [self.shape.loss, self.shape.reorder, self.shape.duplicate]
+            .map(|probability| self.dice.random_bool(probability));
         self.counts.lost += u64::from(lost);
         let arrives = self.free + self.shape.delay;
-        let first = arrives + if late { self.shape.reorder_by } else { Duration::ZERO };
-        [(!lost).then_some(first), (twice && !lost).then_some(arrives)].into_iter().flatten()
+        let first = arrives
+            + if late {
+                self.shape.reorder_by
+            } else {
+                Duration::ZERO
+            };
+        [
+            (!lost).then_some(first),
+            (twice && !lost).then_some(arrives),
+        ]
+        .into_iter()
+        .flatten()
     }
 
     /// Counts since the last call.
@@ -133,7 +157,12 @@ impl PathDirection {
 
     fn observe(&mut self, now: Instant) {
         while self.sampled < now {
-            self.counts.queue.push(self.free.saturating_duration_since(self.sampled).as_secs_f32() * 1e3);
+            self.counts.queue.push(
+                self.free
+                    .saturating_duration_since(self.sampled)
+                    .as_secs_f32()
+                    * 1e3,
+            );
             self.sampled += Duration::from_millis(1);
         }
     }
@@ -148,32 +177,67 @@ mod tests {
     #[test]
     fn packets_wait_for_those_before_them_and_a_full_queue_drops() {
         let start = Instant::now();
-        let shape = Shape { bits_per_second: 1e6, buffer: 25 * MS, delay: 5 * MS, ..Shape::default() };
+        let shape = Shape {
+            bits_per_second: 1e6,
+            buffer: 25 * MS,
+            delay: 5 * MS,
+            ..Shape::default()
+        };
         let mut direction = PathDirection::new(shape, 0, start).unwrap();
         // Ten milliseconds each.
-        let mut arrives = |at| direction.take(at, 1250).map(|due| due - start).collect::<Vec<_>>();
+        let mut arrives = |at| {
+            direction
+                .take(at, 1250)
+                .map(|due| due - start)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(arrives(start), [15 * MS]);
         assert_eq!(arrives(start), [25 * MS]);
         assert_eq!(arrives(start), [35 * MS]);
-        assert_eq!(arrives(start), Vec::new() as Vec<Duration>, "30 ms of queue are more than fit");
+        assert_eq!(
+            arrives(start),
+            Vec::new() as Vec<Duration>,
+            "30 ms of queue are more than fit"
+        );
         assert_eq!(arrives(start + 10 * MS), [45 * MS]);
         let counts = direction.counts(start + 50 * MS);
-        assert_eq!((counts.offered, counts.overflowed, counts.bytes, counts.lost), (5, 1, 5000, 0));
+        assert_eq!(
+            (counts.offered, counts.overflowed, counts.bytes, counts.lost),
+            (5, 1, 5000, 0)
+        );
         let (mean, most) = counts.queue();
-        assert!((14.0..15.0).contains(&mean) && (25.0..=30.0).contains(&most), "{mean} {most}");
+        assert!(
+            (14.0..15.0).contains(&mean) && (25.0..=30.0).contains(&most),
+            "{mean} {most}"
+        );
     }
 
     #[test]
     fn chance_loses_reorders_and_doubles_its_share() {
         let start = Instant::now();
-        let shape = Shape { loss: 0.1, reorder: 0.2, reorder_by: MS, duplicate: 0.3, ..Shape::default() };
+        let shape = Shape {
+            loss: 0.1,
+            reorder: 0.2,
+            reorder_by: MS,
+            duplicate: 0.3,
+            ..Shape::default()
+        };
         let fates = |seed| {
             let mut direction = PathDirection::new(shape, seed, start).unwrap();
-            (0..10_000).map(|_| direction.take(start, 1).map(|due| due - start).collect::<Vec<_>>()).collect::<Vec<_>>()
+            (0..10_000)
+                .map(|_| {
+                    direction
+                        .take(start, 1)
+                        .map(|due| due - start)
+                        .collect::<Vec<_>>()
+                })
+                .collect::<Vec<_>>()
         };
         let all = fates(3);
         assert!(all == fates(3) && all != fates(4));
-        let share = |test: fn(&Vec<Duration>) -> bool| all.iter().filter(|fate| test(fate)).count() as f64 / 10_000.0;
+        let share = |test: fn(&Vec<Duration>) -> bool| {
+            all.iter().filter(|fate| test(fate)).count() as f64 / 10_000.0
+        };
         assert!((share(|fate| fate.is_empty()) - 0.1).abs() < 0.01);
         assert!((share(|fate| fate.first() == Some(&MS)) - 0.18).abs() < 0.015);
         assert!((share(|fate| fate.len() == 2) - 0.27).abs() < 0.015);
@@ -182,11 +246,23 @@ mod tests {
     #[test]
     fn impossible_shapes_are_refused() {
         for shape in [
-            Shape { loss: 1.1, ..Shape::default() },
-            Shape { duplicate: f64::NAN, ..Shape::default() },
-            Shape { bits_per_second: 0.0, ..Shape::default() },
+            Shape {
+                loss: 1.1,
+                ..Shape::default()
+            },
+            Shape {
+                duplicate: f64::NAN,
+                ..Shape::default()
+            },
+            Shape {
+                bits_per_second: 0.0,
+                ..Shape::default()
+            },
         ] {
-            assert_eq!(PathDirection::new(shape, 0, Instant::now()).err(), Some(InvalidShape));
+            assert_eq!(
+                PathDirection::new(shape, 0, Instant::now()).err(),
+                Some(InvalidShape)
+            );
         }
     }
 }

@@ -76,10 +76,18 @@ impl SecretUrl {
             return text.clone();
         }
         match Url::parse(text) {
-            Ok(url) if is_http(&url) && !url[Position::BeforePath..].contains('@') => shown_url(&url),
+            Ok(url) if is_http(&url) && !url[Position::BeforePath..].contains('@') => {
+                shown_url(&url)
+            }
             _ => {
-                let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-                let scheme = ["https://", "http://"].into_iter().find(|scheme| is(scheme)).unwrap_or_default();
+                let is = |scheme: &str| {
+                    text.get(..scheme.len())
+                        .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+                };
+                let scheme = ["https://", "http://"]
+                    .into_iter()
+                    .find(|scheme| is(scheme))
+                    .unwrap_or_default();
                 format!("{scheme}{HIDDEN}")
             }
         }
@@ -166,13 +174,17 @@ enum Place {
 
 impl Setting {
     /// Reads the text from its file or environment variable. `variable` looks up the latter.
-    pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) -> Result<(), String> {
+    pub fn resolve<'a>(
+        &mut self,
+        variable: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<(), String> {
         self.value = match &mut self.place {
             Place::Here => return Ok(()),
             Place::File(path) => {
                 *path = units::absolute(path);
                 let fail = |reason: String| format!("{}: {reason}", path.display());
-                let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
+                let bytes =
+                    files::read(path, FILE_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
                 let text = String::from_utf8(bytes).map_err(|_| fail("not UTF-8".into()))?;
                 let text = text.trim_end_matches(['\r', '\n']);
                 if text.is_empty() {
@@ -204,7 +216,10 @@ impl Setting {
 
 impl From<String> for Setting {
     fn from(text: String) -> Self {
-        Self { place: Place::Here, value: Secret::new(text) }
+        Self {
+            place: Place::Here,
+            value: Secret::new(text),
+        }
     }
 }
 
@@ -264,7 +279,11 @@ impl<'de> Visitor<'de> for SettingVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Setting, A::Error> {
-        let fail = || de::Error::custom(format_args!("a table must have either `file` or `env`: {SETTING}"));
+        let fail = || {
+            de::Error::custom(format_args!(
+                "a table must have either `file` or `env`: {SETTING}"
+            ))
+        };
         let mut place = None;
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value::<Text>()?.0;
@@ -277,7 +296,10 @@ impl<'de> Visitor<'de> for SettingVisitor {
                 return Err(fail());
             }
         }
-        Ok(Setting { place: place.ok_or_else(fail)?, value: Secret::default() })
+        Ok(Setting {
+            place: place.ok_or_else(fail)?,
+            value: Secret::default(),
+        })
     }
 }
 
@@ -301,7 +323,9 @@ impl<'de> Visitor<'de> for TextVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
         if text.contains(HIDDEN) {
-            return Err(E::custom(format_args!("replace {HIDDEN} with the secret: it was printed in its place")));
+            return Err(E::custom(format_args!(
+                "replace {HIDDEN} with the secret: it was printed in its place"
+            )));
         }
         Ok(Text(text.to_owned()))
     }
@@ -315,15 +339,19 @@ pub fn redacted(text: &str) -> String {
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
         shown.push_str(before);
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>')).unwrap_or(after.len());
+        let end = after
+            .find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>'))
+            .unwrap_or(after.len());
         let (url, behind) = after.split_at(end);
         // A password may contain characters that end an authority; an unencoded one ends at the
         // last `@`.
         let authority = url.find(['?', '#']).unwrap_or(url.len());
         let first_slash = url.find('/').unwrap_or(authority).min(authority);
         let user_end = url[..first_slash].rfind('@').or_else(|| {
-            let is_user =
-                !url.starts_with('[') && url[..first_slash].split_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err());
+            let is_user = !url.starts_with('[')
+                && url[..first_slash]
+                    .split_once(':')
+                    .is_some_and(|(_, port)| port.parse::<u16>().is_err());
             if is_user { url.rfind('@') } else { None }
         });
         let url = match user_end {
@@ -348,7 +376,9 @@ pub fn redacted_path(path: &str) -> String {
 }
 
 fn push_without_tokens(url: &str, shown: &mut String) {
-    let Some((path, query)) = url.split_once('?') else { return shown.push_str(url) };
+    let Some((path, query)) = url.split_once('?') else {
+        return shown.push_str(url);
+    };
     shown.push_str(path);
     shown.push('?');
     for pair in query.split_inclusive(['&', ';', '#']) {
@@ -384,8 +414,10 @@ fn may_be_token(name: &str, value: &str) -> bool {
 const SHORT: usize = 12;
 
 /// Parts of the names of tokens.
-const TOKEN_NAMES: [&str; 12] =
-    ["token", "key", "sig", "pass", "pwd", "auth", "secret", "cred", "jwt", "hmac", "policy", "session"];
+const TOKEN_NAMES: [&str; 12] = [
+    "token", "key", "sig", "pass", "pwd", "auth", "secret", "cred", "jwt", "hmac", "policy",
+    "session",
+];
 
 const SETTING: &str = "a text, { file = \"PATH\" } or { env = \"NAME\" }";
 
@@ -399,9 +431,16 @@ mod tests {
     #[test]
     fn a_secret_is_never_shown() {
         let secret = Secret::new("hunter2".to_owned());
-        for shown in [format!("{secret:?}"), format!("{secret:#?}"), secret.to_string(), serde_json::to_string(&secret).unwrap()]
-        {
-            assert!(shown.contains(HIDDEN) && !shown.contains("hunter2"), "{shown}");
+        for shown in [
+            format!("{secret:?}"),
+            format!("{secret:#?}"),
+            secret.to_string(),
+            serde_json::to_string(&secret).unwrap(),
+        ] {
+            assert!(
+                shown.contains(HIDDEN) && !shown.contains("hunter2"),
+                "{shown}"
+            );
         }
         let setting = Setting::from("hunter2");
         for shown in [
@@ -409,7 +448,10 @@ mod tests {
             serde_json::to_string(&setting).unwrap(),
             toml::Value::try_from(&setting).unwrap().to_string(),
         ] {
-            assert!(shown.contains(HIDDEN) && !shown.contains("hunter2"), "{shown}");
+            assert!(
+                shown.contains(HIDDEN) && !shown.contains("hunter2"),
+                "{shown}"
+            );
         }
         assert_eq!(setting.value().expose(), "hunter2");
     }
@@ -419,17 +461,26 @@ mod tests {
         for (text, shown) in [
             ("http://o.test/a/", "http://o.test/a/"),
             ("http://o.test:80/a/@b", "http://o.test:80/a/@b"),
-            ("https://me:pw@o.test:8443/a", "https://[hidden]@o.test:8443/a"),
+            (
+                "https://me:pw@o.test:8443/a",
+                "https://[hidden]@o.test:8443/a",
+            ),
             ("https://me@o.test", "https://[hidden]@o.test"),
             ("https://me:p/w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://me:p@w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://me:p#w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://me:p?w@o.test/x", "https://[hidden]@o.test/x"),
             ("https://[::1]:81/x", "https://[::1]:81/x"),
-            ("http://o/x?_HLS_msn=12&token=ab&b", "http://o/x?_HLS_msn=12&token=[hidden]&b"),
+            (
+                "http://o/x?_HLS_msn=12&token=ab&b",
+                "http://o/x?_HLS_msn=12&token=[hidden]&b",
+            ),
             ("http://o/x?e=abcdefghijklmnop#f", "http://o/x?e=[hidden]#f"),
             ("http://o/x?abcdefghijklmnop", "http://o/x?[hidden]"),
-            ("no (http://a:b@c/) \"ncs://d:e@f\" there", "no (http://[hidden]@c/) \"ncs://[hidden]@f\" there"),
+            (
+                "no (http://a:b@c/) \"ncs://d:e@f\" there",
+                "no (http://[hidden]@c/) \"ncs://[hidden]@f\" there",
+            ),
             ("/etc/keys.json", "/etc/keys.json"),
             ("http://me:pässwört@ö/", "http://[hidden]@ö/"),
             ("://", "://"),
@@ -437,7 +488,10 @@ mod tests {
         ] {
             assert_eq!(redacted(text), shown);
         }
-        assert_eq!(redacted_path("a/b.ts?token=x&n=1"), "a/b.ts?token=[hidden]&n=1");
+        assert_eq!(
+            redacted_path("a/b.ts?token=x&n=1"),
+            "a/b.ts?token=[hidden]&n=1"
+        );
     }
 
     #[test]
@@ -445,14 +499,23 @@ mod tests {
         for (url, shown) in [
             ("http://o.test:80/a", "http://o.test:80/a"),
             ("https://[::1]:81/x", "https://[::1]:81/x"),
-            ("/run/credentials/ncserverd@live.service/keys.json", "/run/credentials/ncserverd@live.service/keys.json"),
-            ("https://me:pw@o.test:8443/a", "https://[hidden]@o.test:8443/a"),
+            (
+                "/run/credentials/ncserverd@live.service/keys.json",
+                "/run/credentials/ncserverd@live.service/keys.json",
+            ),
+            (
+                "https://me:pw@o.test:8443/a",
+                "https://[hidden]@o.test:8443/a",
+            ),
             ("https://me@o.test", "https://[hidden]@o.test/"),
             ("https://me:p@w@o.test/x", "https://[hidden]@o.test/x"),
             ("http:me:pw@o.test/", "http://[hidden]@o.test/"),
             ("http:/me:pw@o.test/", "http://[hidden]@o.test/"),
             (" HT\ttp:\\\\me:pw@o.test/", "http://[hidden]@o.test/"),
-            ("https://o.test/jwks?pin=pw&a=&me#pw", "https://o.test/jwks?pin=[hidden]&a=[hidden]&[hidden]#[hidden]"),
+            (
+                "https://o.test/jwks?pin=pw&a=&me#pw",
+                "https://o.test/jwks?pin=[hidden]&a=[hidden]&[hidden]#[hidden]",
+            ),
             // Characters that end the host may be inside of a password.
             ("https://me:p/w@o.test/x", "https://[hidden]"),
             ("https://me:p?w@o.test/x", "https://[hidden]"),
@@ -468,7 +531,11 @@ mod tests {
         ] {
             let secret = SecretUrl::from(url);
             let expected = format!("{shown:?}");
-            assert_eq!((secret.to_string(), format!("{secret:?}")), (shown.to_owned(), expected.clone()), "{url}");
+            assert_eq!(
+                (secret.to_string(), format!("{secret:?}")),
+                (shown.to_owned(), expected.clone()),
+                "{url}"
+            );
             assert_eq!(serde_json::to_string(&secret).unwrap(), expected, "{url}");
         }
     }
@@ -483,15 +550,24 @@ mod tests {
         let file = folder.path().join("auth");
         std::fs::write(&file, "Bearer abc\r\n").unwrap();
         let read = |text: &str| {
-            let mut setting = toml::from_str::<Held>(text).map_err(|error| error.to_string())?.value;
+            let mut setting = toml::from_str::<Held>(text)
+                .map_err(|error| error.to_string())?
+                .value;
             setting.resolve(|name| (name == "KEY").then_some("from there"))?;
             Ok::<_, String>(setting.value().expose().clone())
         };
         assert_eq!(read("value = \"here\"").unwrap(), "here");
         assert_eq!(read("value = 5").unwrap(), "5");
-        assert_eq!(read(&format!("value = {{ file = {file:?} }}")).unwrap(), "Bearer abc");
+        assert_eq!(
+            read(&format!("value = {{ file = {file:?} }}")).unwrap(),
+            "Bearer abc"
+        );
         assert_eq!(read("value = { env = \"KEY\" }").unwrap(), "from there");
-        assert!(read("value = { env = \"NONE\" }").unwrap_err().contains("NONE"));
+        assert!(
+            read("value = { env = \"NONE\" }")
+                .unwrap_err()
+                .contains("NONE")
+        );
         std::fs::write(&file, "\n").unwrap();
         for text in [
             "value = [\"hunter2\"]".to_owned(),
@@ -503,7 +579,10 @@ mod tests {
             format!("value = {{ file = {:?} }}", folder.path()),
         ] {
             let error = read(&text).unwrap_err();
-            assert!(!error.lines().last().unwrap_or_default().contains("hunter2"), "{text}: {error}");
+            assert!(
+                !error.lines().last().unwrap_or_default().contains("hunter2"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -160,12 +160,24 @@ impl Supervisor {
     /// Registers its metrics; deaths are reported to `readiness`.
     pub fn new(registry: &Registry, readiness: Readiness) -> Result<Self, prometheus::Error> {
         let help = "Parts of the process that panicked or ended unexpectedly.";
-        let deaths = register::counters(registry, "ncserverd_supervise_deaths_total", help, &["part"])?;
+        let deaths = register::counters(
+            registry,
+            "ncserverd_supervise_deaths_total",
+            help,
+            &["part"],
+        )?;
         for part in ServerPart::ALL {
             deaths.with_label_values(&[part.name()]);
         }
         let (death, is_closing) = (watch::Sender::new(None), AtomicBool::new(false));
-        Ok(Self { shared: Arc::new(Shared { readiness, death, is_closing, deaths }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                readiness,
+                death,
+                is_closing,
+                deaths,
+            }),
+        })
     }
 
     /// Held by the owner of the parts, and dropped before it ends them.
@@ -178,7 +190,11 @@ impl Supervisor {
     where
         F: Future<Output = ()> + Send,
     {
-        let guard = Guard { supervisor: self.clone(), part, is_vital: true };
+        let guard = Guard {
+            supervisor: self.clone(),
+            part,
+            is_vital: true,
+        };
         async move {
             let guard = guard;
             task.await;
@@ -187,11 +203,19 @@ impl Supervisor {
     }
 
     /// Guards a task that serves one session or question, which ends with it.
-    pub fn contained<F>(&self, part: ServerPart, task: F) -> impl Future<Output = F::Output> + Send + use<F>
+    pub fn contained<F>(
+        &self,
+        part: ServerPart,
+        task: F,
+    ) -> impl Future<Output = F::Output> + Send + use<F>
     where
         F: Future<Output: Send> + Send,
     {
-        let guard = Guard { supervisor: self.clone(), part, is_vital: false };
+        let guard = Guard {
+            supervisor: self.clone(),
+            part,
+            is_vital: false,
+        };
         async move {
             let _guard = guard;
             task.await
@@ -199,7 +223,11 @@ impl Supervisor {
     }
 
     /// Runs a task, and restarts it when it dies.
-    pub async fn revived<F: Future<Output = ()> + Send>(self, part: ServerPart, mut make: impl FnMut() -> F + Send) {
+    pub async fn revived<F: Future<Output = ()> + Send>(
+        self,
+        part: ServerPart,
+        mut make: impl FnMut() -> F + Send,
+    ) {
         let mut pause = PAUSE_FIRST;
         loop {
             let begun = Instant::now();
@@ -207,13 +235,24 @@ impl Supervisor {
             if self.is_closing() {
                 return;
             }
-            let reason = if ended.is_err() { "it panicked" } else { "it ended" };
+            let reason = if ended.is_err() {
+                "it panicked"
+            } else {
+                "it ended"
+            };
             self.count(part);
-            self.shared.readiness.not_ready(part.name(), format!("{reason} and is restarting"));
+            self.shared
+                .readiness
+                .not_ready(part.name(), format!("{reason} and is restarting"));
             if begun.elapsed() >= STEADY_AFTER {
                 pause = PAUSE_FIRST;
             }
-            tracing::error!(part = part.name(), reason, ?pause, "a part of the process died and restarts");
+            tracing::error!(
+                part = part.name(),
+                reason,
+                ?pause,
+                "a part of the process died and restarts"
+            );
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(PAUSE_MOST);
             self.shared.readiness.ready(part.name());
@@ -226,8 +265,13 @@ impl Supervisor {
             return;
         }
         self.count(part);
-        let death = Death { part, reason: reason.into() };
-        self.shared.readiness.dead(part.name(), death.reason.as_str());
+        let death = Death {
+            part,
+            reason: reason.into(),
+        };
+        self.shared
+            .readiness
+            .dead(part.name(), death.reason.as_str());
         self.shared.death.send_if_modified(|first| {
             let is_first = first.is_none();
             if is_first {
@@ -241,7 +285,11 @@ impl Supervisor {
     /// Waits for the death of a vital part.
     pub async fn death(&self) -> Death {
         let mut deaths = self.shared.death.subscribe();
-        let death = deaths.wait_for(Option::is_some).await.ok().and_then(|death| death.clone());
+        let death = deaths
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|death| death.clone());
         match death {
             Some(death) => death,
             // `self` holds the sender.
@@ -260,7 +308,10 @@ impl Supervisor {
 
     fn panicked(&self, part: ServerPart) {
         self.count(part);
-        tracing::error!(part = part.name(), "a task panicked: other tasks of its kind continue");
+        tracing::error!(
+            part = part.name(),
+            "a task panicked: other tasks of its kind continue"
+        );
     }
 
     fn count(&self, part: ServerPart) {
@@ -307,12 +358,17 @@ mod tests {
     }
 
     fn deaths(supervisor: &Supervisor, part: ServerPart) -> u64 {
-        supervisor.shared.deaths.with_label_values(&[part.name()]).get()
+        supervisor
+            .shared
+            .deaths
+            .with_label_values(&[part.name()])
+            .get()
     }
 
     #[test]
     fn every_part_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<_> = ServerPart::ALL.iter().map(|part| part.name()).collect();
+        let names: std::collections::HashSet<_> =
+            ServerPart::ALL.iter().map(|part| part.name()).collect();
         assert_eq!(names.len(), ServerPart::ALL.len());
     }
 
@@ -325,14 +381,36 @@ mod tests {
                 assert!(!panics, "injected");
             });
             let _ = tokio::spawn(part).await;
-            let death = supervisor.until_done(std::future::pending::<()>()).await.unwrap_err();
-            assert_eq!(death, Death { part: ServerPart::Encoder, reason: reason.to_owned() });
-            assert_eq!(death.to_string(), format!("the process ends because an essential part died: encoder: {reason}"));
+            let death = supervisor
+                .until_done(std::future::pending::<()>())
+                .await
+                .unwrap_err();
+            assert_eq!(
+                death,
+                Death {
+                    part: ServerPart::Encoder,
+                    reason: reason.to_owned()
+                }
+            );
+            assert_eq!(
+                death.to_string(),
+                format!("the process ends because an essential part died: encoder: {reason}")
+            );
             assert!(supervisor.shared.readiness.is_dead());
             assert_eq!(supervisor.shared.readiness.status().0, Status::NotReady);
             supervisor.died(ServerPart::Answers, "later");
-            assert_eq!(supervisor.death().await.part, ServerPart::Encoder, "the first one counts");
-            assert_eq!((deaths(&supervisor, ServerPart::Encoder), deaths(&supervisor, ServerPart::Answers)), (1, 1));
+            assert_eq!(
+                supervisor.death().await.part,
+                ServerPart::Encoder,
+                "the first one counts"
+            );
+            assert_eq!(
+                (
+                    deaths(&supervisor, ServerPart::Encoder),
+                    deaths(&supervisor, ServerPart::Answers)
+                ),
+                (1, 1)
+            );
         }
     }
 
@@ -344,7 +422,9 @@ mod tests {
         part.abort();
         assert!(part.await.unwrap_err().is_cancelled());
         drop(supervisor.closing());
-        tokio::spawn(supervisor.vital(ServerPart::Accept, async {})).await.unwrap();
+        tokio::spawn(supervisor.vital(ServerPart::Accept, async {}))
+            .await
+            .unwrap();
         assert_eq!(supervisor.until_done(async { 7 }).await, Ok(7));
         assert!(!supervisor.shared.readiness.is_dead());
         assert_eq!(deaths(&supervisor, ServerPart::Accept), 0);
@@ -358,7 +438,12 @@ mod tests {
             panic!("injected");
         });
         assert!(tokio::spawn(part).await.unwrap_err().is_panic());
-        assert_eq!(tokio::spawn(supervisor.contained(ServerPart::Session, async { 7 })).await.unwrap(), 7);
+        assert_eq!(
+            tokio::spawn(supervisor.contained(ServerPart::Session, async { 7 }))
+                .await
+                .unwrap(),
+            7
+        );
         assert_eq!(deaths(&supervisor, ServerPart::Session), 1);
         assert_eq!(supervisor.shared.readiness.status().0, Status::Ready);
     }

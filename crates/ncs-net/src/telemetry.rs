@@ -63,7 +63,9 @@ pub fn registry() -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     registry.register(Box::new(ProcessCollector::for_self()))?;
     let help = "Always 1. The label gives the running version.";
-    let build = IntGauge::with_opts(Opts::new("ncserverd_build_info", help).const_label("version", env!("CARGO_PKG_VERSION")))?;
+    let build = IntGauge::with_opts(
+        Opts::new("ncserverd_build_info", help).const_label("version", env!("CARGO_PKG_VERSION")),
+    )?;
     build.set(1);
     registry.register(Box::new(build))?;
     Ok(registry)

@@ -62,22 +62,35 @@ impl Config {
     /// `variable` looks up an environment variable: systemd gives the state directory of a service
     /// in one.
     pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) {
-        for path in [&mut self.cert, &mut self.key, &mut self.directory].into_iter().flatten() {
+        for path in [&mut self.cert, &mut self.key, &mut self.directory]
+            .into_iter()
+            .flatten()
+        {
             *path = crate::units::absolute(path);
         }
         if self.directory.is_none() {
-            let state = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let state = |name: &str| {
+                variable(name)
+                    .filter(|value| !value.is_empty())
+                    .map(PathBuf::from)
+            };
             let service = state("STATE_DIRECTORY").map(|path| path.join("tls"));
             let user = || state("XDG_STATE_HOME").map(|path| path.join("ncserverd/tls"));
             let home = || state("HOME").map(|path| path.join(".local/state/ncserverd/tls"));
-            let directory = service.or_else(user).or_else(home).unwrap_or_else(|| PathBuf::from("ncserverd-state/tls"));
+            let directory = service
+                .or_else(user)
+                .or_else(home)
+                .unwrap_or_else(|| PathBuf::from("ncserverd-state/tls"));
             self.directory = Some(crate::units::absolute(&directory));
         }
     }
 
     /// The path of a generated pair, whether it exists or not.
     pub fn kept(&self) -> PathBuf {
-        self.directory.clone().unwrap_or_default().join(pair::FILE_NAME)
+        self.directory
+            .clone()
+            .unwrap_or_default()
+            .join(pair::FILE_NAME)
     }
 
     /// The directory of generated files, and the secret files in it. The key of stateless resets is
@@ -122,20 +135,35 @@ impl ServerIdentity {
     /// Loads the pair, or generates and keeps one.
     pub fn open(config: &Config) -> Result<Self, Error> {
         let current = Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?)));
-        let reset = config.directory.as_deref().map_or_else(ResetKey::ephemeral, ResetKey::kept_in);
-        Ok(Self { current, reset, door: None })
+        let reset = config
+            .directory
+            .as_deref()
+            .map_or_else(ResetKey::ephemeral, ResetKey::kept_in);
+        Ok(Self {
+            current,
+            reset,
+            door: None,
+        })
     }
 
     /// The same for inspecting the pair: the key of stateless resets is neither read nor generated.
     pub fn inspect(config: &Config) -> Result<Self, Error> {
         let current = Arc::new(Current(ArcSwap::from_pointee(pair::open(config)?)));
-        Ok(Self { current, reset: ResetKey::ephemeral(), door: None })
+        Ok(Self {
+            current,
+            reset: ResetKey::ephemeral(),
+            door: None,
+        })
     }
 
     /// Generates a pair for this process only: for a demonstration or a test.
     pub fn ephemeral() -> Result<Self, Error> {
         let current = Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?)));
-        Ok(Self { current, reset: ResetKey::ephemeral(), door: None })
+        Ok(Self {
+            current,
+            reset: ResetKey::ephemeral(),
+            door: None,
+        })
     }
 
     /// The key of stateless resets for an endpoint at this address.
@@ -145,7 +173,10 @@ impl ServerIdentity {
 
     /// The same certificate, with a verifier of client certificates.
     pub fn with_door(self, door: Arc<dyn ClientCertVerifier>) -> Self {
-        Self { door: Some(door), ..self }
+        Self {
+            door: Some(door),
+            ..self
+        }
     }
 
     /// Reads and checks the pair again, for [`ServerIdentity::replace`]. An unusable one is refused
@@ -178,7 +209,10 @@ impl ServerIdentity {
     /// The TLS part of a QUIC endpoint's configuration. Reloads do not need a new one.
     pub fn quic(&self) -> Result<QuicServerConfig, Error> {
         let provider = provider();
-        let door = self.door.clone().unwrap_or_else(WebPkiClientVerifier::no_client_auth);
+        let door = self
+            .door
+            .clone()
+            .unwrap_or_else(WebPkiClientVerifier::no_client_auth);
         let mut tls = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| Error::Setup(error.to_string()))?
@@ -241,7 +275,9 @@ pub enum Error {
 /// and AES is a tenth of a busy server's work.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::ring::default_provider();
-    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    provider
+        .cipher_suites
+        .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
     Arc::new(provider)
 }
 
@@ -258,20 +294,35 @@ mod tests {
     /// Writes a new pair in PEM, and returns its configuration.
     fn files(directory: &Path, name: &str) -> Config {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![name.into()]).unwrap().self_signed(&key).unwrap();
-        let (cert_file, key_file) = (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")));
+        let certificate = CertificateParams::new(vec![name.into()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
+        let (cert_file, key_file) = (
+            directory.join(format!("{name}.crt")),
+            directory.join(format!("{name}.key")),
+        );
         std::fs::write(&cert_file, certificate.pem()).unwrap();
         std::fs::write(&key_file, key.serialize_pem()).unwrap();
-        Config { cert: Some(cert_file), key: Some(key_file), ..Config::default() }
+        Config {
+            cert: Some(cert_file),
+            key: Some(key_file),
+            ..Config::default()
+        }
     }
 
     #[test]
     fn a_generated_pair_is_kept_for_the_next_start() {
         let place = TempDir::new().unwrap();
-        let config =
-            Config { directory: Some(place.path().join("a/tls")), names: vec!["media.example".into()], ..Config::default() };
+        let config = Config {
+            directory: Some(place.path().join("a/tls")),
+            names: vec!["media.example".into()],
+            ..Config::default()
+        };
         let first = ServerIdentity::open(&config).unwrap();
-        let Origin::Generated(file) = first.origin() else { panic!("{:?}", first.origin()) };
+        let Origin::Generated(file) = first.origin() else {
+            panic!("{:?}", first.origin())
+        };
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(
             std::fs::read_dir(file.parent().unwrap()).unwrap().count(),
@@ -291,12 +342,28 @@ mod tests {
         let identity = ServerIdentity::open(&old).unwrap();
         let clone = identity.clone();
         let before = identity.fingerprint();
-        let mixed = Config { cert: new.cert.clone(), ..old.clone() };
-        for bad in [mixed, Config { key: None, ..new.clone() }, Config { cert: Some("/nonexistent".into()), ..new.clone() }] {
+        let mixed = Config {
+            cert: new.cert.clone(),
+            ..old.clone()
+        };
+        for bad in [
+            mixed,
+            Config {
+                key: None,
+                ..new.clone()
+            },
+            Config {
+                cert: Some("/nonexistent".into()),
+                ..new.clone()
+            },
+        ] {
             assert!(identity.read(&bad).is_err(), "{bad:?}");
             assert_eq!(identity.fingerprint(), before);
         }
-        assert!(!identity.replace(identity.read(&old).unwrap()), "the same pair again");
+        assert!(
+            !identity.replace(identity.read(&old).unwrap()),
+            "the same pair again"
+        );
         assert!(identity.replace(identity.read(&new).unwrap()));
         assert_ne!(clone.fingerprint(), before, "every clone shows the new one");
     }
@@ -306,18 +373,44 @@ mod tests {
         let place = TempDir::new().unwrap();
         let (one, other) = (files(place.path(), "one"), files(place.path(), "other"));
         let text = |config: &Config| ServerIdentity::open(config).unwrap_err().to_string();
-        let mixed = Config { key: other.key.clone(), ..one.clone() };
-        assert!(text(&mixed).contains("are not a matching certificate and key"), "{}", text(&mixed));
-        let swapped = Config { cert: one.key.clone(), key: one.cert.clone(), ..Config::default() };
-        assert!(text(&swapped).contains("contains no certificate"), "{}", text(&swapped));
-        let directory = Config { cert: Some(place.path().into()), ..one };
-        assert!(text(&directory).contains("not a file"), "{}", text(&directory));
+        let mixed = Config {
+            key: other.key.clone(),
+            ..one.clone()
+        };
+        assert!(
+            text(&mixed).contains("are not a matching certificate and key"),
+            "{}",
+            text(&mixed)
+        );
+        let swapped = Config {
+            cert: one.key.clone(),
+            key: one.cert.clone(),
+            ..Config::default()
+        };
+        assert!(
+            text(&swapped).contains("contains no certificate"),
+            "{}",
+            text(&swapped)
+        );
+        let directory = Config {
+            cert: Some(place.path().into()),
+            ..one
+        };
+        assert!(
+            text(&directory).contains("not a file"),
+            "{}",
+            text(&directory)
+        );
     }
 
     #[test]
     fn names_that_no_certificate_can_carry_are_refused() {
         let place = TempDir::new().unwrap();
-        let config = Config { directory: Some(place.path().into()), names: vec!["näme".into()], ..Config::default() };
+        let config = Config {
+            directory: Some(place.path().into()),
+            names: vec!["näme".into()],
+            ..Config::default()
+        };
         assert!(matches!(ServerIdentity::open(&config), Err(Error::Name(_))));
     }
 
@@ -325,15 +418,26 @@ mod tests {
     fn a_generated_pair_has_a_place() {
         let resolved = |variables: &[(&str, &'static str)]| {
             let mut config = Config::default();
-            config.resolve(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| *value));
+            config.resolve(|name| {
+                variables
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| *value)
+            });
             config.directory.unwrap()
         };
         assert_eq!(
             resolved(&[("STATE_DIRECTORY", "/var/lib/ncserverd"), ("HOME", "/root")]),
             Path::new("/var/lib/ncserverd/tls")
         );
-        assert_eq!(resolved(&[("XDG_STATE_HOME", "/s"), ("HOME", "/root")]), Path::new("/s/ncserverd/tls"));
-        assert_eq!(resolved(&[("XDG_STATE_HOME", ""), ("HOME", "/root")]), Path::new("/root/.local/state/ncserverd/tls"));
+        assert_eq!(
+            resolved(&[("XDG_STATE_HOME", "/s"), ("HOME", "/root")]),
+            Path::new("/s/ncserverd/tls")
+        );
+        assert_eq!(
+            resolved(&[("XDG_STATE_HOME", ""), ("HOME", "/root")]),
+            Path::new("/root/.local/state/ncserverd/tls")
+        );
         assert!(resolved(&[]).is_absolute());
     }
 }

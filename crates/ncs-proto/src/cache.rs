@@ -23,7 +23,13 @@ struct Entry<V> {
 impl<K: Clone + Eq + Hash, V> Cache<K, V> {
     /// An empty map, for values of this weight in all.
     pub fn new(budget: u64) -> Self {
-        Self { budget, weight: 0, clock: 0, entries: HashMap::new(), ages: BTreeMap::new() }
+        Self {
+            budget,
+            weight: 0,
+            clock: 0,
+            entries: HashMap::new(),
+            ages: BTreeMap::new(),
+        }
     }
 
     /// Keeps a value, and forgets others until the budget holds. A value heavier than the budget is
@@ -34,7 +40,9 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
             return;
         }
         while self.weight + weight > self.budget {
-            let Some((_, oldest)) = self.ages.pop_first() else { break };
+            let Some((_, oldest)) = self.ages.pop_first() else {
+                break;
+            };
             if let Some(entry) = self.entries.remove(&oldest) {
                 self.weight -= entry.weight;
             }
@@ -42,7 +50,14 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
         self.clock += 1;
         self.weight += weight;
         self.ages.insert(self.clock, key.clone());
-        self.entries.insert(key, Entry { value, weight, used: self.clock });
+        self.entries.insert(
+            key,
+            Entry {
+                value,
+                weight,
+                used: self.clock,
+            },
+        );
     }
 
     /// The value, which counts as used now.
@@ -75,11 +90,19 @@ mod tests {
         cache.insert('b', 2, 4);
         assert_eq!(cache.get(&'a'), Some(&mut 1));
         cache.insert('c', 3, 4);
-        assert!(cache.entries.contains_key(&'a') && !cache.entries.contains_key(&'b') && cache.entries.contains_key(&'c'));
+        assert!(
+            cache.entries.contains_key(&'a')
+                && !cache.entries.contains_key(&'b')
+                && cache.entries.contains_key(&'c')
+        );
         cache.insert('d', 4, 11);
         assert!(!cache.entries.contains_key(&'d') && cache.entries.contains_key(&'c'));
         cache.insert('e', 5, 10);
-        assert!(cache.entries.contains_key(&'e') && !cache.entries.contains_key(&'a') && !cache.entries.contains_key(&'c'));
+        assert!(
+            cache.entries.contains_key(&'e')
+                && !cache.entries.contains_key(&'a')
+                && !cache.entries.contains_key(&'c')
+        );
     }
 
     #[test]
@@ -90,6 +113,9 @@ mod tests {
         cache.insert('b', 3, 5);
         assert_eq!(cache.get(&'a'), Some(&mut 2));
         assert_eq!(cache.remove(&'a'), Some(2));
-        assert_eq!((cache.weight, cache.ages.len(), cache.entries.len()), (5, 1, 1));
+        assert_eq!(
+            (cache.weight, cache.ages.len(), cache.entries.len()),
+            (5, 1, 1)
+        );
     }
 }

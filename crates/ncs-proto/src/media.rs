@@ -3,7 +3,11 @@
 /// The media type by an object's name, for servers that name none.
 pub fn media_type(path: &str) -> &'static str {
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    let extension = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, extension)| extension);
+    let extension = path
+        .rsplit('/')
+        .next()
+        .and_then(|name| name.rsplit_once('.'))
+        .map_or("", |(_, extension)| extension);
     match extension.to_ascii_lowercase().as_str() {
         "m3u8" | "m3u" => "application/vnd.apple.mpegurl",
         "mpd" => "application/dash+xml",
@@ -30,7 +34,10 @@ mod tests {
 
     #[test]
     fn names_tell_media_types() {
-        assert_eq!(media_type("/live/master.m3u8?token=a.ts"), "application/vnd.apple.mpegurl");
+        assert_eq!(
+            media_type("/live/master.m3u8?token=a.ts"),
+            "application/vnd.apple.mpegurl"
+        );
         assert_eq!(media_type("/live/1.TS"), "video/mp2t");
         assert_eq!(media_type("/live.ts/plain"), "application/octet-stream");
     }

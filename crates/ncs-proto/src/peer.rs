@@ -81,12 +81,34 @@ impl Proto {
     /// Asks what a path leads to, from the byte `offset` on. The answer carries the returned
     /// number.
     pub fn get(&mut self, now: Instant, path: &str, offset: u64, length: Option<u64>) -> u64 {
-        self.gets.ask(Place { path: path.to_owned(), offset, length }, now + self.config.answer_timeout)
+        self.gets.ask(
+            Place {
+                path: path.to_owned(),
+                offset,
+                length,
+            },
+            now + self.config.answer_timeout,
+        )
     }
 
     /// Asks one source alone what a path leads to.
-    pub fn get_of(&mut self, now: Instant, source: SourceId, path: &str, offset: u64, length: Option<u64>) -> u64 {
-        self.gets.ask_only(source, Place { path: path.to_owned(), offset, length }, now + self.config.answer_timeout)
+    pub fn get_of(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> u64 {
+        self.gets.ask_only(
+            source,
+            Place {
+                path: path.to_owned(),
+                offset,
+                length,
+            },
+            now + self.config.answer_timeout,
+        )
     }
 
     /// Drops a GET. Its answer is not wanted any more.
@@ -97,7 +119,9 @@ impl Proto {
     /// Fetches a segment. Sources that do not know it are asked for `place`, the path that leads to
     /// it, if there is one.
     pub fn fetch(&mut self, now: Instant, order: Order, place: Option<Place>) -> FetchId {
-        let key = place.as_ref().and_then(|place| self.keyring.key(&place.path));
+        let key = place
+            .as_ref()
+            .and_then(|place| self.keyring.key(&place.path));
         let proof = order.proof.filter(|proof| key == Some(proof.key));
         let fetch = self.fetches.add(now, order, place, proof);
         self.ask_to_name(now);
@@ -106,7 +130,8 @@ impl Proto {
 
     /// Changes whether somebody waits for a fetch.
     pub fn set_urgency(&mut self, now: Instant, fetch: FetchId, urgency: Urgency) {
-        self.fetches.set_urgency(now, fetch, urgency, &mut self.effects);
+        self.fetches
+            .set_urgency(now, fetch, urgency, &mut self.effects);
     }
 
     /// Ends a fetch that is not wanted any more.
@@ -148,9 +173,21 @@ impl Proto {
     pub fn subscribe(&mut self, stream: &str) -> u64 {
         let request = self.gets.number();
         for source in self.servers() {
-            self.effects.send(source, Message::Subscribe(Subscribe { request, stream: stream.to_owned() }));
+            self.effects.send(
+                source,
+                Message::Subscribe(Subscribe {
+                    request,
+                    stream: stream.to_owned(),
+                }),
+            );
         }
-        self.subscriptions.insert(request, Subscription { stream: stream.to_owned(), refused: BTreeSet::new() });
+        self.subscriptions.insert(
+            request,
+            Subscription {
+                stream: stream.to_owned(),
+                refused: BTreeSet::new(),
+            },
+        );
         request
     }
 
@@ -232,10 +269,13 @@ impl Proto {
 
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let hello = self.sources.values().filter_map(|source| match source.link {
-            Link::Greeting { due } => Some(due),
-            _ => None,
-        });
+        let hello = self
+            .sources
+            .values()
+            .filter_map(|source| match source.link {
+                Link::Greeting { due } => Some(due),
+                _ => None,
+            });
         let due = [self.gets.due(), self.fetches.due()];
         hello.chain(due.into_iter().flatten()).min()
     }
@@ -248,7 +288,10 @@ impl Proto {
         }
         if self.effects.outbox.is_empty_for(source)
             && !self.neighbours.contains(&source)
-            && let Some(unanswered_max) = self.sources.get(&source).and_then(|source| source.link.unanswered_max())
+            && let Some(unanswered_max) = self
+                .sources
+                .get(&source)
+                .and_then(|source| source.link.unanswered_max())
             && let Some(question) = self.next_question(now, source, unanswered_max)
         {
             return Some(question);
@@ -282,27 +325,43 @@ impl Proto {
     /// Asks for paths whose segments a source has to name before it is used for them.
     fn ask_to_name(&mut self, now: Instant) {
         while let Some((introduction, place)) = self.fetches.next_unnamed(&mut self.effects) {
-            self.gets.introduce(introduction, place, now + self.config.answer_timeout);
+            self.gets
+                .introduce(introduction, place, now + self.config.answer_timeout);
         }
     }
 
     /// Tells fetches which sources now know their segments.
     fn take_introductions(&mut self) {
         while let Some((introduction, named)) = self.gets.next_introduced() {
-            self.fetches.introduced(introduction, named, &mut self.effects);
+            self.fetches
+                .introduced(introduction, named, &mut self.effects);
         }
     }
 
     /// The next query to a source: a GET, or a query about blocks.
-    fn next_question(&mut self, now: Instant, source: SourceId, unanswered_max: usize) -> Option<Message> {
-        let answers = |id: &SourceId, source: &Source| source.link.server().is_some() && !self.silent.contains(id);
-        let mut others = self.sources.iter().filter(|(id, _)| **id != source && !self.neighbours.contains(id));
+    fn next_question(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        unanswered_max: usize,
+    ) -> Option<Message> {
+        let answers = |id: &SourceId, source: &Source| {
+            source.link.server().is_some() && !self.silent.contains(id)
+        };
+        let mut others = self
+            .sources
+            .iter()
+            .filter(|(id, _)| **id != source && !self.neighbours.contains(id));
         if self.silent.contains(&source) && others.any(|(id, other)| answers(id, other)) {
             return None;
         }
         let left = unanswered_max.saturating_sub(self.fetches.questions(source));
         // The first source names the key of a stream, so it is asked first.
-        let first_is_open = source != FIRST && self.sources.get(&FIRST).is_some_and(|first| answers(&FIRST, first));
+        let first_is_open = source != FIRST
+            && self
+                .sources
+                .get(&FIRST)
+                .is_some_and(|first| answers(&FIRST, first));
         let keyring = &self.keyring;
         let waits_for_key = |path: &str| first_is_open && keyring.key(path).is_none();
         if let Some(get) = self.gets.next_question(now, source, left, waits_for_key) {
@@ -320,12 +379,18 @@ impl Proto {
 impl Proto {
     /// Counts since the start.
     pub fn counts(&self) -> Counts {
-        Counts { polluters: self.polluters.len() as u64, ..self.fetches.counts() }
+        Counts {
+            polluters: self.polluters.len() as u64,
+            ..self.fetches.counts()
+        }
     }
 
     /// Counts of one source since the start.
     pub fn source_counts(&self, source: SourceId) -> SourceCounts {
-        SourceCounts { is_polluter: self.polluters.contains(&source), ..self.fetches.source_counts(source) }
+        SourceCounts {
+            is_polluter: self.polluters.contains(&source),
+            ..self.fetches.source_counts(source)
+        }
     }
 
     /// The progress of all open generations.

@@ -70,7 +70,9 @@ impl LineKind {
     /// The kind of coded blocks of a generation of `n` blocks whose rows have this many non-zero
     /// coefficients. As many as `n` make a row dense.
     pub fn coded(row_weight: Option<NonZeroU16>, n: u16) -> Self {
-        row_weight.filter(|weight| weight.get() < n).map_or(Self::Coded, Self::Sparse)
+        row_weight
+            .filter(|weight| weight.get() < n)
+            .map_or(Self::Coded, Self::Sparse)
     }
 
     /// Room that slots of a segment with this code need in front of the payload, for coded blocks
@@ -148,7 +150,9 @@ impl Blocks {
     pub fn count(&self) -> u32 {
         match self {
             Self::Coded(count) => *count,
-            Self::Source(indices) => u32::try_from(indices.len()).expect("an order has at most a generation of them"),
+            Self::Source(indices) => {
+                u32::try_from(indices.len()).expect("an order has at most a generation of them")
+            }
         }
     }
 }
@@ -268,17 +272,32 @@ impl<T> Board<T> {
     }
 
     /// Registers a session's demand for source blocks of a generation.
-    pub fn want_source(&mut self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
-        let key = LineKey { generation, kind: LineKind::Source(session) };
+    pub fn want_source(
+        &mut self,
+        session: SessionId,
+        generation: GenerationKey,
+        blocks: Range<u16>,
+        deadline: Instant,
+    ) {
+        let key = LineKey {
+            generation,
+            kind: LineKind::Source(session),
+        };
         let line = self.line(key);
-        line.add_want(session, u32::from(blocks.end.saturating_sub(blocks.start)), deadline);
+        line.add_want(
+            session,
+            u32::from(blocks.end.saturating_sub(blocks.start)),
+            deadline,
+        );
         line.to_make.push_back(blocks);
         self.settle(key);
     }
 
     /// Moves the deadline of a session's remaining demand for a line.
     pub fn reschedule(&mut self, session: SessionId, key: LineKey, deadline: Instant) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
         line.reschedule(session, deadline);
         self.settle(key);
     }
@@ -287,14 +306,24 @@ impl<T> Board<T> {
     /// when there are.
     pub fn claim(&mut self, session: SessionId, key: LineKey, max: u32, waker: &Waker) -> Vec<T> {
         let (max_reuse, share) = (self.max_reuse, self.share);
-        let Some(line) = self.lines.get_mut(&key) else { return Vec::new() };
-        let wanted = line.wants.get(&session).map_or(0, |want| want.blocks).min(max);
+        let Some(line) = self.lines.get_mut(&key) else {
+            return Vec::new();
+        };
+        let wanted = line
+            .wants
+            .get(&session)
+            .map_or(0, |want| want.blocks)
+            .min(max);
         if wanted == 0 {
             return Vec::new();
         }
         let before = line.ready.len();
         let is_reused = key.kind.is_reused(max_reuse);
-        let claimed = if is_reused { line.take_shared(session, wanted, share) } else { line.take(session, wanted) };
+        let claimed = if is_reused {
+            line.take_shared(session, wanted, share)
+        } else {
+            line.take(session, wanted)
+        };
         self.ready -= before - line.ready.len();
         line.satisfy(session, claimed.len());
         if claimed.is_empty() {
@@ -308,7 +337,9 @@ impl<T> Board<T> {
 
     /// Drops the remaining demand of a session for a line.
     pub fn leave(&mut self, session: SessionId, key: LineKey) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
         if let Some(want) = line.wants.remove(&session) {
             line.wanted -= u64::from(want.blocks);
             line.promised -= want.promised as usize;
@@ -346,8 +377,12 @@ impl<T> Board<T> {
         let mut orders = Vec::new();
         let mut room = max;
         while room > 0 {
-            let Some((_, key)) = self.hungry.pop_first() else { break };
-            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let Some((_, key)) = self.hungry.pop_first() else {
+                break;
+            };
+            let Some(line) = self.lines.get_mut(&key) else {
+                continue;
+            };
             line.place = None;
             if let Some(waiting) = self.parked.get_mut(&key.generation.segment) {
                 waiting.insert(key);
@@ -358,7 +393,10 @@ impl<T> Board<T> {
             if count == 0 {
                 continue;
             }
-            orders.push(Order { line: key, blocks: line.start(key, count) });
+            orders.push(Order {
+                line: key,
+                blocks: line.start(key, count),
+            });
             room -= count;
             // The rest of the line's need goes behind that of others with the same urgency.
             self.needed -= u64::from(line.need);
@@ -370,10 +408,15 @@ impl<T> Board<T> {
 
     /// An order was not made: its blocks stay wanted.
     pub fn give_up(&mut self, order: &Order) {
-        let Some(line) = self.lines.get_mut(&order.line) else { return };
+        let Some(line) = self.lines.get_mut(&order.line) else {
+            return;
+        };
         line.making = line.making.saturating_sub(order.blocks.count());
         if let Blocks::Source(indices) = &order.blocks {
-            indices.iter().rev().for_each(|index| line.to_make.push_front(*index..index.saturating_add(1)));
+            indices
+                .iter()
+                .rev()
+                .for_each(|index| line.to_make.push_front(*index..index.saturating_add(1)));
         }
         self.settle(order.line);
     }
@@ -384,37 +427,56 @@ impl<T> Board<T> {
     /// Its other lines are taken out of the queue as they come to its head, so this costs the same
     /// for any number of lines.
     pub fn park(&mut self, order: &Order) {
-        self.parked.entry(order.line.generation.segment).or_default();
+        self.parked
+            .entry(order.line.generation.segment)
+            .or_default();
         self.give_up(order);
     }
 
     /// Holds the line of an order that cannot be made now. Its demand is kept until the segment is
     /// resumed.
     pub fn hold(&mut self, order: &Order) {
-        self.held.entry(order.line.generation.segment).or_default().insert(order.line);
+        self.held
+            .entry(order.line.generation.segment)
+            .or_default()
+            .insert(order.line);
         self.give_up(order);
     }
 
     /// Blocks of a segment can be made again.
     pub fn resume(&mut self, segment: SegmentKey) {
         let held = self.held.remove(&segment).into_iter().flatten();
-        for key in self.parked.remove(&segment).into_iter().flatten().chain(held) {
+        for key in self
+            .parked
+            .remove(&segment)
+            .into_iter()
+            .flatten()
+            .chain(held)
+        {
             self.settle(key);
         }
     }
 
     /// Blocks of a line have not arrived. If it was held, more may be made now.
     pub fn note_lost(&mut self, key: LineKey, blocks: u32) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
         line.lost = line.lost.saturating_add(blocks);
-        if self.held.get_mut(&key.generation.segment).is_some_and(|held| held.remove(&key)) {
+        if self
+            .held
+            .get_mut(&key.generation.segment)
+            .is_some_and(|held| held.remove(&key))
+        {
             self.settle(key);
         }
     }
 
     /// Blocks of a line that have not arrived, since the last call.
     pub fn take_lost(&mut self, key: LineKey) -> u32 {
-        self.lines.get_mut(&key).map_or(0, |line| std::mem::take(&mut line.lost))
+        self.lines
+            .get_mut(&key)
+            .map_or(0, |line| std::mem::take(&mut line.lost))
     }
 
     /// Resumes all parked segments.
@@ -428,8 +490,17 @@ impl<T> Board<T> {
     /// have any more.
     pub fn publish(&mut self, key: LineKey, blocks: Vec<T>) -> Vec<T> {
         self.clock += 1;
-        let (clock, uses_left) = (self.clock, if key.kind.is_shared() { self.max_reuse } else { 1 });
-        let Some(line) = self.lines.get_mut(&key) else { return blocks };
+        let (clock, uses_left) = (
+            self.clock,
+            if key.kind.is_shared() {
+                self.max_reuse
+            } else {
+                1
+            },
+        );
+        let Some(line) = self.lines.get_mut(&key) else {
+            return blocks;
+        };
         let count = u32::try_from(blocks.len()).expect("a batch is bounded");
         line.making = line.making.saturating_sub(count);
         if !key.kind.is_shared() && line.wants.is_empty() {
@@ -438,7 +509,11 @@ impl<T> Board<T> {
         }
         line.published_at = clock;
         for block in blocks {
-            line.ready.push_back(Ready { number: line.next_number, uses_left, block });
+            line.ready.push_back(Ready {
+                number: line.next_number,
+                uses_left,
+                block,
+            });
             line.next_number += 1;
         }
         self.ready += count as usize;
@@ -454,13 +529,17 @@ impl<T> Board<T> {
     /// Removes up to `count` ready blocks without demand, from the lines that were served longest
     /// ago and whose blocks are `of_use`: those of a line are alike.
     pub fn drop_unwanted(&mut self, count: usize, of_use: impl Fn(&T) -> bool) -> Vec<T> {
-        let has_some = |line: &Line<T>| line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block));
+        let has_some = |line: &Line<T>| {
+            line.surplus() > 0 && line.ready.front().is_some_and(|ready| of_use(&ready.block))
+        };
         let idle = self.lines.iter().filter(|(_, line)| has_some(line));
         let mut idle: Vec<_> = idle.map(|(key, line)| (line.published_at, *key)).collect();
         idle.sort_unstable_by_key(|(at, _)| *at);
         let mut dropped = Vec::new();
         for (_, key) in idle {
-            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let Some(line) = self.lines.get_mut(&key) else {
+                continue;
+            };
             let take = line.surplus().min(count - dropped.len());
             dropped.extend(line.ready.drain(..take).map(|ready| ready.block));
             // They are not to be made again at once: the room is needed elsewhere.
@@ -478,9 +557,18 @@ impl<T> Board<T> {
     pub fn forget(&mut self, segment: SegmentKey) -> Vec<T> {
         self.parked.remove(&segment);
         self.held.remove(&segment);
-        let keys: Vec<_> = self.lines.keys().filter(|key| key.generation.segment == segment).copied().collect();
+        let keys: Vec<_> = self
+            .lines
+            .keys()
+            .filter(|key| key.generation.segment == segment)
+            .copied()
+            .collect();
         let mut dropped = Vec::new();
-        for line in keys.iter().filter_map(|key| self.lines.remove(key)).collect::<Vec<_>>() {
+        for line in keys
+            .iter()
+            .filter_map(|key| self.lines.remove(key))
+            .collect::<Vec<_>>()
+        {
             self.ready -= line.ready.len();
             self.needed -= u64::from(line.need);
             self.spare -= line.spare;
@@ -519,7 +607,9 @@ impl<T> Board<T> {
     /// of it.
     fn settle(&mut self, key: LineKey) {
         let max_reuse = self.max_reuse;
-        let Some(line) = self.lines.get_mut(&key) else { return };
+        let Some(line) = self.lines.get_mut(&key) else {
+            return;
+        };
         let mut need = line.count_need(key.kind, max_reuse);
         if need > 0
             && let Some(waiting) = self.parked.get_mut(&key.generation.segment)
@@ -527,7 +617,12 @@ impl<T> Board<T> {
             waiting.insert(key);
             need = 0;
         }
-        if need > 0 && self.held.get(&key.generation.segment).is_some_and(|held| held.contains(&key)) {
+        if need > 0
+            && self
+                .held
+                .get(&key.generation.segment)
+                .is_some_and(|held| held.contains(&key))
+        {
             need = 0;
         }
         let before = std::mem::replace(&mut line.need, need);
@@ -575,7 +670,12 @@ impl<T> Line<T> {
     }
 
     fn add_want(&mut self, session: SessionId, blocks: u32, deadline: Instant) {
-        let want = self.wants.entry(session).or_insert(Want { blocks: 0, deadline, promised: 0, cursor: 0 });
+        let want = self.wants.entry(session).or_insert(Want {
+            blocks: 0,
+            deadline,
+            promised: 0,
+            cursor: 0,
+        });
         if want.blocks == 0 {
             want.deadline = deadline;
         }
@@ -587,7 +687,9 @@ impl<T> Line<T> {
     }
 
     fn reschedule(&mut self, session: SessionId, deadline: Instant) {
-        let Some(want) = self.wants.get_mut(&session) else { return };
+        let Some(want) = self.wants.get_mut(&session) else {
+            return;
+        };
         let before = std::mem::replace(&mut want.deadline, deadline);
         if self.wanting.remove(&(before, session)) {
             self.wanting.insert((deadline, session));
@@ -612,12 +714,16 @@ impl<T> Line<T> {
     }
 
     fn urgency(&self) -> Urgency {
-        self.wanting.first().map_or(Urgency::Spare, |(deadline, _)| Urgency::Wanted(*deadline))
+        self.wanting
+            .first()
+            .map_or(Urgency::Spare, |(deadline, _)| Urgency::Wanted(*deadline))
     }
 
     /// Takes blocks that are reserved for a session, or for none.
     fn take(&mut self, session: SessionId, count: u32) -> Vec<T> {
-        let Some(want) = self.wants.get_mut(&session) else { return Vec::new() };
+        let Some(want) = self.wants.get_mut(&session) else {
+            return Vec::new();
+        };
         let count = (count as usize).min(self.ready.len() - self.promised + want.promised as usize);
         let kept = count.min(want.promised as usize);
         self.promised -= kept;
@@ -629,9 +735,15 @@ impl<T> Line<T> {
     /// that comes meanwhile must not leave them with less.
     fn promise(&mut self, woken: &mut Vec<Waker>) {
         while self.ready.len() > self.promised {
-            let Some(((_, session), waker)) = self.waiters.pop_first() else { break };
-            let want = self.wants.get_mut(&session).expect("whoever waits wants some");
-            let more = (self.ready.len() - self.promised).min((want.blocks - want.promised) as usize);
+            let Some(((_, session), waker)) = self.waiters.pop_first() else {
+                break;
+            };
+            let want = self
+                .wants
+                .get_mut(&session)
+                .expect("whoever waits wants some");
+            let more =
+                (self.ready.len() - self.promised).min((want.blocks - want.promised) as usize);
             want.promised += u32::try_from(more).expect("no more than is wanted");
             self.promised += more;
             woken.push(waker);
@@ -640,15 +752,31 @@ impl<T> Line<T> {
 
     /// A session has taken its share, or wants no more: the rest is for others.
     fn pass_on(&mut self, is_reused: bool, woken: &mut Vec<Waker>) {
-        if is_reused { self.wake_next(woken) } else { self.promise(woken) }
+        if is_reused {
+            self.wake_next(woken)
+        } else {
+            self.promise(woken)
+        }
     }
 
-    fn take_shared(&mut self, session: SessionId, count: u32, share: fn(&T) -> Option<T>) -> Vec<T> {
+    fn take_shared(
+        &mut self,
+        session: SessionId,
+        count: u32,
+        share: fn(&T) -> Option<T>,
+    ) -> Vec<T> {
         let seen = self.wants.get(&session).map_or(0, |want| want.cursor);
         let mut cursor = seen;
         let mut taken = Vec::new();
-        for ready in self.ready.iter_mut().filter(|ready| ready.number >= seen && ready.uses_left > 0).take(count as usize) {
-            let Some(block) = share(&ready.block) else { break };
+        for ready in self
+            .ready
+            .iter_mut()
+            .filter(|ready| ready.number >= seen && ready.uses_left > 0)
+            .take(count as usize)
+        {
+            let Some(block) = share(&ready.block) else {
+                break;
+            };
             taken.push(block);
             ready.uses_left -= 1;
             cursor = ready.number + 1;
@@ -663,7 +791,11 @@ impl<T> Line<T> {
     /// Blocks to make beyond those that are being made.
     fn count_need(&self, kind: LineKind, max_reuse: u32) -> u32 {
         if kind.is_source() {
-            return self.to_make.iter().map(|range| u32::from(range.end.saturating_sub(range.start))).sum();
+            return self
+                .to_make
+                .iter()
+                .map(|range| u32::from(range.end.saturating_sub(range.start)))
+                .sum();
         }
         let ready = self.ready.len() as u64;
         let missing = if kind.is_reused(max_reuse) {
@@ -677,12 +809,31 @@ impl<T> Line<T> {
     /// With reuse a session needs blocks that it has not seen, and all sessions together need
     /// enough uses.
     fn missing_shared(&self, max_reuse: u32) -> u64 {
-        let unseen = |cursor: u64| self.ready.iter().rev().take_while(|ready| ready.number >= cursor).count() as u64;
-        let longest =
-            self.wants.values().map(|want| u64::from(want.blocks).saturating_sub(unseen(want.cursor))).max().unwrap_or(0);
-        let uses: u64 = self.ready.iter().map(|ready| u64::from(ready.uses_left)).sum();
-        let shared = self.wanted.saturating_sub(uses).div_ceil(u64::from(max_reuse));
-        longest.max(shared).max(u64::from(self.floor).saturating_sub(self.ready.len() as u64))
+        let unseen = |cursor: u64| {
+            self.ready
+                .iter()
+                .rev()
+                .take_while(|ready| ready.number >= cursor)
+                .count() as u64
+        };
+        let longest = self
+            .wants
+            .values()
+            .map(|want| u64::from(want.blocks).saturating_sub(unseen(want.cursor)))
+            .max()
+            .unwrap_or(0);
+        let uses: u64 = self
+            .ready
+            .iter()
+            .map(|ready| u64::from(ready.uses_left))
+            .sum();
+        let shared = self
+            .wanted
+            .saturating_sub(uses)
+            .div_ceil(u64::from(max_reuse));
+        longest
+            .max(shared)
+            .max(u64::from(self.floor).saturating_sub(self.ready.len() as u64))
     }
 
     fn start(&mut self, key: LineKey, count: u32) -> Blocks {
@@ -692,7 +843,9 @@ impl<T> Line<T> {
         }
         let mut indices = Vec::with_capacity(count as usize);
         while indices.len() < count as usize {
-            let Some(range) = self.to_make.front_mut() else { break };
+            let Some(range) = self.to_make.front_mut() else {
+                break;
+            };
             match range.next() {
                 Some(index) => indices.push(index),
                 None => drop(self.to_make.pop_front()),
@@ -703,7 +856,9 @@ impl<T> Line<T> {
 
     /// Ready blocks beyond the demand.
     fn surplus(&self) -> usize {
-        self.ready.len().saturating_sub(usize::try_from(self.wanted).unwrap_or(usize::MAX))
+        self.ready
+            .len()
+            .saturating_sub(usize::try_from(self.wanted).unwrap_or(usize::MAX))
     }
 
     fn wait(&mut self, session: SessionId, waker: &Waker) {
@@ -716,7 +871,9 @@ impl<T> Line<T> {
     /// when it has taken its share, so that no block stays unclaimed while a session waits for it.
     fn wake_for(&mut self, mut blocks: u64, woken: &mut Vec<Waker>) {
         while blocks > 0 {
-            let Some((waker, wanted)) = self.next_waiter() else { break };
+            let Some((waker, wanted)) = self.next_waiter() else {
+                break;
+            };
             blocks = blocks.saturating_sub(wanted);
             woken.push(waker);
         }
@@ -731,7 +888,12 @@ impl<T> Line<T> {
     /// The waiting session with the earliest deadline, and how many blocks it wants.
     fn next_waiter(&mut self) -> Option<(Waker, u64)> {
         let ((_, session), waker) = self.waiters.pop_first()?;
-        Some((waker, self.wants.get(&session).map_or(0, |want| want.blocks.into())))
+        Some((
+            waker,
+            self.wants
+                .get(&session)
+                .map_or(0, |want| want.blocks.into()),
+        ))
     }
 
     fn is_idle(&self) -> bool {

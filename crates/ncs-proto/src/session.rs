@@ -102,18 +102,43 @@ impl Proto {
                 self.handle_stop(alias);
                 Ok(())
             }
-            Message::Rank { alias, useless, lost, .. } => {
+            Message::Rank {
+                alias,
+                useless,
+                lost,
+                ..
+            } => {
                 self.handle_rank(alias, useless, lost);
                 Ok(())
             }
             // A peer that leaves continues to request what it still wants.
             Message::GoAway { .. } => Ok(()),
-            Message::GetHashes { request, segment, meant } => self.handle_question(now, request, (segment, meant), About::Hashes),
-            Message::GetChecks(asked) => {
-                self.handle_question(now, asked.request, (asked.segment, asked.meant), About::Checks(asked))
-            }
-            Message::Blame { segment, generation, blocks, identity } => {
-                self.handle_blame(now, Event::Blame { segment, generation, blocks, identity });
+            Message::GetHashes {
+                request,
+                segment,
+                meant,
+            } => self.handle_question(now, request, (segment, meant), About::Hashes),
+            Message::GetChecks(asked) => self.handle_question(
+                now,
+                asked.request,
+                (asked.segment, asked.meant),
+                About::Checks(asked),
+            ),
+            Message::Blame {
+                segment,
+                generation,
+                blocks,
+                identity,
+            } => {
+                self.handle_blame(
+                    now,
+                    Event::Blame {
+                        segment,
+                        generation,
+                        blocks,
+                        identity,
+                    },
+                );
                 Ok(())
             }
             Message::Offer { port, identity } => {
@@ -137,7 +162,9 @@ impl Proto {
 
     /// Takes HELLO, the first message.
     fn handle_hello(&mut self, message: Message) -> Result<(), Violation> {
-        let Message::Hello(hello) = message else { return Err(Violation::Unexpected("message before HELLO")) };
+        let Message::Hello(hello) = message else {
+            return Err(Violation::Unexpected("message before HELLO"));
+        };
         self.config.hello().agree(&hello)?;
         self.visit = hello.visit;
         self.peer = Some(hello);
@@ -152,7 +179,9 @@ impl Proto {
     pub fn go_away(&mut self, drain: Duration) {
         if !self.draining {
             self.draining = true;
-            self.send(Message::GoAway { drain_ms: millis(drain) });
+            self.send(Message::GoAway {
+                drain_ms: millis(drain),
+            });
         }
     }
 
@@ -189,16 +218,32 @@ impl Proto {
         self.known.expire(now);
         self.events.extend(self.streams.expire(now, &self.requests));
         self.end_due(now);
-        if self.outbox.len() > OUTBOX_MAX { Err(Violation::Timeout("reading of the control stream")) } else { Ok(()) }
+        if self.outbox.len() > OUTBOX_MAX {
+            Err(Violation::Timeout("reading of the control stream"))
+        } else {
+            Ok(())
+        }
     }
 
     /// When [`Proto::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deadlines = self.requests.values().map(|open| open.deadline);
         let look = (!self.requests.is_empty()).then_some(self.looked_at + LEASE_LOOK_EVERY);
-        let due = self.requests.values().filter_map(|open| self.idle_until(open)).chain(look);
-        let others = [self.known.due(), self.streams.due(), self.hello_due, self.access.due()];
-        deadlines.chain(due).chain(others.into_iter().flatten()).min()
+        let due = self
+            .requests
+            .values()
+            .filter_map(|open| self.idle_until(open))
+            .chain(look);
+        let others = [
+            self.known.due(),
+            self.streams.due(),
+            self.hello_due,
+            self.access.due(),
+        ];
+        deadlines
+            .chain(due)
+            .chain(others.into_iter().flatten())
+            .min()
     }
 
     /// The next message to send.
@@ -223,7 +268,10 @@ impl Proto {
 
     /// Whether nothing is owed to the peer.
     pub fn is_idle(&self) -> bool {
-        self.requests.is_empty() && self.finding.is_empty() && self.unanswered == 0 && self.outbox.is_empty()
+        self.requests.is_empty()
+            && self.finding.is_empty()
+            && self.unanswered == 0
+            && self.outbox.is_empty()
     }
 
     /// Counts since the last call.

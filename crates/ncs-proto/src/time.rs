@@ -108,7 +108,10 @@ mod tests {
         let seconds = Duration::from_secs;
         let (now, std_now) = (Instant::from_epoch(seconds(100)), std::time::Instant::now());
         let (later, std_later) = (now + seconds(3), std_now + seconds(3));
-        assert_eq!((later - now, now - later), (std_later - std_now, std_now - std_later));
+        assert_eq!(
+            (later - now, now - later),
+            (std_later - std_now, std_now - std_later)
+        );
         assert_eq!(now.saturating_duration_since(later), Duration::ZERO);
         assert_eq!(now.checked_duration_since(later), None);
         assert_eq!(later.checked_duration_since(now), Some(seconds(3)));

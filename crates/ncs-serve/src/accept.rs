@@ -41,7 +41,10 @@ impl Metrics {
                 "Connections, including handshakes in progress.",
             )?,
             handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes started.")?,
-            failed: counter("ncserverd_endpoint_handshakes_failed_total", "Handshakes that failed.")?,
+            failed: counter(
+                "ncserverd_endpoint_handshakes_failed_total",
+                "Handshakes that failed.",
+            )?,
             refused: counter(
                 "ncserverd_endpoint_handshakes_refused_total",
                 "Handshakes refused at a connection limit (in all, or per address), or under overload.",
@@ -71,7 +74,16 @@ pub async fn accept<S, F>(
     while let Some(incoming) = endpoint.accept().await {
         metrics.handshakes.inc();
         let half_opened = half_open.load(Ordering::Relaxed);
-        let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics, half_opened) else { continue };
+        let Some((incoming, place)) = admit(
+            incoming,
+            &config,
+            &admission,
+            &headroom,
+            &metrics,
+            half_opened,
+        ) else {
+            continue;
+        };
         let (half_open, open) = (HalfOpen::new(&half_open), Open::new(&metrics.connections));
         let (metrics, serve, peer) = (metrics.clone(), serve.clone(), incoming.remote_address());
         tokio::spawn(async move {
@@ -135,9 +147,12 @@ fn admit(
 ) -> Option<(Incoming, AddressPlace)> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
-    let is_crowded = headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
+    let is_crowded =
+        headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
     match place {
-        Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => Some((incoming, place)),
+        Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => {
+            Some((incoming, place))
+        }
         Err(Crowded::Full) => refuse(incoming, metrics),
         _ if is_crowded => refuse(incoming, metrics),
         Ok(_) | Err(Crowded::Prove) => {

@@ -132,7 +132,9 @@ impl Config {
     /// Fails if everybody would be served on an address that others can reach, unless that is
     /// configured explicitly.
     pub fn check_listen(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
-        let reachable = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        let reachable = addresses
+            .iter()
+            .find(|address| !address.ip().to_canonical().is_loopback());
         match reachable {
             Some(address) if !self.is_closed() && !self.insecure => Err(Error::Open(*address)),
             _ => Ok(()),
@@ -192,8 +194,13 @@ pub struct Now {
 impl Now {
     /// Reads both clocks.
     pub fn read() -> Self {
-        let date = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { instant: Instant::now(), date }
+        let date = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            instant: Instant::now(),
+            date,
+        }
     }
 }
 
@@ -264,9 +271,15 @@ impl Admission {
 
     /// The same for a peer that serves clients with a ticket. With `tickets`, clients without any
     /// valid credential are refused.
-    pub fn open_with(config: &Config, tickets: Option<Tickets>, metrics: Metrics) -> Result<Self, Error> {
+    pub fn open_with(
+        config: &Config,
+        tickets: Option<Tickets>,
+        metrics: Metrics,
+    ) -> Result<Self, Error> {
         let rules = Rules::read(config, None)?;
-        metrics.keys.set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
+        metrics
+            .keys
+            .set(i64::try_from(rules.keys.len()).unwrap_or(i64::MAX));
         let inner = Inner {
             rules: ArcSwap::from_pointee(rules),
             exchange: Mutex::new(()),
@@ -278,7 +291,9 @@ impl Admission {
             tickets,
             metrics,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Reads another configuration, for [`Admission::replace`]. An unusable one is refused as a
@@ -289,7 +304,11 @@ impl Admission {
 
     /// Replaces the rules, for existing sessions too.
     pub fn replace(&self, replacement: Replacement) {
-        let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exchange = self
+            .inner
+            .exchange
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.exchange(replacement.0);
         self.inner.stir.notify_one();
     }
@@ -299,12 +318,18 @@ impl Admission {
     pub async fn refresh(&self, readiness: &Readiness) {
         let outcome = self.read_again().await;
         if let Err(error) = &outcome {
-            self.inner.metrics.reloads.with_label_values(&["failed"]).inc();
+            self.inner
+                .metrics
+                .reloads
+                .with_label_values(&["failed"])
+                .inc();
             tracing::error!(%error, "cannot read keys or authorities for admission: the old ones stay in force");
         }
         let rules = self.inner.rules.load();
         match outcome {
-            Err(error) if rules.source.is_some() && rules.keys.is_empty() => readiness.not_ready("admission", error.to_string()),
+            Err(error) if rules.source.is_some() && rules.keys.is_empty() => {
+                readiness.not_ready("admission", error.to_string())
+            }
             _ => readiness.ready("admission"),
         }
     }
@@ -334,7 +359,12 @@ impl Admission {
     }
 
     /// A place for a new client at this address, validated (`proven`) or not.
-    pub fn address(&self, now: Instant, address: IpAddr, proven: bool) -> Result<AddressPlace, Crowded> {
+    pub fn address(
+        &self,
+        now: Instant,
+        address: IpAddr,
+        proven: bool,
+    ) -> Result<AddressPlace, Crowded> {
         let rules = self.inner.rules.load();
         let (key, most) = (neighbourhood(address), rules.config.address_connections_max);
         // Half of the places are reserved for clients with a validated address.
@@ -342,16 +372,31 @@ impl Admission {
             return Err(Crowded::Prove);
         }
         let place = self.inner.addresses.enter(now, key, most).map_err(|_| {
-            self.inner.metrics.limited.with_label_values(&["address"]).inc();
+            self.inner
+                .metrics
+                .limited
+                .with_label_values(&["address"])
+                .inc();
             Crowded::Full
         })?;
         place.set_rate(rules.config.address_rate());
-        Ok(AddressPlace { place: Arc::new(place), ip: address.to_canonical() })
+        Ok(AddressPlace {
+            place: Arc::new(place),
+            ip: address.to_canonical(),
+        })
     }
 
     /// A connected client, with its certificate chain, its own first.
-    pub fn visitor(&self, address: AddressPlace, certificates: Vec<CertificateDer<'static>>) -> Visitor {
-        let credential = if certificates.is_empty() { Credential::None } else { Credential::Certificates(certificates) };
+    pub fn visitor(
+        &self,
+        address: AddressPlace,
+        certificates: Vec<CertificateDer<'static>>,
+    ) -> Visitor {
+        let credential = if certificates.is_empty() {
+            Credential::None
+        } else {
+            Credential::Certificates(certificates)
+        };
         Visitor {
             admission: self.clone(),
             address,
@@ -367,16 +412,29 @@ impl Admission {
     async fn read_again(&self) -> Result<(), Error> {
         let before = self.inner.rules.load_full();
         let keys = match &before.source {
-            Some(source) => Some(source.fetch().await.map_err(|reason| before.config.keys_error(reason))?),
+            Some(source) => Some(
+                source
+                    .fetch()
+                    .await
+                    .map_err(|reason| before.config.keys_error(reason))?,
+            ),
             None => None,
         };
         let authorities = before.config.authorities()?;
-        let is_same = keys.as_ref().is_none_or(|text| *text == *before.keys_text.expose() && !before.keys.is_empty());
-        if is_same && authorities.as_ref().map(|new| &new.text) == before.authorities.as_ref().map(|old| &old.text) {
+        let is_same = keys
+            .as_ref()
+            .is_none_or(|text| *text == *before.keys_text.expose() && !before.keys.is_empty());
+        if is_same
+            && authorities.as_ref().map(|new| &new.text)
+                == before.authorities.as_ref().map(|old| &old.text)
+        {
             return Ok(());
         }
         let (keys, keys_text) = match keys {
-            Some(text) => (Arc::new(before.config.parse_keys(&text)?), Secret::new(text)),
+            Some(text) => (
+                Arc::new(before.config.parse_keys(&text)?),
+                Secret::new(text),
+            ),
             None => (Arc::clone(&before.keys), Secret::default()),
         };
         let after = Rules {
@@ -386,7 +444,11 @@ impl Admission {
             keys_text,
             authorities: authorities.map(Arc::new),
         };
-        let _exchange = self.inner.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exchange = self
+            .inner
+            .exchange
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // A reload in between has read everything itself.
         if Arc::ptr_eq(&before, &self.inner.rules.load()) {
             self.exchange(after);
@@ -396,10 +458,17 @@ impl Admission {
 
     fn exchange(&self, rules: Rules) {
         let keys = rules.keys.len();
-        self.inner.metrics.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
+        self.inner
+            .metrics
+            .keys
+            .set(i64::try_from(keys).unwrap_or(i64::MAX));
         let before = self.inner.rules.swap(Arc::new(rules));
         if !before.has_the_means_of(&self.inner.rules.load()) {
-            self.inner.metrics.reloads.with_label_values(&["taken"]).inc();
+            self.inner
+                .metrics
+                .reloads
+                .with_label_values(&["taken"])
+                .inc();
             tracing::info!(keys, "keys or authorities for admission changed");
         }
         self.inner.reviews.send_replace(());
@@ -410,7 +479,10 @@ impl Rules {
     /// Whether keys and authorities equal those of other rules.
     fn has_the_means_of(&self, other: &Self) -> bool {
         fn authorities(rules: &Rules) -> Option<&[u8]> {
-            rules.authorities.as_ref().map(|authorities| authorities.text.as_slice())
+            rules
+                .authorities
+                .as_ref()
+                .map(|authorities| authorities.text.as_slice())
         }
         self.keys_text == other.keys_text && authorities(self) == authorities(other)
     }
@@ -423,7 +495,10 @@ impl Rules {
             .map(|keys| Named::parse(keys.expose()))
             .transpose()
             .map_err(|reason| config.keys_error(reason))?;
-        let source = named.map(Source::new).transpose().map_err(|reason| config.keys_error(reason))?;
+        let source = named
+            .map(Source::new)
+            .transpose()
+            .map_err(|reason| config.keys_error(reason))?;
         let (keys, keys_text) = match source.as_ref().map(Source::read) {
             Some(Some(text)) => {
                 let text = text.map_err(|reason| config.keys_error(reason))?;
@@ -436,13 +511,24 @@ impl Rules {
             None => (Arc::new(KeySet::none()), Secret::default()),
         };
         let authorities = config.authorities()?.map(Arc::new);
-        Ok(Self { config: config.clone(), source, keys, keys_text, authorities })
+        Ok(Self {
+            config: config.clone(),
+            source,
+            keys,
+            keys_text,
+            authorities,
+        })
     }
 }
 
 impl Config {
     fn keys_error(&self, reason: String) -> Error {
-        Error::Keys(self.keys.as_ref().map_or_else(String::new, ToString::to_string), reason)
+        Error::Keys(
+            self.keys
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+            reason,
+        )
     }
 
     fn parse_keys(&self, text: &[u8]) -> Result<KeySet, Error> {
@@ -450,9 +536,12 @@ impl Config {
     }
 
     fn authorities(&self) -> Result<Option<Authorities>, Error> {
-        let Some(path) = &self.clients_ca else { return Ok(None) };
+        let Some(path) = &self.clients_ca else {
+            return Ok(None);
+        };
         let read = clients::read(path, AUTHORITIES_BYTES_MAX).and_then(Authorities::parse);
-        read.map(Some).map_err(|reason| Error::Authorities(path.display().to_string(), reason))
+        read.map(Some)
+            .map_err(|reason| Error::Authorities(path.display().to_string(), reason))
     }
 
     fn token_rate(&self) -> Option<u64> {
@@ -464,7 +553,10 @@ impl Config {
     }
 
     fn expectation(&self) -> Expectation {
-        Expectation { audience: self.audience.clone(), leeway: self.leeway }
+        Expectation {
+            audience: self.audience.clone(),
+            leeway: self.leeway,
+        }
     }
 }
 
@@ -541,12 +633,17 @@ impl Visitor {
         let rules = self.admission.inner.rules.load_full();
         // A certificate is enough, and without keys no token is refused.
         if rules.source.is_none()
-            || self.worth(&rules, now).is_some_and(|_| matches!(self.credential, Credential::Certificates(_)))
+            || self
+                .worth(&rules, now)
+                .is_some_and(|_| matches!(self.credential, Credential::Certificates(_)))
         {
             return Ok((true, self.review(now)?));
         }
         let verdict = token::verify(&token, &rules.keys, &rules.config.expectation(), now.date);
-        self.admission.inner.metrics.judged(verdict.as_ref().map(drop).map_err(|error| *error));
+        self.admission
+            .inner
+            .metrics
+            .judged(verdict.as_ref().map(drop).map_err(|error| *error));
         if let Err(error) = &verdict {
             tracing::debug!(%error, "token refused");
         } else {
@@ -556,7 +653,11 @@ impl Visitor {
     }
 
     /// The same for a ticket.
-    pub fn present_ticket(&mut self, now: Now, ticket: message::Ticket) -> Result<(bool, Access), Limited> {
+    pub fn present_ticket(
+        &mut self,
+        now: Now,
+        ticket: message::Ticket,
+    ) -> Result<(bool, Access), Limited> {
         let tickets = self.admission.inner.tickets.as_ref();
         let counts = tickets.is_some_and(|tickets| tickets.verify(&ticket, now.date).is_some());
         self.admission.inner.metrics.ticket_judged(counts);
@@ -574,18 +675,43 @@ impl Visitor {
         self.pays = (config.address_rate().is_some(), false);
         let Some(worth) = self.worth(&rules, now) else {
             self.holder = None;
-            return Ok(if self.is_closed(config) { Access::Refused { until: now.instant + config.grace } } else { Access::Free });
+            return Ok(if self.is_closed(config) {
+                Access::Refused {
+                    until: now.instant + config.grace,
+                }
+            } else {
+                Access::Free
+            });
         };
-        if !self.holder.as_ref().is_some_and(|place| place.is_of(&worth.holder)) {
+        if !self
+            .holder
+            .as_ref()
+            .is_some_and(|place| place.is_of(&worth.holder))
+        {
             let most = worth.connections.or(config.token_connections_max);
             // The old place is returned first, so that a peer at the limit can change its token.
             self.holder = None;
-            self.holder = match self.inherited.take().filter(|place| place.is_of(&worth.holder)) {
+            self.holder = match self
+                .inherited
+                .take()
+                .filter(|place| place.is_of(&worth.holder))
+            {
                 Some(place) => Some(place),
-                None => Some(Arc::new(self.admission.inner.holders.enter(now.instant, worth.holder, most).map_err(|_| {
-                    self.admission.inner.metrics.limited.with_label_values(&["token"]).inc();
-                    Limited
-                })?)),
+                None => Some(Arc::new(
+                    self.admission
+                        .inner
+                        .holders
+                        .enter(now.instant, worth.holder, most)
+                        .map_err(|_| {
+                            self.admission
+                                .inner
+                                .metrics
+                                .limited
+                                .with_label_values(&["token"])
+                                .inc();
+                            Limited
+                        })?,
+                )),
             };
             self.visit.1.note(&self.address.place, self.holder.as_ref());
         }
@@ -595,8 +721,14 @@ impl Visitor {
             self.pays.1 = rate.is_some();
         }
         // An end beyond the clock's range counts as none.
-        let until = worth.until.and_then(|until| now.instant.checked_add(until.saturating_sub(now.date)));
-        Ok(Access::Granted { scope: worth.scope, until, grace: self.is_closed(config).then_some(config.grace) })
+        let until = worth
+            .until
+            .and_then(|until| now.instant.checked_add(until.saturating_sub(now.date)));
+        Ok(Access::Granted {
+            scope: worth.scope,
+            until,
+            grace: self.is_closed(config).then_some(config.grace),
+        })
     }
 
     fn is_closed(&self, config: &Config) -> bool {
@@ -626,7 +758,10 @@ impl Visitor {
 
     /// The memory ledgers of its address and, with a valid credential, of its holder.
     pub fn ledgers(&self) -> (Arc<Ledger>, Option<Arc<Ledger>>) {
-        (self.address.place.ledger(), self.holder.as_ref().map(|place| place.ledger()))
+        (
+            self.address.place.ledger(),
+            self.holder.as_ref().map(|place| place.ledger()),
+        )
     }
 
     /// Changes when a review is due.
@@ -636,8 +771,14 @@ impl Visitor {
 
     /// Bytes that may be sent to it now, or when more than none may be.
     pub fn allowance(&self, now: Instant) -> Result<u64, Instant> {
-        let address = if self.pays.0 { self.address.place.allowance(now) } else { Ok(u64::MAX) };
-        let holder = self.paying_holder().map_or(Ok(u64::MAX), |place| place.allowance(now));
+        let address = if self.pays.0 {
+            self.address.place.allowance(now)
+        } else {
+            Ok(u64::MAX)
+        };
+        let holder = self
+            .paying_holder()
+            .map_or(Ok(u64::MAX), |place| place.allowance(now));
         match (address, holder) {
             (Ok(one), Ok(other)) => Ok(one.min(other)),
             (Err(one), Err(other)) => Err(one.max(other)),
@@ -664,19 +805,62 @@ impl Visitor {
         match &self.credential {
             Credential::None => None,
             Credential::Token(token) => {
-                let claims = token::verify(token.expose(), &rules.keys, &rules.config.expectation(), now.date).ok()?;
-                let token::Claims { scope, until, rate, connections, holder } = claims;
-                Some(Worth { scope, until: Some(until), holder, connections, rate })
+                let claims = token::verify(
+                    token.expose(),
+                    &rules.keys,
+                    &rules.config.expectation(),
+                    now.date,
+                )
+                .ok()?;
+                let token::Claims {
+                    scope,
+                    until,
+                    rate,
+                    connections,
+                    holder,
+                } = claims;
+                Some(Worth {
+                    scope,
+                    until: Some(until),
+                    holder,
+                    connections,
+                    rate,
+                })
             }
             Credential::Ticket(ticket) => {
-                let tickets::Right { scope, until, holder } = self.admission.inner.tickets.as_ref()?.verify(ticket, now.date)?;
-                Some(Worth { scope, until: Some(until), holder, connections: None, rate: None })
+                let tickets::Right {
+                    scope,
+                    until,
+                    holder,
+                } = self
+                    .admission
+                    .inner
+                    .tickets
+                    .as_ref()?
+                    .verify(ticket, now.date)?;
+                Some(Worth {
+                    scope,
+                    until: Some(until),
+                    holder,
+                    connections: None,
+                    rate: None,
+                })
             }
             Credential::Certificates(chain) => {
-                rules.authorities.as_ref()?.vouch_for(chain, now.date).ok()?;
+                rules
+                    .authorities
+                    .as_ref()?
+                    .vouch_for(chain, now.date)
+                    .ok()?;
                 let own = chain.first().map_or(&[][..], |own| own.as_ref());
                 let holder = Holder::of("certificate", &[own]);
-                Some(Worth { scope: Scope::everything(), until: None, holder, connections: None, rate: None })
+                Some(Worth {
+                    scope: Scope::everything(),
+                    until: None,
+                    holder,
+                    connections: None,
+                    rate: None,
+                })
             }
         }
     }

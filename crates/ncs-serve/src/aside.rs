@@ -17,13 +17,20 @@ pub struct Aside(Option<Runtime>);
 impl Aside {
     /// Starts a thread with this name.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_time().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_time()
+            .build()?;
         Ok(Self(Some(runtime)))
     }
 
     /// Runs a task on it.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        self.0.as_ref().expect("there until it is dropped").spawn(task)
+        self.0
+            .as_ref()
+            .expect("there until it is dropped")
+            .spawn(task)
     }
 }
 

@@ -175,8 +175,22 @@ impl Directory {
     /// The same, with choices drawn from `random`, so that they can be reproduced.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
         let (streams, offers, holders, followers, blamed, reporters) = Default::default();
-        let state = State { random, streams, offers, holders, followers, blamed, reporters, holdings: 0 };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), metrics }) }
+        let state = State {
+            random,
+            streams,
+            offers,
+            holders,
+            followers,
+            blamed,
+            reporters,
+            holdings: 0,
+        };
+        Self {
+            inner: Arc::new(Inner {
+                state: Mutex::new(state),
+                metrics,
+            }),
+        }
     }
 
     /// Sets the streams whose viewers are told of each other.
@@ -184,7 +198,10 @@ impl Directory {
         let mut state = self.state();
         state.streams = streams;
         // Tickets of removed keys are invalid.
-        state.offers.values_mut().for_each(|offer| offer.tickets.clear());
+        state
+            .offers
+            .values_mut()
+            .for_each(|offer| offer.tickets.clear());
     }
 
     /// A peer offers to serve at this address. Replaces an earlier offer.
@@ -192,8 +209,24 @@ impl Directory {
         let mut state = self.state();
         state.withdraw(session);
         if state.offers.len() < OFFERS_MAX {
-            let (follows, held, order, tickets) = (HashMap::new(), HashMap::new(), VecDeque::new(), HashMap::new());
-            state.offers.insert(session, Offer { address, identity, follows, named: 0, held, order, tickets });
+            let (follows, held, order, tickets) = (
+                HashMap::new(),
+                HashMap::new(),
+                VecDeque::new(),
+                HashMap::new(),
+            );
+            state.offers.insert(
+                session,
+                Offer {
+                    address,
+                    identity,
+                    follows,
+                    named: 0,
+                    held,
+                    order,
+                    tickets,
+                },
+            );
         }
         self.show(&state);
     }
@@ -208,39 +241,66 @@ impl Directory {
     /// A peer reports changes in what it holds. Ignored without an offer.
     pub fn have(&self, session: SessionId, holdings: &[Holding]) {
         let mut state = self.state();
-        for Holding { segment, meant, state: held } in holdings {
+        for Holding {
+            segment,
+            meant,
+            state: held,
+        } in holdings
+        {
             state.have(session, (*segment, *meant), *held);
         }
     }
 
     /// Peers that hold some of a segment, with this coding as far as they have said: complete ones
     /// first, then partial ones, then followers of the stream.
-    pub fn introduce(&self, now: Now, asker: Asker, stream: &str, (segment, coding): (SegmentId, Coding)) -> Vec<Introduction> {
+    pub fn introduce(
+        &self,
+        now: Now,
+        asker: Asker,
+        stream: &str,
+        (segment, coding): (SegmentId, Coding),
+    ) -> Vec<Introduction> {
         let mut state = self.state();
-        let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else { return Vec::new() };
+        let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else {
+            return Vec::new();
+        };
         let network = match policy {
             Policy::Off => return Vec::new(),
             Policy::Lan => Some(network(asker.address)),
             Policy::All => None,
         };
         let circle = (stream.to_owned(), network);
-        let mut chosen = state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
+        let mut chosen =
+            state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
         // Older peers do not report the coding. One that reports it only for some entries is named
         // once.
         let unsaid = state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed));
         let said: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
-        chosen.extend(unsaid.into_iter().filter(|(session, _)| !said.contains(session)));
+        chosen.extend(
+            unsaid
+                .into_iter()
+                .filter(|(session, _)| !said.contains(session)),
+        );
         if chosen.len() < NAMED_MAX {
             let followers = state.following(now.instant, asker, &circle);
             let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
-            chosen.extend(followers.into_iter().filter(|session| !known.contains(session)).map(|session| (session, None)));
+            chosen.extend(
+                followers
+                    .into_iter()
+                    .filter(|session| !known.contains(session))
+                    .map(|session| (session, None)),
+            );
         }
         state.note_following(now.instant, asker.session, circle);
         chosen.shuffle(&mut state.random);
-        let named_before = |session: &SessionId| state.offers.get(session).map_or(0, |offer| offer.named);
+        let named_before =
+            |session: &SessionId| state.offers.get(session).map_or(0, |offer| offer.named);
         chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
         // No peer should be asked by all others because it was the first with a part.
-        let complete = chosen.iter().filter(|(_, held)| *held == Some(HoldingState::Complete)).count();
+        let complete = chosen
+            .iter()
+            .filter(|(_, held)| *held == Some(HoldingState::Complete))
+            .count();
         if complete < NAMED_MAX {
             chosen[complete..].sort_by_key(|(session, _)| named_before(session));
         }
@@ -248,7 +308,12 @@ impl Directory {
         chosen.sort_by_key(|(_, held)| rank(*held));
         let named: Vec<_> = chosen
             .into_iter()
-            .filter_map(|(session, _)| state.offers.get_mut(&session)?.introduction(now, stream, &key))
+            .filter_map(|(session, _)| {
+                state
+                    .offers
+                    .get_mut(&session)?
+                    .introduction(now, stream, &key)
+            })
             .collect();
         self.inner.metrics.introductions.inc_by(named.len() as u64);
         named
@@ -256,9 +321,19 @@ impl Directory {
 
     /// Records a report that the peer with this identity has sent wrong blocks, by a reporter with
     /// this address and, if it has shown a token, holder.
-    pub fn blame(&self, now: Instant, reporter: IpAddr, holder: Option<Holder>, identity: [u8; 32]) {
+    pub fn blame(
+        &self,
+        now: Instant,
+        reporter: IpAddr,
+        holder: Option<Holder>,
+        identity: [u8; 32],
+    ) {
         let mut state = self.state();
-        let report = Report { network: site(reporter), holder, at: now };
+        let report = Report {
+            network: site(reporter),
+            holder,
+            at: now,
+        };
         // Checked first, so that excess reports cost no time.
         if state.counts(now, &report) {
             state.note_blame(now, report, identity);
@@ -266,31 +341,50 @@ impl Directory {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn show(&self, state: &State) {
-        self.inner.metrics.offers.set(i64::try_from(state.offers.len()).unwrap_or(i64::MAX));
+        self.inner
+            .metrics
+            .offers
+            .set(i64::try_from(state.offers.len()).unwrap_or(i64::MAX));
     }
 }
 
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
-        f.debug_struct("Directory").field("streams", &state.streams.len()).field("offers", &state.offers.len()).finish()
+        f.debug_struct("Directory")
+            .field("streams", &state.streams.len())
+            .field("offers", &state.offers.len())
+            .finish()
     }
 }
 
 impl State {
     fn withdraw(&mut self, session: SessionId) {
-        let Some(offer) = self.offers.remove(&session) else { return };
-        offer.held.keys().for_each(|segment| self.forget(session, segment));
-        offer.follows.keys().for_each(|circle| self.leave(session, circle));
+        let Some(offer) = self.offers.remove(&session) else {
+            return;
+        };
+        offer
+            .held
+            .keys()
+            .for_each(|segment| self.forget(session, segment));
+        offer
+            .follows
+            .keys()
+            .for_each(|circle| self.leave(session, circle));
     }
 
     /// Notes that an offering peer has asked for a segment of a stream.
     fn note_following(&mut self, now: Instant, session: SessionId, circle: Circle) {
-        let Some(offer) = self.offers.get_mut(&session) else { return };
+        let Some(offer) = self.offers.get_mut(&session) else {
+            return;
+        };
         if offer.follows.len() < FOLLOWED_MAX || offer.follows.contains_key(&circle) {
             offer.follows.insert(circle.clone(), now);
             self.followers.entry(circle).or_default().add(session);
@@ -308,26 +402,41 @@ impl State {
 
     /// Some followers of a stream, drawn at random; former followers are forgotten.
     fn following(&mut self, now: Instant, asker: Asker, circle: &Circle) -> Vec<SessionId> {
-        let count = self.followers.get(circle).map_or(0, |followers| followers.sessions.len());
+        let count = self
+            .followers
+            .get(circle)
+            .map_or(0, |followers| followers.sessions.len());
         let places = rand::seq::index::sample(&mut self.random, count, count.min(LOOKED_AT_MAX));
-        let drawn: Vec<SessionId> = places.into_iter().map(|place| self.followers[circle].sessions[place]).collect();
-        let (current, gone): (Vec<SessionId>, Vec<SessionId>) = drawn.into_iter().partition(|session| {
-            let asked = self.offers.get(session).and_then(|offer| offer.follows.get(circle));
-            asked.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWS_FOR)
-        });
+        let drawn: Vec<SessionId> = places
+            .into_iter()
+            .map(|place| self.followers[circle].sessions[place])
+            .collect();
+        let (current, gone): (Vec<SessionId>, Vec<SessionId>) =
+            drawn.into_iter().partition(|session| {
+                let asked = self
+                    .offers
+                    .get(session)
+                    .and_then(|offer| offer.follows.get(circle));
+                asked.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWS_FOR)
+            });
         for session in gone {
             self.leave(session, circle);
             if let Some(offer) = self.offers.get_mut(&session) {
                 offer.follows.remove(circle);
             }
         }
-        current.into_iter().filter(|session| self.may_name(now, asker, *session)).collect()
+        current
+            .into_iter()
+            .filter(|session| self.may_name(now, asker, *session))
+            .collect()
     }
 
     /// Whether to name a peer to a client: it is another peer, and not accused.
     fn may_name(&self, now: Instant, asker: Asker, session: SessionId) -> bool {
         let own = self.offers.get(&asker.session).map(|offer| offer.identity);
-        let Some(Offer { identity, .. }) = self.offers.get(&session) else { return false };
+        let Some(Offer { identity, .. }) = self.offers.get(&session) else {
+            return false;
+        };
         session != asker.session && Some(*identity) != own && !self.is_blamed(now, identity)
     }
 
@@ -343,7 +452,9 @@ impl State {
     }
 
     fn have(&mut self, session: SessionId, segment: Name, held: HoldingState) {
-        let Some(offer) = self.offers.get_mut(&session) else { return };
+        let Some(offer) = self.offers.get_mut(&session) else {
+            return;
+        };
         if held == HoldingState::Gone {
             if offer.held.remove(&segment).is_some() {
                 offer.order.retain(|other| *other != segment);
@@ -361,7 +472,11 @@ impl State {
         }
         offer.held.insert(segment, held);
         offer.order.push_back(segment);
-        let oldest = if offer.order.len() > HOLDINGS_MAX { offer.order.pop_front() } else { None };
+        let oldest = if offer.order.len() > HOLDINGS_MAX {
+            offer.order.pop_front()
+        } else {
+            None
+        };
         if let Some(oldest) = &oldest {
             offer.held.remove(oldest);
         }
@@ -381,8 +496,16 @@ impl State {
     ) -> Vec<(SessionId, Option<HoldingState>)> {
         let holders = self.holders.get(segment).map_or(&[][..], Vec::as_slice);
         // Starts at a random position, so that all take turns.
-        let first = if holders.is_empty() { 0 } else { self.random.random_range(0..holders.len()) };
-        let holders = holders.iter().cycle().skip(first).take(holders.len().min(LOOKED_AT_MAX));
+        let first = if holders.is_empty() {
+            0
+        } else {
+            self.random.random_range(0..holders.len())
+        };
+        let holders = holders
+            .iter()
+            .cycle()
+            .skip(first)
+            .take(holders.len().min(LOOKED_AT_MAX));
         let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
         let allowed = known.filter(|(_, offer)| match policy {
             Policy::Off => false,
@@ -390,7 +513,9 @@ impl State {
             Policy::All => true,
         });
         let trusted = allowed.filter(|(session, _)| self.may_name(now, asker, *session));
-        trusted.filter_map(|(session, offer)| Some((session, Some(*offer.held.get(segment)?)))).collect()
+        trusted
+            .filter_map(|(session, offer)| Some((session, Some(*offer.held.get(segment)?))))
+            .collect()
     }
 
     /// Whether a report counts: neither its network nor its holder has made too many lately. If so,
@@ -399,13 +524,17 @@ impl State {
         let by: Vec<Reporter> = report.by().collect();
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < BLAME_LASTS;
         if self.reporters.len() + by.len() > REPORTERS_MAX {
-            self.reporters.retain(|_, times| times.iter().any(is_recent));
+            self.reporters
+                .retain(|_, times| times.iter().any(is_recent));
         }
         if self.reporters.len() + by.len() > REPORTERS_MAX {
             return false;
         }
-        let made =
-            |reporter: &Reporter| self.reporters.get(reporter).map_or(0, |times| times.iter().filter(|at| is_recent(at)).count());
+        let made = |reporter: &Reporter| {
+            self.reporters
+                .get(reporter)
+                .map_or(0, |times| times.iter().filter(|at| is_recent(at)).count())
+        };
         if by.iter().any(|reporter| made(reporter) >= REPORTS_MAX) {
             return false;
         }
@@ -427,13 +556,17 @@ impl State {
         if is_offered && (self.blamed.len() < BLAMED_MAX || self.blamed.contains_key(&identity)) {
             let reports = self.blamed.entry(identity).or_default();
             // A repeated report replaces the earlier one.
-            reports.retain(|before| (before.network, before.holder) != (report.network, report.holder));
+            reports.retain(|before| {
+                (before.network, before.holder) != (report.network, report.holder)
+            });
             reports.push(report);
         }
     }
 
     fn is_blamed(&self, now: Instant, identity: &[u8; 32]) -> bool {
-        let Some(reports) = self.blamed.get(identity) else { return false };
+        let Some(reports) = self.blamed.get(identity) else {
+            return false;
+        };
         let recent = || reports.iter().filter(|report| report.is_recent(now));
         let networks: HashSet<IpAddr> = recent().map(|report| report.network).collect();
         // A reporter without a token counts only by its network.
@@ -449,7 +582,12 @@ impl Report {
 
     /// The reporter: its network, then its holder.
     fn by(&self) -> impl Iterator<Item = Reporter> + use<> {
-        [Some(Reporter::Network(self.network)), self.holder.map(Reporter::Holder)].into_iter().flatten()
+        [
+            Some(Reporter::Network(self.network)),
+            self.holder.map(Reporter::Holder),
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
@@ -462,7 +600,9 @@ impl Followers {
     }
 
     fn remove(&mut self, session: SessionId) {
-        let Some(place) = self.places.remove(&session) else { return };
+        let Some(place) = self.places.remove(&session) else {
+            return;
+        };
         self.sessions.swap_remove(place);
         if let Some(moved) = self.sessions.get(place) {
             self.places.insert(*moved, place);
@@ -478,11 +618,19 @@ impl Offer {
         self.tickets.retain(|_, (_, at)| fresh(at));
         let (ticket, at) = self.tickets.entry(stream.to_owned()).or_insert_with(|| {
             let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-            (key.ticket(stream, until_ms, self.identity, rand::random()), now.instant)
+            (
+                key.ticket(stream, until_ms, self.identity, rand::random()),
+                now.instant,
+            )
         });
         let left = (*at + TICKET_LASTS).checked_duration_since(now.instant)?;
         let lasts_ms = u64::try_from(left.as_millis()).ok()?;
-        Some(Introduction { address: self.address, identity: self.identity, lasts_ms, ticket: ticket.clone() })
+        Some(Introduction {
+            address: self.address,
+            identity: self.identity,
+            lasts_ms,
+            ticket: ticket.clone(),
+        })
     }
 }
 

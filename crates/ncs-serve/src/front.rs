@@ -67,24 +67,45 @@ pub struct FrontParts<'a> {
 impl Front {
     /// Opens the sockets. The tasks that answer and encode must be running already. Must be called
     /// within a tokio runtime.
-    pub async fn open<E>(parts: FrontParts<'_>, registry: &Registry, readiness: &Readiness) -> Result<Self, E>
+    pub async fn open<E>(
+        parts: FrontParts<'_>,
+        registry: &Registry,
+        readiness: &Readiness,
+    ) -> Result<Self, E>
     where
         E: From<endpoint::Error> + From<prometheus::Error>,
     {
-        let FrontParts { endpoint: config, session, identity, admission, directory, ring, asks, aside, supervisor } = parts;
+        let FrontParts {
+            endpoint: config,
+            session,
+            identity,
+            admission,
+            directory,
+            ring,
+            asks,
+            aside,
+            supervisor,
+        } = parts;
         let gauges = ring.clone();
-        let gauges = supervisor.clone().revived(ServerPart::Gauges, move || keep_gauges(gauges.clone()));
+        let gauges = supervisor
+            .clone()
+            .revived(ServerPart::Gauges, move || keep_gauges(gauges.clone()));
         let mut tasks = vec![tokio::spawn(gauges)];
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
         let audience = metrics.audience.clone();
         let headroom = Headroom::new(registry)?;
-        let (watched, sessions) = ((headroom.clone(), ring.clone(), readiness.clone()), Handle::current());
+        let (watched, sessions) = (
+            (headroom.clone(), ring.clone(), readiness.clone()),
+            Handle::current(),
+        );
         let wait_max = config.wait_max;
-        tasks.push(aside.spawn(supervisor.clone().revived(ServerPart::Headroom, move || {
-            let (headroom, ring, readiness) = watched.clone();
-            headroom.watch(ring, sessions.clone(), wait_max, readiness)
-        })));
+        tasks.push(
+            aside.spawn(supervisor.clone().revived(ServerPart::Headroom, move || {
+                let (headroom, ring, readiness) = watched.clone();
+                headroom.watch(ring, sessions.clone(), wait_max, readiness)
+            })),
+        );
         let context = Context {
             ring,
             asks,
@@ -98,28 +119,56 @@ impl Front {
         admission.refresh(readiness).await;
         let kept = (admission.clone(), readiness.clone());
         let keep = move || kept.0.clone().keep_fresh(kept.1.clone());
-        tasks.push(tokio::spawn(supervisor.clone().revived(ServerPart::Keys, keep)));
+        tasks.push(tokio::spawn(
+            supervisor.clone().revived(ServerPart::Keys, keep),
+        ));
         let identity = identity.with_door(admission.door());
         let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
         // All are needed: a reload is checked against the bound addresses.
         let bound = endpoints
             .iter()
             .zip(&config.listen)
-            .map(|(endpoint, &address)| endpoint.local_addr().map_err(|source| endpoint::Error::Bind { address, source }));
+            .map(|(endpoint, &address)| {
+                endpoint
+                    .local_addr()
+                    .map_err(|source| endpoint::Error::Bind { address, source })
+            });
         let addresses = bound.collect::<Result<_, _>>()?;
         let metrics = accept::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
-            let (context, next_session, contain) = (context.clone(), Arc::clone(&next_session), supervisor.clone());
+            let (context, next_session, contain) = (
+                context.clone(),
+                Arc::clone(&next_session),
+                supervisor.clone(),
+            );
             let serve = move |connection, place| {
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                contain.contained(ServerPart::Session, session::driver::run(connection, session, place, context.clone()))
+                contain.contained(
+                    ServerPart::Session,
+                    session::driver::run(connection, session, place, context.clone()),
+                )
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
-            let accepting = accept::accept(endpoint.clone(), config, admission, headroom.clone(), metrics, serve);
-            tasks.push(tokio::spawn(supervisor.vital(ServerPart::Accept, accepting)));
+            let accepting = accept::accept(
+                endpoint.clone(),
+                config,
+                admission,
+                headroom.clone(),
+                metrics,
+                serve,
+            );
+            tasks.push(tokio::spawn(
+                supervisor.vital(ServerPart::Accept, accepting),
+            ));
         }
-        Ok(Self { addresses, endpoints, drain, audience, tasks })
+        Ok(Self {
+            addresses,
+            endpoints,
+            drain,
+            audience,
+            tasks,
+        })
     }
 
     /// The UDP addresses for peers.

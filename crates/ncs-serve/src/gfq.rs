@@ -28,20 +28,34 @@ impl Wanted {
     pub fn new(blocks: Blocks, generation: Generation, source: Bytes) -> Option<Self> {
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = Shape::new(generation.n, words).filter(|_| generation.codec.is_gfq())?;
-        Some(Self { blocks, generation, shape, source, kept: None })
+        Some(Self {
+            blocks,
+            generation,
+            shape,
+            source,
+            kept: None,
+        })
     }
 
     /// Makes no more than so many.
     pub fn truncate(&mut self, blocks: usize) {
         match &mut self.blocks {
-            Blocks::Coded(count) => *count = (*count).min(u32::try_from(blocks).unwrap_or(u32::MAX)),
+            Blocks::Coded(count) => {
+                *count = (*count).min(u32::try_from(blocks).unwrap_or(u32::MAX))
+            }
             Blocks::Source(numbers) => numbers.truncate(blocks),
         }
     }
 
     /// Fills a slot for each block, with a new random row for each, and returns their vectors.
-    pub fn make(&self, slots: &mut [Slot], arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Result<Vec<Vector>, Failed> {
-        make(&mut [(self, slots)], arithmetic, random).map(|mut vectors| vectors.pop().unwrap_or_default())
+    pub fn make(
+        &self,
+        slots: &mut [Slot],
+        arithmetic: &dyn Arithmetic,
+        random: &mut impl Rng,
+    ) -> Result<Vec<Vector>, Failed> {
+        make(&mut [(self, slots)], arithmetic, random)
+            .map(|mut vectors| vectors.pop().unwrap_or_default())
     }
 
     /// The same, with what the arithmetic has of its segment.
@@ -78,13 +92,26 @@ impl Wanted {
 /// Random rows of 32-bit coefficients, and the same as vectors on the wire.
 pub fn draw(random: &mut impl Rng, count: usize, shape: Shape) -> (Vec<u32>, Vec<Vector>) {
     let each = shape.source_vector_bytes();
-    let (mut rows, mut vectors) = (Vec::with_capacity(count * shape.n()), Vec::with_capacity(count));
+    let (mut rows, mut vectors) = (
+        Vec::with_capacity(count * shape.n()),
+        Vec::with_capacity(count),
+    );
     for first in (0..count).step_by(VECTORS_TOGETHER) {
         let mut bytes = BytesMut::zeroed(VECTORS_TOGETHER.min(count - first) * each);
-        bytes.chunks_exact_mut(each).for_each(|vector| draw_vector(random, vector));
-        rows.extend(bytes.as_chunks().0.iter().map(|coefficient| u32::from_be_bytes(*coefficient)));
+        bytes
+            .chunks_exact_mut(each)
+            .for_each(|vector| draw_vector(random, vector));
+        rows.extend(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|coefficient| u32::from_be_bytes(*coefficient)),
+        );
         let mut bytes = bytes.freeze();
-        vectors.extend(std::iter::from_fn(|| (!bytes.is_empty()).then(|| Vector::Narrow(bytes.split_to(each)))));
+        vectors.extend(std::iter::from_fn(|| {
+            (!bytes.is_empty()).then(|| Vector::Narrow(bytes.split_to(each)))
+        }));
     }
     (rows, vectors)
 }
@@ -109,23 +136,43 @@ pub fn make(
         let (own, of_blocks) = match &wanted.blocks {
             Blocks::Coded(count) => draw(random, *count as usize, wanted.shape),
             Blocks::Source(numbers) => {
-                numbers.iter().zip(&mut **slots).for_each(|(number, slot)| wanted.copy(*number, slot));
-                (Vec::new(), numbers.iter().map(|number| Vector::Source(*number)).collect())
+                numbers
+                    .iter()
+                    .zip(&mut **slots)
+                    .for_each(|(number, slot)| wanted.copy(*number, slot));
+                (
+                    Vec::new(),
+                    numbers
+                        .iter()
+                        .map(|number| Vector::Source(*number))
+                        .collect(),
+                )
             }
         };
         rows.push(own);
         vectors.push(of_blocks);
     }
     let mut calls: Vec<(Shape, Vec<Encode<'_>>)> = Vec::new();
-    for ((wanted, slots), rows) in all.iter_mut().zip(&rows).filter(|(_, rows)| !rows.is_empty()) {
+    for ((wanted, slots), rows) in all
+        .iter_mut()
+        .zip(&rows)
+        .filter(|(_, rows)| !rows.is_empty())
+    {
         let out = slots.iter_mut().map(Slot::payload_mut).collect();
-        let task = Encode { source: &wanted.source, kept: wanted.place(), rows, out };
+        let task = Encode {
+            source: &wanted.source,
+            kept: wanted.place(),
+            rows,
+            out,
+        };
         match calls.iter_mut().find(|(shape, _)| *shape == wanted.shape) {
             Some((_, tasks)) => tasks.push(task),
             None => calls.push((wanted.shape, vec![task])),
         }
     }
-    calls.iter_mut().try_for_each(|(shape, tasks)| arithmetic.encode(*shape, tasks))?;
+    calls
+        .iter_mut()
+        .try_for_each(|(shape, tasks)| arithmetic.encode(*shape, tasks))?;
     Ok(vectors)
 }
 

@@ -96,23 +96,44 @@ impl Headroom {
 
     /// Watches the ring and, from outside, the runtime of its sessions until that ends. There is no
     /// room while requested blocks wait longer than `wait_max`; `/readyz` reports it.
-    pub async fn watch(self, ring: Ring, sessions: Handle, wait_max: Duration, readiness: Readiness) {
+    pub async fn watch(
+        self,
+        ring: Ring,
+        sessions: Handle,
+        wait_max: Duration,
+        readiness: Readiness,
+    ) {
         let metrics = sessions.metrics();
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let (mut load, mut before) = (Load::default(), (Instant::now(), busy_time(&metrics), ring.made()));
+        let (mut load, mut before) = (
+            Load::default(),
+            (Instant::now(), busy_time(&metrics), ring.made()),
+        );
         let mut probe = Probe::new(&sessions);
         loop {
             tick.tick().await;
-            let Some(turn) = probe.turn(&sessions).await else { return };
+            let Some(turn) = probe.turn(&sessions).await else {
+                return;
+            };
             let now = (Instant::now(), busy_time(&metrics), ring.made());
             let passed = now.0.saturating_duration_since(before.0);
             let threads = metrics.num_workers().max(1) as f64;
-            let busy = now.1.saturating_sub(before.1).as_secs_f64() / (passed.as_secs_f64() * threads).max(1e-9);
+            let busy = now.1.saturating_sub(before.1).as_secs_f64()
+                / (passed.as_secs_f64() * threads).max(1e-9);
             let made = now.2.saturating_sub(before.2);
             before = now;
             let (was_short, was_said) = (load.is_short, load.is_said());
-            load.note(Look { passed, busy, turn, made, to_make: ring.to_make() }, wait_max);
+            load.note(
+                Look {
+                    passed,
+                    busy,
+                    turn,
+                    made,
+                    to_make: ring.to_make(),
+                },
+                wait_max,
+            );
             self.busy.set(load.busy);
             self.wait.set(load.wait);
             if load.is_short != was_short {
@@ -129,7 +150,10 @@ impl Headroom {
                     readiness.ready("headroom");
                 } else {
                     tracing::warn!(wait_s = load.wait, "overloaded: refusing new connections");
-                    readiness.not_ready("headroom", "overloaded: peers request more than the server can send");
+                    readiness.not_ready(
+                        "headroom",
+                        "overloaded: peers request more than the server can send",
+                    );
                 }
             }
         }
@@ -145,7 +169,10 @@ struct Probe {
 
 impl Probe {
     fn new(sessions: &Handle) -> Self {
-        Self { turn: Turn::of(sessions, Instant::now()), before: Duration::ZERO }
+        Self {
+            turn: Turn::of(sessions, Instant::now()),
+            before: Duration::ZERO,
+        }
     }
 
     /// The latency; a probe that still waits counts with its age. `None` when the runtime has
@@ -153,14 +180,19 @@ impl Probe {
     async fn turn(&mut self, sessions: &Handle) -> Option<Duration> {
         if self.turn.is_over() {
             let before = self.turn.wait().await?;
-            *self = Self { before, ..Self::new(sessions) };
+            *self = Self {
+                before,
+                ..Self::new(sessions)
+            };
         }
         Some(self.before.max(self.turn.age(Instant::now())))
     }
 }
 
 fn busy_time(runtime: &RuntimeMetrics) -> Duration {
-    (0..runtime.num_workers()).map(|worker| runtime.worker_total_busy_duration(worker)).sum()
+    (0..runtime.num_workers())
+        .map(|worker| runtime.worker_total_busy_duration(worker))
+        .sum()
 }
 
 impl Load {
@@ -169,12 +201,28 @@ impl Load {
         let weight = (passed / MEMORY.as_secs_f64()).min(1.0);
         self.busy += (look.busy.min(1.0) - self.busy) * weight;
         self.rate += (look.made as f64 / passed - self.rate) * weight;
-        let queue = if look.to_make == 0 { 0.0 } else { look.to_make as f64 / self.rate.max(1e-9) };
+        let queue = if look.to_make == 0 {
+            0.0
+        } else {
+            look.to_make as f64 / self.rate.max(1e-9)
+        };
         let wait = (look.turn.as_secs_f64() + queue).min(WAIT_MOST);
         self.wait += (wait - self.wait) * weight;
-        self.too_long = if wait > wait_max { self.too_long + passed.min(MEMORY.as_secs_f64() / 4.0) } else { 0.0 };
-        self.is_short = if self.is_short { self.wait > wait_max * RELIEF } else { self.too_long > MEMORY.as_secs_f64() };
-        self.short_for = if self.is_short { self.short_for + passed } else { 0.0 };
+        self.too_long = if wait > wait_max {
+            self.too_long + passed.min(MEMORY.as_secs_f64() / 4.0)
+        } else {
+            0.0
+        };
+        self.is_short = if self.is_short {
+            self.wait > wait_max * RELIEF
+        } else {
+            self.too_long > MEMORY.as_secs_f64()
+        };
+        self.short_for = if self.is_short {
+            self.short_for + passed
+        } else {
+            0.0
+        };
     }
 
     /// Whether `/readyz` reports a lack of room.
@@ -193,7 +241,13 @@ mod tests {
 
     /// The result after this many equal looks.
     fn run(load: &mut Load, looks: u32, made_per_second: u64, to_make: u64) -> bool {
-        let look = Look { passed: LOOK_EVERY, busy: 1.0, turn: Duration::from_millis(1), made: made_per_second / 50, to_make };
+        let look = Look {
+            passed: LOOK_EVERY,
+            busy: 1.0,
+            turn: Duration::from_millis(1),
+            made: made_per_second / 50,
+            to_make,
+        };
         (0..looks).for_each(|_| load.note(look, MAX));
         load.is_short
     }
@@ -202,7 +256,10 @@ mod tests {
     fn who_has_much_to_do_has_room_and_who_is_behind_has_none_for_a_while() {
         let mut load = Load::default();
         assert!(!run(&mut load, 1, 0, 1000), "the first blocks");
-        assert!(!run(&mut load, 500, 100_000, 3_000), "there is a queue, and it goes on");
+        assert!(
+            !run(&mut load, 500, 100_000, 3_000),
+            "there is a queue, and it goes on"
+        );
         for _ in 0..20 {
             assert!(!run(&mut load, 45, 100_000, 1_000_000), "many come at once");
             assert!(!run(&mut load, 5, 100_000, 0));
@@ -215,7 +272,13 @@ mod tests {
         assert!(run(&mut load, 700, 0, 64), "nothing is made at all");
         assert!(load.is_said());
         assert!(!run(&mut load, 500, 0, 0));
-        let wait = Look { passed: 3 * MAX, busy: 1.0, turn: 3 * MAX, made: 0, to_make: 0 };
+        let wait = Look {
+            passed: 3 * MAX,
+            busy: 1.0,
+            turn: 3 * MAX,
+            made: 0,
+            to_make: 0,
+        };
         load.note(wait, MAX);
         assert!(!load.is_short, "a hiccup");
         (0..4).for_each(|_| load.note(wait, MAX));
@@ -224,7 +287,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_that_does_not_come_is_seen_before_it_has_come() {
-        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let sessions = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
         sessions.spawn(async move { released.recv() });
         let mut probe = Probe::new(sessions.handle());
@@ -235,7 +301,10 @@ mod tests {
         while !probe.turn.is_over() {
             tokio::task::yield_now().await;
         }
-        assert!(probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX, "what the last has waited");
+        assert!(
+            probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX,
+            "what the last has waited"
+        );
         while probe.turn(sessions.handle()).await.unwrap() >= 2 * MAX {
             tokio::task::yield_now().await;
         }
@@ -244,16 +313,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_makes_nothing_is_short_until_nobody_waits() {
-        let sessions = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let sessions = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
         let registry = Registry::new();
-        let ring = Ring::new(&ring::Config::default(), ring::Metrics::new(&registry).unwrap());
+        let ring = Ring::new(
+            &ring::Config::default(),
+            ring::Metrics::new(&registry).unwrap(),
+        );
         let (headroom, readiness) = (Headroom::new(&registry).unwrap(), Readiness::new());
         readiness.ready("server");
-        tokio::spawn(headroom.clone().watch(ring.clone(), sessions.handle().clone(), MAX, readiness.clone()));
-        let line = LineKey { generation: GenerationKey { segment: SegmentKey(1), index: 0 }, kind: LineKind::Coded };
+        tokio::spawn(headroom.clone().watch(
+            ring.clone(),
+            sessions.handle().clone(),
+            MAX,
+            readiness.clone(),
+        ));
+        let line = LineKey {
+            generation: GenerationKey {
+                segment: SegmentKey(1),
+                index: 0,
+            },
+            kind: LineKind::Coded,
+        };
         ring.want_coded(SessionId(1), line, 8, Instant::now() + MAX);
         let begun = Instant::now();
-        let within = |what: &str| assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {headroom:?}");
+        let within = |what: &str| {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{what}: {headroom:?}"
+            )
+        };
         while !headroom.is_short() {
             within("short");
             tokio::time::sleep(LOOK_EVERY).await;

@@ -38,7 +38,13 @@ impl Planner {
     /// A planner for batches of at most `batch_blocks_max` blocks, where the first block waits at
     /// most `batch_wait`.
     pub fn new(batch_blocks_max: u32, batch_wait: Duration) -> Self {
-        Self { batch_blocks_max: batch_blocks_max.max(1), batch_wait, in_flight: 0, gathering_since: None, not_before: None }
+        Self {
+            batch_blocks_max: batch_blocks_max.max(1),
+            batch_wait,
+            in_flight: 0,
+            gathering_since: None,
+            not_before: None,
+        }
     }
 
     /// Changes the settings, from the next decision on.
@@ -104,7 +110,10 @@ mod tests {
         let (mut planner, start) = (Planner::new(100, WAIT), Instant::now());
         assert_eq!(planner.step(start, 0), Step::Idle);
         assert_eq!(planner.step(start, 1), Step::WaitUntil(start + WAIT));
-        assert_eq!(planner.step(start + WAIT / 2, 60), Step::WaitUntil(start + WAIT));
+        assert_eq!(
+            planner.step(start + WAIT / 2, 60),
+            Step::WaitUntil(start + WAIT)
+        );
         assert_eq!(planner.step(start + WAIT, 60), Step::Launch(100));
     }
 

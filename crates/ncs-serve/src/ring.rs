@@ -65,7 +65,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { bytes: ByteSize::mib(64), max_reuse: 1 }
+        Self {
+            bytes: ByteSize::mib(64),
+            max_reuse: 1,
+        }
     }
 }
 
@@ -125,11 +128,23 @@ impl Ring {
 
     fn over(config: &Config, metrics: Metrics, pool: impl FnOnce(usize) -> Arc<Pool>) -> Self {
         let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
-        metrics.capacity_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        metrics
+            .capacity_bytes
+            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
         let board = Mutex::new(Board::new(u32::from(config.max_reuse), Ready::share));
         let [spare, to_make, made] = [0; 3].map(AtomicUsize::new);
         let max_reuse = u32::from(config.max_reuse.max(1));
-        Self { shared: Arc::new(Shared { board, spare, to_make, made, pool: pool(bytes), max_reuse, metrics }) }
+        Self {
+            shared: Arc::new(Shared {
+                board,
+                spare,
+                to_make,
+                made,
+                pool: pool(bytes),
+                max_reuse,
+                metrics,
+            }),
+        }
     }
 
     /// Adds to a session's demand for coded blocks of a line. After the deadline they are of no use
@@ -139,24 +154,48 @@ impl Ring {
     }
 
     /// Adds to a session's demand for source blocks of a generation.
-    pub fn want_source(&self, session: SessionId, generation: GenerationKey, blocks: Range<u16>, deadline: Instant) {
-        self.board().want_source(session, generation, blocks, deadline);
+    pub fn want_source(
+        &self,
+        session: SessionId,
+        generation: GenerationKey,
+        blocks: Range<u16>,
+        deadline: Instant,
+    ) {
+        self.board()
+            .want_source(session, generation, blocks, deadline);
     }
 
     /// Moves the deadline of a session's remaining demand for these lines.
-    pub fn reschedule(&self, session: SessionId, lines: impl IntoIterator<Item = LineKey>, deadline: Instant) {
+    pub fn reschedule(
+        &self,
+        session: SessionId,
+        lines: impl IntoIterator<Item = LineKey>,
+        deadline: Instant,
+    ) {
         let mut board = self.board();
-        lines.into_iter().for_each(|line| board.reschedule(session, line, deadline));
+        lines
+            .into_iter()
+            .for_each(|line| board.reschedule(session, line, deadline));
     }
 
     /// Takes up to `max` ready blocks of a line for a session with demand, and counts them against
     /// its quota. If none is ready, `waker` is called when one is.
-    pub fn claim(&self, session: SessionId, line: LineKey, max: u32, quota: &Arc<Quota>, waker: &Waker) -> Vec<Claimed> {
+    pub fn claim(
+        &self,
+        session: SessionId,
+        line: LineKey,
+        max: u32,
+        quota: &Arc<Quota>,
+        waker: &Waker,
+    ) -> Vec<Claimed> {
         let ready = self.board().claim(session, line, max, waker);
         if ready.is_empty() {
             self.shared.metrics.starved.inc();
         }
-        ready.into_iter().map(|ready| ready.claimed_by(quota)).collect()
+        ready
+            .into_iter()
+            .map(|ready| ready.claimed_by(quota))
+            .collect()
     }
 
     /// Ends a session's demand for a line.
@@ -227,12 +266,24 @@ impl Ring {
 
     /// Up to `count` empty slots with this much headroom. Blocks without demand are dropped to make
     /// room; if that is not enough, `waker` is called when a slot returns.
-    pub fn reserve(&self, headroom: usize, block_bytes: u32, count: u32, waker: &Waker) -> Vec<Slot> {
+    pub fn reserve(
+        &self,
+        headroom: usize,
+        block_bytes: u32,
+        count: u32,
+        waker: &Waker,
+    ) -> Vec<Slot> {
         let (size, count) = (block_bytes as usize, count as usize);
         let mut slots = Pool::take(&self.shared.pool, headroom, size, count, Some(waker));
         if slots.len() < count {
             self.make_room(headroom + size, count - slots.len());
-            slots.extend(Pool::take(&self.shared.pool, headroom, size, count - slots.len(), Some(waker)));
+            slots.extend(Pool::take(
+                &self.shared.pool,
+                headroom,
+                size,
+                count - slots.len(),
+                Some(waker),
+            ));
         }
         slots
     }
@@ -270,7 +321,11 @@ impl Ring {
         let share = line.kind.is_reused(self.shared.max_reuse);
         let ready = blocks.into_iter().map(|(vector, slot)| Ready {
             vector,
-            payload: if share { Payload::Shared(Arc::new(slot)) } else { Payload::Sole(slot) },
+            payload: if share {
+                Payload::Shared(Arc::new(slot))
+            } else {
+                Payload::Sole(slot)
+            },
         });
         let ready: Vec<_> = ready.collect();
         self.shared.made.fetch_add(ready.len(), Ordering::Relaxed);
@@ -292,13 +347,16 @@ impl Ring {
     pub fn share(&self, block_bytes: u32) -> u32 {
         // Every session calls this all the time, so it takes no lock; the result is out of date at
         // once in any case.
-        let [spare, wanted] = [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
+        let [spare, wanted] =
+            [&self.shared.spare, &self.shared.to_make].map(|count| count.load(Ordering::Relaxed));
         let slot_bytes = block_bytes as usize + HEADROOM;
         let room = self.shared.pool.room(slot_bytes, spare) / slot_bytes;
         // Blocks to be made need room too, but count for at most half of it: they may be far more
         // than are made at a time, and small portions would make that worse.
         let room = room - wanted.min(room / 2);
-        u32::try_from(room / SHARE_PART).unwrap_or(u32::MAX).max(SHARE_MIN)
+        u32::try_from(room / SHARE_PART)
+            .unwrap_or(u32::MAX)
+            .max(SHARE_MIN)
     }
 
     /// Bytes of the slots in use: being filled, ready, or not yet acknowledged.
@@ -314,9 +372,13 @@ impl Ring {
         };
         let used = self.used_bytes();
         let metrics = &self.shared.metrics;
-        metrics.ready_blocks.set(i64::try_from(ready).unwrap_or(i64::MAX));
+        metrics
+            .ready_blocks
+            .set(i64::try_from(ready).unwrap_or(i64::MAX));
         metrics.lines.set(i64::try_from(lines).unwrap_or(i64::MAX));
-        metrics.used_bytes.set(i64::try_from(used).unwrap_or(i64::MAX));
+        metrics
+            .used_bytes
+            .set(i64::try_from(used).unwrap_or(i64::MAX));
     }
 
     /// Payload bytes that were copied because several sessions share a block.
@@ -327,8 +389,15 @@ impl Ring {
     }
 
     fn board(&self) -> Books<'_> {
-        let board = self.shared.board.lock().expect("no code panics while it holds the books");
-        Books { board: Some(board), shared: &self.shared }
+        let board = self
+            .shared
+            .board
+            .lock()
+            .expect("no code panics while it holds the books");
+        Books {
+            board: Some(board),
+            shared: &self.shared,
+        }
     }
 }
 
@@ -354,9 +423,14 @@ impl DerefMut for Books<'_> {
 
 impl Drop for Books<'_> {
     fn drop(&mut self) {
-        let Some(mut board) = self.board.take() else { return };
+        let Some(mut board) = self.board.take() else {
+            return;
+        };
         self.shared.spare.store(board.spare(), Ordering::Relaxed);
-        self.shared.to_make.store(usize::try_from(board.to_make()).unwrap_or(usize::MAX), Ordering::Relaxed);
+        self.shared.to_make.store(
+            usize::try_from(board.to_make()).unwrap_or(usize::MAX),
+            Ordering::Relaxed,
+        );
         let woken = board.take_woken();
         drop(board);
         woken.into_iter().for_each(Waker::wake);
@@ -376,7 +450,10 @@ impl Ready {
     fn share(&self) -> Option<Self> {
         match &self.payload {
             Payload::Sole(_) => None,
-            Payload::Shared(slot) => Some(Self { vector: self.vector.clone(), payload: Payload::Shared(Arc::clone(slot)) }),
+            Payload::Shared(slot) => Some(Self {
+                vector: self.vector.clone(),
+                payload: Payload::Shared(Arc::clone(slot)),
+            }),
         }
     }
 
@@ -391,7 +468,11 @@ impl Ready {
                 Charge(Some(Arc::clone(quota)))
             }
         };
-        Claimed { vector: self.vector, payload: self.payload, charge }
+        Claimed {
+            vector: self.vector,
+            payload: self.payload,
+            charge,
+        }
     }
 }
 
@@ -430,7 +511,11 @@ impl Claimed {
             Payload::Sole(_) => (self.into_datagram(header, length).0, None),
             Payload::Shared(slot) => {
                 let start = slot.headroom();
-                let piece = Bytes::from_owner(SharedSlot { slot, _charge: self.charge }).slice(start..start + length);
+                let piece = Bytes::from_owner(SharedSlot {
+                    slot,
+                    _charge: self.charge,
+                })
+                .slice(start..start + length);
                 (Bytes::copy_from_slice(header), Some(piece))
             }
         }
@@ -470,7 +555,9 @@ impl AsRef<[u8]> for SharedSlot {
 
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("pool", &self.shared.pool).finish_non_exhaustive()
+        f.debug_struct("Ring")
+            .field("pool", &self.shared.pool)
+            .finish_non_exhaustive()
     }
 }
 

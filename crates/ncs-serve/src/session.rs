@@ -242,7 +242,14 @@ pub struct Blame {
 impl Blame {
     /// Logs it at debug level.
     pub fn log(&self) {
-        let Self { reporter, segment, generation, blocks, identity, .. } = self;
+        let Self {
+            reporter,
+            segment,
+            generation,
+            blocks,
+            identity,
+            ..
+        } = self;
         let accused = Fingerprint::from_bytes(*identity);
         tracing::debug!(%reporter, ?segment, generation, blocks, %accused, "a peer reports wrong blocks");
     }

@@ -16,7 +16,10 @@ impl Turn {
     /// Makes the task runnable now, from outside of the runtime's threads, as blocks and
     /// acknowledgements make sessions runnable.
     pub fn of(runtime: &Handle, now: Instant) -> Self {
-        Self { ready: now, task: runtime.spawn(async move { now.elapsed() }) }
+        Self {
+            ready: now,
+            task: runtime.spawn(async move { now.elapsed() }),
+        }
     }
 
     /// The time since it became runnable: a lower bound of its wait until it runs.

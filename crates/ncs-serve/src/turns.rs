@@ -82,7 +82,14 @@ impl Gate {
     /// A gate at which nobody waits yet.
     pub fn new(limits: Limits) -> Arc<Self> {
         let (turns, begins, over) = (Turns::new(limits), HashMap::new(), HashSet::new());
-        Arc::new(Self { inner: Mutex::new(Waiting { turns, begins, over, next: 0 }) })
+        Arc::new(Self {
+            inner: Mutex::new(Waiting {
+                turns,
+                begins,
+                over,
+                next: 0,
+            }),
+        })
     }
 
     /// A place for a new fetch.
@@ -97,8 +104,19 @@ impl Gate {
         inner.begins.insert(fetch, ring);
         inner.start();
         drop(inner);
-        let place = Place { gate: Arc::clone(self), fetch, begins: Some(begins) };
-        Ok((place, Wish { gate: Arc::clone(self), fetch, by }))
+        let place = Place {
+            gate: Arc::clone(self),
+            fetch,
+            begins: Some(begins),
+        };
+        Ok((
+            place,
+            Wish {
+                gate: Arc::clone(self),
+                fetch,
+                by,
+            },
+        ))
     }
 
     /// Adds a wish for a fetch. If the account may have no more wishes, it waits for the turn of
@@ -110,7 +128,11 @@ impl Gate {
         }
         let is_noted = inner.turns.join(fetch, by);
         inner.start();
-        Ok(is_noted.then(|| Wish { gate: Arc::clone(self), fetch, by }))
+        Ok(is_noted.then(|| Wish {
+            gate: Arc::clone(self),
+            fetch,
+            by,
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -239,7 +261,15 @@ pub enum Refused {
 impl Turns {
     pub(super) fn new(limits: Limits) -> Self {
         let (followed, asked) = (Lines::default(), Lines::default());
-        Self { limits, running: HashMap::new(), waiting: HashMap::new(), own: VecDeque::new(), followed, asked, was_own: false }
+        Self {
+            limits,
+            running: HashMap::new(),
+            waiting: HashMap::new(),
+            own: VecDeque::new(),
+            followed,
+            asked,
+            was_own: false,
+        }
     }
 
     /// Notes a wish for a fetch that is not running; it may be waiting. Returns a fetch that is
@@ -249,7 +279,10 @@ impl Turns {
             return Ok(None);
         }
         let queued = self.limits.queued;
-        let is_new = self.waiting.get_mut(&fetch).is_none_or(|wishes| *wishes.of(wanted) == 0);
+        let is_new = self
+            .waiting
+            .get_mut(&fetch)
+            .is_none_or(|wishes| *wishes.of(wanted) == 0);
         let mut refused = None;
         match wanted {
             Wanted::Own if self.own.len() >= queued => return Err(Refused::Full),
@@ -259,7 +292,9 @@ impl Turns {
                 if matches!(wanted, Wanted::Asked(_)) && has >= self.limits.queued_by_session {
                     return Err(Refused::Session);
                 }
-                let is_full = self.lines(wanted).is_some_and(|lines| lines.fetches >= queued);
+                let is_full = self
+                    .lines(wanted)
+                    .is_some_and(|lines| lines.fetches >= queued);
                 if is_new && is_full {
                     refused = self.displace(wanted, by)?;
                 }
@@ -295,7 +330,11 @@ impl Turns {
             return None;
         }
         let kept = self.limits.kept();
-        let asked = self.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count();
+        let asked = self
+            .running
+            .values()
+            .filter(|runs| matches!(runs, Runs::Asked(_)))
+            .count();
         let may_own = self.running.len() - asked + kept < self.limits.places;
         let may_ask = asked + kept < self.limits.places;
         // With too few places to reserve any, the kinds take turns.
@@ -344,20 +383,49 @@ impl Turns {
 
     /// The next wish by turns, and its account.
     fn next_of(&mut self, runs: fn(u128) -> Runs) -> Option<(u64, Runs)> {
-        let Self { limits, running, waiting, followed, asked, .. } = self;
-        let lines = if matches!(runs(0), Runs::Asked(_)) { asked } else { followed };
-        let has_enough = |account| running.values().filter(|other| **other == runs(account)).count() >= limits.of_one();
-        lines.next(has_enough, |fetch| waiting.contains_key(&fetch)).map(|(fetch, account)| (fetch, runs(account)))
+        let Self {
+            limits,
+            running,
+            waiting,
+            followed,
+            asked,
+            ..
+        } = self;
+        let lines = if matches!(runs(0), Runs::Asked(_)) {
+            asked
+        } else {
+            followed
+        };
+        let has_enough = |account| {
+            running
+                .values()
+                .filter(|other| **other == runs(account))
+                .count()
+                >= limits.of_one()
+        };
+        lines
+            .next(has_enough, |fetch| waiting.contains_key(&fetch))
+            .map(|(fetch, account)| (fetch, runs(account)))
     }
 
     /// Refuses a wish of the account with the most of this kind. Returns the fetch if that was its
     /// last wish.
     fn displace(&mut self, wanted: Wanted, by: AskedBy) -> Result<Option<u64>, Refused> {
         loop {
-            let fetch = self.lines(wanted).and_then(|lines| lines.displace(by)).ok_or(Refused::Full)?;
+            let fetch = self
+                .lines(wanted)
+                .and_then(|lines| lines.displace(by))
+                .ok_or(Refused::Full)?;
             match self.unwish(fetch, wanted) {
                 Some(true) => return Ok(Some(fetch)),
-                Some(false) if self.waiting.get_mut(&fetch).is_some_and(|wishes| *wishes.of(wanted) == 0) => return Ok(None),
+                Some(false)
+                    if self
+                        .waiting
+                        .get_mut(&fetch)
+                        .is_some_and(|wishes| *wishes.of(wanted) == 0) =>
+                {
+                    return Ok(None);
+                }
                 _ => {}
             }
         }
@@ -428,16 +496,25 @@ impl Lines {
         if !self.lines.contains_key(&by.account) {
             self.order.push_back(by.account);
         }
-        self.lines.entry(by.account).or_default().push(by.session, fetch);
+        self.lines
+            .entry(by.account)
+            .or_default()
+            .push(by.session, fetch);
     }
 
     /// The number of a session's wishes.
     fn of_session(&self, by: AskedBy) -> usize {
-        self.lines.get(&by.account).map_or(0, |line| line.of_session(by.session))
+        self.lines
+            .get(&by.account)
+            .map_or(0, |line| line.of_session(by.session))
     }
 
     /// The next wish for a waiting fetch, of an account that has not reached its maximum.
-    fn next(&mut self, has_enough: impl Fn(u128) -> bool, waits: impl Fn(u64) -> bool) -> Option<(u64, u128)> {
+    fn next(
+        &mut self,
+        has_enough: impl Fn(u128) -> bool,
+        waits: impl Fn(u64) -> bool,
+    ) -> Option<(u64, u128)> {
         for _ in 0..self.order.len() {
             let account = self.order.pop_front()?;
             let line = self.lines.get_mut(&account)?;
@@ -466,8 +543,13 @@ impl Lines {
     /// by the same rule. Among equals, the one with the newest wish loses it.
     fn displace(&mut self, by: AskedBy) -> Option<u64> {
         let has = self.lines.get(&by.account).map_or(0, |line| line.len);
-        let most = self.lines.iter().max_by_key(|(_, line)| (line.len, line.newest()));
-        let most = most.filter(|(account, line)| **account != by.account && is_more(line.len, has)).map(|(account, _)| *account);
+        let most = self
+            .lines
+            .iter()
+            .max_by_key(|(_, line)| (line.len, line.newest()));
+        let most = most
+            .filter(|(account, line)| **account != by.account && is_more(line.len, has))
+            .map(|(account, _)| *account);
         let account = match most {
             Some(account) => account,
             None => {
@@ -485,7 +567,10 @@ impl Lines {
     }
 
     fn remove(&mut self, by: AskedBy, fetch: u64) -> bool {
-        let is_there = self.lines.get_mut(&by.account).is_some_and(|line| line.remove(by.session, fetch));
+        let is_there = self
+            .lines
+            .get_mut(&by.account)
+            .is_some_and(|line| line.remove(by.session, fetch));
         self.tidy(by.account);
         is_there
     }
@@ -515,12 +600,20 @@ impl Line {
     }
 
     fn newest(&self) -> Option<u64> {
-        self.sessions.values().filter_map(VecDeque::back).max().copied()
+        self.sessions
+            .values()
+            .filter_map(VecDeque::back)
+            .max()
+            .copied()
     }
 
     fn remove(&mut self, session: u64, fetch: u64) -> bool {
-        let Some(line) = self.sessions.get_mut(&session) else { return false };
-        let Some(at) = line.iter().position(|other| *other == fetch) else { return false };
+        let Some(line) = self.sessions.get_mut(&session) else {
+            return false;
+        };
+        let Some(at) = line.iter().position(|other| *other == fetch) else {
+            return false;
+        };
         line.remove(at);
         if line.is_empty() {
             self.sessions.remove(&session);
@@ -531,7 +624,9 @@ impl Line {
 
     /// The oldest wish of the session whose turn it is.
     fn pop(&mut self) -> Option<u64> {
-        let after = self.last.and_then(|last| self.sessions.range(last.checked_add(1)?..).next());
+        let after = self
+            .last
+            .and_then(|last| self.sessions.range(last.checked_add(1)?..).next());
         let session = *after.or_else(|| self.sessions.first_key_value())?.0;
         let line = self.sessions.get_mut(&session)?;
         let fetch = line.pop_front();
@@ -545,7 +640,10 @@ impl Line {
 
     /// The newest wish of the session with the most.
     fn pop_newest(&mut self) -> Option<u64> {
-        let (session, line) = self.sessions.iter_mut().max_by_key(|(_, line)| (line.len(), line.back().copied()))?;
+        let (session, line) = self
+            .sessions
+            .iter_mut()
+            .max_by_key(|(_, line)| (line.len(), line.back().copied()))?;
         let (session, fetch) = (*session, line.pop_back());
         if line.is_empty() {
             self.sessions.remove(&session);
@@ -561,7 +659,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn turns(places: usize, queued: usize) -> Turns {
-        Turns::new(Limits { places, queued, queued_by_session: 32 })
+        Turns::new(Limits {
+            places,
+            queued,
+            queued_by_session: 32,
+        })
     }
 
     fn by(account: u128, session: u64) -> Wanted {
@@ -569,12 +671,19 @@ mod tests {
     }
 
     fn followed(account: u128) -> Wanted {
-        Wanted::Followed(AskedBy { account, session: 0 })
+        Wanted::Followed(AskedBy {
+            account,
+            session: 0,
+        })
     }
 
     /// The number of running fetches that peers requested.
     fn asked(turns: &Turns) -> usize {
-        turns.running.values().filter(|runs| matches!(runs, Runs::Asked(_))).count()
+        turns
+            .running
+            .values()
+            .filter(|runs| matches!(runs, Runs::Asked(_)))
+            .count()
     }
 
     fn wish(turns: &mut Turns, fetch: u64, by: Wanted) {
@@ -609,7 +718,10 @@ mod tests {
         turns.wish(5000, by(2, 100)).unwrap();
         assert_eq!(start(&mut turns), [5000], "another address");
         turns.wish(5001, by(1, 101)).unwrap();
-        assert!(rounds_until(&mut turns, 5001) <= 5, "another session of the same address, after one turn of each at most");
+        assert!(
+            rounds_until(&mut turns, 5001) <= 5,
+            "another session of the same address, after one turn of each at most"
+        );
     }
 
     #[test]
@@ -621,7 +733,10 @@ mod tests {
         assert_eq!(start(&mut turns), [1000, 1001, 1002, 1003]);
         (0..12).for_each(|number| turns.ended(number));
         assert_eq!(start(&mut turns).len(), 12);
-        assert_eq!((turns.running.len() - asked(&turns), asked(&turns)), (12, 4));
+        assert_eq!(
+            (turns.running.len() - asked(&turns), asked(&turns)),
+            (12, 4)
+        );
     }
 
     #[test]
@@ -656,7 +771,11 @@ mod tests {
             rest.push(fetch);
         }
         assert_eq!(rest, (2..28).collect::<Vec<_>>(), "and not once more");
-        assert!(turns.asked.lines.is_empty() && turns.asked.order.is_empty() && turns.waiting.is_empty());
+        assert!(
+            turns.asked.lines.is_empty()
+                && turns.asked.order.is_empty()
+                && turns.waiting.is_empty()
+        );
     }
 
     #[test]
@@ -665,13 +784,26 @@ mod tests {
         for number in 0..100 {
             turns.wish(number, by(1, number % 4)).unwrap();
         }
-        assert_eq!(turns.wish(100, by(1, 1)), Err(Refused::Full), "its own crowd");
-        assert!(turns.wish(101, by(2, 9)).unwrap().is_some_and(|refused| refused >= 96), "the newest goes");
+        assert_eq!(
+            turns.wish(100, by(1, 1)),
+            Err(Refused::Full),
+            "its own crowd"
+        );
+        assert!(
+            turns
+                .wish(101, by(2, 9))
+                .unwrap()
+                .is_some_and(|refused| refused >= 96),
+            "the newest goes"
+        );
         for number in 200..300 {
             let _ = turns.wish(number, by(2, number % 4));
         }
         let lens: Vec<usize> = turns.asked.lines.values().map(|line| line.len).collect();
-        assert!(turns.waiting.len() == 100 && lens.iter().all(|len| (49..=51).contains(len)), "{lens:?}");
+        assert!(
+            turns.waiting.len() == 100 && lens.iter().all(|len| (49..=51).contains(len)),
+            "{lens:?}"
+        );
     }
 
     #[test]
@@ -680,15 +812,28 @@ mod tests {
         for session in 0..2 {
             (0..30).for_each(|number| wish(&mut turns, 100 * session + number, by(1, session)));
         }
-        assert_eq!(turns.wish(1000, by(1, 2)), Ok(Some(129)), "the newest of a session that has most");
-        assert_eq!(turns.wish(1001, by(1, 0)), Err(Refused::Full), "who has most makes no room for itself");
+        assert_eq!(
+            turns.wish(1000, by(1, 2)),
+            Ok(Some(129)),
+            "the newest of a session that has most"
+        );
+        assert_eq!(
+            turns.wish(1001, by(1, 0)),
+            Err(Refused::Full),
+            "who has most makes no room for itself"
+        );
     }
 
     #[test]
     fn a_session_waits_for_so_many() {
         let mut turns = turns(1, 1024);
-        let taken = (0..100).filter(|number| turns.wish(*number, by(1, 1)).is_ok()).count();
-        assert_eq!((taken, turns.wish(200, by(1, 1))), (32, Err(Refused::Session)));
+        let taken = (0..100)
+            .filter(|number| turns.wish(*number, by(1, 1)).is_ok())
+            .count();
+        assert_eq!(
+            (taken, turns.wish(200, by(1, 1))),
+            (32, Err(Refused::Session))
+        );
         assert_eq!(turns.wish(200, by(1, 2)), Ok(None));
     }
 
@@ -700,7 +845,11 @@ mod tests {
         wish(&mut turns, 2000, Wanted::Own);
         wish(&mut turns, 2001, followed(2));
         wish(&mut turns, 2002, by(3, 3));
-        assert_eq!(start(&mut turns), [2000, 2001, 2002], "a full queue of one kind holds up no other");
+        assert_eq!(
+            start(&mut turns),
+            [2000, 2001, 2002],
+            "a full queue of one kind holds up no other"
+        );
         // The queue is full: an account without wishes displaces one of another.
         (3000..3009).for_each(|number| wish(&mut turns, number, followed(1)));
         assert_eq!(turns.wish(3009, followed(1)), Err(Refused::Full));
@@ -719,10 +868,21 @@ mod tests {
         // An address without wishes.
         assert_eq!(turns.wish(101, by(101, 101)), Ok(Some(100)));
         for number in 102..150 {
-            assert!(matches!(turns.wish(number, by(1000 + u128::from(number), number)), Ok(Some(_))));
+            assert!(matches!(
+                turns.wish(number, by(1000 + u128::from(number), number)),
+                Ok(Some(_))
+            ));
         }
-        assert_eq!(turns.wish(150, by(2000, 1)), Ok(Some(149)), "all have one: whoever has come last");
-        assert_eq!(turns.wish(151, by(2000, 2)), Ok(Some(150)), "another session of an address");
+        assert_eq!(
+            turns.wish(150, by(2000, 1)),
+            Ok(Some(149)),
+            "all have one: whoever has come last"
+        );
+        assert_eq!(
+            turns.wish(151, by(2000, 2)),
+            Ok(Some(150)),
+            "another session of an address"
+        );
         assert_eq!(turns.wish(152, by(2000, 2)), Err(Refused::Full));
     }
 
@@ -732,26 +892,49 @@ mod tests {
         (0..2).for_each(|number| wish(&mut turns, number, by(u128::from(number), 1)));
         assert_eq!(start(&mut turns), [0]);
         wish(&mut turns, 2, by(2, 1));
-        assert!(turns.join(2, by(3, 1)) && !turns.join(0, by(3, 1)), "what runs is not wished for");
+        assert!(
+            turns.join(2, by(3, 1)) && !turns.join(0, by(3, 1)),
+            "what runs is not wished for"
+        );
         assert!(!turns.withdraw(2, by(2, 1)), "another waits for it");
-        assert!(!turns.withdraw(2, by(2, 1)), "nobody takes back what others wish for");
+        assert!(
+            !turns.withdraw(2, by(2, 1)),
+            "nobody takes back what others wish for"
+        );
         assert!(turns.withdraw(2, by(3, 1)));
         assert!(turns.withdraw(1, by(1, 1)) && !turns.withdraw(0, by(0, 1)));
-        assert!(turns.waiting.is_empty() && turns.asked.lines.is_empty() && turns.asked.order.is_empty());
+        assert!(
+            turns.waiting.is_empty()
+                && turns.asked.lines.is_empty()
+                && turns.asked.order.is_empty()
+        );
         assert_eq!((turns.asked.fetches, turns.running.len()), (0, 1));
     }
 
     #[tokio::test]
     async fn a_fetch_that_nobody_waits_for_is_given_up() {
-        let gate = Gate::new(Limits { places: 1, queued: 1, queued_by_session: 1 });
+        let gate = Gate::new(Limits {
+            places: 1,
+            queued: 1,
+            queued_by_session: 1,
+        });
         let (running, _wish) = gate.enter(by(1, 1)).unwrap();
         let (mut place, wish) = gate.enter(by(2, 2)).unwrap();
-        let other = gate.join(place.fetch(), by(3, 3)).unwrap().expect("it waits");
+        let other = gate
+            .join(place.fetch(), by(3, 3))
+            .unwrap()
+            .expect("it waits");
         drop(wish);
-        assert!(gate.join(place.fetch(), by(4, 4)).is_ok_and(|wish| wish.is_some()));
+        assert!(
+            gate.join(place.fetch(), by(4, 4))
+                .is_ok_and(|wish| wish.is_some())
+        );
         assert!(gate.enter(by(3, 3)).is_err(), "it still waits");
         drop(other);
-        assert!(gate.join(place.fetch(), by(3, 3)).is_err_and(|over| over == IsOver));
+        assert!(
+            gate.join(place.fetch(), by(3, 3))
+                .is_err_and(|over| over == IsOver)
+        );
         assert_eq!(place.turn().await, Err(Refused::Full));
         drop((place, running));
         let (mut place, _wish) = gate.enter(by(3, 3)).unwrap();

@@ -25,18 +25,36 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn start(quiet: bool) -> Self {
-        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self { quiet, bars: MultiProgress::with_draw_target(target), unread: Arc::default() }
+        let target = if quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        Self {
+            quiet,
+            bars: MultiProgress::with_draw_target(target),
+            unread: Arc::default(),
+        }
     }
 
     pub(super) fn say(&self, text: &str) -> Result<(), Error> {
-        if self.quiet { Ok(()) } else { self.bars.suspend(|| console::print(text)).map_err(Error::Output) }
+        if self.quiet {
+            Ok(())
+        } else {
+            self.bars
+                .suspend(|| console::print(text))
+                .map_err(Error::Output)
+        }
     }
 
     /// A line for one peer.
     pub(super) fn line(&self) -> Line {
         let bar = self.bars.add(ProgressBar::new(0));
-        Line { bar, printed: !self.quiet && !console::is_watched(), unread: Arc::clone(&self.unread) }
+        Line {
+            bar,
+            printed: !self.quiet && !console::is_watched(),
+            unread: Arc::clone(&self.unread),
+        }
     }
 
     /// Ends the moving lines, and prints the final text.
@@ -57,20 +75,40 @@ pub(super) struct Line {
 impl Line {
     /// Shows the peer's statistics until the guard is dropped.
     pub(super) fn watch(self, peer: u16, stats: watch::Receiver<Stats>) -> Watching {
-        self.bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
-        let place = Arc::new(Place { peer, segment: AtomicUsize::new(0), of: AtomicUsize::new(0) });
+        self.bar
+            .set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
+        let place = Arc::new(Place {
+            peer,
+            segment: AtomicUsize::new(0),
+            of: AtomicUsize::new(0),
+        });
         let unread = Arc::clone(&self.unread);
-        Watching { place: Arc::clone(&place), unread, task: tokio::spawn(self.follow(place, stats)) }
+        Watching {
+            place: Arc::clone(&place),
+            unread,
+            task: tokio::spawn(self.follow(place, stats)),
+        }
     }
 
     async fn follow(self, place: Arc<Place>, mut stats: watch::Receiver<Stats>) {
-        let every = if self.printed { PRINT_EVERY } else { DRAW_EVERY };
+        let every = if self.printed {
+            PRINT_EVERY
+        } else {
+            DRAW_EVERY
+        };
         let mut rank = (0, 0);
-        while stats.wait_for(|stats| stats.blocks_received > 0).await.is_ok() {
+        while stats
+            .wait_for(|stats| stats.blocks_received > 0)
+            .await
+            .is_ok()
+        {
             let text = {
                 let stats = stats.borrow_and_update();
                 // Between two generations, the last one is complete.
-                rank = stats.progress.first().map_or((rank.1, rank.1), |progress| (progress.rank, progress.n));
+                rank = stats
+                    .progress
+                    .first()
+                    .map_or((rank.1, rank.1), |progress| (progress.rank, progress.n));
                 describe(&place, rank, &stats)
             };
             if self.printed && console::print(format_args!("{text}\n")).is_err() {
@@ -104,7 +142,11 @@ impl Watching {
     pub(super) fn at(&self, segment: usize, of: usize) -> io::Result<()> {
         self.place.segment.store(segment, Ordering::Relaxed);
         self.place.of.store(of, Ordering::Relaxed);
-        if self.unread.load(Ordering::Relaxed) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if self.unread.load(Ordering::Relaxed) {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -130,7 +172,11 @@ fn describe(place: &Place, (rank, n): (u16, u16), stats: &Stats) -> String {
 }
 
 /// A bar of `cells` cells, filled by this share.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of few cells")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of few cells"
+)]
 fn cells(share: f64, cells: usize) -> String {
     let full = (share.clamp(0.0, 1.0) * cells as f64).round() as usize;
     format!("{:<cells$}", "=".repeat(full))
@@ -147,11 +193,30 @@ mod tests {
 
     #[test]
     fn a_line_has_two_bars_and_fits_80_columns() {
-        let place = Place { peer: 64, segment: AtomicUsize::new(7), of: AtomicUsize::new(7) };
-        let half = Stats { datagrams_lost: 10, blocks_received: 90, ..Stats::default() };
+        let place = Place {
+            peer: 64,
+            segment: AtomicUsize::new(7),
+            of: AtomicUsize::new(7),
+        };
+        let half = Stats {
+            datagrams_lost: 10,
+            blocks_received: 90,
+            ..Stats::default()
+        };
         let line = describe(&place, (32, 64), &half);
-        assert!(line.contains("[=========         ] 32/64") && line.contains("[====    ]  10 %"), "{line}");
-        let most = describe(&place, (64, 64), &Stats { datagrams_lost: 1, rate: 999e6, ..Stats::default() });
+        assert!(
+            line.contains("[=========         ] 32/64") && line.contains("[====    ]  10 %"),
+            "{line}"
+        );
+        let most = describe(
+            &place,
+            (64, 64),
+            &Stats {
+                datagrams_lost: 1,
+                rate: 999e6,
+                ..Stats::default()
+            },
+        );
         assert!(most.len() <= 80, "{most}");
         assert!(describe(&place, (0, 0), &Stats::default()).len() <= 80);
     }

@@ -32,7 +32,14 @@ pub struct Row {
 }
 
 impl Row {
-    pub(super) fn new(peer: u16, segments: usize, segments_expected: usize, bytes: u64, stats: &Stats, time: Duration) -> Self {
+    pub(super) fn new(
+        peer: u16,
+        segments: usize,
+        segments_expected: usize,
+        bytes: u64,
+        stats: &Stats,
+        time: Duration,
+    ) -> Self {
         Self {
             peer,
             segments,
@@ -53,7 +60,15 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{:>4}  {:>8}  {:>7}  {:>6}  {:>10}  {:>7}  {:>8}  {:>6}  {:>7}",
-            "peer", "segments", "bytes", "blocks", "innovative", "useless", "repaired", "loss", "time"
+            "peer",
+            "segments",
+            "bytes",
+            "blocks",
+            "innovative",
+            "useless",
+            "repaired",
+            "loss",
+            "time"
         )?;
         for row in &self.rows {
             let segments = format!("{}/{}", row.segments, row.segments_expected);
@@ -76,18 +91,28 @@ impl fmt::Display for Report {
             "SEGMENTS ARE MISSING OR DIFFER from the origin's"
         };
         let repaired: u64 = self.rows.iter().map(|row| row.repaired).sum();
-        writeln!(f, "\n{verdict};\ncoding repaired {repaired} lost datagrams, none was sent again")
+        writeln!(
+            f,
+            "\n{verdict};\ncoding repaired {repaired} lost datagrams, none was sent again"
+        )
     }
 }
 
 /// The loss rate of datagrams with blocks.
 pub(super) fn loss(stats: &Stats) -> f64 {
-    share(stats.datagrams_lost, stats.datagrams_lost + stats.blocks_received + stats.blocks_late)
+    share(
+        stats.datagrams_lost,
+        stats.datagrams_lost + stats.blocks_received + stats.blocks_late,
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 #[cfg(test)]
@@ -103,9 +128,14 @@ mod tests {
     fn a_missing_segment_is_told() {
         let whole = Report { rows: vec![row(7)] };
         assert!(whole.is_complete() && whole.to_string().contains("byte for byte"));
-        let torn = Report { rows: vec![row(7), row(6)] };
+        let torn = Report {
+            rows: vec![row(7), row(6)],
+        };
         assert!(!torn.is_complete() && torn.to_string().contains("DIFFER"));
         assert!(torn.to_string().contains("6/7"));
-        assert!(torn.to_string().lines().all(|line| line.len() <= 80), "{torn}");
+        assert!(
+            torn.to_string().lines().all(|line| line.len() <= 80),
+            "{torn}"
+        );
     }
 }

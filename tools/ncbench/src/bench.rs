@@ -85,12 +85,20 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
     let shapes = options.shapes()?;
     let mut report = Report::new(options, out)?;
     let mut works = HashMap::new();
-    for operation in OPERATIONS.iter().filter(|operation| operation.is_core || options.set == Set::All) {
+    for operation in OPERATIONS
+        .iter()
+        .filter(|operation| operation.is_core || options.set == Set::All)
+    {
         for shape in &shapes {
             let mut wanted = Vec::new();
             for contender in (operation.contenders)(&options.fitting(&kernels, *shape)) {
                 let name = operation.name(&contender, *shape);
-                if options.filter.as_ref().is_none_or(|filter| name.contains(filter)) && !report.has(&name) {
+                if options
+                    .filter
+                    .as_ref()
+                    .is_none_or(|filter| name.contains(filter))
+                    && !report.has(&name)
+                {
                     wanted.push((name, contender));
                 }
             }
@@ -101,7 +109,11 @@ pub fn run(options: &Options, out: &mut impl Write) -> Result<(), Error> {
             if wanted.is_empty() {
                 continue;
             }
-            let work = Arc::clone(works.entry(*shape).or_insert_with(|| Arc::new(Work::new(shape.0, shape.1))));
+            let work = Arc::clone(
+                works
+                    .entry(*shape)
+                    .or_insert_with(|| Arc::new(Work::new(shape.0, shape.1))),
+            );
             report.title(operation)?;
             for measured in measure(operation, &work, wanted, options)? {
                 report.add(measured)?;
@@ -123,12 +135,16 @@ fn measure(
 ) -> Result<Vec<Measured>, Error> {
     let (mut cases, mut runners) = (Vec::new(), Vec::new());
     for (name, contender) in wanted {
-        let checked = (contender.prepare)(work, options.threads)?.ok_or_else(|| Error::Wrong { case: name.clone() })?;
+        let checked = (contender.prepare)(work, options.threads)?
+            .ok_or_else(|| Error::Wrong { case: name.clone() })?;
         cases.push((name, checked.made));
         runners.push(checked.runner);
     }
     let results = options.pace().run(&mut runners);
-    let measured = cases.into_iter().zip(results).map(|((name, made), laps)| Measured::new(name, operation.unit, made, laps));
+    let measured = cases
+        .into_iter()
+        .zip(results)
+        .map(|((name, made), laps)| Measured::new(name, operation.unit, made, laps));
     Ok(measured.collect())
 }
 
@@ -137,15 +153,23 @@ impl Options {
         if self.isas.is_empty() {
             return Ok(Kernels::available().collect());
         }
-        self.isas.iter().map(|&isa| Kernels::new(isa).ok_or(Error::Isa(isa))).collect()
+        self.isas
+            .iter()
+            .map(|&isa| Kernels::new(isa).ok_or(Error::Isa(isa)))
+            .collect()
     }
 
     /// The instruction sets that take part on a shape: of `ncbench cpu` not the scalar one where a
     /// case takes seconds, unless it is asked for.
     fn fitting(&self, kernels: &[Kernels], (n, k): (u16, u32)) -> Vec<Kernels> {
         let is_too_slow = u64::from(n) * u64::from(n) * u64::from(k) > SCALAR_PRODUCTS_MAX;
-        let is_left_out = |isa| self.set == Set::Cpu && self.isas.is_empty() && isa == Isa::Scalar && is_too_slow;
-        kernels.iter().copied().filter(|kernels| !is_left_out(kernels.isa())).collect()
+        let is_left_out =
+            |isa| self.set == Set::Cpu && self.isas.is_empty() && isa == Isa::Scalar && is_too_slow;
+        kernels
+            .iter()
+            .copied()
+            .filter(|kernels| !is_left_out(kernels.isa()))
+            .collect()
     }
 
     /// What is not measured, in words.
@@ -163,19 +187,45 @@ impl Options {
                 (_, true) => QUICK_SHAPES.to_vec(),
             });
         }
-        let ns = if self.n.is_empty() { &[128][..] } else { &self.n };
-        let ks = if self.k.is_empty() { &[4096][..] } else { &self.k };
+        let ns = if self.n.is_empty() {
+            &[128][..]
+        } else {
+            &self.n
+        };
+        let ks = if self.k.is_empty() {
+            &[4096][..]
+        } else {
+            &self.k
+        };
         let shapes = ns.iter().flat_map(|&n| ks.iter().map(move |&k| (n, k)));
-        shapes.map(|(n, k)| Shape::new(u64::from(n) * u64::from(k), k, n).map(|_| (n, k)).map_err(Error::Shape)).collect()
+        shapes
+            .map(|(n, k)| {
+                Shape::new(u64::from(n) * u64::from(k), k, n)
+                    .map(|_| (n, k))
+                    .map_err(Error::Shape)
+            })
+            .collect()
     }
 
     const fn pace(&self) -> rounds::Pace {
         if self.quick {
-            rounds::Pace { rounds: 3, round: Duration::from_millis(5), case_max: Duration::from_millis(300) }
+            rounds::Pace {
+                rounds: 3,
+                round: Duration::from_millis(5),
+                case_max: Duration::from_millis(300),
+            }
         } else if matches!(self.set, Set::Cpu) {
-            rounds::Pace { rounds: 7, round: Duration::from_millis(12), case_max: Duration::from_millis(600) }
+            rounds::Pace {
+                rounds: 7,
+                round: Duration::from_millis(12),
+                case_max: Duration::from_millis(600),
+            }
         } else {
-            rounds::Pace { rounds: 9, round: Duration::from_millis(25), case_max: Duration::from_secs(3) }
+            rounds::Pace {
+                rounds: 9,
+                round: Duration::from_millis(25),
+                case_max: Duration::from_secs(3),
+            }
         }
     }
 }
@@ -222,8 +272,16 @@ pub enum Error {
 
 /// Blocks of a generation and bytes of a block: those of the papers, of streams over datagrams, and
 /// of published comparisons.
-const SHAPES: [(u16, u32); 8] =
-    [(32, 1088), (64, 1088), (32, 4096), (128, 1024), (128, 4096), (128, 16_384), (256, 4096), (512, 4096)];
+const SHAPES: [(u16, u32); 8] = [
+    (32, 1088),
+    (64, 1088),
+    (32, 4096),
+    (128, 1024),
+    (128, 4096),
+    (128, 16_384),
+    (256, 4096),
+    (512, 4096),
+];
 const QUICK_SHAPES: [(u16, u32); 2] = [(64, 1088), (128, 4096)];
 const CPU_N: [u16; 6] = [32, 64, 128, 256, 512, 1024];
 const CPU_K: [u32; 3] = [1024, 4096, 16_384];
@@ -259,12 +317,23 @@ mod tests {
     /// Which is also a check of every operation on every instruction set.
     #[test]
     fn every_case_is_right_and_is_listed() {
-        let listed = text(&Options { list: true, ..options("") });
+        let listed = text(&Options {
+            list: true,
+            ..options("")
+        });
         let measured = text(&options(""));
-        let names: Vec<&str> = listed.lines().filter(|line| !line.starts_with('#')).collect();
+        let names: Vec<&str> = listed
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect();
         assert!(names.len() > 16 * Kernels::available().count(), "{listed}");
         for name in names {
-            assert!(measured.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}: {measured}");
+            assert!(
+                measured
+                    .lines()
+                    .any(|line| line.split_whitespace().next() == Some(name)),
+                "{name}: {measured}"
+            );
         }
     }
 
@@ -272,9 +341,13 @@ mod tests {
     fn json_says_the_same() {
         let directory = tempfile::tempdir().unwrap();
         let json = directory.path().join("bench.json");
-        let text = text(&Options { json: Some(json.clone()), ..options("encode/scalar") });
+        let text = text(&Options {
+            json: Some(json.clone()),
+            ..options("encode/scalar")
+        });
         assert!(text.contains("encode/scalar/5x80"));
-        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
         let results = value["results"].as_array().unwrap();
         assert_eq!(results.len(), 1);
         assert_eq!(results[0]["case"], "encode/scalar/5x80");
@@ -283,13 +356,31 @@ mod tests {
 
     #[test]
     fn the_set_for_the_cpu_goes_over_n_and_k_on_one_core_and_on_all() {
-        let set = Options { set: Set::Cpu, list: true, filter: None, n: Vec::new(), k: Vec::new(), quick: false, ..options("") };
+        let set = Options {
+            set: Set::Cpu,
+            list: true,
+            filter: None,
+            n: Vec::new(),
+            k: Vec::new(),
+            quick: false,
+            ..options("")
+        };
         let listed = text(&set);
         let has = |case: &str| listed.lines().any(|line| line == case);
         for kernels in Kernels::available().filter(|kernels| kernels.isa() != Isa::Scalar) {
             for (n, k) in CPU_N.into_iter().flat_map(|n| CPU_K.map(|k| (n, k))) {
-                for operation in ["encode", "decode", "recode", "encode-all", "decode-all", "recode-all"] {
-                    assert!(has(&format!("{operation}/{}/{n}x{k}", kernels.isa())), "{operation} {n}x{k}");
+                for operation in [
+                    "encode",
+                    "decode",
+                    "recode",
+                    "encode-all",
+                    "decode-all",
+                    "recode-all",
+                ] {
+                    assert!(
+                        has(&format!("{operation}/{}/{n}x{k}", kernels.isa())),
+                        "{operation} {n}x{k}"
+                    );
                 }
                 assert!(has(&format!("invert/{}/{n}", kernels.isa())));
                 for way in ["side-by-side", "one-matrix"] {
@@ -297,21 +388,46 @@ mod tests {
                 }
             }
         }
-        assert!(has("encode/scalar/128x4096") && !has("encode/scalar/1024x16384") && !listed.contains("device"));
-        assert!(text(&Options { isas: vec![Isa::Scalar], ..set }).contains("encode/scalar/1024x16384"));
+        assert!(
+            has("encode/scalar/128x4096")
+                && !has("encode/scalar/1024x16384")
+                && !listed.contains("device")
+        );
+        assert!(
+            text(&Options {
+                isas: vec![Isa::Scalar],
+                ..set
+            })
+            .contains("encode/scalar/1024x16384")
+        );
     }
 
     #[test]
     fn a_filter_that_leaves_nothing_is_refused() {
         for list in [false, true] {
-            let ended = run(&Options { list, ..options("cpu") }, &mut Vec::new());
+            let ended = run(
+                &Options {
+                    list,
+                    ..options("cpu")
+                },
+                &mut Vec::new(),
+            );
             assert!(matches!(ended, Err(Error::Filter(filter)) if filter == "cpu"));
         }
     }
 
     #[test]
     fn impossible_shapes_are_refused() {
-        assert!(matches!(options("").kernels().map(|kernels| kernels.len()), Ok(count) if count > 0));
-        assert!(matches!(Options { k: vec![81], ..options("") }.shapes(), Err(Error::Shape(_))));
+        assert!(
+            matches!(options("").kernels().map(|kernels| kernels.len()), Ok(count) if count > 0)
+        );
+        assert!(matches!(
+            Options {
+                k: vec![81],
+                ..options("")
+            }
+            .shapes(),
+            Err(Error::Shape(_))
+        ));
     }
 }

@@ -138,7 +138,12 @@ pub(crate) struct Swarm {
     #[arg(long, value_name = "HEX")]
     fingerprint: Option<Fingerprint>,
     /// Send this token to the server
-    #[arg(long, value_name = "TOKEN", env = "NCPEER_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "NCPEER_TOKEN",
+        hide_env_values = true
+    )]
     token: Option<String>,
     /// Read the token from this file
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
@@ -172,24 +177,62 @@ impl Swarm {
         let trust = self.fingerprint.map_or(Trust::System, Trust::Fingerprint);
         let token = TokenSource::of_options(self.token.as_deref(), self.token_file.as_deref())?;
         let certificate = match (&self.cert, &self.cert_key) {
-            (Some(cert), Some(key)) => Some(ClientPair::read(cert, key).map_err(|error| error.to_string())?),
+            (Some(cert), Some(key)) => {
+                Some(ClientPair::read(cert, key).map_err(|error| error.to_string())?)
+            }
             _ => None,
         };
-        Ok(Config { token, certificate, ..Config::new(self.server.clone(), trust) })
+        Ok(Config {
+            token,
+            certificate,
+            ..Config::new(self.server.clone(), trust)
+        })
     }
 }
 
 impl Cases {
     pub(crate) fn options(self, set: bench::Set) -> bench::Options {
-        let Self { filter, list, quick, n, k, isa, threads, json } = self;
+        let Self {
+            filter,
+            list,
+            quick,
+            n,
+            k,
+            isa,
+            threads,
+            json,
+        } = self;
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        bench::Options { set, filter, list, quick, n, k, isas: isa, threads, json, papers: None, command }
+        bench::Options {
+            set,
+            filter,
+            list,
+            quick,
+            n,
+            k,
+            isas: isa,
+            threads,
+            json,
+            papers: None,
+            command,
+        }
     }
 }
 
 impl Papers {
     pub(crate) fn options(self) -> bench::Options {
-        let Self { cases, paper, row: rows, kernel: kernels, full, backend, field, plots, from, document } = self;
+        let Self {
+            cases,
+            paper,
+            row: rows,
+            kernel: kernels,
+            full,
+            backend,
+            field,
+            plots,
+            from,
+            document,
+        } = self;
         let is_wanted = |group: &bench::Group| {
             paper.iter().any(|paper| match paper {
                 PaperName::All => true,
@@ -208,8 +251,21 @@ impl Papers {
             BenchBackend::Cpu => bench::Backend::Cpu,
             BenchBackend::Cuda => bench::Backend::Cuda,
         };
-        let papers = bench::Papers { groups, rows, kernels, full, backend, field, plots, document, from };
-        bench::Options { papers: Some(papers), ..cases.options(bench::Set::All) }
+        let papers = bench::Papers {
+            groups,
+            rows,
+            kernels,
+            full,
+            backend,
+            field,
+            plots,
+            document,
+            from,
+        };
+        bench::Options {
+            papers: Some(papers),
+            ..cases.options(bench::Set::All)
+        }
     }
 }
 
@@ -245,23 +301,42 @@ mod tests {
 
     #[test]
     fn a_bench_is_of_one_set() {
-        let options = |arguments: &[&str]| match Cli::try_parse_from(["ncbench"].iter().chain(arguments)).unwrap().command {
-            Command::Cases(cases) => cases.options(bench::Set::All),
-            Command::Cpu(cases) => cases.options(bench::Set::Cpu),
-            Command::Papers(papers) => papers.options(),
-            other => panic!("{other:?}"),
-        };
-        let cpu = options(&["cpu", "--n", "64", "--isa", "ssse3", "--threads", "3", "encode/"]);
+        let options =
+            |arguments: &[&str]| match Cli::try_parse_from(["ncbench"].iter().chain(arguments))
+                .unwrap()
+                .command
+            {
+                Command::Cases(cases) => cases.options(bench::Set::All),
+                Command::Cpu(cases) => cases.options(bench::Set::Cpu),
+                Command::Papers(papers) => papers.options(),
+                other => panic!("{other:?}"),
+            };
+        let cpu = options(&[
+            "cpu",
+            "--n",
+            "64",
+            "--isa",
+            "ssse3",
+            "--threads",
+            "3",
+            "encode/",
+        ]);
         assert_eq!(
             (cpu.set, cpu.n, cpu.isas, cpu.filter.as_deref()),
             (bench::Set::Cpu, vec![64], vec![Isa::Ssse3], Some("encode/"))
         );
         assert_eq!(cpu.threads.count(), 3);
         let all = options(&["cases", "--k", "1024", "decode/"]);
-        assert_eq!((all.set, all.k, all.filter.as_deref()), (bench::Set::All, vec![1024], Some("decode/")));
+        assert_eq!(
+            (all.set, all.k, all.filter.as_deref()),
+            (bench::Set::All, vec![1024], Some("decode/"))
+        );
         assert_eq!(options(&["cases"]).set, bench::Set::All);
         let papers = options(&["papers", "--row", "S1-6", "--n", "64"]);
-        assert_eq!((papers.papers.unwrap().rows, papers.n), (vec!["S1-6".to_owned()], vec![64]));
+        assert_eq!(
+            (papers.papers.unwrap().rows, papers.n),
+            (vec!["S1-6".to_owned()], vec![64])
+        );
     }
 
     #[test]
@@ -273,7 +348,10 @@ mod tests {
             &["papers", "--paper", "s1", "--document", "x.md"],
             &["papers", "--paper", "s4", "--full", "--quick"],
         ] {
-            assert!(Cli::try_parse_from(["ncbench"].iter().chain(arguments)).is_err(), "{arguments:?}");
+            assert!(
+                Cli::try_parse_from(["ncbench"].iter().chain(arguments)).is_err(),
+                "{arguments:?}"
+            );
         }
     }
 }

@@ -42,11 +42,17 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Has many viewers load a server.
 async fn load(command: &Swarm) -> Result<(), Failure> {
-    let filter = ["warn", "info", "debug"].get(usize::from(command.verbose)).unwrap_or(&"trace");
+    let filter = ["warn", "info", "debug"]
+        .get(usize::from(command.verbose))
+        .unwrap_or(&"trace");
     // What the verifier logs is in the error that follows it.
     let log_filter = format!("{filter},rustls_platform_verifier=off");
     let log_format = telemetry::LogFormat::Pretty;
-    telemetry::init(&telemetry::Config { log_filter, log_format, ..Default::default() })?;
+    telemetry::init(&telemetry::Config {
+        log_filter,
+        log_format,
+        ..Default::default()
+    })?;
     let source = command.source().map_err(Failure::Credential)?;
     let stop = interrupted()?;
     console::note(swarm::run(&command.options, source, command.path.as_deref(), stop).await?);
@@ -56,13 +62,19 @@ async fn load(command: &Swarm) -> Result<(), Failure> {
 /// Serves what coded streams are compared with.
 async fn serve_plain(Plain { listen, congestion }: Plain) -> Result<(), Failure> {
     let identity = ServerIdentity::ephemeral()?;
-    console::note(format_args!("plain streams at ncs://{listen}#{} (Ctrl-C stops)", identity.fingerprint()));
+    console::note(format_args!(
+        "plain streams at ncs://{listen}#{} (Ctrl-C stops)",
+        identity.fingerprint()
+    ));
     let stop = interrupted()?;
     Ok(swarm::serve_plain(swarm::PlainConfig { listen, congestion }, &identity, stop).await?)
 }
 
 fn with_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
     let done = runtime.block_on(work);
     // A reader that has stopped reading our output must not keep us from ending.
     runtime.shutdown_background();
@@ -106,9 +118,8 @@ impl Failure {
     /// Whether it is only that nobody reads the output any more.
     fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Bench(bench::Error::Output(error)) | Self::Swarm(swarm::Error::Write(_, error)) => {
-                console::is_closed_pipe(error)
-            }
+            Self::Bench(bench::Error::Output(error))
+            | Self::Swarm(swarm::Error::Write(_, error)) => console::is_closed_pipe(error),
             _ => false,
         }
     }
@@ -118,13 +129,22 @@ impl Failure {
         use ncserverd::bench::Error as Batch;
         match self {
             _ if self.is_closed_pipe() => console::CLOSED_PIPE,
-            Self::Bench(bench::Error::Device(_) | bench::Error::Isa(_) | bench::Error::Batch(Batch::Device(_))) => 5,
+            Self::Bench(
+                bench::Error::Device(_)
+                | bench::Error::Isa(_)
+                | bench::Error::Batch(Batch::Device(_)),
+            ) => 5,
             Self::Bench(bench::Error::Wrong { .. } | bench::Error::Batch(Batch::Wrong { .. })) => 7,
             Self::Swarm(swarm::Error::Program(_)) | Self::Credential(_) => 2,
             Self::Swarm(swarm::Error::Name(_)) => 3,
             Self::Swarm(swarm::Error::Peer(error)) => exit_of(error),
             Self::Plain(_) => 6,
-            Self::Bench(_) | Self::Swarm(_) | Self::Certificate(_) | Self::Logs(_) | Self::Signals(_) | Self::Runtime(_) => 1,
+            Self::Bench(_)
+            | Self::Swarm(_)
+            | Self::Certificate(_)
+            | Self::Logs(_)
+            | Self::Signals(_)
+            | Self::Runtime(_) => 1,
         }
     }
 }

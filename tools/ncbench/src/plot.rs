@@ -60,10 +60,18 @@ impl Figure {
              fill=\"#222\">"
         )?;
         writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>")?;
-        text(svg, (MARGIN, 24.0), "font-size=\"15\" font-weight=\"600\"", &self.title)?;
+        text(
+            svg,
+            (MARGIN, 24.0),
+            "font-size=\"15\" font-weight=\"600\"",
+            &self.title,
+        )?;
         for (index, panel) in self.panels.iter().enumerate() {
             let (row, column) = (index / columns, index % columns);
-            let corner = (as_f64(column) * CELL_WIDTH + LEFT, HEAD + as_f64(row) * CELL_HEIGHT + TOP);
+            let corner = (
+                as_f64(column) * CELL_WIDTH + LEFT,
+                HEAD + as_f64(row) * CELL_HEIGHT + TOP,
+            );
             Frame::new(panel, corner).draw(svg, panel, &names)?;
         }
         legend.draw(svg, &names, HEAD + as_f64(rows) * CELL_HEIGHT)?;
@@ -92,16 +100,33 @@ struct Frame {
 
 impl Frame {
     fn new(panel: &Panel, corner: (f64, f64)) -> Self {
-        let points = || panel.series.iter().flat_map(|series| series.points.iter().copied());
+        let points = || {
+            panel
+                .series
+                .iter()
+                .flat_map(|series| series.points.iter().copied())
+        };
         let marks = panel.marks.iter().map(|mark| mark.1);
         let is_bars = panel.series.iter().all(|series| series.points.len() <= 1);
         let x = Scale::new(points().map(|point| point.0), Base::Two, !is_bars);
-        let y = Scale::new(points().map(|point| point.1).chain(marks), Base::Ten, !is_bars);
-        Self { corner, x, y, is_bars }
+        let y = Scale::new(
+            points().map(|point| point.1).chain(marks),
+            Base::Ten,
+            !is_bars,
+        );
+        Self {
+            corner,
+            x,
+            y,
+            is_bars,
+        }
     }
 
     fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
-        (self.corner.0 + self.x.place(x) * WIDTH, self.corner.1 + (1.0 - self.y.place(y)) * HEIGHT)
+        (
+            self.corner.0 + self.x.place(x) * WIDTH,
+            self.corner.1 + (1.0 - self.y.place(y)) * HEIGHT,
+        )
     }
 
     fn draw(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
@@ -113,21 +138,60 @@ impl Frame {
         for tick in &self.y.ticks {
             let (_, y) = self.at((self.x.low, *tick));
             line(svg, (left, y), (left + WIDTH, y), "stroke=\"#e4e4e4\"")?;
-            text(svg, (left - 6.0, y + 4.0), "text-anchor=\"end\"", &label(*tick))?;
+            text(
+                svg,
+                (left - 6.0, y + 4.0),
+                "text-anchor=\"end\"",
+                &label(*tick),
+            )?;
         }
         for tick in &self.x.ticks {
             let (x, _) = self.at((*tick, self.y.low));
-            line(svg, (x, top + HEIGHT), (x, top + HEIGHT + 4.0), "stroke=\"#555\"")?;
-            text(svg, (x, top + HEIGHT + 16.0), "text-anchor=\"middle\"", &binary_label(*tick))?;
+            line(
+                svg,
+                (x, top + HEIGHT),
+                (x, top + HEIGHT + 4.0),
+                "stroke=\"#555\"",
+            )?;
+            text(
+                svg,
+                (x, top + HEIGHT + 16.0),
+                "text-anchor=\"middle\"",
+                &binary_label(*tick),
+            )?;
         }
-        line(svg, (left, top + HEIGHT), (left + WIDTH, top + HEIGHT), "stroke=\"#555\"")?;
-        let style = format!("text-anchor=\"middle\" transform=\"rotate(-90 {:.1} {:.1})\"", left - 42.0, top + HEIGHT / 2.0);
+        line(
+            svg,
+            (left, top + HEIGHT),
+            (left + WIDTH, top + HEIGHT),
+            "stroke=\"#555\"",
+        )?;
+        let style = format!(
+            "text-anchor=\"middle\" transform=\"rotate(-90 {:.1} {:.1})\"",
+            left - 42.0,
+            top + HEIGHT / 2.0
+        );
         text(svg, (left - 42.0, top + HEIGHT / 2.0), &style, &panel.y)?;
-        text(svg, (left + WIDTH / 2.0, top + HEIGHT + 32.0), "text-anchor=\"middle\"", &panel.x)?;
+        text(
+            svg,
+            (left + WIDTH / 2.0, top + HEIGHT + 32.0),
+            "text-anchor=\"middle\"",
+            &panel.x,
+        )?;
         for (name, value) in &panel.marks {
             let (_, y) = self.at((self.x.low, *value));
-            line(svg, (left, y), (left + WIDTH, y), "stroke=\"#888\" stroke-dasharray=\"5 4\"")?;
-            text(svg, (left + WIDTH - 2.0, y - 4.0), "text-anchor=\"end\" fill=\"#666\" font-size=\"10\"", name)?;
+            line(
+                svg,
+                (left, y),
+                (left + WIDTH, y),
+                "stroke=\"#888\" stroke-dasharray=\"5 4\"",
+            )?;
+            text(
+                svg,
+                (left + WIDTH - 2.0, y - 4.0),
+                "text-anchor=\"end\" fill=\"#666\" font-size=\"10\"",
+                name,
+            )?;
         }
         self.lines(svg, panel, names)
     }
@@ -138,15 +202,35 @@ impl Frame {
         for tick in &self.y.ticks {
             let x = left + self.y.place(*tick) * WIDTH;
             line(svg, (x, top), (x, top + HEIGHT), "stroke=\"#e4e4e4\"")?;
-            text(svg, (x, top + HEIGHT + 16.0), "text-anchor=\"middle\"", &label(*tick))?;
+            text(
+                svg,
+                (x, top + HEIGHT + 16.0),
+                "text-anchor=\"middle\"",
+                &label(*tick),
+            )?;
         }
         line(svg, (left, top), (left, top + HEIGHT), "stroke=\"#555\"")?;
-        text(svg, (left + WIDTH / 2.0, top + HEIGHT + 32.0), "text-anchor=\"middle\"", &panel.y)?;
+        text(
+            svg,
+            (left + WIDTH / 2.0, top + HEIGHT + 32.0),
+            "text-anchor=\"middle\"",
+            &panel.y,
+        )?;
         self.bars(svg, panel, names)?;
         for (name, value) in &panel.marks {
             let x = left + self.y.place(*value) * WIDTH;
-            line(svg, (x, top), (x, top + HEIGHT), "stroke=\"#888\" stroke-dasharray=\"5 4\"")?;
-            text(svg, (x + 3.0, top - 2.0), "fill=\"#666\" font-size=\"10\"", name)?;
+            line(
+                svg,
+                (x, top),
+                (x, top + HEIGHT),
+                "stroke=\"#888\" stroke-dasharray=\"5 4\"",
+            )?;
+            text(
+                svg,
+                (x + 3.0, top - 2.0),
+                "fill=\"#666\" font-size=\"10\"",
+                name,
+            )?;
         }
         Ok(())
     }
@@ -154,15 +238,21 @@ impl Frame {
     fn lines(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
         for series in &panel.series {
             let style = Style::of(&series.name, names);
-            let points: Vec<(f64, f64)> = series.points.iter().map(|&point| self.at(point)).collect();
-            let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let points: Vec<(f64, f64)> =
+                series.points.iter().map(|&point| self.at(point)).collect();
+            let path: Vec<String> = points
+                .iter()
+                .map(|(x, y)| format!("{x:.1},{y:.1}"))
+                .collect();
             let (colour, dash) = (style.colour, style.dash);
             writeln!(
                 svg,
                 "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash} points=\"{}\"/>",
                 path.join(" ")
             )?;
-            points.iter().try_for_each(|&point| style.marker(svg, point))?;
+            points
+                .iter()
+                .try_for_each(|&point| style.marker(svg, point))?;
         }
         Ok(())
     }
@@ -171,7 +261,9 @@ impl Frame {
     fn bars(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
         let step = HEIGHT / as_f64(panel.series.len().max(1));
         for (index, series) in panel.series.iter().enumerate() {
-            let Some(&(_, value)) = series.points.first() else { continue };
+            let Some(&(_, value)) = series.points.first() else {
+                continue;
+            };
             let (left, top) = (self.corner.0, self.corner.1 + step * (as_f64(index) + 0.1));
             let (width, height) = (self.y.place(value) * WIDTH, step * 0.8);
             let colour = Style::of(&series.name, names).colour;
@@ -182,10 +274,20 @@ impl Frame {
             let (middle, size) = (top + height / 2.0, step.min(12.0) * 0.85);
             let name = format!("{} {}", series.name, label(value));
             if width < WIDTH / 2.0 {
-                text(svg, (left + width + 4.0, middle + size * 0.35), &format!("font-size=\"{size:.1}\""), &name)?;
+                text(
+                    svg,
+                    (left + width + 4.0, middle + size * 0.35),
+                    &format!("font-size=\"{size:.1}\""),
+                    &name,
+                )?;
             } else {
                 let style = format!("font-size=\"{size:.1}\" text-anchor=\"end\" fill=\"#fff\"");
-                text(svg, (left + width - 4.0, middle + size * 0.35), &style, &name)?;
+                text(
+                    svg,
+                    (left + width - 4.0, middle + size * 0.35),
+                    &style,
+                    &name,
+                )?;
             }
         }
         Ok(())
@@ -213,21 +315,49 @@ impl Scale {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if values.is_empty() || most <= 0.0 {
-            return Self { low: 0.0, high: 1.0, is_log: false, ticks: vec![0.0, 1.0] };
+            return Self {
+                low: 0.0,
+                high: 1.0,
+                is_log: false,
+                ticks: vec![0.0, 1.0],
+            };
         }
-        let is_log = may_be_log && least > 0.0 && most > least && (base == Base::Two || most / least > LINEAR_SPAN);
+        let is_log = may_be_log
+            && least > 0.0
+            && most > least
+            && (base == Base::Two || most / least > LINEAR_SPAN);
         match (is_log, base) {
-            (true, Base::Two) => Self { low: least, high: most, is_log, ticks: powers_of_two(least, most) },
+            (true, Base::Two) => Self {
+                low: least,
+                high: most,
+                is_log,
+                ticks: powers_of_two(least, most),
+            },
             (true, Base::Ten) => {
-                let (low, high) = (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()));
+                let (low, high) = (
+                    10_f64.powf(least.log10().floor()),
+                    10_f64.powf(most.log10().ceil()),
+                );
                 let (low, high) = (tighten(low, least), high / tighten(1.0, high / most));
-                Self { low, high, is_log, ticks: decimal_steps(low, high) }
+                Self {
+                    low,
+                    high,
+                    is_log,
+                    ticks: decimal_steps(low, high),
+                }
             }
             (false, _) => {
                 let step = nice_step(most / 5.0);
                 let count = (most * 1.08 / step).ceil();
-                let ticks = (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= count * step * 1.001);
-                Self { low: 0.0, high: count * step, is_log, ticks: ticks.collect() }
+                let ticks = (0..)
+                    .map(|index| f64::from(index) * step)
+                    .take_while(|tick| *tick <= count * step * 1.001);
+                Self {
+                    low: 0.0,
+                    high: count * step,
+                    is_log,
+                    ticks: ticks.collect(),
+                }
             }
         }
     }
@@ -244,11 +374,16 @@ impl Scale {
 
 /// The largest of 1, 2 and 5 times `low` that is not above `value`.
 fn tighten(low: f64, value: f64) -> f64 {
-    [5.0, 2.0].into_iter().map(|factor| low * factor).find(|&raised| raised <= value).unwrap_or(low)
+    [5.0, 2.0]
+        .into_iter()
+        .map(|factor| low * factor)
+        .find(|&raised| raised <= value)
+        .unwrap_or(low)
 }
 
 fn powers_of_two(low: f64, high: f64) -> Vec<f64> {
-    let powers = (whole(low.log2().ceil())..=whole(high.log2().floor())).map(|power| 2_f64.powi(power));
+    let powers =
+        (whole(low.log2().ceil())..=whole(high.log2().floor())).map(|power| 2_f64.powi(power));
     let all: Vec<f64> = powers.collect();
     let stride = all.len().div_ceil(X_TICKS_MAX).max(1);
     all.into_iter().step_by(stride).collect()
@@ -256,12 +391,21 @@ fn powers_of_two(low: f64, high: f64) -> Vec<f64> {
 
 fn decimal_steps(low: f64, high: f64) -> Vec<f64> {
     let decades = whole(low.log10().floor())..=whole(high.log10().ceil());
-    let steps: &[f64] = if high / low > 2000.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let steps: &[f64] = if high / low > 2000.0 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
     let ticks = decades.flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
-    ticks.filter(|tick| (low * 0.999..=high * 1.001).contains(tick)).collect()
+    ticks
+        .filter(|tick| (low * 0.999..=high * 1.001).contains(tick))
+        .collect()
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "exponents of what can be measured")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "exponents of what can be measured"
+)]
 fn whole(exponent: f64) -> i32 {
     exponent as i32
 }
@@ -269,7 +413,11 @@ fn whole(exponent: f64) -> i32 {
 /// The next of 1, 2, 5, 10 … above.
 fn nice_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
-    [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power).find(|&nice| nice >= step * 0.999).unwrap_or(10.0 * power)
+    [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|&nice| nice >= step * 0.999)
+        .unwrap_or(10.0 * power)
 }
 
 /// How a series looks: by its place among all.
@@ -282,19 +430,37 @@ struct Style {
 impl Style {
     fn of(name: &str, names: &[&str]) -> Self {
         let index = names.iter().position(|known| *known == name).unwrap_or(0);
-        let dash = if index < COLOURS.len() { "" } else { " stroke-dasharray=\"2 2\"" };
-        Self { index, colour: COLOURS[index % COLOURS.len()], dash }
+        let dash = if index < COLOURS.len() {
+            ""
+        } else {
+            " stroke-dasharray=\"2 2\""
+        };
+        Self {
+            index,
+            colour: COLOURS[index % COLOURS.len()],
+            dash,
+        }
     }
 
     fn marker(&self, svg: &mut String, (x, y): (f64, f64)) -> fmt::Result {
         let colour = self.colour;
         match self.index % 3 {
-            0 => writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"),
+            0 => writeln!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
+            ),
             1 => {
                 let (x, y) = (x - 2.8, y - 2.8);
-                writeln!(svg, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"5.6\" height=\"5.6\" fill=\"{colour}\"/>")
+                writeln!(
+                    svg,
+                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"5.6\" height=\"5.6\" fill=\"{colour}\"/>"
+                )
             }
-            _ => writeln!(svg, "<path d=\"M{x:.1} {:.1}l3.6 6.2h-7.2z\" fill=\"{colour}\"/>", y - 4.0),
+            _ => writeln!(
+                svg,
+                "<path d=\"M{x:.1} {:.1}l3.6 6.2h-7.2z\" fill=\"{colour}\"/>",
+                y - 4.0
+            ),
         }
     }
 }
@@ -316,13 +482,19 @@ impl Legend {
             places.push((x, y));
             x += needed;
         }
-        Self { places, height: y + 18.0 }
+        Self {
+            places,
+            height: y + 18.0,
+        }
     }
 
     fn draw(&self, svg: &mut String, names: &[&str], top: f64) -> fmt::Result {
         for (name, (x, y)) in names.iter().zip(&self.places) {
             let (style, y) = (Style::of(name, names), top + y + 6.0);
-            let stroke = format!("stroke=\"{}\" stroke-width=\"1.8\"{}", style.colour, style.dash);
+            let stroke = format!(
+                "stroke=\"{}\" stroke-width=\"1.8\"{}",
+                style.colour, style.dash
+            );
             line(svg, (*x, y), (x + 20.0, y), &stroke)?;
             style.marker(svg, (x + 10.0, y))?;
             text(svg, (x + 25.0, y + 4.0), "", name)?;
@@ -332,12 +504,22 @@ impl Legend {
 }
 
 fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), style: &str) -> fmt::Result {
-    writeln!(svg, "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>", from.0, from.1, to.0, to.1)
+    writeln!(
+        svg,
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>",
+        from.0, from.1, to.0, to.1
+    )
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), style: &str, content: &str) -> fmt::Result {
-    let content = content.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{content}</text>")
+    let content = content
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{content}</text>"
+    )
 }
 
 /// Three digits that count.
@@ -350,12 +532,20 @@ fn label(value: f64) -> String {
         _ => 4,
     };
     let text = format!("{value:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 /// Sizes as people say them: 16K for 16,384.
 fn binary_label(value: f64) -> String {
-    if value >= 1024.0 && (value / 1024.0).fract() == 0.0 { format!("{}K", label(value / 1024.0)) } else { label(value) }
+    if value >= 1024.0 && (value / 1024.0).fract() == 0.0 {
+        format!("{}K", label(value / 1024.0))
+    } else {
+        label(value)
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of what fits on a page")]
@@ -364,7 +554,9 @@ fn as_f64(count: usize) -> f64 {
 }
 
 /// Of Okabe and Ito: told apart by colour-blind readers too.
-const COLOURS: [&str; 8] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7A5195"];
+const COLOURS: [&str; 8] = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7A5195",
+];
 const COLUMNS: usize = 3;
 const CELL_WIDTH: f64 = 380.0;
 const CELL_HEIGHT: f64 = 330.0;
@@ -383,9 +575,18 @@ mod tests {
     use super::*;
 
     fn panel(title: &str, series: &[(&str, &[(f64, f64)])]) -> Panel {
-        let series = series.iter().map(|(name, points)| Series { name: (*name).into(), points: points.to_vec() });
+        let series = series.iter().map(|(name, points)| Series {
+            name: (*name).into(),
+            points: points.to_vec(),
+        });
         let marks = vec![("paper: 0.3".into(), 0.3)];
-        Panel { title: title.into(), x: "k, bytes".into(), y: "GB/s".into(), series: series.collect(), marks }
+        Panel {
+            title: title.into(),
+            x: "k, bytes".into(),
+            y: "GB/s".into(),
+            series: series.collect(),
+            marks,
+        }
     }
 
     #[test]
@@ -393,8 +594,20 @@ mod tests {
         let figure = Figure {
             title: "A & B <now>".into(),
             panels: vec![
-                panel("n=128", &[("table", &[(16.0, 1.0), (2048.0, 50.0)]), ("cpu", &[(16.0, 0.5), (2048.0, 9.0)])]),
-                panel("n=256", &[("cpu", &[(16.0, 0.2), (64.0, 0.4)]), ("tensor", &[(16.0, 300.0), (64.0, 700.0)])]),
+                panel(
+                    "n=128",
+                    &[
+                        ("table", &[(16.0, 1.0), (2048.0, 50.0)]),
+                        ("cpu", &[(16.0, 0.5), (2048.0, 9.0)]),
+                    ],
+                ),
+                panel(
+                    "n=256",
+                    &[
+                        ("cpu", &[(16.0, 0.2), (64.0, 0.4)]),
+                        ("tensor", &[(16.0, 300.0), (64.0, 700.0)]),
+                    ],
+                ),
             ],
         };
         let svg = figure.svg();
@@ -402,28 +615,55 @@ mod tests {
         assert_eq!(svg.matches(">cpu</text>").count(), 1);
         let cpu = format!("stroke=\"{}\" stroke-width=\"1.8\"", COLOURS[1]);
         assert_eq!(svg.matches(&cpu).count(), 3, "two lines and the legend");
-        assert!(svg.contains("A &amp; B &lt;now&gt;") && svg.contains(">2K</text>") && svg.contains("paper: 0.3"));
+        assert!(
+            svg.contains("A &amp; B &lt;now&gt;")
+                && svg.contains(">2K</text>")
+                && svg.contains("paper: 0.3")
+        );
         assert_eq!(svg.matches("<svg").count(), 1);
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
     }
 
     #[test]
     fn one_value_a_series_makes_bars() {
-        let svg =
-            Figure { title: "ladder".into(), panels: vec![panel("n=128", &[("a", &[(1.0, 2.0)]), ("b", &[(1.0, 4.0)])])] }.svg();
+        let svg = Figure {
+            title: "ladder".into(),
+            panels: vec![panel(
+                "n=128",
+                &[("a", &[(1.0, 2.0)]), ("b", &[(1.0, 4.0)])],
+            )],
+        }
+        .svg();
         assert_eq!(svg.matches("<polyline").count(), 0);
         assert!(svg.contains(COLOURS[0]) && svg.contains(COLOURS[1]));
     }
 
     #[test]
     fn axes_cover_their_values() {
-        for values in [vec![1.0, 2.0, 3.0], vec![0.01, 900.0], vec![5.0], vec![0.0, 0.0], vec![], vec![70_000.0, 3.0]] {
+        for values in [
+            vec![1.0, 2.0, 3.0],
+            vec![0.01, 900.0],
+            vec![5.0],
+            vec![0.0, 0.0],
+            vec![],
+            vec![70_000.0, 3.0],
+        ] {
             for base in [Base::Two, Base::Ten] {
                 let scale = Scale::new(values.iter().copied(), base, true);
-                assert!(scale.low < scale.high || values.len() == 1 || scale.is_log, "{values:?}");
-                assert!(scale.ticks.len() >= 2 || base == Base::Two, "{values:?}: {:?}", scale.ticks);
+                assert!(
+                    scale.low < scale.high || values.len() == 1 || scale.is_log,
+                    "{values:?}"
+                );
+                assert!(
+                    scale.ticks.len() >= 2 || base == Base::Two,
+                    "{values:?}: {:?}",
+                    scale.ticks
+                );
                 for &value in &values {
-                    assert!(value >= scale.low * 0.999 && value <= scale.high * 1.001, "{value} of {values:?}");
+                    assert!(
+                        value >= scale.low * 0.999 && value <= scale.high * 1.001,
+                        "{value} of {values:?}"
+                    );
                     assert!((0.0..=1.0).contains(&scale.place(value)));
                 }
             }
@@ -432,7 +672,10 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let labels: Vec<String> = [0.0, 0.02, 1.0, 2.5, 12.34, 700.0].into_iter().map(label).collect();
+        let labels: Vec<String> = [0.0, 0.02, 1.0, 2.5, 12.34, 700.0]
+            .into_iter()
+            .map(label)
+            .collect();
         assert_eq!(labels, ["0", "0.02", "1", "2.5", "12.3", "700"]);
         assert_eq!(binary_label(16_384.0), "16K");
         assert_eq!(binary_label(128.0), "128");

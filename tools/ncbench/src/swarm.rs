@@ -166,36 +166,71 @@ pub async fn run(
     path: Option<&str>,
     stop: impl Future<Output = ()>,
 ) -> Result<Report, Error> {
-    let server = source.servers.first().cloned().ok_or(Error::Program("no server given"))?;
-    let address = viewer::resolve(&server.host, server.port).await.map_err(Error::Name)?;
+    let server = source
+        .servers
+        .first()
+        .cloned()
+        .ok_or(Error::Program("no server given"))?;
+    let address = viewer::resolve(&server.host, server.port)
+        .await
+        .map_err(Error::Name)?;
     let trust = server.fingerprint.map_or(source.trust, Trust::Fingerprint);
     let crypto = tls::client_config(&trust, source.certificate.as_ref())?;
     let (program, greeting) = match options.against {
         Against::Plain => {
-            let bitrate = options.bitrate.ok_or(Error::Program("plain streams have no playlist: set --bitrate"))?;
+            let bitrate = options.bitrate.ok_or(Error::Program(
+                "plain streams have no playlist: set --bitrate",
+            ))?;
             let end = Some(options.plain_segment.as_u64().max(1));
-            let duration = Duration::from_secs_f64(options.plain_segment.as_u64() as f64 * 8.0 / bitrate);
-            (Program::Fixed([Item { path: String::new(), offset: 0, end, duration }].into()), Bytes::new())
+            let duration =
+                Duration::from_secs_f64(options.plain_segment.as_u64() as f64 * 8.0 / bitrate);
+            (
+                Program::Fixed(
+                    [Item {
+                        path: String::new(),
+                        offset: 0,
+                        end,
+                        duration,
+                    }]
+                    .into(),
+                ),
+                Bytes::new(),
+            )
         }
         Against::Coded => {
-            let path = path.ok_or(Error::Program("PATH is missing: name a media playlist or a large file"))?;
-            let client = Client::connect(peer::Config { neighbours_max: 0, ..source.clone() }).await?;
+            let path = path.ok_or(Error::Program(
+                "PATH is missing: name a media playlist or a large file",
+            ))?;
+            let client = Client::connect(peer::Config {
+                neighbours_max: 0,
+                ..source.clone()
+            })
+            .await?;
             let mut greeting = Vec::new();
             let most = Hello::defaults();
             let hello = Hello {
                 // Its viewers keep no payloads, so they cannot test them.
-                codecs: Codecs { gfq: false, ..Codecs::ALL },
+                codecs: Codecs {
+                    gfq: false,
+                    ..Codecs::ALL
+                },
                 n_max: Shape::N_LIMIT,
                 block_bytes_max: Shape::BLOCK_BYTES_MAX,
                 segment_bytes_max: Shape::LENGTH_MAX,
                 ..most
             };
-            Message::Hello(Hello { agent: concat!("ncpeer-swarm/", env!("CARGO_PKG_VERSION")).into(), ..hello })
-                .encode(&mut greeting);
+            Message::Hello(Hello {
+                agent: concat!("ncpeer-swarm/", env!("CARGO_PKG_VERSION")).into(),
+                ..hello
+            })
+            .encode(&mut greeting);
             if let Some(token) = source.token.as_ref().and_then(|token| token.read().ok()) {
                 Message::Auth(Credential::Token(token)).encode(&mut greeting);
             }
-            (read_program(&client, path, options.bitrate).await?, greeting.into())
+            (
+                read_program(&client, path, options.bitrate).await?,
+                greeting.into(),
+            )
         }
     };
     let mut quic = quinn::ClientConfig::new(Arc::new(crypto));
@@ -216,10 +251,18 @@ pub async fn run(
         bitrate: options.bitrate,
         loss: options.loss,
         seed: options.seed,
-        accept: Accept { coded: true, systematic: options.systematic, datagrams: options.datagrams, recoded: true },
+        accept: Accept {
+            coded: true,
+            systematic: options.systematic,
+            datagrams: options.datagrams,
+            recoded: true,
+        },
         kernels: Kernels::detect(),
     });
-    let threads = options.threads.or_else(|| std::thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
+    let threads = options
+        .threads
+        .or_else(|| std::thread::available_parallelism().ok())
+        .map_or(1, NonZeroUsize::get);
     let (end, over) = watch::channel(false);
     let present = Arc::new(AtomicU64::new(0));
     let mut totals = Vec::new();
@@ -230,18 +273,32 @@ pub async fn run(
         let (plan, over, present) = (Arc::clone(&plan), over.clone(), Arc::clone(&present));
         let viewers = (thread..options.viewers).step_by(threads);
         let body = move || part(&plan, thread, counted, present, over, viewers);
-        running.push(std::thread::Builder::new().name(format!("swarm-{thread}")).spawn(body)?);
+        running.push(
+            std::thread::Builder::new()
+                .name(format!("swarm-{thread}"))
+                .spawn(body)?,
+        );
     }
     let time = Duration::from_secs_f64(options.viewers as f64 / options.join_rate) + options.time;
     let report = report::watch(options, &totals, &present, time, stop).await;
     end.send_replace(true);
     let ended = tokio::task::spawn_blocking(move || {
-        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        running.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     });
-    ended.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
-    let report = report.map_err(|error| Error::Write("standard output".to_owned(), error))?.close(&totals);
+    ended
+        .await
+        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+    let report = report
+        .map_err(|error| Error::Write("standard output".to_owned(), error))?
+        .close(&totals);
     if let Some(file) = &options.json {
-        report.write(file).map_err(|error| Error::Write(file.display().to_string(), error))?;
+        report
+            .write(file)
+            .map_err(|error| Error::Write(file.display().to_string(), error))?;
     }
     Ok(report)
 }
@@ -255,18 +312,37 @@ fn part(
     over: watch::Receiver<bool>,
     viewers: impl Iterator<Item = u64>,
 ) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let set = tokio::task::LocalSet::new();
     set.block_on(&runtime, async {
-        let any: SocketAddr =
-            if plan.address.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+        let any: SocketAddr = if plan.address.is_ipv4() {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        };
         let socket = udp_socket(any, SOCKET_BUFFER, SOCKET_BUFFER)?;
         let mut socket = TokioRuntime.wrap_udp_socket(socket)?;
         if plan.loss > 0.0 {
-            socket = Arc::new(Lossy::new(socket, plan.loss, plan.seed.wrapping_add(thread)));
+            socket = Arc::new(Lossy::new(
+                socket,
+                plan.loss,
+                plan.seed.wrapping_add(thread),
+            ));
         }
-        let endpoint = Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
-        let shard = std::rc::Rc::new(Shard { plan: Arc::clone(plan), totals, endpoint: endpoint.clone(), present });
+        let endpoint = Endpoint::new_with_abstract_socket(
+            EndpointConfig::default(),
+            None,
+            socket,
+            Arc::new(TokioRuntime),
+        )?;
+        let shard = std::rc::Rc::new(Shard {
+            plan: Arc::clone(plan),
+            totals,
+            endpoint: endpoint.clone(),
+            present,
+        });
         let mut views = Vec::new();
         for number in viewers {
             let (shard, over) = (std::rc::Rc::clone(&shard), over.clone());
@@ -275,7 +351,8 @@ fn part(
             }));
         }
         for view in views {
-            view.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            view.await
+                .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
         let _ = tokio::time::timeout(CLOSE_MAX, endpoint.wait_idle()).await;
         Ok(())
@@ -288,18 +365,32 @@ async fn read_program(client: &Client, path: &str, bitrate: Option<f64>) -> Resu
     if meta.mutable {
         let bytes = client.open(path, None).await?.read_to_end().await?;
         if !playlist::is_playlist(&bytes) {
-            return Err(Error::Program("PATH is neither an HLS playlist nor a file sent in coded blocks"));
+            return Err(Error::Program(
+                "PATH is neither an HLS playlist nor a file sent in coded blocks",
+            ));
         }
-        let (items, ended) =
-            items(path, &bytes).ok_or(Error::Program("PATH is a master playlist: name the media playlist of one rendition"))?;
+        let (items, ended) = items(path, &bytes).ok_or(Error::Program(
+            "PATH is a master playlist: name the media playlist of one rendition",
+        ))?;
         if items.is_empty() {
             return Err(Error::Program("the playlist has no segments"));
         }
         let items = items.into();
-        return Ok(if ended { Program::Fixed(items) } else { Program::Live { path: path.to_owned(), items } });
+        return Ok(if ended {
+            Program::Fixed(items)
+        } else {
+            Program::Live {
+                path: path.to_owned(),
+                items,
+            }
+        });
     }
-    let bitrate = bitrate.ok_or(Error::Program("PATH is not a playlist with durations: set --bitrate"))?;
-    let length = meta.object_length.ok_or(Error::Program("the length of PATH is unknown"))?;
+    let bitrate = bitrate.ok_or(Error::Program(
+        "PATH is not a playlist with durations: set --bitrate",
+    ))?;
+    let length = meta
+        .object_length
+        .ok_or(Error::Program("the length of PATH is unknown"))?;
     let part = meta.length.max(1);
     let items = (0..length.div_ceil(part)).map(|index| {
         let (offset, bytes) = (index * part, part.min(length - index * part));
@@ -319,8 +410,16 @@ fn items(path: &str, bytes: &[u8]) -> Option<(Vec<Item>, bool)> {
     let media = Media::parse(bytes)?;
     let mut items = Vec::with_capacity(media.segments.len());
     for (segment, duration) in media.segments.iter().zip(&media.durations) {
-        let (offset, end) = segment.range.as_ref().map_or((0, None), |range| (range.start, Some(range.end)));
-        items.push(Item { path: playlist::resolve(path, &segment.uri)?, offset, end, duration: *duration });
+        let (offset, end) = segment
+            .range
+            .as_ref()
+            .map_or((0, None), |range| (range.start, Some(range.end)));
+        items.push(Item {
+            path: playlist::resolve(path, &segment.uri)?,
+            offset,
+            end,
+            duration: *duration,
+        });
     }
     Some((items, media.ended))
 }
@@ -340,13 +439,25 @@ fn transport(datagrams: bool) -> TransportConfig {
 }
 
 fn parse_positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if number > 0.0 && f64::is_finite(number) { Ok(number) } else { Err("expected a number above 0".to_owned()) }
+    let number = text
+        .parse()
+        .map_err(|_| format!("`{text}` is not a number"))?;
+    if number > 0.0 && f64::is_finite(number) {
+        Ok(number)
+    } else {
+        Err("expected a number above 0".to_owned())
+    }
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
-    let number = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("expected a number from 0 to 1".to_owned()) }
+    let number = text
+        .parse()
+        .map_err(|_| format!("`{text}` is not a number"))?;
+    if (0.0..=1.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err("expected a number from 0 to 1".to_owned())
+    }
 }
 
 const SOCKET_BUFFER: ByteSize = ByteSize::mib(4);
@@ -368,8 +479,17 @@ mod tests {
             duration: Duration::from_secs_f64(duration),
         };
         assert!(ended);
-        assert_eq!(found, [item("/live/one/a.ts?x=1", 0, None, 5.5), item("/live/b.ts", 20, Some(30), 4.0)]);
-        assert_eq!(items("/live/x", b"#EXTM3U\n#EXTINF:4,\nhttp://elsewhere/b.ts\n"), None);
+        assert_eq!(
+            found,
+            [
+                item("/live/one/a.ts?x=1", 0, None, 5.5),
+                item("/live/b.ts", 20, Some(30), 4.0)
+            ]
+        );
+        assert_eq!(
+            items("/live/x", b"#EXTM3U\n#EXTINF:4,\nhttp://elsewhere/b.ts\n"),
+            None
+        );
         assert_eq!(items("/live/x", b"no list"), None);
     }
 

@@ -12,6 +12,10 @@ async fn a_closed_pipe_ends_every_command_quietly() {
         (&["papers", "--paper", "all", "--list"], CLOSED_PIPE),
         (&["--help"], 0),
     ] {
-        assert_eq!(into_a_closed_pipe(arguments).await, (Some(code), String::new()), "{arguments:?}");
+        assert_eq!(
+            into_a_closed_pipe(arguments).await,
+            (Some(code), String::new()),
+            "{arguments:?}"
+        );
     }
 }

@@ -54,13 +54,31 @@ impl Place {
         settings.endpoint.connections_max = connections_max;
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
         // Viewers of a swarm take one generation after the other, and wait a quarter of a second for what is lost of each.
-        let block = stream::Config { block_bytes: 1024, n_max: 32, generations_min: 1, ..stream };
+        let block = stream::Config {
+            block_bytes: 1024,
+            n_max: 32,
+            generations_min: 1,
+            ..stream
+        };
         let url = Some(format!("{}vod/", origin.url()).into());
-        settings.stream.insert("live".into(), stream::Config { origin: url, ..block });
+        settings.stream.insert(
+            "live".into(),
+            stream::Config {
+                origin: url,
+                ..block
+            },
+        );
         let (identity, registry) = (ServerIdentity::ephemeral().unwrap(), Registry::new());
-        let server = Server::start(settings, identity.clone(), &registry, Readiness::new()).await.unwrap();
+        let server = Server::start(settings, identity.clone(), &registry, Readiness::new())
+            .await
+            .unwrap();
         let at = at(server.addresses()[0], &identity);
-        Self { origin, server, at, registry }
+        Self {
+            origin,
+            server,
+            at,
+            registry,
+        }
     }
 
     /// One file of several segments, two generations each.
@@ -74,7 +92,8 @@ impl Place {
         for number in 0..segments {
             // More than a segment of the server's may have: two parts.
             let bytes = noise(number, 100_000);
-            self.origin.put(&format!("/vod/{number}.ts"), Bytes::from(bytes));
+            self.origin
+                .put(&format!("/vod/{number}.ts"), Bytes::from(bytes));
             list += &format!("#EXTINF:0.5,\n{number}.ts\n");
         }
         list += if ended { "#EXT-X-ENDLIST\n" } else { "" };
@@ -83,13 +102,22 @@ impl Place {
 
     async fn watch(&self, line: &str, path: &str) -> Report {
         let source = peer::Config::new(self.at.clone(), Trust::System);
-        swarm::run(&options(line), source, Some(path), std::future::pending()).await.unwrap()
+        swarm::run(&options(line), source, Some(path), std::future::pending())
+            .await
+            .unwrap()
     }
 
     fn read(&self, name: &str) -> f64 {
         let families = self.registry.gather();
-        let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no series {name}"));
-        family.get_metric().iter().map(|metric| metric.get_counter().get_value()).sum()
+        let family = families
+            .iter()
+            .find(|family| family.name() == name)
+            .unwrap_or_else(|| panic!("no series {name}"));
+        family
+            .get_metric()
+            .iter()
+            .map(|metric| metric.get_counter().get_value())
+            .sum()
     }
 }
 
@@ -102,7 +130,11 @@ fn noise(number: usize, length: usize) -> Vec<u8> {
 }
 
 fn at(address: SocketAddr, identity: &ServerIdentity) -> peer::Server {
-    peer::Server { host: address.ip().to_string(), port: address.port(), fingerprint: Some(identity.fingerprint()) }
+    peer::Server {
+        host: address.ip().to_string(),
+        port: address.port(),
+        fingerprint: Some(identity.fingerprint()),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,8 +149,14 @@ async fn everybody_has_everything_in_time() {
     assert_eq!((totals.joined, totals.left), (40, 0), "{report}");
     // Each asks for its first at once, and for the next every half second.
     assert!((40 * 4..=40 * 7).contains(&totals.on_time), "{report}");
-    assert!(totals.verified >= totals.on_time / 5 && totals.verified <= totals.on_time * 4 / 5, "{report}");
-    assert!(totals.generations >= 2 * totals.on_time && totals.blocks >= 64 * totals.on_time, "{report}");
+    assert!(
+        totals.verified >= totals.on_time / 5 && totals.verified <= totals.on_time * 4 / 5,
+        "{report}"
+    );
+    assert!(
+        totals.generations >= 2 * totals.on_time && totals.blocks >= 64 * totals.on_time,
+        "{report}"
+    );
     assert!(totals.useless * 20 < totals.blocks, "{report}");
     assert_eq!(totals.bytes, totals.blocks * 1024);
     assert!(totals.wire_bytes > totals.bytes);
@@ -134,32 +172,59 @@ async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
     let line = "--viewers 20 --join-rate 40 --time 3s --verify 1 --threads 1 --stay 1s --seek 500ms --datagrams --systematic";
     let report = place.watch(line, "/live/list.m3u8").await;
     let totals = report.totals;
-    assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{report}");
-    assert!(totals.joined > 30 && totals.left > 10 && totals.sought > 20, "{report} {totals:?}");
+    assert_eq!(
+        (totals.late, totals.corrupt, totals.refused, totals.failed),
+        (0, 0, 0, 0),
+        "{report}"
+    );
+    assert!(
+        totals.joined > 30 && totals.left > 10 && totals.sought > 20,
+        "{report} {totals:?}"
+    );
     // Two parts a segment.
-    assert!(totals.on_time > 50 && totals.verified >= 2 * totals.on_time, "{report} {totals:?}");
+    assert!(
+        totals.on_time > 50 && totals.verified >= 2 * totals.on_time,
+        "{report} {totals:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_lost_on_the_way_is_made_up_for() {
     let place = Place::open(1000).await;
     place.put_file();
-    let line =
-        "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.05";
+    let line = "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.05";
     let report = place.watch(line, "/live/movie.bin").await;
     let totals = report.totals;
-    assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{report}");
+    assert_eq!(
+        (totals.late, totals.corrupt, totals.refused, totals.failed),
+        (0, 0, 0, 0),
+        "{report}"
+    );
     assert!(totals.verified > 40, "{report}");
     // What viewers have at the end, and what came of segments under way, are less than was sent by what was lost.
-    let (sent, came) = (place.read("ncserverd_session_sent_blocks_total"), totals.blocks as f64);
-    assert!(came < 0.98 * sent && came > 0.85 * sent, "{came} of {sent}: {report}");
+    let (sent, came) = (
+        place.read("ncserverd_session_sent_blocks_total"),
+        totals.blocks as f64,
+    );
+    assert!(
+        came < 0.98 * sent && came > 0.85 * sent,
+        "{came} of {sent}: {report}"
+    );
 }
 
 /// Viewers of streams that are not recoded, without loss and with more than the parity blocks are for.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_code_is_played_and_verified() {
-    for (codec, parity) in [(CodecName::Rs, Some(8)), (CodecName::Rs, Some(1)), (CodecName::RaptorQ, None)] {
-        let stream = stream::Config { codec, parity, ..stream::Config::default() };
+    for (codec, parity) in [
+        (CodecName::Rs, Some(8)),
+        (CodecName::Rs, Some(1)),
+        (CodecName::RaptorQ, None),
+    ] {
+        let stream = stream::Config {
+            codec,
+            parity,
+            ..stream::Config::default()
+        };
         let place = Place::with(1000, stream).await;
         place.put_file();
         for line in [
@@ -168,7 +233,11 @@ async fn every_code_is_played_and_verified() {
         ] {
             let report = place.watch(line, "/live/movie.bin").await;
             let totals = report.totals;
-            assert_eq!((totals.late, totals.corrupt, totals.refused, totals.failed), (0, 0, 0, 0), "{codec:?} {report}");
+            assert_eq!(
+                (totals.late, totals.corrupt, totals.refused, totals.failed),
+                (0, 0, 0, 0),
+                "{codec:?} {report}"
+            );
             assert!(totals.verified > 10, "{codec:?} {report}");
             assert!(totals.useless * 20 < totals.blocks, "{codec:?} {report}");
         }
@@ -179,16 +248,32 @@ async fn every_code_is_played_and_verified() {
 async fn a_live_playlist_is_followed() {
     let place = Place::open(1000).await;
     place.put_list(SEGMENTS, false);
-    let report = place.watch("--viewers 5 --join-rate 50 --time 3s --verify 1 --threads 1", "/live/list.m3u8").await;
+    let report = place
+        .watch(
+            "--viewers 5 --join-rate 50 --time 3s --verify 1 --threads 1",
+            "/live/list.m3u8",
+        )
+        .await;
     // The last three segments, and then nothing comes any more: only the one that is waited for is late, if time is up for it.
-    assert_eq!((report.totals.on_time, report.totals.corrupt, report.totals.failed), (15, 0, 0), "{report}");
+    assert_eq!(
+        (
+            report.totals.on_time,
+            report.totals.corrupt,
+            report.totals.failed
+        ),
+        (15, 0, 0),
+        "{report}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_late_is_fetched_all_the_same() {
     let place = Place::open(1000).await;
     place.put_list(SEGMENTS, false);
-    let watched = place.watch("--viewers 5 --join-rate 50 --time 7s --verify 1 --threads 1", "/live/list.m3u8");
+    let watched = place.watch(
+        "--viewers 5 --join-rate 50 --time 7s --verify 1 --threads 1",
+        "/live/list.m3u8",
+    );
     let (report, ()) = tokio::join!(watched, async {
         // What comes next is due two and a half seconds after a viewer has begun, and the last of these three a second later.
         tokio::time::sleep(Duration::from_secs(4)).await;
@@ -205,10 +290,18 @@ async fn what_is_late_is_fetched_all_the_same() {
 async fn a_server_without_room_refuses_and_the_others_stay() {
     let place = Place::open(10).await;
     place.put_file();
-    let report = place.watch("--viewers 20 --join-rate 100 --time 1s --bitrate 1048576 --threads 1", "/live/movie.bin").await;
+    let report = place
+        .watch(
+            "--viewers 20 --join-rate 100 --time 1s --bitrate 1048576 --threads 1",
+            "/live/movie.bin",
+        )
+        .await;
     let totals = report.totals;
     // One place is taken by whoever looked at what there is to play.
-    assert!((9..=10).contains(&totals.joined) && totals.refused >= 10, "{report}");
+    assert!(
+        (9..=10).contains(&totals.joined) && totals.refused >= 10,
+        "{report}"
+    );
     assert_eq!((totals.late, totals.failed), (0, 0), "{report}");
     assert!(totals.on_time >= 2 * totals.joined, "{report}");
     place.server.drain(Duration::ZERO).await;
@@ -217,18 +310,31 @@ async fn a_server_without_room_refuses_and_the_others_stay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_streams_carry_the_same_bytes() {
     let identity = ServerIdentity::ephemeral().unwrap();
-    let listen = std::net::UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
+    let listen = std::net::UdpSocket::bind(LOOPBACK)
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let config = PlainConfig { listen, congestion: Congestion::default() };
+    let config = PlainConfig {
+        listen,
+        congestion: Congestion::default(),
+    };
     let serving = {
         let identity = identity.clone();
-        tokio::spawn(async move { swarm::serve_plain(config, &identity, async { drop(stopped.await) }).await })
+        tokio::spawn(async move {
+            swarm::serve_plain(config, &identity, async { drop(stopped.await) }).await
+        })
     };
     let source = peer::Config::new(at(listen, &identity), Trust::System);
     let line = "--against plain --plain-segment 64KiB --viewers 10 --join-rate 50 --time 1s --bitrate 1048576 --threads 1";
-    let report = swarm::run(&options(line), source, None, std::future::pending()).await.unwrap();
+    let report = swarm::run(&options(line), source, None, std::future::pending())
+        .await
+        .unwrap();
     assert!(report.is_clean() && report.totals.joined == 10, "{report}");
-    assert!(report.totals.on_time >= 20 && report.totals.bytes >= report.totals.on_time << 16, "{report}");
+    assert!(
+        report.totals.on_time >= 20 && report.totals.bytes >= report.totals.on_time << 16,
+        "{report}"
+    );
     stop.send(()).unwrap();
     serving.await.unwrap().unwrap();
 }
@@ -238,16 +344,26 @@ async fn a_run_that_is_over_waits_for_no_handshake() {
     let identity = ServerIdentity::ephemeral().unwrap();
     let silent = std::net::UdpSocket::bind(LOOPBACK).unwrap();
     let source = peer::Config::new(at(silent.local_addr().unwrap(), &identity), Trust::System);
-    let line = "--against plain --viewers 3 --join-rate 100 --time 1s --bitrate 1048576 --threads 1";
-    let report = swarm::run(&options(line), source, None, std::future::pending()).await.unwrap();
-    assert_eq!((report.totals.joined, report.totals.failed), (0, 0), "{report}");
+    let line =
+        "--against plain --viewers 3 --join-rate 100 --time 1s --bitrate 1048576 --threads 1";
+    let report = swarm::run(&options(line), source, None, std::future::pending())
+        .await
+        .unwrap();
+    assert_eq!(
+        (report.totals.joined, report.totals.failed),
+        (0, 0),
+        "{report}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_played_is_said() {
     let place = Place::open(1000).await;
     place.put_file();
-    place.origin.put("/vod/master.m3u8", Bytes::from_static(b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlist.m3u8\n"));
+    place.origin.put(
+        "/vod/master.m3u8",
+        Bytes::from_static(b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlist.m3u8\n"),
+    );
     let source = || peer::Config::new(place.at.clone(), Trust::System);
     for (line, path, says) in [
         ("", Some("/live/movie.bin"), "--bitrate"),
@@ -256,7 +372,10 @@ async fn what_cannot_be_played_is_said() {
         ("", None, "PATH"),
         ("--against plain", None, "--bitrate"),
     ] {
-        let said = swarm::run(&options(line), source(), path, std::future::pending()).await.unwrap_err().to_string();
+        let said = swarm::run(&options(line), source(), path, std::future::pending())
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(said.contains(says), "{said}");
     }
 }
@@ -267,7 +386,15 @@ async fn a_closed_pipe_ends_a_swarm_quietly() {
     let place = Place::open(1000).await;
     place.put_file();
     let url = place.at.to_string();
-    let arguments = ["swarm", &url, "/live/movie.bin", "--viewers", "1", "--bitrate", "8e6"];
+    let arguments = [
+        "swarm",
+        &url,
+        "/live/movie.bin",
+        "--viewers",
+        "1",
+        "--bitrate",
+        "8e6",
+    ];
     let ended = program::into_a_closed_pipe(&arguments).await;
     assert_eq!(ended, (Some(program::CLOSED_PIPE), String::new()));
 }

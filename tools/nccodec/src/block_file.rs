@@ -47,7 +47,11 @@ pub enum Code {
 }
 
 impl Code {
-    const ALL: [Self; 3] = [Self::Rlnc, Self::Fountain(Fountain::RaptorQ), Self::Fountain(Fountain::Raptor10)];
+    const ALL: [Self; 3] = [
+        Self::Rlnc,
+        Self::Fountain(Fountain::RaptorQ),
+        Self::Fountain(Fountain::Raptor10),
+    ];
 
     /// Whether the blocks are encoding symbols.
     pub(super) const fn is_of_symbols(self) -> bool {
@@ -55,7 +59,12 @@ impl Code {
     }
 
     /// How a segment of `length` bytes is cut.
-    pub(super) fn shape(self, length: u64, block_bytes: u32, n_max: u16) -> Result<Shape, ShapeError> {
+    pub(super) fn shape(
+        self,
+        length: u64,
+        block_bytes: u32,
+        n_max: u16,
+    ) -> Result<Shape, ShapeError> {
         match self {
             Self::Rlnc => Shape::new(length, block_bytes, n_max),
             Self::Fountain(fountain) => fountain.shape(length, block_bytes, n_max),
@@ -102,7 +111,8 @@ pub(super) struct Set {
 
 impl Set {
     pub(super) fn segments(&self) -> u64 {
-        self.file_bytes.div_ceil(u64::from(self.segment_bytes.max(1)))
+        self.file_bytes
+            .div_ceil(u64::from(self.segment_bytes.max(1)))
     }
 
     /// How the first and the last segment are cut: no other is larger, or of another shape.
@@ -113,7 +123,8 @@ impl Set {
 
     /// How segment `index` is cut, if the file has it and it can be.
     pub(super) fn shape(&self, index: u32) -> Option<Shape> {
-        let segment_bytes = Some(u64::from(self.segment_bytes)).filter(|&bytes| bytes <= Shape::LENGTH_MAX)?;
+        let segment_bytes =
+            Some(u64::from(self.segment_bytes)).filter(|&bytes| bytes <= Shape::LENGTH_MAX)?;
         let start = u64::from(index).checked_mul(segment_bytes)?;
         let length = self.file_bytes.checked_sub(start)?.min(segment_bytes);
         self.code.shape(length, self.block_bytes, self.n_max).ok()
@@ -133,28 +144,48 @@ pub(super) struct Head {
 impl Head {
     /// The whole block file. `payload` has the length that the vector asks for.
     pub(super) fn write(&self, payload: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(FIXED + usize::from(Shape::N_LIMIT) + 2 * CHECK + payload.len());
+        let mut out =
+            Vec::with_capacity(FIXED + usize::from(Shape::N_LIMIT) + 2 * CHECK + payload.len());
         let (kind, vector) = match &self.label {
-            Label::Vector(Vector::Source(index)) => (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes())),
-            Label::Vector(Vector::Seed(seed)) => (SEED, Bytes::copy_from_slice(&seed.to_be_bytes())),
-            Label::Vector(Vector::Explicit(coefficients) | Vector::Unverified(coefficients)) => (EXPLICIT, coefficients.clone()),
-            Label::Vector(Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_)) => {
+            Label::Vector(Vector::Source(index)) => {
+                (SOURCE, Bytes::copy_from_slice(&index.to_be_bytes()))
+            }
+            Label::Vector(Vector::Seed(seed)) => {
+                (SEED, Bytes::copy_from_slice(&seed.to_be_bytes()))
+            }
+            Label::Vector(Vector::Explicit(coefficients) | Vector::Unverified(coefficients)) => {
+                (EXPLICIT, coefficients.clone())
+            }
+            Label::Vector(
+                Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_) | Vector::Wide(_),
+            ) => {
                 unreachable!("these vectors are of random linear codes over bytes")
             }
-            Label::Symbol(fountain, esi) => (SYMBOL, Bytes::copy_from_slice(&fountain.payload_id(&self.generation, *esi))),
+            Label::Symbol(fountain, esi) => (
+                SYMBOL,
+                Bytes::copy_from_slice(&fountain.payload_id(&self.generation, *esi)),
+            ),
         };
         out.extend(MAGIC);
         out.extend([VERSION, self.set.code.number(), kind, 0]);
         out.extend(self.set.block_bytes.to_be_bytes());
         out.extend(self.set.n_max.to_be_bytes());
-        out.extend(u16::try_from(vector.len()).expect("at most 1024 coefficients").to_be_bytes());
+        out.extend(
+            u16::try_from(vector.len())
+                .expect("at most 1024 coefficients")
+                .to_be_bytes(),
+        );
         out.extend(self.generation.index.to_be_bytes());
         out.extend(self.segment.to_be_bytes());
         out.extend(self.set.segment_bytes.to_be_bytes());
         out.extend(self.set.file_bytes.to_be_bytes());
         out.extend(self.set.file.as_bytes());
         out.extend(self.segment_id.as_bytes());
-        out.extend(u32::try_from(payload.len()).expect("at most 64 KiB").to_be_bytes());
+        out.extend(
+            u32::try_from(payload.len())
+                .expect("at most 64 KiB")
+                .to_be_bytes(),
+        );
         out.extend(&vector);
         out.extend(check(&out));
         out.extend(payload);
@@ -171,7 +202,9 @@ impl Head {
     fn payload_bytes(&self) -> usize {
         match self.label {
             Label::Vector(Vector::Source(index)) => self.generation.block_length(index),
-            Label::Vector(_) | Label::Symbol(..) => usize::try_from(self.set.block_bytes).expect("a block fits in memory"),
+            Label::Vector(_) | Label::Symbol(..) => {
+                usize::try_from(self.set.block_bytes).expect("a block fits in memory")
+            }
         }
     }
 }
@@ -191,7 +224,10 @@ pub(super) fn read(source: &mut impl Read) -> Result<(Head, Labelled), Fault> {
     if hasher.finalize().as_bytes()[..CHECK] != expected {
         return Err(Fault::Damaged("its block checksum is wrong"));
     }
-    let block = Labelled { label: head.label.clone(), payload: payload.into() };
+    let block = Labelled {
+        label: head.label.clone(),
+        payload: payload.into(),
+    };
     Ok((head, block))
 }
 
@@ -217,7 +253,10 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     let mut bytes = vec![0; FIXED];
     read_magic(source, &mut bytes[..MAGIC.len()], MAGIC, "block")?;
     read_exact(source, &mut bytes[MAGIC.len()..])?;
-    let fixed: [u8; FIXED] = bytes.as_slice().try_into().expect("as long as the fixed part");
+    let fixed: [u8; FIXED] = bytes
+        .as_slice()
+        .try_into()
+        .expect("as long as the fixed part");
     let mut rest = &fixed[MAGIC.len()..];
     let [version, codec, kind, zero] = take(&mut rest);
     if version != VERSION {
@@ -235,7 +274,10 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     if check(checked) != found {
         return Err(Fault::Damaged("its head checksum is wrong"));
     }
-    let code = Code::ALL.into_iter().find(|code| code.number() == codec).ok_or(Fault::Codec(codec))?;
+    let code = Code::ALL
+        .into_iter()
+        .find(|code| code.number() == codec)
+        .ok_or(Fault::Codec(codec))?;
     let generation = u32::from_be_bytes(take(&mut rest));
     let segment = u32::from_be_bytes(take(&mut rest));
     let segment_bytes = u32::from_be_bytes(take(&mut rest));
@@ -243,11 +285,34 @@ fn read_head(source: &mut impl Read) -> Result<(Head, Vec<u8>), Fault> {
     let file = SegmentId::from_bytes(take(&mut rest));
     let segment_id = SegmentId::from_bytes(take(&mut rest));
     let payload_bytes = u32::from_be_bytes(take(&mut rest));
-    let set = Set { code, file, file_bytes, segment_bytes, block_bytes, n_max };
-    let shape = set.shape(segment).filter(|_| zero == 0).ok_or(Fault::Impossible("no file has such a segment"))?;
-    let generation = shape.generation(generation).ok_or(Fault::Impossible("the segment has no such generation"))?;
-    let label = label(code, kind, &bytes[FIXED..FIXED + usize::from(vector_bytes)], &generation)?;
-    let head = Head { set, segment, segment_id, generation, label };
+    let set = Set {
+        code,
+        file,
+        file_bytes,
+        segment_bytes,
+        block_bytes,
+        n_max,
+    };
+    let shape = set
+        .shape(segment)
+        .filter(|_| zero == 0)
+        .ok_or(Fault::Impossible("no file has such a segment"))?;
+    let generation = shape
+        .generation(generation)
+        .ok_or(Fault::Impossible("the segment has no such generation"))?;
+    let label = label(
+        code,
+        kind,
+        &bytes[FIXED..FIXED + usize::from(vector_bytes)],
+        &generation,
+    )?;
+    let head = Head {
+        set,
+        segment,
+        segment_id,
+        generation,
+        label,
+    };
     if u64::from(payload_bytes) != head.payload_bytes() as u64 {
         return Err(Fault::Impossible("a payload of another length"));
     }
@@ -258,7 +323,10 @@ fn label(code: Code, kind: u8, bytes: &[u8], generation: &Generation) -> Result<
     let label = match (code, kind) {
         (Code::Rlnc, _) => vector(kind, bytes, generation.n).map(Label::Vector),
         (Code::Fountain(fountain), SYMBOL) => {
-            let esi = bytes.try_into().ok().and_then(|id| fountain.esi(generation, id));
+            let esi = bytes
+                .try_into()
+                .ok()
+                .and_then(|id| fountain.esi(generation, id));
             esi.map(|esi| Label::Symbol(fountain, esi))
         }
         (Code::Fountain(_), _) => None,
@@ -268,27 +336,48 @@ fn label(code: Code, kind: u8, bytes: &[u8], generation: &Generation) -> Result<
 
 fn vector(kind: u8, bytes: &[u8], n: u16) -> Option<Vector> {
     match kind {
-        SOURCE => bytes.try_into().ok().map(u16::from_be_bytes).filter(|&index| index < n).map(Vector::Source),
-        SEED => bytes.try_into().ok().map(u32::from_be_bytes).map(Vector::Seed),
-        EXPLICIT => (bytes.len() == usize::from(n)).then(|| Vector::Explicit(Bytes::copy_from_slice(bytes))),
+        SOURCE => bytes
+            .try_into()
+            .ok()
+            .map(u16::from_be_bytes)
+            .filter(|&index| index < n)
+            .map(Vector::Source),
+        SEED => bytes
+            .try_into()
+            .ok()
+            .map(u32::from_be_bytes)
+            .map(Vector::Seed),
+        EXPLICIT => {
+            (bytes.len() == usize::from(n)).then(|| Vector::Explicit(Bytes::copy_from_slice(bytes)))
+        }
         _ => None,
     }
 }
 
 pub(super) fn check(bytes: &[u8]) -> [u8; CHECK] {
-    *blake3::hash(bytes).as_bytes().first_chunk().expect("a hash is longer than a check")
+    *blake3::hash(bytes)
+        .as_bytes()
+        .first_chunk()
+        .expect("a hash is longer than a check")
 }
 
 /// The next bytes of the fixed part.
 pub(super) fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
-    let (first, behind) = rest.split_first_chunk().expect("the fixed part has room for all its fields");
+    let (first, behind) = rest
+        .split_first_chunk()
+        .expect("the fixed part has room for all its fields");
     *rest = behind;
     *first
 }
 
 /// Reads what a file of this kind begins with. What is too short to be one of our files is somebody
 /// else's.
-pub(super) fn read_magic(source: &mut impl Read, magic: &mut [u8], expected: [u8; 8], kind: &'static str) -> Result<(), Fault> {
+pub(super) fn read_magic(
+    source: &mut impl Read,
+    magic: &mut [u8],
+    expected: [u8; 8],
+    kind: &'static str,
+) -> Result<(), Fault> {
     match source.read_exact(magic) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Fault::Foreign(kind)),
         Err(error) => Err(Fault::Read(error)),
@@ -298,10 +387,12 @@ pub(super) fn read_magic(source: &mut impl Read, magic: &mut [u8], expected: [u8
 }
 
 pub(super) fn read_exact(source: &mut impl Read, bytes: &mut [u8]) -> Result<(), Fault> {
-    source.read_exact(bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => Fault::Damaged("it ends early"),
-        _ => Fault::Read(error),
-    })
+    source
+        .read_exact(bytes)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::Damaged("it ends early"),
+            _ => Fault::Read(error),
+        })
 }
 
 pub(super) const MAGIC: [u8; 8] = *b"\x89NCB\r\n\x1a\n";
@@ -330,21 +421,48 @@ mod tests {
             Label::Symbol(Fountain::Raptor10, _) => (Code::Fountain(Fountain::Raptor10), 4),
         };
         let file = SegmentId::of(b"file");
-        let set = Set { code, file, file_bytes: 300, segment_bytes: 512, block_bytes: 64, n_max };
+        let set = Set {
+            code,
+            file,
+            file_bytes: 300,
+            segment_bytes: 512,
+            block_bytes: 64,
+            n_max,
+        };
         let generation = set.shape(0).unwrap().generation(generation).unwrap();
-        Head { set, segment: 0, segment_id: SegmentId::of(b"segment"), generation, label }
+        Head {
+            set,
+            segment: 0,
+            segment_id: SegmentId::of(b"segment"),
+            generation,
+            label,
+        }
     }
 
     fn files() -> Vec<(Head, Vec<u8>, Vec<u8>)> {
         let explicit = Vector::Explicit(Bytes::from_static(&[3, 4]));
-        let vectors =
-            [(0, Vector::Source(1), 64), (2, Vector::Source(0), 44), (1, Vector::Seed(u32::MAX), 64), (0, explicit, 64)];
+        let vectors = [
+            (0, Vector::Source(1), 64),
+            (2, Vector::Source(0), 44),
+            (1, Vector::Seed(u32::MAX), 64),
+            (0, explicit, 64),
+        ];
         // With Raptor10 a source block of three symbols and one of two, which are filled up to
         // four.
-        let symbols = [(0, Q, 0), (2, Q, 0xFF_FFFF), (0, TEN, 2), (1, TEN, 1), (1, TEN, 4), (1, TEN, 0xFFFF)];
-        let symbols = symbols.map(|(generation, fountain, esi)| (generation, Label::Symbol(fountain, esi), 64));
-        let cases =
-            vectors.map(|(generation, vector, length)| (generation, Label::Vector(vector), length)).into_iter().chain(symbols);
+        let symbols = [
+            (0, Q, 0),
+            (2, Q, 0xFF_FFFF),
+            (0, TEN, 2),
+            (1, TEN, 1),
+            (1, TEN, 4),
+            (1, TEN, 0xFFFF),
+        ];
+        let symbols = symbols
+            .map(|(generation, fountain, esi)| (generation, Label::Symbol(fountain, esi), 64));
+        let cases = vectors
+            .map(|(generation, vector, length)| (generation, Label::Vector(vector), length))
+            .into_iter()
+            .chain(symbols);
         let file = |(generation, label, length)| {
             let payload: Vec<u8> = (0..length).collect();
             let head = head(generation, label);
@@ -358,7 +476,10 @@ mod tests {
     fn what_is_written_is_read() {
         for (head, payload, bytes) in files() {
             let (read_head, block) = read(&mut bytes.as_slice()).unwrap();
-            assert_eq!((read_head, block.payload.as_ref()), (head.clone(), payload.as_slice()));
+            assert_eq!(
+                (read_head, block.payload.as_ref()),
+                (head.clone(), payload.as_slice())
+            );
             assert_eq!(Head::read(&mut bytes.as_slice()).unwrap(), head);
         }
     }
@@ -374,7 +495,10 @@ mod tests {
             }
             let mut longer = bytes.clone();
             longer.push(0);
-            assert!(matches!(read(&mut longer.as_slice()), Err(Fault::Damaged(_))));
+            assert!(matches!(
+                read(&mut longer.as_slice()),
+                Err(Fault::Damaged(_))
+            ));
         }
     }
 
@@ -423,9 +547,25 @@ mod tests {
             ],
         );
         // 512 source blocks: an id has room for 255.
-        let set = Set { file_bytes: 512 * 128, segment_bytes: 1 << 20, ..head(0, Label::Symbol(Q, 0)).set };
-        assert_eq!((set.shape(0), Set { n_max: 5, ..set }.shape(0).map(|shape| shape.generations())), (None, Some(205)));
-        let set = Set { code: Code::Fountain(TEN), n_max: 4, ..set };
+        let set = Set {
+            file_bytes: 512 * 128,
+            segment_bytes: 1 << 20,
+            ..head(0, Label::Symbol(Q, 0)).set
+        };
+        assert_eq!(
+            (
+                set.shape(0),
+                Set { n_max: 5, ..set }
+                    .shape(0)
+                    .map(|shape| shape.generations())
+            ),
+            (None, Some(205))
+        );
+        let set = Set {
+            code: Code::Fountain(TEN),
+            n_max: 4,
+            ..set
+        };
         assert_eq!(set.shape(0).map(|shape| shape.generations()), Some(256));
     }
 
@@ -438,19 +578,33 @@ mod tests {
             let held = check(&forged[..end]);
             forged[end..end + CHECK].copy_from_slice(&held);
             let fault = Head::read(&mut forged.as_slice()).unwrap_err();
-            assert!(matches!(fault, Fault::Impossible(_) | Fault::Codec(9)), "byte {at}: {fault}");
+            assert!(
+                matches!(fault, Fault::Impossible(_) | Fault::Codec(9)),
+                "byte {at}: {fault}"
+            );
         }
     }
 
     /// The block file that is the `index`-th example in the documentation.
     fn example(index: usize) -> Vec<u8> {
         let text = include_str!("../../../docs/block-files.md");
-        let dump = text.split("```hex\n").nth(index).unwrap().split("```").next().unwrap();
-        let digits = dump.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
-        digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+        let dump = text
+            .split("```hex\n")
+            .nth(index)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        let digits = dump
+            .lines()
+            .flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+        digits
+            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+            .collect()
     }
 
-    const SOURCE_BYTES: &[u8; 77] = b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
+    const SOURCE_BYTES: &[u8; 77] =
+        b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
 
     /// The examples in the documentation are block files of this program.
     #[test]
@@ -458,12 +612,21 @@ mod tests {
         let bytes = example(1);
         let (head, block) = read(&mut bytes.as_slice()).unwrap();
         let id = SegmentId::of(SOURCE_BYTES);
-        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
+        assert_eq!(
+            (
+                head.set.file,
+                head.segment_id,
+                head.set.file_bytes,
+                head.generation.n
+            ),
+            (id, id, 77, 2)
+        );
         assert_eq!(head.label, Label::Vector(Vector::Seed(7)));
         assert_eq!(head.write(&block.payload), bytes);
         let key = ncs_proto::object::row_key(&head.segment_id, &head.generation);
         let kernels = ncs_gf::Kernels::detect();
-        let encoder = ncs_codec::rlnc::Encoder::new(&head.generation, SOURCE_BYTES, key, kernels).unwrap();
+        let encoder =
+            ncs_codec::rlnc::Encoder::new(&head.generation, SOURCE_BYTES, key, kernels).unwrap();
         let mut payload = [0; 64];
         encoder.block(7, &mut payload);
         assert_eq!(block.payload, payload.as_slice());
@@ -475,21 +638,50 @@ mod tests {
         let bytes = example(2);
         let (head, block) = read(&mut bytes.as_slice()).unwrap();
         let id = SegmentId::of(SOURCE_BYTES);
-        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
-        assert_eq!((head.set.code, &head.label), (Code::Fountain(Q), &Label::Symbol(Q, 7)));
+        assert_eq!(
+            (
+                head.set.file,
+                head.segment_id,
+                head.set.file_bytes,
+                head.generation.n
+            ),
+            (id, id, 77, 2)
+        );
+        assert_eq!(
+            (head.set.code, &head.label),
+            (Code::Fountain(Q), &Label::Symbol(Q, 7))
+        );
         assert_eq!(head.write(&block.payload), bytes);
         let mut symbols = SOURCE_BYTES.to_vec();
         symbols.resize(128, 0);
         let oti = ::raptorq::ObjectTransmissionInformation::new(128, 64, 1, 1, 16);
-        let theirs = ::raptorq::SourceBlockEncoder::new(0, &oti, &symbols).repair_packets(5, 1).remove(0);
-        assert_eq!((block.payload.as_ref(), &bytes[108..112]), (theirs.data(), &theirs.payload_id().serialize()[..]));
+        let theirs = ::raptorq::SourceBlockEncoder::new(0, &oti, &symbols)
+            .repair_packets(5, 1)
+            .remove(0);
+        assert_eq!(
+            (block.payload.as_ref(), &bytes[108..112]),
+            (theirs.data(), &theirs.payload_id().serialize()[..])
+        );
         let bytes = example(3);
         let (head, block) = read(&mut bytes.as_slice()).unwrap();
-        assert_eq!((head.set.file, head.segment_id, head.set.file_bytes, head.generation.n), (id, id, 77, 2));
-        assert_eq!((head.set.code, &head.label), (Code::Fountain(TEN), &Label::Symbol(TEN, 7)));
+        assert_eq!(
+            (
+                head.set.file,
+                head.segment_id,
+                head.set.file_bytes,
+                head.generation.n
+            ),
+            (id, id, 77, 2)
+        );
+        assert_eq!(
+            (head.set.code, &head.label),
+            (Code::Fountain(TEN), &Label::Symbol(TEN, 7))
+        );
         assert_eq!(head.write(&block.payload), bytes);
         symbols.resize(256, 0);
-        let theirs = raptor_code::SourceBlockEncoder::new(&symbols, 4).unwrap().fountain(7);
+        let theirs = raptor_code::SourceBlockEncoder::new(&symbols, 4)
+            .unwrap()
+            .fountain(7);
         assert_eq!(block.payload, theirs);
     }
 }

@@ -79,7 +79,9 @@ impl Set {
 
     /// Bytes of a whole chunk file.
     pub(super) fn chunk_bytes(&self) -> u64 {
-        let Some(last) = self.stripes().checked_sub(1) else { return HEAD as u64 };
+        let Some(last) = self.stripes().checked_sub(1) else {
+            return HEAD as u64;
+        };
         Self::offset(last, self.piece_bytes) + self.piece(last) as u64 + CHECK as u64
     }
 
@@ -88,7 +90,8 @@ impl Set {
         if bytes >= self.chunk_bytes() {
             return self.stripes();
         }
-        let whole = bytes.saturating_sub(HEAD as u64) / (u64::from(self.piece_bytes) + CHECK as u64);
+        let whole =
+            bytes.saturating_sub(HEAD as u64) / (u64::from(self.piece_bytes) + CHECK as u64);
         whole.min(self.stripes().saturating_sub(1))
     }
 }
@@ -139,8 +142,12 @@ impl Head {
         if codec != CODEC {
             return Err(Fault::Codec(codec));
         }
-        let matrix = Matrix::ALL.into_iter().find(|&known| matrix_code(known) == matrix);
-        let matrix = matrix.ok_or(Fault::Impossible("a matrix that this program does not know"))?;
+        let matrix = Matrix::ALL
+            .into_iter()
+            .find(|&known| matrix_code(known) == matrix);
+        let matrix = matrix.ok_or(Fault::Impossible(
+            "a matrix that this program does not know",
+        ))?;
         let k = u16::from_be_bytes(take(&mut rest));
         let n = u16::from_be_bytes(take(&mut rest));
         let index = u16::from_be_bytes(take(&mut rest));
@@ -149,11 +156,20 @@ impl Head {
         let file_bytes = u64::from_be_bytes(take(&mut rest));
         let id = take(&mut rest);
         let file = SegmentId::from_bytes(take(&mut rest));
-        let set = Set { id, matrix, k, n, piece_bytes, file_bytes, file };
+        let set = Set {
+            id,
+            matrix,
+            k,
+            n,
+            piece_bytes,
+            file_bytes,
+            file,
+        };
         if (zero, zeros) != (0, [0, 0]) {
             return Err(Fault::Impossible("bytes are set that mean nothing"));
         }
-        set.code().map_err(|_| Fault::Impossible("there is no such code"))?;
+        set.code()
+            .map_err(|_| Fault::Impossible("there is no such code"))?;
         if index >= n {
             return Err(Fault::Impossible("the code has no such chunk"));
         }
@@ -167,8 +183,16 @@ impl Head {
 /// The check of a piece at its place.
 pub(super) fn piece_check(set: &[u8; 16], index: u16, stripe: u64, piece: &[u8]) -> [u8; CHECK] {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(set).update(&index.to_be_bytes()).update(&stripe.to_be_bytes()).update(piece);
-    *hasher.finalize().as_bytes().first_chunk().expect("a hash is longer than a check")
+    hasher
+        .update(set)
+        .update(&index.to_be_bytes())
+        .update(&stripe.to_be_bytes())
+        .update(piece);
+    *hasher
+        .finalize()
+        .as_bytes()
+        .first_chunk()
+        .expect("a hash is longer than a check")
 }
 
 const fn matrix_code(matrix: Matrix) -> u8 {
@@ -197,13 +221,24 @@ mod tests {
 
     fn set(file_bytes: u64) -> Set {
         let file = SegmentId::of(b"file");
-        Set { id: [7; 16], matrix: Matrix::VandJerasure, k: 4, n: 6, piece_bytes: 100, file_bytes, file }
+        Set {
+            id: [7; 16],
+            matrix: Matrix::VandJerasure,
+            k: 4,
+            n: 6,
+            piece_bytes: 100,
+            file_bytes,
+            file,
+        }
     }
 
     #[test]
     fn what_is_written_is_read() {
         for matrix in Matrix::ALL {
-            let head = Head { set: Set { matrix, ..set(123) }, index: 5 };
+            let head = Head {
+                set: Set { matrix, ..set(123) },
+                index: 5,
+            };
             let bytes = head.write();
             assert_eq!(bytes.len(), HEAD);
             assert_eq!(Head::read(&mut bytes.as_slice()).unwrap(), head);
@@ -212,7 +247,11 @@ mod tests {
 
     #[test]
     fn no_change_goes_unnoticed() {
-        let bytes = Head { set: set(123), index: 5 }.write();
+        let bytes = Head {
+            set: set(123),
+            index: 5,
+        }
+        .write();
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
@@ -220,14 +259,24 @@ mod tests {
             assert!(Head::read(&mut &bytes[..at]).is_err(), "cut at {at}");
         }
         let piece = [1; 100];
-        let check = |set, index, stripe, piece: &[u8]| piece_check(&[set; 16], index, stripe, piece);
-        let others = [check(8, 5, 2, &piece), check(7, 4, 2, &piece), check(7, 5, 3, &piece), check(7, 5, 2, &[2; 100])];
+        let check =
+            |set, index, stripe, piece: &[u8]| piece_check(&[set; 16], index, stripe, piece);
+        let others = [
+            check(8, 5, 2, &piece),
+            check(7, 4, 2, &piece),
+            check(7, 5, 3, &piece),
+            check(7, 5, 2, &[2; 100]),
+        ];
         assert!(!others.contains(&check(7, 5, 2, &piece)));
     }
 
     #[test]
     fn checks_that_hold_do_not_make_nonsense_true() {
-        let bytes = Head { set: set(123), index: 5 }.write();
+        let bytes = Head {
+            set: set(123),
+            index: 5,
+        }
+        .write();
         for (at, value) in [
             (9, 1),     // codec
             (10, 0),    // matrix
@@ -247,31 +296,66 @@ mod tests {
             let held = check(&forged[..HEAD - CHECK]);
             forged[HEAD - CHECK..].copy_from_slice(&held);
             let fault = Head::read(&mut forged.as_slice()).unwrap_err();
-            assert!(matches!(fault, Fault::Impossible(_) | Fault::Codec(1)), "byte {at}: {fault}");
+            assert!(
+                matches!(fault, Fault::Impossible(_) | Fault::Codec(1)),
+                "byte {at}: {fault}"
+            );
         }
         // (20, 30) with isal-rs is no MDS code.
-        let refused = Head { set: Set { matrix: Matrix::IsalRs, k: 20, n: 30, ..set(1) }, index: 0 }.write();
-        assert!(matches!(Head::read(&mut refused.as_slice()), Err(Fault::Impossible("there is no such code"))));
+        let refused = Head {
+            set: Set {
+                matrix: Matrix::IsalRs,
+                k: 20,
+                n: 30,
+                ..set(1)
+            },
+            index: 0,
+        }
+        .write();
+        assert!(matches!(
+            Head::read(&mut refused.as_slice()),
+            Err(Fault::Impossible("there is no such code"))
+        ));
     }
 
     /// The example in the documentation is a chunk file of this program.
     #[test]
     fn the_documented_example_is_true() {
         let text = include_str!("../../../docs/block-files.md");
-        let dump = text.split("```hex\n").nth(4).unwrap().split("```").next().unwrap();
-        let digits = dump.lines().flat_map(|line| line.split('#').next().unwrap().split_whitespace());
-        let bytes: Vec<u8> = digits.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        let dump = text
+            .split("```hex\n")
+            .nth(4)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        let digits = dump
+            .lines()
+            .flat_map(|line| line.split('#').next().unwrap().split_whitespace());
+        let bytes: Vec<u8> = digits
+            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+            .collect();
         let Head { set, index } = Head::read(&mut bytes.as_slice()).unwrap();
-        let source = b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
-        assert_eq!((set.file, set.file_bytes, index), (SegmentId::of(source), source.len() as u64, 4));
-        assert_eq!((set.stripes(), set.piece(0), set.chunk_bytes()), (1, 20, bytes.len() as u64));
+        let source =
+            b"any n independent coded blocks rebuild the n source blocks, whoever sent them";
+        assert_eq!(
+            (set.file, set.file_bytes, index),
+            (SegmentId::of(source), source.len() as u64, 4)
+        );
+        assert_eq!(
+            (set.stripes(), set.piece(0), set.chunk_bytes()),
+            (1, 20, bytes.len() as u64)
+        );
         assert_eq!(Head { set, index }.write(), bytes[..HEAD]);
         let mut native = source.to_vec();
         native.resize(4 * 20, 0);
         let (native, mut code) = (native.chunks(20).collect::<Vec<_>>(), [[0; 20]; 2]);
         let mut outs = code.each_mut().map(<[u8; 20]>::as_mut_slice);
         let threads = std::num::NonZeroUsize::MIN;
-        set.code().unwrap().encode(ncs_gf::Kernels::detect(), &native, &mut outs, threads).unwrap();
+        set.code()
+            .unwrap()
+            .encode(ncs_gf::Kernels::detect(), &native, &mut outs, threads)
+            .unwrap();
         assert_eq!(code[0], bytes[HEAD..HEAD + 20]);
         assert_eq!(piece_check(&set.id, 4, 0, &code[0]), bytes[HEAD + 20..]);
     }
@@ -282,7 +366,12 @@ mod tests {
             let set = set(file_bytes);
             let stripes = set.stripes();
             if stripes < 100 {
-                assert_eq!((0..stripes).map(|stripe| set.native_bytes(stripe) as u64).sum::<u64>(), file_bytes);
+                assert_eq!(
+                    (0..stripes)
+                        .map(|stripe| set.native_bytes(stripe) as u64)
+                        .sum::<u64>(),
+                    file_bytes
+                );
                 let pieces = (0..stripes).map(|stripe| (set.piece(stripe) + CHECK) as u64);
                 assert_eq!(pieces.sum::<u64>() + HEAD as u64, set.chunk_bytes());
             }

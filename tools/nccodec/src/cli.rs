@@ -140,7 +140,10 @@ impl Coders {
             let text = "--gpu selects a GPU and needs --backend auto, cuda or hybrid";
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
         }
-        Ok(Choice { backend, gpu: self.gpu.unwrap_or(0) })
+        Ok(Choice {
+            backend,
+            gpu: self.gpu.unwrap_or(0),
+        })
     }
 }
 
@@ -176,20 +179,32 @@ impl Encode {
         let usage = |kind, text: &str| Cli::command().error(kind, text);
         if self.codec == Codec::Rs {
             let numbers = [self.seed, self.esi, self.count, self.extra];
-            if self.key.is_some() || self.generation.is_some() || numbers.iter().any(Option::is_some) {
+            if self.key.is_some()
+                || self.generation.is_some()
+                || numbers.iter().any(Option::is_some)
+            {
                 let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks, not for --codec rs";
                 return Err(usage(ErrorKind::ArgumentConflict, text));
             }
             let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {
-                return Err(usage(ErrorKind::ValueValidation, "--codec rs takes at most 255 native chunks (--k)"));
+                return Err(usage(
+                    ErrorKind::ValueValidation,
+                    "--codec rs takes at most 255 native chunks (--k)",
+                ));
             };
             return Ok(Coding::Chunks(self.chunks(k), self.output.clone()));
         }
         if self.matrix.is_some() || self.piece.is_some() {
-            return Err(usage(ErrorKind::ArgumentConflict, "--matrix and --piece are for chunks: they need --codec rs"));
+            return Err(usage(
+                ErrorKind::ArgumentConflict,
+                "--matrix and --piece are for chunks: they need --codec rs",
+            ));
         }
         let Some(output) = self.output.clone() else {
-            return Err(usage(ErrorKind::MissingRequiredArgument, "blocks need an output file or directory: --output <OUTPUT>"));
+            return Err(usage(
+                ErrorKind::MissingRequiredArgument,
+                "blocks need an output file or directory: --output <OUTPUT>",
+            ));
         };
         let Some(fountain) = self.fountain() else {
             if self.esi.is_some() {
@@ -199,7 +214,10 @@ impl Encode {
                 ));
             }
             if self.n.is_some_and(|n| n > Shape::N_LIMIT) {
-                return Err(usage(ErrorKind::ValueValidation, "a generation has at most 1024 blocks (--n)"));
+                return Err(usage(
+                    ErrorKind::ValueValidation,
+                    "a generation has at most 1024 blocks (--n)",
+                ));
             }
             if self.key.is_some() && self.coders.backend != Backend::Cpu {
                 return Err(usage(
@@ -214,8 +232,19 @@ impl Encode {
             let text = "--key and --seed are for random linear blocks: symbols have ids (--esi)";
             return Err(usage(ErrorKind::ArgumentConflict, text));
         }
-        let (n_max, first) = (self.n.unwrap_or_else(|| fountain.n_limit()), self.esi.unwrap_or(0));
-        Ok(Coding::Blocks(Plan { code: Code::Fountain(fountain), n_max, first, ..self.plan() }, output))
+        let (n_max, first) = (
+            self.n.unwrap_or_else(|| fountain.n_limit()),
+            self.esi.unwrap_or(0),
+        );
+        Ok(Coding::Blocks(
+            Plan {
+                code: Code::Fountain(fountain),
+                n_max,
+                first,
+                ..self.plan()
+            },
+            output,
+        ))
     }
 
     /// The code whose symbols are meant, if symbols are.
@@ -229,15 +258,33 @@ impl Encode {
 
     /// What chunks are meant. What there cannot be is refused where codes are made.
     fn chunks(&self, k: u16) -> ChunkPlan {
-        let (matrix, piece_bytes) = (self.matrix.unwrap_or_default(), self.piece.unwrap_or(ChunkPlan::PIECE_BYTES));
-        ChunkPlan { matrix, k, n: self.n.unwrap_or(6), piece_bytes, set: rand::random() }
+        let (matrix, piece_bytes) = (
+            self.matrix.unwrap_or_default(),
+            self.piece.unwrap_or(ChunkPlan::PIECE_BYTES),
+        );
+        ChunkPlan {
+            matrix,
+            k,
+            n: self.n.unwrap_or(6),
+            piece_bytes,
+            set: rand::random(),
+        }
     }
 
     /// Which raw blocks are meant, if raw ones are.
     fn raw(&self) -> Option<Raw> {
-        let key = RowKey { key: self.key?, generation: self.generation.unwrap_or(0) };
+        let key = RowKey {
+            key: self.key?,
+            generation: self.generation.unwrap_or(0),
+        };
         let (first_seed, count) = (self.seed.unwrap_or(0), self.count.unwrap_or(1));
-        Some(Raw { key, first_seed, count, n: self.n, block_bytes: self.block_bytes() })
+        Some(Raw {
+            key,
+            first_seed,
+            count,
+            n: self.n,
+            block_bytes: self.block_bytes(),
+        })
     }
 
     fn block_bytes(&self) -> u32 {
@@ -301,10 +348,33 @@ mod tests {
     #[test]
     fn odd_values_are_refused() {
         for arguments in [
-            &["row", "--key", "0xg", "--generation", "1", "--seed", "1", "--n", "1"][..],
-            &["row", "--key", "1", "--generation", "1", "--seed", "1", "--n", "0"],
+            &[
+                "row",
+                "--key",
+                "0xg",
+                "--generation",
+                "1",
+                "--seed",
+                "1",
+                "--n",
+                "1",
+            ][..],
+            &[
+                "row",
+                "--key",
+                "1",
+                "--generation",
+                "1",
+                "--seed",
+                "1",
+                "--n",
+                "0",
+            ],
         ] {
-            assert!(Cli::try_parse_from(["nccodec"].iter().chain(arguments)).is_err(), "{arguments:?}");
+            assert!(
+                Cli::try_parse_from(["nccodec"].iter().chain(arguments)).is_err(),
+                "{arguments:?}"
+            );
         }
     }
 }

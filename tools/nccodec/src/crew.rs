@@ -37,7 +37,10 @@ pub struct Choice {
 
 impl Choice {
     /// The CPU alone.
-    pub const CPU: Self = Self { backend: BackendChoice::Cpu, gpu: 0 };
+    pub const CPU: Self = Self {
+        backend: BackendChoice::Cpu,
+        gpu: 0,
+    };
 }
 
 /// Portions by who has made them.
@@ -72,26 +75,50 @@ impl Crew {
         let opener: Opener = Box::new(move || device::open_coder(gpu, &demand_of_gpu));
         match choice.backend {
             BackendChoice::Cpu => Self::with(choice.backend, None, demand, cores),
-            BackendChoice::Cuda | BackendChoice::Hybrid => Self::with(choice.backend, Some(opener), demand, cores),
-            BackendChoice::Auto => Self::with(BackendChoice::Cuda, Some(opener), demand, cores).or_else(|error| {
-                tracing::info!("the CPU codes files: {error}");
-                Self::with(BackendChoice::Cpu, None, demand, cores)
-            }),
+            BackendChoice::Cuda | BackendChoice::Hybrid => {
+                Self::with(choice.backend, Some(opener), demand, cores)
+            }
+            BackendChoice::Auto => Self::with(BackendChoice::Cuda, Some(opener), demand, cores)
+                .or_else(|error| {
+                    tracing::info!("the CPU codes files: {error}");
+                    Self::with(BackendChoice::Cpu, None, demand, cores)
+                }),
         }
     }
 
     /// With this GPU, if any, and so many threads of the CPU. Unless it is a hybrid, these only
     /// work without a GPU.
-    pub fn with(backend: BackendChoice, opener: Option<Opener>, demand: &Demand, cores: usize) -> Result<Self, Error> {
+    pub fn with(
+        backend: BackendChoice,
+        opener: Option<Opener>,
+        demand: &Demand,
+        cores: usize,
+    ) -> Result<Self, Error> {
         let each = (demand.input_bytes + demand.output_bytes).max(1);
         let (has_gpu, is_hybrid) = (opener.is_some(), backend == BackendChoice::Hybrid);
-        let bites = if has_gpu { LANES * (demand.bite_bytes / demand.input_bytes.max(1)).max(1) } else { 0 };
+        let bites = if has_gpu {
+            LANES * (demand.bite_bytes / demand.input_bytes.max(1)).max(1)
+        } else {
+            0
+        };
         let by_cpu = if has_gpu && !is_hybrid { 0 } else { cores };
         // One is read, one is written.
         let portions = (by_cpu + bites + 2).min((MEMORY_BYTES / each).max(2));
         let is_parked = has_gpu && !is_hybrid;
-        let desk = Arc::new(Desk { state: Mutex::new(State { is_parked, ..State::default() }), changed: Condvar::new() });
-        let mut crew = Self { desk, threads: Vec::new(), pinner: None, portions, has_gpu };
+        let desk = Arc::new(Desk {
+            state: Mutex::new(State {
+                is_parked,
+                ..State::default()
+            }),
+            changed: Condvar::new(),
+        });
+        let mut crew = Self {
+            desk,
+            threads: Vec::new(),
+            pinner: None,
+            portions,
+            has_gpu,
+        };
         if let Some(opener) = opener {
             crew.start_gpu(opener, demand.bite_bytes)?;
         }
@@ -100,7 +127,9 @@ impl Crew {
         for index in 0..workers {
             let desk = Arc::clone(&crew.desk);
             // Not deep, and many of them should not take much of the address space.
-            let builder = thread::Builder::new().name(format!("files-cpu-{index}")).stack_size(STACK_BYTES);
+            let builder = thread::Builder::new()
+                .name(format!("files-cpu-{index}"))
+                .stack_size(STACK_BYTES);
             crew.start(builder, move || desk.work(threads))?;
         }
         Ok(crew)
@@ -113,24 +142,43 @@ impl Crew {
         self.start(builder, move || match opener() {
             Ok(coder) => {
                 let _ = opened_in.send(Ok(coder.pinner()));
-                Gpu { desk: &desk, coder, bite_bytes, under_way: VecDeque::new(), is_checked: false }.work();
+                Gpu {
+                    desk: &desk,
+                    coder,
+                    bite_bytes,
+                    under_way: VecDeque::new(),
+                    is_checked: false,
+                }
+                .work();
             }
             Err(error) => drop(opened_in.send(Err(error))),
         })?;
-        let died = |_| Err(Error::Thread("the thread died while it opened the GPU".to_owned()));
+        let died = |_| {
+            Err(Error::Thread(
+                "the thread died while it opened the GPU".to_owned(),
+            ))
+        };
         self.pinner = opened.recv().unwrap_or_else(died)?;
         Ok(())
     }
 
-    fn start(&mut self, builder: thread::Builder, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    fn start(
+        &mut self,
+        builder: thread::Builder,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
         let desk = Arc::clone(&self.desk);
         let work = move || {
-            let mut guard = Guard { desk: &desk, is_done: false };
+            let mut guard = Guard {
+                desk: &desk,
+                is_done: false,
+            };
             work();
             guard.is_done = true;
         };
         let thread = builder.spawn(work);
-        self.threads.push(thread.map_err(|error| Error::Thread(error.to_string()))?);
+        self.threads
+            .push(thread.map_err(|error| Error::Thread(error.to_string()))?);
         Ok(())
     }
 
@@ -148,7 +196,10 @@ impl Crew {
 
     /// Takes the next portion of the file. Whoever calls bounds how many there are.
     pub fn begin(&self, portion: Portion) {
-        assert!(portion.work.input_bytes() <= portion.input.len() && portion.work.output_bytes() <= portion.output.len());
+        assert!(
+            portion.work.input_bytes() <= portion.input.len()
+                && portion.work.output_bytes() <= portion.output.len()
+        );
         let mut state = self.desk.lock();
         let index = state.begun;
         state.begun += 1;
@@ -198,7 +249,10 @@ impl Crew {
 
 impl fmt::Debug for Crew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("threads", &self.threads.len()).field("portions", &self.portions).finish_non_exhaustive()
+        f.debug_struct("Crew")
+            .field("threads", &self.threads.len())
+            .field("portions", &self.portions)
+            .finish_non_exhaustive()
     }
 }
 
@@ -264,7 +318,9 @@ impl Desk {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A thread of the CPU: one portion after the other.
@@ -272,10 +328,16 @@ impl Desk {
         let kernels = Kernels::detect();
         let mut state = self.lock();
         loop {
-            let next = if state.is_parked { None } else { state.waiting.pop_front() };
+            let next = if state.is_parked {
+                None
+            } else {
+                state.waiting.pop_front()
+            };
             if let Some((index, mut portion)) = next {
                 drop(state);
-                portion.work.run(kernels, threads, &portion.input, &mut portion.output);
+                portion
+                    .work
+                    .run(kernels, threads, &portion.input, &mut portion.output);
                 state = self.lock();
                 state.makers.cpu += 1;
                 state.done.insert(index, portion);
@@ -330,7 +392,10 @@ impl Gpu<'_> {
             input += portion.work.input_bytes();
             output += portion.work.output_bytes();
             let is_too_much = input.max(output) > self.bite_bytes;
-            if bite.first().is_some_and(|first| is_too_much || !first.work.goes_with(&portion.work)) {
+            if bite
+                .first()
+                .is_some_and(|first| is_too_much || !first.work.goes_with(&portion.work))
+            {
                 break;
             }
             let (index, portion) = state.waiting.pop_front().expect("it has a front");
@@ -366,14 +431,23 @@ impl Gpu<'_> {
 
     /// Compares the first portion of a run with the CPU's.
     fn check(&mut self, bite: &[Portion]) -> Result<(), Error> {
-        let Some(Portion { work, input, output }) = bite.first().filter(|_| !self.is_checked) else { return Ok(()) };
+        let Some(Portion {
+            work,
+            input,
+            output,
+        }) = bite.first().filter(|_| !self.is_checked)
+        else {
+            return Ok(());
+        };
         self.is_checked = true;
         let mut expected = vec![0; work.output_bytes()];
         work.run(Kernels::detect(), NonZeroUsize::MIN, input, &mut expected);
         if work.is_same(output, &expected) {
             return Ok(());
         }
-        Err(Error::Lost("its results differ from those of the CPU".to_owned()))
+        Err(Error::Lost(
+            "its results differ from those of the CPU".to_owned(),
+        ))
     }
 
     /// The CPU does the rest.
@@ -393,7 +467,10 @@ impl Gpu<'_> {
     fn put_back(&self, indices: Vec<u64>, bite: Vec<Portion>) {
         let mut state = self.desk.lock();
         state.waiting.extend(indices.into_iter().zip(bite));
-        state.waiting.make_contiguous().sort_unstable_by_key(|(index, _)| *index);
+        state
+            .waiting
+            .make_contiguous()
+            .sort_unstable_by_key(|(index, _)| *index);
     }
 }
 

@@ -50,8 +50,17 @@ pub struct Rebuilt {
 
 impl fmt::Display for Rebuilt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, blocks, skipped, makers } = self;
-        write!(f, "{bytes} bytes from {blocks} blocks, verified: BLAKE3 {file}")?;
+        let Self {
+            file,
+            bytes,
+            blocks,
+            skipped,
+            makers,
+        } = self;
+        write!(
+            f,
+            "{bytes} bytes from {blocks} blocks, verified: BLAKE3 {file}"
+        )?;
         if *skipped > 0 {
             write!(f, " (files skipped: {skipped})")?;
         }
@@ -100,13 +109,33 @@ pub(super) fn decode_by(
     output: &Path,
     crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
 ) -> Result<Rebuilt, Error> {
-    let Census { set, mut entries, skipped, length } = Census::take(directory)?;
-    entries.sort_unstable_by(|a, b| (a.segment, a.generation, &a.name).cmp(&(b.segment, b.generation, &b.name)));
+    let Census {
+        set,
+        mut entries,
+        skipped,
+        length,
+    } = Census::take(directory)?;
+    entries.sort_unstable_by(|a, b| {
+        (a.segment, a.generation, &a.name).cmp(&(b.segment, b.generation, &b.name))
+    });
     let progress = Progress::new("decoding", length);
-    let missing = Missing { of_symbols: set.code.is_of_symbols(), ..Missing::default() };
+    let missing = Missing {
+        of_symbols: set.code.is_of_symbols(),
+        ..Missing::default()
+    };
     let place = Place::new(&set);
-    let job =
-        DecodeJob { directory, set, kernels: Kernels::detect(), progress, skipped, used: 0, missing, place, next: 0, at: None };
+    let job = DecodeJob {
+        directory,
+        set,
+        kernels: Kernels::detect(),
+        progress,
+        skipped,
+        used: 0,
+        missing,
+        place,
+        next: 0,
+        at: None,
+    };
     job.run(&entries, output, crew)
 }
 
@@ -151,25 +180,44 @@ impl Census {
         }
         sets.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.len()));
         let mut sets = sets.into_iter();
-        let (set, entries) = sets.next().ok_or_else(|| Error::NoBlocks(directory.into()))?;
+        let (set, entries) = sets
+            .next()
+            .ok_or_else(|| Error::NoBlocks(directory.into()))?;
         for (other, others) in sets {
             if others.len() == entries.len() {
-                return Err(Error::Ambiguous { first: describe(&set), second: describe(&other) });
+                return Err(Error::Ambiguous {
+                    first: describe(&set),
+                    second: describe(&other),
+                });
             }
             skipped += others.len() as u64;
             for entry in others {
                 let path = directory.join(entry.name);
-                console::note(format_args!("{}: skipped, a block of {}", shown(&path), describe(&other)));
+                console::note(format_args!(
+                    "{}: skipped, a block of {}",
+                    shown(&path),
+                    describe(&other)
+                ));
             }
         }
-        Ok(Self { set, entries, skipped, length })
+        Ok(Self {
+            set,
+            entries,
+            skipped,
+            length,
+        })
     }
 }
 
 impl Entry {
     fn new(head: &Head, path: &Path) -> Self {
         let name = path.file_name().map(OsString::from).unwrap_or_default();
-        Self { segment: head.segment, segment_id: head.segment_id, generation: head.generation.index, name }
+        Self {
+            segment: head.segment,
+            segment_id: head.segment_id,
+            generation: head.generation.index,
+            name,
+        }
     }
 }
 
@@ -202,9 +250,16 @@ impl Place {
         let shapes: Vec<Shape> = set.shapes().collect();
         match set.code {
             Code::Rlnc => {
-                let n = shapes.iter().filter_map(|shape| shape.generation(0)).map(|generation| generation.n).max();
+                let n = shapes
+                    .iter()
+                    .filter_map(|shape| shape.generation(0))
+                    .map(|generation| generation.n)
+                    .max();
                 let block_bytes = usize::try_from(set.block_bytes).expect("a block fits in memory");
-                Self::Vectors { n: n.unwrap_or(1).into(), block_bytes }
+                Self::Vectors {
+                    n: n.unwrap_or(1).into(),
+                    block_bytes,
+                }
             }
             Code::Fountain(fountain) => Self::Symbols(fountain.room(shapes.iter())),
         }
@@ -212,10 +267,18 @@ impl Place {
 
     fn demand(&self) -> Demand {
         match *self {
-            Self::Vectors { n, block_bytes } => {
-                Demand { input_bytes: n * block_bytes, output_bytes: n * block_bytes, bite_bytes: BITE_BYTES }
-            }
-            Self::Symbols(Room { blocks, symbol_bytes, received, source, .. }) => Demand {
+            Self::Vectors { n, block_bytes } => Demand {
+                input_bytes: n * block_bytes,
+                output_bytes: n * block_bytes,
+                bite_bytes: BITE_BYTES,
+            },
+            Self::Symbols(Room {
+                blocks,
+                symbol_bytes,
+                received,
+                source,
+                ..
+            }) => Demand {
                 input_bytes: blocks * received * symbol_bytes,
                 output_bytes: blocks * source * symbol_bytes,
                 bite_bytes: REPLAY_BITE_BYTES,
@@ -272,10 +335,14 @@ impl<'a> DecodeJob<'a> {
         let (mut hasher, mut segment, mut rest) = (blake3::Hasher::new(), Vec::new(), entries);
         let read = |portion: &mut Portion| Ok(self.read(&mut rest, portion));
         flow(&crew, &demand, read, |portion, told: Told| {
-            told.generations.iter().for_each(|generation| generation.append(portion, &mut segment));
+            told.generations
+                .iter()
+                .for_each(|generation| generation.append(portion, &mut segment));
             if told.is_last {
                 if SegmentId::of(&segment) != told.id {
-                    return Err(Error::Forged { segment: told.segment.into() });
+                    return Err(Error::Forged {
+                        segment: told.segment.into(),
+                    });
                 }
                 hasher.update(&segment);
                 result.write_all(&segment).map_err(Error::write(output))?;
@@ -287,24 +354,45 @@ impl<'a> DecodeJob<'a> {
             return Err(Error::Missing(self.missing));
         }
         if hasher.finalize().as_bytes() != self.set.file.as_bytes() {
-            return Err(Error::Forged { segment: self.set.segments() });
+            return Err(Error::Forged {
+                segment: self.set.segments(),
+            });
         }
         result.finish().map_err(Error::write(output))?;
-        let Set { file, file_bytes, .. } = self.set;
-        Ok(Rebuilt { file, bytes: file_bytes, blocks: self.used, skipped: self.skipped, makers: crew.makers() })
+        let Set {
+            file, file_bytes, ..
+        } = self.set;
+        Ok(Rebuilt {
+            file,
+            bytes: file_bytes,
+            blocks: self.used,
+            skipped: self.skipped,
+            makers: crew.makers(),
+        })
     }
 
     /// The next portion, none if nothing is left. After the first generation that is short there is
     /// none, but all others are looked at.
     fn read(&mut self, rest: &mut &'a [Entry], portion: &mut Portion) -> Option<Told> {
         loop {
-            let Some(At { segment, id, shape, generation, mut entries }) = self.at.take().or_else(|| self.enter(rest)) else {
+            let Some(At {
+                segment,
+                id,
+                shape,
+                generation,
+                mut entries,
+            }) = self.at.take().or_else(|| self.enter(rest))
+            else {
                 self.absent(self.next, self.set.segments());
                 self.next = self.set.segments();
                 return None;
             };
             // All generations of a segment, or one.
-            let end = if matches!(self.place, Place::Symbols(_)) { shape.generations() } else { generation + 1 };
+            let end = if matches!(self.place, Place::Symbols(_)) {
+                shape.generations()
+            } else {
+                generation + 1
+            };
             let mut filled = Filled::default();
             for generation in (generation..end).filter_map(|index| shape.generation(index)) {
                 let here = entries.partition_point(|entry| entry.generation <= generation.index);
@@ -317,11 +405,22 @@ impl<'a> DecodeJob<'a> {
             }
             let is_last = end == shape.generations();
             if !is_last {
-                self.at = Some(At { segment, id, shape, generation: end, entries });
+                self.at = Some(At {
+                    segment,
+                    id,
+                    shape,
+                    generation: end,
+                    entries,
+                });
             }
             if self.missing.blocks == 0 {
                 portion.work = filled.work;
-                return Some(Told { segment, id, generations: filled.generations, is_last });
+                return Some(Told {
+                    segment,
+                    id,
+                    generations: filled.generations,
+                    is_last,
+                });
             }
         }
     }
@@ -329,12 +428,22 @@ impl<'a> DecodeJob<'a> {
     /// Goes on to the next segment that has blocks.
     fn enter(&mut self, rest: &mut &'a [Entry]) -> Option<At<'a>> {
         let segment = rest.first()?.segment;
-        let (entries, behind) = rest.split_at(rest.partition_point(|entry| entry.segment <= segment));
+        let (entries, behind) =
+            rest.split_at(rest.partition_point(|entry| entry.segment <= segment));
         *rest = behind;
         self.absent(self.next, u64::from(segment));
         self.next = u64::from(segment) + 1;
-        let shape = self.set.shape(segment).expect("the head was checked against the shape");
-        Some(At { segment, id: most_frequent(entries), shape, generation: 0, entries })
+        let shape = self
+            .set
+            .shape(segment)
+            .expect("the head was checked against the shape");
+        Some(At {
+            segment,
+            id: most_frequent(entries),
+            shape,
+            generation: 0,
+            entries,
+        })
     }
 
     /// Segments from `from` to before `to` have no block at all. All but the last of a file are of
@@ -344,19 +453,32 @@ impl<'a> DecodeJob<'a> {
             return;
         }
         let blocks = |index: u64| {
-            let shape = u32::try_from(index).ok().and_then(|index| self.set.shape(index));
+            let shape = u32::try_from(index)
+                .ok()
+                .and_then(|index| self.set.shape(index));
             shape.as_ref().map_or(0, Shape::blocks)
         };
         let count = to - from;
-        let needed = blocks(from).saturating_mul(count - 1).saturating_add(blocks(to - 1));
+        let needed = blocks(from)
+            .saturating_mul(count - 1)
+            .saturating_add(blocks(to - 1));
         let line = match count {
             1 => format!("segment {from}: no blocks found, {needed} missing"),
-            _ => format!("segments {from} to {}: no blocks found, {needed} missing", to - 1),
+            _ => format!(
+                "segments {from} to {}: no blocks found, {needed} missing",
+                to - 1
+            ),
         };
         self.missing.add(needed, line);
     }
 
-    fn generation(&mut self, segment: u32, id: SegmentId, generation: Generation, entries: &[Entry]) -> Collector {
+    fn generation(
+        &mut self,
+        segment: u32,
+        id: SegmentId,
+        generation: Generation,
+        entries: &[Entry],
+    ) -> Collector {
         let mut blocks = Collector::new(&self.set, &id, generation, self.kernels);
         for entry in entries {
             let path = self.directory.join(&entry.name);
@@ -364,7 +486,8 @@ impl<'a> DecodeJob<'a> {
                 Ok(block) => block,
                 Err(fault) => {
                     self.skipped += 1;
-                    self.progress.note(&format!("{}: skipped, {fault}", shown(&path)));
+                    self.progress
+                        .note(&format!("{}: skipped, {fault}", shown(&path)));
                     continue;
                 }
             };
@@ -374,20 +497,32 @@ impl<'a> DecodeJob<'a> {
             }
         }
         if !blocks.is_complete() {
-            self.missing.add(blocks.missing(), format!("segment {segment}, {}", blocks.report()));
+            self.missing.add(
+                blocks.missing(),
+                format!("segment {segment}, {}", blocks.report()),
+            );
         }
         blocks
     }
 
-    fn block(&self, path: &Path, segment: u32, id: SegmentId, generation: Generation) -> Result<Labelled, Fault> {
+    fn block(
+        &self,
+        path: &Path,
+        segment: u32,
+        id: SegmentId,
+        generation: Generation,
+    ) -> Result<Labelled, Fault> {
         let mut file = File::open(path).map_err(Fault::Read)?;
         let (head, block) = block_file::read(&mut file)?;
-        self.progress.advance(file.metadata().map_or(0, |metadata| metadata.len()));
+        self.progress
+            .advance(file.metadata().map_or(0, |metadata| metadata.len()));
         if (head.set, head.segment, head.generation) != (self.set, segment, generation) {
             return Err(Fault::Damaged("the file changed during reading"));
         }
         if head.segment_id != id {
-            return Err(Fault::Impossible("its segment hash differs from that of most other blocks"));
+            return Err(Fault::Impossible(
+                "its segment hash differs from that of most other blocks",
+            ));
         }
         Ok(block)
     }
@@ -403,7 +538,11 @@ struct Filled {
 
 impl Default for Filled {
     fn default() -> Self {
-        Self { work: Work::Nothing, generations: Vec::new(), whole: 0 }
+        Self {
+            work: Work::Nothing,
+            generations: Vec::new(),
+            whole: 0,
+        }
     }
 }
 
@@ -411,27 +550,65 @@ impl Filled {
     /// Adds a generation of which nothing is missing.
     fn add(&mut self, place: &Place, blocks: Collector, portion: &mut Portion, kernels: Kernels) {
         let solved = match (place, blocks) {
-            (Place::Vectors { .. }, Collector::Vectors(decoder)) => self.add_vectors(*decoder, portion, kernels),
-            (Place::Symbols(room), Collector::Symbols(symbols)) => self.add_symbols(room, *symbols, portion, kernels),
+            (Place::Vectors { .. }, Collector::Vectors(decoder)) => {
+                self.add_vectors(*decoder, portion, kernels)
+            }
+            (Place::Symbols(room), Collector::Symbols(symbols)) => {
+                self.add_symbols(room, *symbols, portion, kernels)
+            }
             _ => unreachable!("generations are collected as they lie"),
         };
         self.generations.push(solved);
     }
 
-    fn add_vectors(&mut self, decoder: rlnc::Decoder, portion: &mut Portion, kernels: Kernels) -> Solved {
-        let System { generation, coefficients, payloads, .. } = decoder.into_system().expect("no block is missing");
+    fn add_vectors(
+        &mut self,
+        decoder: rlnc::Decoder,
+        portion: &mut Portion,
+        kernels: Kernels,
+    ) -> Solved {
+        let System {
+            generation,
+            coefficients,
+            payloads,
+            ..
+        } = decoder.into_system().expect("no block is missing");
         let n = usize::from(generation.n);
-        let threads = matrix::inverters(n, thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
-        let inverse = matrix::invert(kernels, n, &coefficients, threads).expect("independent rows have an inverse");
+        let threads = matrix::inverters(
+            n,
+            thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        );
+        let inverse = matrix::invert(kernels, n, &coefficients, threads)
+            .expect("independent rows have an inverse");
         portion.input[..payloads.len()].copy_from_slice(&payloads);
-        self.work = Work::Product { rows: inverse.into(), n, bytes: payloads.len() / n };
-        Solved { length: usize::try_from(generation.length).expect("a generation fits in memory"), symbols: None }
+        self.work = Work::Product {
+            rows: inverse.into(),
+            n,
+            bytes: payloads.len() / n,
+        };
+        Solved {
+            length: usize::try_from(generation.length).expect("a generation fits in memory"),
+            symbols: None,
+        }
     }
 
-    fn add_symbols(&mut self, room: &Room, mut symbols: Symbols, portion: &mut Portion, kernels: Kernels) -> Solved {
-        let &Room { blocks, symbol_bytes, received: inputs, source, .. } = room;
+    fn add_symbols(
+        &mut self,
+        room: &Room,
+        mut symbols: Symbols,
+        portion: &mut Portion,
+        kernels: Kernels,
+    ) -> Solved {
+        let &Room {
+            blocks,
+            symbol_bytes,
+            received: inputs,
+            source,
+            ..
+        } = room;
         let (pitch, n) = (inputs * symbol_bytes, usize::from(symbols.generation().n));
-        let length = usize::try_from(symbols.generation().length).expect("a generation fits in memory");
+        let length =
+            usize::try_from(symbols.generation().length).expect("a generation fits in memory");
         let (missing, plan) = symbols.take_found();
         let (esis, bytes) = symbols.received();
         let mut places = vec![Whence::Read(0); n];
@@ -439,14 +616,30 @@ impl Filled {
         for (place, &esi) in esis.iter().enumerate().filter(|(_, esi)| of_source(**esi)) {
             places[esi as usize] = Whence::Read(place);
         }
-        for (place, &esi) in missing.iter().enumerate().filter(|(_, esi)| of_source(**esi)) {
+        for (place, &esi) in missing
+            .iter()
+            .enumerate()
+            .filter(|(_, esi)| of_source(**esi))
+        {
             places[esi as usize] = Whence::Made(place);
         }
         let outputs = step(missing.len(), source);
         if !matches!(self.work, Work::Replay { .. }) {
-            self.work = Work::Replay { plans: Vec::new(), symbol_bytes, inputs, outputs: 0 };
+            self.work = Work::Replay {
+                plans: Vec::new(),
+                symbol_bytes,
+                inputs,
+                outputs: 0,
+            };
         }
-        let Work::Replay { plans, outputs: outputs_now, .. } = &mut self.work else { unreachable!("it has just been made one") };
+        let Work::Replay {
+            plans,
+            outputs: outputs_now,
+            ..
+        } = &mut self.work
+        else {
+            unreachable!("it has just been made one")
+        };
         let at = match plan {
             Some(plan) if bytes.len() <= pitch => {
                 let at = plans.len();
@@ -463,9 +656,17 @@ impl Filled {
                 let place = &mut portion.input[at * pitch..][..pitch];
                 let mut made = vec![0; missing.len() * symbol_bytes];
                 if let Some(plan) = plan {
-                    plan.apply(kernels, bytes, &mut made.chunks_exact_mut(symbol_bytes).collect::<Vec<_>>());
+                    plan.apply(
+                        kernels,
+                        bytes,
+                        &mut made.chunks_exact_mut(symbol_bytes).collect::<Vec<_>>(),
+                    );
                 }
-                for (index, (place, from)) in place.chunks_exact_mut(symbol_bytes).zip(&mut places).enumerate() {
+                for (index, (place, from)) in place
+                    .chunks_exact_mut(symbol_bytes)
+                    .zip(&mut places)
+                    .enumerate()
+                {
                     let (of, at) = match *from {
                         Whence::Read(at) => (bytes, at),
                         Whence::Made(at) => (&made[..], at),
@@ -476,7 +677,10 @@ impl Filled {
                 at
             }
         };
-        Solved { length, symbols: Some((at, symbol_bytes, places)) }
+        Solved {
+            length,
+            symbols: Some((at, symbol_bytes, places)),
+        }
     }
 }
 
@@ -485,7 +689,12 @@ impl Solved {
     fn append(&self, portion: &Portion, segment: &mut Vec<u8>) {
         let start = segment.len();
         match (&self.symbols, &portion.work) {
-            (Some((at, symbol_bytes, places)), Work::Replay { inputs, outputs, .. }) => {
+            (
+                Some((at, symbol_bytes, places)),
+                Work::Replay {
+                    inputs, outputs, ..
+                },
+            ) => {
                 for from in places {
                     let (bytes, symbol) = match *from {
                         Whence::Read(symbol) => (&portion.input, at * inputs + symbol),
@@ -512,25 +721,42 @@ fn head(path: &PathBuf) -> Result<(Head, u64), Fault> {
         return Err(Fault::Foreign("block"));
     }
     let file = File::open(path).map_err(Fault::Read)?;
-    Ok((Head::read(&mut BufReader::with_capacity(HEAD_BYTES, file))?, metadata.len()))
+    Ok((
+        Head::read(&mut BufReader::with_capacity(HEAD_BYTES, file))?,
+        metadata.len(),
+    ))
 }
 
 /// The hash that most blocks of a segment carry.
 fn most_frequent(entries: &[Entry]) -> SegmentId {
     let mut counts: HashMap<SegmentId, usize> = HashMap::new();
-    entries.iter().for_each(|entry| *counts.entry(entry.segment_id).or_default() += 1);
+    entries
+        .iter()
+        .for_each(|entry| *counts.entry(entry.segment_id).or_default() += 1);
     let most = counts.into_iter().max_by_key(|&(id, count)| (count, id));
-    most.expect("a segment is only looked at if it has blocks").0
+    most.expect("a segment is only looked at if it has blocks")
+        .0
 }
 
 fn describe(set: &Set) -> String {
-    let Set { code, file, file_bytes, block_bytes, n_max, .. } = set;
+    let Set {
+        code,
+        file,
+        file_bytes,
+        block_bytes,
+        n_max,
+        ..
+    } = set;
     let file = &file.to_string()[..12];
     match code {
         Code::Fountain(fountain) => {
-            format!("file {file}… ({file_bytes} bytes in {fountain} symbols of {block_bytes}, {n_max} a source block)")
+            format!(
+                "file {file}… ({file_bytes} bytes in {fountain} symbols of {block_bytes}, {n_max} a source block)"
+            )
         }
-        Code::Rlnc => format!("file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)"),
+        Code::Rlnc => format!(
+            "file {file}… ({file_bytes} bytes in blocks of {block_bytes}, {n_max} a generation)"
+        ),
     }
 }
 

@@ -44,10 +44,15 @@ pub struct Raw {
 /// want to be compared on it.
 pub fn encode_raw(raw: &Raw, input: &Path, output: &Path) -> Result<(), Error> {
     let (generation, bytes) = raw.generation(input)?;
-    let encoder = Encoder::new(&generation, &bytes, raw.key, Kernels::detect()).expect("the generation has the file's length");
+    let encoder = Encoder::new(&generation, &bytes, raw.key, Kernels::detect())
+        .expect("the generation has the file's length");
     let mut output_file = Output::create(output)?;
     let progress = Progress::new("coding", u64::from(raw.count) * u64::from(raw.block_bytes));
-    let write = |payloads: &[u8]| output_file.write_all(payloads).map_err(Error::write(output));
+    let write = |payloads: &[u8]| {
+        output_file
+            .write_all(payloads)
+            .map_err(Error::write(output))
+    };
     blocks(&encoder, raw.first_seed, raw.count, &progress, write)?;
     output_file.finish().map_err(Error::write(output))
 }
@@ -65,17 +70,36 @@ impl Raw {
         }
         let room = u64::from(n_max) * u64::from(block_bytes);
         let mut bytes = Vec::new();
-        open(input)?.take(room + 1).read_to_end(&mut bytes).map_err(Error::read(input))?;
+        open(input)?
+            .take(room + 1)
+            .read_to_end(&mut bytes)
+            .map_err(Error::read(input))?;
         let length = bytes.len() as u64;
         if length > room {
-            return Err(Error::TooLong { path: input.into(), room, n: n_max, block_bytes });
+            return Err(Error::TooLong {
+                path: input.into(),
+                room,
+                n: n_max,
+                block_bytes,
+            });
         }
-        let filled = u16::try_from(length.div_ceil(u64::from(block_bytes))).expect("no more than n_max");
+        let filled =
+            u16::try_from(length.div_ceil(u64::from(block_bytes))).expect("no more than n_max");
         let n = self.n.unwrap_or(filled);
         if n == 0 {
             return Err(Error::Empty(input.into()));
         }
-        Ok((Generation { index: 0, n, block_bytes, offset: 0, length, codec: Codec::Rlnc }, bytes))
+        Ok((
+            Generation {
+                index: 0,
+                n,
+                block_bytes,
+                offset: 0,
+                length,
+                codec: Codec::Rlnc,
+            },
+            bytes,
+        ))
     }
 }
 
@@ -98,12 +122,20 @@ pub struct Plan {
 impl Plan {
     /// Refuses symbols that have no id. `shape` is that of a segment with the largest generations.
     fn check(&self, shape: &Shape) -> Result<(), Error> {
-        let Code::Fountain(fountain) = self.code else { return Ok(()) };
+        let Code::Fountain(fountain) = self.code else {
+            return Ok(());
+        };
         let end = fountain.esi_end();
-        let count = shape.generation(0).map_or(0, |generation| self.amount.blocks(generation.n));
+        let count = shape
+            .generation(0)
+            .map_or(0, |generation| self.amount.blocks(generation.n));
         match self.first.checked_add(count).filter(|after| *after <= end) {
             Some(_) => Ok(()),
-            None => Err(Error::Symbols { first: self.first, count, end }),
+            None => Err(Error::Symbols {
+                first: self.first,
+                count,
+                end,
+            }),
         }
     }
 }
@@ -150,8 +182,18 @@ pub struct Coded {
 
 impl fmt::Display for Coded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, segments, generations, blocks, makers } = self;
-        write!(f, "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, generations: {generations})")?;
+        let Self {
+            file,
+            bytes,
+            segments,
+            generations,
+            blocks,
+            makers,
+        } = self;
+        write!(
+            f,
+            "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, generations: {generations})"
+        )?;
         makers.map_or(Ok(()), |makers| write!(f, "\nportions coded {makers}"))
     }
 }
@@ -172,16 +214,30 @@ pub(super) fn encode_by(
     crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
 ) -> Result<Coded, Error> {
     if is_standard(directory) {
-        return Err(Error::write(directory)(io::Error::other("block files need a directory; raw blocks need --key")));
+        return Err(Error::write(directory)(io::Error::other(
+            "block files need a directory; raw blocks need --key",
+        )));
     }
     fs::create_dir_all(directory).map_err(Error::write(directory))?;
     if is_standard(input) {
         let mut spool = Partial::create(&directory.join("standard-input"))?;
-        io::copy(&mut io::stdin(), spool.writer()).and_then(|_| spool.writer().flush()).map_err(Error::write(spool.path()))?;
-        let file = spool.writer().get_ref().try_clone().map_err(Error::read(input))?;
+        io::copy(&mut io::stdin(), spool.writer())
+            .and_then(|_| spool.writer().flush())
+            .map_err(Error::write(spool.path()))?;
+        let file = spool
+            .writer()
+            .get_ref()
+            .try_clone()
+            .map_err(Error::read(input))?;
         return EncodeJob::new(plan, file, input, directory)?.run(crew);
     }
-    EncodeJob::new(plan, File::open(input).map_err(Error::read(input))?, input, directory)?.run(crew)
+    EncodeJob::new(
+        plan,
+        File::open(input).map_err(Error::read(input))?,
+        input,
+        directory,
+    )?
+    .run(crew)
 }
 
 /// One file on its way into a directory.
@@ -195,22 +251,55 @@ struct EncodeJob<'a> {
 
 impl<'a> EncodeJob<'a> {
     /// Reads the file once, for its hash.
-    fn new(plan: &'a Plan, mut source: File, input: &'a Path, directory: &'a Path) -> Result<Self, Error> {
+    fn new(
+        plan: &'a Plan,
+        mut source: File,
+        input: &'a Path,
+        directory: &'a Path,
+    ) -> Result<Self, Error> {
         let mut hasher = blake3::Hasher::new();
-        source.rewind().and_then(|()| hasher.update_reader(&mut source).map(drop)).map_err(Error::read(input))?;
+        source
+            .rewind()
+            .and_then(|()| hasher.update_reader(&mut source).map(drop))
+            .map_err(Error::read(input))?;
         let file_bytes = hasher.count();
         if file_bytes == 0 {
             return Err(Error::Empty(input.into()));
         }
-        let Plan { code, block_bytes, n_max, .. } = *plan;
+        let Plan {
+            code,
+            block_bytes,
+            n_max,
+            ..
+        } = *plan;
         let file = SegmentId::from_bytes(*hasher.finalize().as_bytes());
-        let set = Set { code, file, file_bytes, segment_bytes: SEGMENT_BYTES, block_bytes, n_max };
+        let set = Set {
+            code,
+            file,
+            file_bytes,
+            segment_bytes: SEGMENT_BYTES,
+            block_bytes,
+            n_max,
+        };
         let shape = code.shape(u64::from(SEGMENT_BYTES).min(file_bytes), block_bytes, n_max);
         plan.check(&shape.map_err(|error| Error::of_shape(code, error))?)?;
         u32::try_from(set.segments()).map_err(|_| ShapeError::Length(file_bytes))?;
         source.rewind().map_err(Error::read(input))?;
-        let segments = Segments { source, input, set, hasher: blake3::Hasher::new(), next: 0, generations: 0 };
-        Ok(Self { plan, segments, directory, progress: Progress::new("coding", file_bytes), written: 0 })
+        let segments = Segments {
+            source,
+            input,
+            set,
+            hasher: blake3::Hasher::new(),
+            next: 0,
+            generations: 0,
+        };
+        Ok(Self {
+            plan,
+            segments,
+            directory,
+            progress: Progress::new("coding", file_bytes),
+            written: 0,
+        })
     }
 
     fn run(mut self, crew: impl FnOnce(&Demand) -> Result<Crew, Error>) -> Result<Coded, Error> {
@@ -218,34 +307,70 @@ impl<'a> EncodeJob<'a> {
             Code::Rlnc => self.vectors(crew)?,
             Code::Fountain(fountain) => self.symbols(fountain, crew)?,
         };
-        let Segments { set, hasher, input, generations, .. } = self.segments;
+        let Segments {
+            set,
+            hasher,
+            input,
+            generations,
+            ..
+        } = self.segments;
         if hasher.finalize().as_bytes() != set.file.as_bytes() {
             return Err(Error::Changed(input.into()));
         }
-        let Set { file, file_bytes, .. } = set;
-        Ok(Coded { file, bytes: file_bytes, segments: set.segments(), generations, blocks: self.written, makers })
+        let Set {
+            file, file_bytes, ..
+        } = set;
+        Ok(Coded {
+            file,
+            bytes: file_bytes,
+            segments: set.segments(),
+            generations,
+            blocks: self.written,
+            makers,
+        })
     }
 
     /// Blocks that are combinations: some of a generation are a portion.
-    fn vectors(&mut self, crew: impl FnOnce(&Demand) -> Result<Crew, Error>) -> Result<Option<Makers>, Error> {
+    fn vectors(
+        &mut self,
+        crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+    ) -> Result<Option<Makers>, Error> {
         let (set, plan, k) = (self.segments.set, self.plan, self.plan.block_bytes as usize);
         let rows_max = (PORTION_BYTES / k).max(1);
-        let most = set.shapes().filter_map(|shape| shape.generation(0)).map(|generation| generation.n).max().unwrap_or(1);
+        let most = set
+            .shapes()
+            .filter_map(|shape| shape.generation(0))
+            .map(|generation| generation.n)
+            .max()
+            .unwrap_or(1);
         let rows = rows_max.min(plan.amount.blocks(most) as usize);
-        let demand = Demand { input_bytes: usize::from(most) * k, output_bytes: rows * k, bite_bytes: BITE_BYTES };
+        let demand = Demand {
+            input_bytes: usize::from(most) * k,
+            output_bytes: rows * k,
+            bite_bytes: BITE_BYTES,
+        };
         let crew = crew(&demand)?;
         let (segments, mut at) = (&mut self.segments, None::<At>);
         let read = |portion: &mut Portion| loop {
             let Some(here) = &mut at else {
-                let Some(segment) = segments.next()? else { return Ok(None) };
-                at = Some(At { segment, generation: 0, done: 0 });
+                let Some(segment) = segments.next()? else {
+                    return Ok(None);
+                };
+                at = Some(At {
+                    segment,
+                    generation: 0,
+                    done: 0,
+                });
                 continue;
             };
             let Some(generation) = here.segment.shape.generation(here.generation) else {
                 at = None;
                 continue;
             };
-            let (first, left) = (plan.first.wrapping_add(here.done), plan.amount.blocks(generation.n) - here.done);
+            let (first, left) = (
+                plan.first.wrapping_add(here.done),
+                plan.amount.blocks(generation.n) - here.done,
+            );
             if left == 0 {
                 (here.generation, here.done) = (here.generation + 1, 0);
                 continue;
@@ -257,21 +382,49 @@ impl<'a> EncodeJob<'a> {
             behind.fill(0);
             let key = row_key(&here.segment.id, &generation);
             let mut rows = vec![0; count as usize * n];
-            rows.chunks_exact_mut(n).zip(0..).for_each(|(row, index)| key.fill(first.wrapping_add(index), row));
-            portion.work = Work::Product { rows: rows.into(), n, bytes: k };
+            rows.chunks_exact_mut(n)
+                .zip(0..)
+                .for_each(|(row, index)| key.fill(first.wrapping_add(index), row));
+            portion.work = Work::Product {
+                rows: rows.into(),
+                n,
+                bytes: k,
+            };
             here.done += count;
-            return Ok(Some(Vectors { segment: here.segment.index, id: here.segment.id, generation, first, count }));
+            return Ok(Some(Vectors {
+                segment: here.segment.index,
+                id: here.segment.id,
+                generation,
+                first,
+                count,
+            }));
         };
         let (written, directory, progress) = (&mut self.written, self.directory, &self.progress);
         flow(&crew, &demand, read, |portion, told: Vectors| {
-            let Vectors { segment, id: segment_id, generation, first, count } = told;
+            let Vectors {
+                segment,
+                id: segment_id,
+                generation,
+                first,
+                count,
+            } = told;
             for (payload, index) in portion.output.chunks_exact(k).zip(0..count) {
                 let seed = first.wrapping_add(index);
-                let head = Head { set, segment, segment_id, generation, label: Label::Vector(Vector::Seed(seed)) };
+                let head = Head {
+                    set,
+                    segment,
+                    segment_id,
+                    generation,
+                    label: Label::Vector(Vector::Seed(seed)),
+                };
                 write(directory, &head, seed, payload)?;
             }
             *written += u64::from(count);
-            progress.advance(if first == plan.first { generation.length } else { 0 });
+            progress.advance(if first == plan.first {
+                generation.length
+            } else {
+                0
+            });
             Ok(())
         })?;
         Ok(crew.makers())
@@ -285,41 +438,83 @@ impl<'a> EncodeJob<'a> {
         crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
     ) -> Result<Option<Makers>, Error> {
         let (set, plan, kernels) = (self.segments.set, self.plan, Kernels::detect());
-        let Room { blocks, symbol_bytes, inputs, intermediate: outputs, .. } =
-            fountain.room(set.shapes().collect::<Vec<_>>().iter());
-        let (input_bytes, output_bytes) = (blocks * inputs * symbol_bytes, blocks * outputs * symbol_bytes);
-        let demand = Demand { input_bytes, output_bytes, bite_bytes: REPLAY_BITE_BYTES };
+        let Room {
+            blocks,
+            symbol_bytes,
+            inputs,
+            intermediate: outputs,
+            ..
+        } = fountain.room(set.shapes().collect::<Vec<_>>().iter());
+        let (input_bytes, output_bytes) = (
+            blocks * inputs * symbol_bytes,
+            blocks * outputs * symbol_bytes,
+        );
+        let demand = Demand {
+            input_bytes,
+            output_bytes,
+            bite_bytes: REPLAY_BITE_BYTES,
+        };
         let crew = crew(&demand)?;
         let (segments, mut plans) = (&mut self.segments, Plans::new(fountain));
         let read = |portion: &mut Portion| {
-            let Some(segment) = segments.next()? else { return Ok(None) };
-            for (generation, place) in segment.shape.iter().zip(portion.input.chunks_exact_mut(inputs * symbol_bytes)) {
+            let Some(segment) = segments.next()? else {
+                return Ok(None);
+            };
+            for (generation, place) in segment
+                .shape
+                .iter()
+                .zip(portion.input.chunks_exact_mut(inputs * symbol_bytes))
+            {
                 let (source, behind) = place.split_at_mut(range(&generation).len());
                 source.copy_from_slice(&segment.bytes[range(&generation)]);
                 behind.fill(0);
             }
-            let plans = segment.shape.iter().map(|generation| plans.plan(&generation)).collect();
-            portion.work = Work::Replay { plans, symbol_bytes, inputs, outputs };
+            let plans = segment
+                .shape
+                .iter()
+                .map(|generation| plans.plan(&generation))
+                .collect();
+            portion.work = Work::Replay {
+                plans,
+                symbol_bytes,
+                inputs,
+                outputs,
+            };
             Ok(Some((segment.index, segment.id, segment.shape)))
         };
         let (written, directory, progress) = (&mut self.written, self.directory, &self.progress);
         let mut symbol = vec![0; symbol_bytes];
-        flow(&crew, &demand, read, |portion, (segment, segment_id, shape): (u32, SegmentId, Shape)| {
-            let sources = portion.input.chunks_exact(inputs * symbol_bytes);
-            let intermediate = portion.output.chunks_exact(outputs * symbol_bytes);
-            for (generation, (source, intermediate)) in shape.iter().zip(sources.zip(intermediate)) {
-                let (source, count) =
-                    (Source::new(fountain, &generation, source, intermediate, kernels), plan.amount.blocks(generation.n));
-                for esi in fountain.esis(&generation, plan.first, count) {
-                    source.symbol(esi, &mut symbol);
-                    let head = Head { set, segment, segment_id, generation, label: Label::Symbol(fountain, esi) };
-                    write(directory, &head, esi, &symbol)?;
+        flow(
+            &crew,
+            &demand,
+            read,
+            |portion, (segment, segment_id, shape): (u32, SegmentId, Shape)| {
+                let sources = portion.input.chunks_exact(inputs * symbol_bytes);
+                let intermediate = portion.output.chunks_exact(outputs * symbol_bytes);
+                for (generation, (source, intermediate)) in
+                    shape.iter().zip(sources.zip(intermediate))
+                {
+                    let (source, count) = (
+                        Source::new(fountain, &generation, source, intermediate, kernels),
+                        plan.amount.blocks(generation.n),
+                    );
+                    for esi in fountain.esis(&generation, plan.first, count) {
+                        source.symbol(esi, &mut symbol);
+                        let head = Head {
+                            set,
+                            segment,
+                            segment_id,
+                            generation,
+                            label: Label::Symbol(fountain, esi),
+                        };
+                        write(directory, &head, esi, &symbol)?;
+                    }
+                    *written += u64::from(count);
+                    progress.advance(generation.length);
                 }
-                *written += u64::from(count);
-                progress.advance(generation.length);
-            }
-            Ok(())
-        })?;
+                Ok(())
+            },
+        )?;
         Ok(crew.makers())
     }
 }
@@ -345,17 +540,26 @@ struct Segment {
 
 impl Segments<'_> {
     fn next(&mut self) -> Result<Option<Segment>, Error> {
-        let Some(shape) = self.set.shape(self.next) else { return Ok(None) };
+        let Some(shape) = self.set.shape(self.next) else {
+            return Ok(None);
+        };
         let mut bytes = vec![0; usize::try_from(shape.length()).expect("a segment fits in memory")];
-        self.source.read_exact(&mut bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Error::Changed(self.input.into()),
-            _ => Error::read(self.input)(error),
-        })?;
+        self.source
+            .read_exact(&mut bytes)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => Error::Changed(self.input.into()),
+                _ => Error::read(self.input)(error),
+            })?;
         self.hasher.update(&bytes);
         let index = self.next;
         self.next += 1;
         self.generations += u64::from(shape.generations());
-        Ok(Some(Segment { index, id: SegmentId::of(&bytes), shape, bytes }))
+        Ok(Some(Segment {
+            index,
+            id: SegmentId::of(&bytes),
+            shape,
+            bytes,
+        }))
     }
 }
 
@@ -378,7 +582,8 @@ struct Vectors {
 
 /// Where a generation is in its segment.
 fn range(generation: &Generation) -> Range<usize> {
-    let [start, length] = [generation.offset, generation.length].map(|at| usize::try_from(at).expect("a segment fits in memory"));
+    let [start, length] = [generation.offset, generation.length]
+        .map(|at| usize::try_from(at).expect("a segment fits in memory"));
     start..start + length
 }
 
@@ -391,7 +596,12 @@ fn write(directory: &Path, head: &Head, number: u32, payload: &[u8]) -> Result<(
 /// Names are for people and for order in listings; decoding does not look at them.
 fn name(head: &Head, number: u32) -> String {
     let file = head.set.file.to_string();
-    format!("{}-s{:05}-g{:04}-{number:08x}.ncb", &file[..12], head.segment, head.generation.index)
+    format!(
+        "{}-s{:05}-g{:04}-{number:08x}.ncb",
+        &file[..12],
+        head.segment,
+        head.generation.index
+    )
 }
 
 /// Hands the payloads of `count` blocks to `write`, some at a time.

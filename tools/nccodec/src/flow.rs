@@ -10,7 +10,10 @@ use crate::crew::{Choice, Crew};
 
 /// Opens a crew for portions of a file.
 pub(super) fn crew_of(choice: Choice, demand: &Demand) -> Result<Crew, Error> {
-    Crew::open(choice, demand).map_err(|error| Error::Device { backend: choice.backend.name(), error })
+    Crew::open(choice, demand).map_err(|error| Error::Device {
+        backend: choice.backend.name(),
+        error,
+    })
 }
 
 /// Has `read` say what is in a portion and what is to be made of it, until there is nothing more,
@@ -31,7 +34,9 @@ pub(super) fn flow<T: Send>(
             let mut made = 0;
             let result = loop {
                 // Without who writes there is nothing more to do.
-                let Some(mut portion) = next(crew, demand, &spare, &mut made) else { break Ok(()) };
+                let Some(mut portion) = next(crew, demand, &spare, &mut made) else {
+                    break Ok(());
+                };
                 match read(&mut portion) {
                     Ok(Some(told)) => {
                         let _ = told_in.send(told);
@@ -50,20 +55,35 @@ pub(super) fn flow<T: Send>(
 }
 
 /// A portion that is free, or a new one while there may be more.
-fn next(crew: &Crew, demand: &Demand, spare: &Receiver<Portion>, made: &mut usize) -> Option<Portion> {
+fn next(
+    crew: &Crew,
+    demand: &Demand,
+    spare: &Receiver<Portion>,
+    made: &mut usize,
+) -> Option<Portion> {
     match spare.try_recv() {
         Ok(portion) => Some(portion),
         Err(TryRecvError::Empty) if *made < crew.portions() => {
             *made += 1;
-            let (input, output) = (crew.memory(demand.input_bytes), crew.memory(demand.output_bytes));
-            Some(Portion { work: Work::Nothing, input, output })
+            let (input, output) = (
+                crew.memory(demand.input_bytes),
+                crew.memory(demand.output_bytes),
+            );
+            Some(Portion {
+                work: Work::Nothing,
+                input,
+                output,
+            })
         }
         Err(_) => spare.recv().ok(),
     }
 }
 
 /// Takes the sender, which is gone when this ends: the other side ends then, too.
-#[expect(clippy::needless_pass_by_value, reason = "dropping it is what ends the reader")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "dropping it is what ends the reader"
+)]
 fn drain<T>(
     crew: &Crew,
     told: &Receiver<T>,
@@ -71,7 +91,10 @@ fn drain<T>(
     mut write: impl FnMut(&Portion, T) -> Result<(), Error>,
 ) -> Result<(), Error> {
     while let Some(portion) = crew.next() {
-        write(&portion, told.recv().expect("something was told of every portion"))?;
+        write(
+            &portion,
+            told.recv().expect("something was told of every portion"),
+        )?;
         let _ = spare.send(portion);
     }
     Ok(())

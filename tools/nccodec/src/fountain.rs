@@ -51,7 +51,12 @@ impl Fountain {
     }
 
     /// How a segment of `length` bytes is cut: into source blocks as `Partition` cuts objects.
-    pub(super) fn shape(self, length: u64, symbol_bytes: u32, n_max: u16) -> Result<Shape, ShapeError> {
+    pub(super) fn shape(
+        self,
+        length: u64,
+        symbol_bytes: u32,
+        n_max: u16,
+    ) -> Result<Shape, ShapeError> {
         let (least, most) = self.n_max();
         if !(least..=most).contains(&n_max.into()) {
             return Err(ShapeError::NMax(n_max));
@@ -61,7 +66,11 @@ impl Fountain {
             return Err(ShapeError::BlockBytes(symbol_bytes));
         }
         // Too many source blocks for so few symbols in each.
-        if shape.generations() > self.blocks_max() { Err(ShapeError::NMax(n_max)) } else { Ok(shape) }
+        if shape.generations() > self.blocks_max() {
+            Err(ShapeError::NMax(n_max))
+        } else {
+            Ok(shape)
+        }
     }
 
     /// The symbols with which a source block is filled up.
@@ -92,20 +101,36 @@ impl Fountain {
         for shape in shapes {
             room.blocks = room.blocks.max(shape.generations() as usize);
             // The first one is one of the largest.
-            let Some(first) = shape.generation(0) else { continue };
-            (room.symbol_bytes, k_max) = (symbol_bytes(&first), k_max.max(self.padding(&first).end));
+            let Some(first) = shape.generation(0) else {
+                continue;
+            };
+            (room.symbol_bytes, k_max) =
+                (symbol_bytes(&first), k_max.max(self.padding(&first).end));
         }
         let count = |number: u32| number as usize;
         room.source = count(k_max);
-        (room.inputs, room.intermediate) = (count(self.inputs(k_max)), count(self.intermediate(k_max)));
-        room.received = room.source + count(if self == Self::RaptorQ { SPARE_RAPTORQ } else { SPARE_RAPTOR10 });
+        (room.inputs, room.intermediate) =
+            (count(self.inputs(k_max)), count(self.intermediate(k_max)));
+        room.received = room.source
+            + count(if self == Self::RaptorQ {
+                SPARE_RAPTORQ
+            } else {
+                SPARE_RAPTOR10
+            });
         room
     }
 
     /// The ids of its symbols that are written, so many from `first` on.
-    pub(super) fn esis(self, generation: &Generation, first: u32, count: u32) -> impl Iterator<Item = u32> + use<> {
+    pub(super) fn esis(
+        self,
+        generation: &Generation,
+        first: u32,
+        count: u32,
+    ) -> impl Iterator<Item = u32> + use<> {
         let padding = self.padding(generation);
-        (first..).filter(move |esi| !padding.contains(esi)).take(count as usize)
+        (first..)
+            .filter(move |esi| !padding.contains(esi))
+            .take(count as usize)
     }
 
     /// The FEC payload id of a symbol: the number of its source block, and its own.
@@ -115,12 +140,21 @@ impl Fountain {
     pub(super) fn payload_id(self, generation: &Generation, esi: u32) -> [u8; 4] {
         match self {
             Self::RaptorQ => {
-                let block = u8::try_from(generation.index).expect("a segment has 255 source blocks at most");
-                raptorq::PayloadId::new(block, esi).expect("ids are below 2^24").to_bytes()
+                let block = u8::try_from(generation.index)
+                    .expect("a segment has 255 source blocks at most");
+                raptorq::PayloadId::new(block, esi)
+                    .expect("ids are below 2^24")
+                    .to_bytes()
             }
             Self::Raptor10 => {
-                let block = u16::try_from(generation.index).expect("a segment has 65535 source blocks at most");
-                let ([b0, b1], [e0, e1]) = (block.to_be_bytes(), u16::try_from(esi).expect("ids are below 2^16").to_be_bytes());
+                let block = u16::try_from(generation.index)
+                    .expect("a segment has 65535 source blocks at most");
+                let ([b0, b1], [e0, e1]) = (
+                    block.to_be_bytes(),
+                    u16::try_from(esi)
+                        .expect("ids are below 2^16")
+                        .to_be_bytes(),
+                );
                 [b0, b1, e0, e1]
             }
         }
@@ -136,7 +170,10 @@ impl Fountain {
             }
             Self::Raptor10 => {
                 let [b0, b1, e0, e1] = id;
-                (u16::from_be_bytes([b0, b1]).into(), u16::from_be_bytes([e0, e1]).into())
+                (
+                    u16::from_be_bytes([b0, b1]).into(),
+                    u16::from_be_bytes([e0, e1]).into(),
+                )
             }
         };
         (generation.index == block && !self.padding(generation).contains(&esi)).then_some(esi)

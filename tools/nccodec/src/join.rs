@@ -46,8 +46,19 @@ pub struct Joined {
 
 impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, present, rebuilt_pieces, skipped, makers } = self;
-        write!(f, "{bytes} bytes from chunks {}, verified: BLAKE3 {file}", list(present))?;
+        let Self {
+            file,
+            bytes,
+            present,
+            rebuilt_pieces,
+            skipped,
+            makers,
+        } = self;
+        write!(
+            f,
+            "{bytes} bytes from chunks {}, verified: BLAKE3 {file}",
+            list(present)
+        )?;
         if *rebuilt_pieces > 0 {
             write!(f, " (native pieces rebuilt: {rebuilt_pieces})")?;
         }
@@ -86,7 +97,12 @@ pub(super) fn decode_by(
     output: &Path,
     crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
 ) -> Result<Joined, Error> {
-    let Census { set, mut chunks, faults, skipped } = Census::take(directory)?;
+    let Census {
+        set,
+        mut chunks,
+        faults,
+        skipped,
+    } = Census::take(directory)?;
     chunks.sort_by(|a, b| (a.index, &a.path).cmp(&(b.index, &b.path)));
     let mut present: Vec<u16> = chunks.iter().map(|chunk| chunk.index).collect();
     present.dedup();
@@ -97,33 +113,69 @@ pub(super) fn decode_by(
     let progress = Progress::new("decoding", set.file_bytes);
     for chunk in chunks.iter().filter(|chunk| chunk.reach < set.stripes()) {
         let (path, reach, all) = (shown(&chunk.path), chunk.reach, set.stripes());
-        progress.note(&format!("{path}: ends early with {reach} of its {all} pieces, which are usable"));
+        progress.note(&format!(
+            "{path}: ends early with {reach} of its {all} pieces, which are usable"
+        ));
     }
     let input_bytes = usize::from(set.k) * set.piece(0);
     let output_bytes = usize::from(set.k.min(set.n - set.k)) * set.piece(0);
-    let demand = Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES };
+    let demand = Demand {
+        input_bytes,
+        output_bytes,
+        bite_bytes: BITE_BYTES,
+    };
     let crew = crew(&demand)?;
-    let job = JoinJob { set, progress, rebuilt_pieces: 0, short: Short::default(), shorts: 0 };
-    let joined = job.run(Pieces { set, code, chunks }, (&crew, &demand), output, present, faults)?;
-    Ok(Joined { skipped, makers: crew.makers(), ..joined })
+    let job = JoinJob {
+        set,
+        progress,
+        rebuilt_pieces: 0,
+        short: Short::default(),
+        shorts: 0,
+    };
+    let joined = job.run(
+        Pieces { set, code, chunks },
+        (&crew, &demand),
+        output,
+        present,
+        faults,
+    )?;
+    Ok(Joined {
+        skipped,
+        makers: crew.makers(),
+        ..joined
+    })
 }
 
 fn too_few(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
     let (k, n, held) = (set.k, set.n, present.len());
     let more = usize::from(k) - held;
-    let summary = format!("found {held} chunks of {}; any {k} of its {n} are needed: {more} more", describe(set));
-    Short { summary, ..presence(set, present, faults) }
+    let summary = format!(
+        "found {held} chunks of {}; any {k} of its {n} are needed: {more} more",
+        describe(set)
+    );
+    Short {
+        summary,
+        ..presence(set, present, faults)
+    }
 }
 
 /// Which chunks are there and which are not, and the files that cannot be used.
 fn presence(set: &Set, present: &[u16], faults: Vec<String>) -> Short {
-    let absent: Vec<u16> = (0..set.n).filter(|index| !present.contains(index)).collect();
+    let absent: Vec<u16> = (0..set.n)
+        .filter(|index| !present.contains(index))
+        .collect();
     let mut short = Short::default();
     short.listing.add(match absent.is_empty() {
         true => format!("found: chunks {}", list(present)),
-        false => format!("found: chunks {}; missing: chunks {}", list(present), list(&absent)),
+        false => format!(
+            "found: chunks {}; missing: chunks {}",
+            list(present),
+            list(&absent)
+        ),
     });
-    faults.into_iter().for_each(|fault| short.listing.add(fault));
+    faults
+        .into_iter()
+        .for_each(|fault| short.listing.add(fault));
     short
 }
 
@@ -160,22 +212,43 @@ impl Census {
         faults.sort();
         let mut sets = sets.into_iter();
         let Some((set, chunks)) = sets.next() else {
-            let mut short = Short { summary: "no chunk can be used".into(), ..Short::default() };
-            faults.into_iter().for_each(|fault| short.listing.add(fault));
+            let mut short = Short {
+                summary: "no chunk can be used".into(),
+                ..Short::default()
+            };
+            faults
+                .into_iter()
+                .for_each(|fault| short.listing.add(fault));
             return Err(Error::Short(short));
         };
         for (other, others) in sets {
             if distinct(&others) == distinct(&chunks) {
-                return Err(Error::Ambiguous { first: describe(&set), second: describe(&other) });
+                return Err(Error::Ambiguous {
+                    first: describe(&set),
+                    second: describe(&other),
+                });
             }
             skipped += others.len() as u64;
             for chunk in others {
-                console::note(format_args!("{}: skipped, a chunk of {}", shown(&chunk.path), describe(&other)));
-                faults.push(format!("{}: a chunk of {}", shown(&chunk.path), describe(&other)));
+                console::note(format_args!(
+                    "{}: skipped, a chunk of {}",
+                    shown(&chunk.path),
+                    describe(&other)
+                ));
+                faults.push(format!(
+                    "{}: a chunk of {}",
+                    shown(&chunk.path),
+                    describe(&other)
+                ));
             }
         }
         faults.sort();
-        Ok(Self { set, chunks, faults, skipped })
+        Ok(Self {
+            set,
+            chunks,
+            faults,
+            skipped,
+        })
     }
 }
 
@@ -208,7 +281,16 @@ impl Chunk {
         let file = File::open(path).map_err(Fault::Read)?;
         let Head { set, index } = Head::read(&mut BufReader::with_capacity(HEAD, &file))?;
         let reach = set.reach(metadata.len());
-        Ok((set, Self { index, path: path.into(), file: None, reach, bad: None }))
+        Ok((
+            set,
+            Self {
+                index,
+                path: path.into(),
+                file: None,
+                reach,
+                bad: None,
+            },
+        ))
     }
 
     /// Reads this stripe's piece; false if it is not sound.
@@ -220,11 +302,18 @@ impl Chunk {
             Ok(()) => "its checksum is wrong".to_owned(),
             Err(error) => error.to_string(),
         };
-        self.bad.get_or_insert_with(|| (0, format!("that of stripe {stripe} first: {fault}"))).0 += 1;
+        self.bad
+            .get_or_insert_with(|| (0, format!("that of stripe {stripe} first: {fault}")))
+            .0 += 1;
         false
     }
 
-    fn read_unchecked(&mut self, offset: u64, piece: &mut [u8], check: &mut [u8]) -> io::Result<()> {
+    fn read_unchecked(
+        &mut self,
+        offset: u64,
+        piece: &mut [u8],
+        check: &mut [u8],
+    ) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             None => self.file.insert(File::open(&self.path)?),
@@ -272,12 +361,17 @@ impl Pieces {
 
     /// Reads pieces into `bytes` until there are k sound ones, or no more chunks.
     fn read(&mut self, index: u64, bytes: &mut [u8]) -> Stripe {
-        let mut stripe = Stripe { index, ..Stripe::default() };
+        let mut stripe = Stripe {
+            index,
+            ..Stripe::default()
+        };
         let (k, piece) = (usize::from(self.set.k), self.set.piece(index));
         let mut places = bytes[..k * piece].chunks_exact_mut(piece);
         let mut place = places.next();
         for chunk in self.chunks.iter_mut().filter(|chunk| index < chunk.reach) {
-            let Some(bytes) = place.as_deref_mut() else { break };
+            let Some(bytes) = place.as_deref_mut() else {
+                break;
+            };
             if stripe.indices.last() == Some(&chunk.index.into()) {
                 continue;
             }
@@ -295,15 +389,26 @@ impl Pieces {
     /// stripe before.
     fn rows(&self, plan: &mut Option<Plan>, held: &[usize]) -> Arc<[u8]> {
         let known = plan.take_if(|plan| plan.held == held);
-        Arc::clone(&plan.insert(known.unwrap_or_else(|| Plan::new(&self.code, held))).rows)
+        Arc::clone(
+            &plan
+                .insert(known.unwrap_or_else(|| Plan::new(&self.code, held)))
+                .rows,
+        )
     }
 }
 
 impl Plan {
     fn new(code: &Code, held: &[usize]) -> Self {
-        let wanted: Vec<usize> = (0..code.k()).filter(|index| !held.contains(index)).collect();
-        let repair = code.repair(Kernels::detect(), held, &wanted).expect("k different chunks of the code");
-        Self { held: held.to_vec(), rows: repair.rows().flatten().copied().collect() }
+        let wanted: Vec<usize> = (0..code.k())
+            .filter(|index| !held.contains(index))
+            .collect();
+        let repair = code
+            .repair(Kernels::detect(), held, &wanted)
+            .expect("k different chunks of the code");
+        Self {
+            held: held.to_vec(),
+            rows: repair.rows().flatten().copied().collect(),
+        }
     }
 }
 
@@ -337,7 +442,11 @@ impl JoinJob {
             let stripe = pieces.read(next, &mut portion.input);
             is_whole &= stripe.indices.len() == usize::from(set.k);
             portion.work = match is_whole {
-                true => Work::Product { rows: pieces.rows(&mut plan, &stripe.indices), n: set.k.into(), bytes: set.piece(next) },
+                true => Work::Product {
+                    rows: pieces.rows(&mut plan, &stripe.indices),
+                    n: set.k.into(),
+                    bytes: set.piece(next),
+                },
                 false => Work::Nothing,
             };
             next += 1;
@@ -355,8 +464,14 @@ impl JoinJob {
         self.report(&pieces.chunks);
         if self.shorts > 0 {
             let (shorts, all, k) = (self.shorts, self.set.stripes(), self.set.k);
-            let summary = format!("{shorts} of the {all} stripes of {} have fewer than {k} intact pieces", describe(&self.set));
-            let mut short = Short { summary, ..presence(&self.set, &present, faults) };
+            let summary = format!(
+                "{shorts} of the {all} stripes of {} have fewer than {k} intact pieces",
+                describe(&self.set)
+            );
+            let mut short = Short {
+                summary,
+                ..presence(&self.set, &present, faults)
+            };
             short.listing.append(self.short.listing);
             return Err(Error::Short(short));
         }
@@ -364,8 +479,19 @@ impl JoinJob {
             return Err(Error::ForgedChunks(list(&present)));
         }
         result.finish().map_err(Error::write(output))?;
-        let Set { file, file_bytes: bytes, .. } = self.set;
-        Ok(Joined { file, bytes, present, rebuilt_pieces: self.rebuilt_pieces, skipped: 0, makers: None })
+        let Set {
+            file,
+            file_bytes: bytes,
+            ..
+        } = self.set;
+        Ok(Joined {
+            file,
+            bytes,
+            present,
+            rebuilt_pieces: self.rebuilt_pieces,
+            skipped: 0,
+            makers: None,
+        })
     }
 
     /// Hands the file's bytes in this stripe to `write`, unless something was short.
@@ -378,7 +504,9 @@ impl JoinJob {
         let (index, held, k) = (stripe.index, stripe.indices.len(), usize::from(self.set.k));
         if held < k {
             let (from, unsound) = (index * self.set.stripe_bytes(), list(&stripe.unsound));
-            let line = format!("stripe {index}, from byte {from} on: {held} intact pieces; damaged pieces in chunks {unsound}");
+            let line = format!(
+                "stripe {index}, from byte {from} on: {held} intact pieces; damaged pieces in chunks {unsound}"
+            );
             self.shorts += 1;
             self.short.listing.add(line);
         }
@@ -386,13 +514,21 @@ impl JoinJob {
             return Ok(());
         }
         let piece = self.set.piece(index);
-        let mut held = stripe.indices.iter().zip(portion.input.chunks_exact(piece)).peekable();
+        let mut held = stripe
+            .indices
+            .iter()
+            .zip(portion.input.chunks_exact(piece))
+            .peekable();
         let mut made = portion.output.chunks_exact(piece);
         let mut left = self.set.native_bytes(index);
         for native in 0..k {
-            let kept = held.next_if(|(index, _)| **index == native).map(|(_, bytes)| bytes);
+            let kept = held
+                .next_if(|(index, _)| **index == native)
+                .map(|(_, bytes)| bytes);
             self.rebuilt_pieces += u64::from(kept.is_none());
-            let bytes = kept.or_else(|| made.next()).expect("what is not held was made");
+            let bytes = kept
+                .or_else(|| made.next())
+                .expect("what is not held was made");
             let length = left.min(piece);
             write(&bytes[..length])?;
             left -= length;
@@ -406,11 +542,18 @@ impl JoinJob {
         if from == all {
             return;
         }
-        let mut early: Vec<u16> = chunks.iter().filter(|chunk| chunk.reach <= from).map(|chunk| chunk.index).collect();
+        let mut early: Vec<u16> = chunks
+            .iter()
+            .filter(|chunk| chunk.reach <= from)
+            .map(|chunk| chunk.index)
+            .collect();
         early.dedup();
         let (last, start) = (all - 1, from * self.set.stripe_bytes());
         self.shorts += all - from;
-        self.short.listing.add(format!("stripes {from} to {last}, from byte {start} on: chunks {} end earlier", list(&early)));
+        self.short.listing.add(format!(
+            "stripes {from} to {last}, from byte {start} on: chunks {} end earlier",
+            list(&early)
+        ));
     }
 
     /// Names the chunks that had pieces that were not sound.
@@ -418,19 +561,35 @@ impl JoinJob {
         for chunk in chunks {
             if let Some((count, first)) = &chunk.bad {
                 let path = shown(&chunk.path);
-                self.progress.note(&format!("{path}: {count} pieces are damaged ({first}), the others are usable"));
+                self.progress.note(&format!(
+                    "{path}: {count} pieces are damaged ({first}), the others are usable"
+                ));
             }
         }
     }
 }
 
 fn describe(set: &Set) -> String {
-    let Set { file, file_bytes, k, n, matrix, .. } = set;
-    let (file, id) = (&file.to_string()[..12], u32::from_be_bytes(*set.id.first_chunk().expect("16 bytes")));
+    let Set {
+        file,
+        file_bytes,
+        k,
+        n,
+        matrix,
+        ..
+    } = set;
+    let (file, id) = (
+        &file.to_string()[..12],
+        u32::from_be_bytes(*set.id.first_chunk().expect("16 bytes")),
+    );
     format!("file {file}… ({file_bytes} bytes, {matrix} k = {k}, n = {n}, set {id:08x}…)")
 }
 
 /// Numbers with commas between them.
 fn list(indices: &[u16]) -> String {
-    indices.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+    indices
+        .iter()
+        .map(u16::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -53,7 +53,9 @@ pub use split::{ChunkPlan, Stored, encode_chunks};
 pub fn row(key: RowKey, seed: u32, n: u16) -> String {
     let mut row = vec![0; usize::from(n)];
     key.fill(seed, &mut row);
-    row.iter().map(|coefficient| format!("{coefficient:02x}")).collect()
+    row.iter()
+        .map(|coefficient| format!("{coefficient:02x}"))
+        .collect()
 }
 
 /// What a directory was rebuilt from.
@@ -143,7 +145,9 @@ pub enum Error {
         block_bytes: u32,
     },
     /// Encoding symbols that have no id.
-    #[error("{count} symbols from id {first} on are too many: encoding symbol ids must be below {end}")]
+    #[error(
+        "{count} symbols from id {first} on are too many: encoding symbol ids must be below {end}"
+    )]
     Symbols {
         /// The first one that is asked for.
         first: u32,
@@ -190,7 +194,9 @@ pub enum Error {
     #[error("{} contains both block files and chunk files: put them into separate directories", .0.display())]
     Mixed(PathBuf),
     /// It cannot be told which file is wanted.
-    #[error("the directory has as much of {first} as of {second}: put them into separate directories")]
+    #[error(
+        "the directory has as much of {first} as of {second}: put them into separate directories"
+    )]
     Ambiguous {
         /// One of them.
         first: String,
@@ -204,10 +210,14 @@ pub enum Error {
     #[error("{0}")]
     Short(Short),
     /// What the chunks rebuild is not what was coded.
-    #[error("chunks {0} decode to bytes that do not match their hash: at least one chunk was forged; try without one of them")]
+    #[error(
+        "chunks {0} decode to bytes that do not match their hash: at least one chunk was forged; try without one of them"
+    )]
     ForgedChunks(String),
     /// What was decoded is not what was coded: a block lies about its contents.
-    #[error("segment {segment} decodes to bytes that do not match its hash: at least one of its blocks was forged")]
+    #[error(
+        "segment {segment} decodes to bytes that do not match its hash: at least one of its blocks was forged"
+    )]
     Forged {
         /// Index of the segment, or how many there are if only the whole file is wrong.
         segment: u64,
@@ -232,17 +242,25 @@ impl Error {
     /// Why a segment cannot be cut in this way.
     fn of_shape(code: Code, error: ShapeError) -> Self {
         match (code, error) {
-            (Code::Fountain(fountain), ShapeError::NMax(n_max)) => Self::SourceBlock { fountain, n_max },
+            (Code::Fountain(fountain), ShapeError::NMax(n_max)) => {
+                Self::SourceBlock { fountain, n_max }
+            }
             _ => Self::Shape(error),
         }
     }
 
     fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Read { path: path.into(), source }
+        move |source| Self::Read {
+            path: path.into(),
+            source,
+        }
     }
 
     fn write(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Write { path: path.into(), source }
+        move |source| Self::Write {
+            path: path.into(),
+            source,
+        }
     }
 }
 

@@ -27,8 +27,14 @@ impl Listing {
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
-        if self.unlisted > 0 { write!(f, "\n  and {} more like these", self.unlisted) } else { Ok(()) }
+        self.lines
+            .iter()
+            .try_for_each(|line| write!(f, "\n  {line}"))?;
+        if self.unlisted > 0 {
+            write!(f, "\n  and {} more like these", self.unlisted)
+        } else {
+            Ok(())
+        }
     }
 }
 

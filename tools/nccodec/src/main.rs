@@ -32,11 +32,19 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         _ => "debug",
     };
     let (log_filter, log_format) = (log_filter.into(), telemetry::LogFormat::Pretty);
-    telemetry::init(&telemetry::Config { log_filter, log_format, ..Default::default() })?;
+    telemetry::init(&telemetry::Config {
+        log_filter,
+        log_format,
+        ..Default::default()
+    })?;
     match &cli.command {
         Command::Row(row) => {
-            let key = RowKey { key: row.key, generation: row.generation };
-            console::print(format_args!("{}\n", nccodec::row(key, row.seed, row.n))).map_err(Failure::Output)
+            let key = RowKey {
+                key: row.key,
+                generation: row.generation,
+            };
+            console::print(format_args!("{}\n", nccodec::row(key, row.seed, row.n)))
+                .map_err(Failure::Output)
         }
         Command::Encode(encode) => {
             let choice = encode.coders.choice().unwrap_or_else(|error| error.exit());
@@ -46,7 +54,12 @@ fn run(cli: &Cli) -> Result<(), Failure> {
                     console::note(nccodec::encode(&plan, &encode.file, &directory, choice)?);
                 }
                 Coding::Chunks(plan, directory) => {
-                    console::note(nccodec::encode_chunks(&plan, &encode.file, directory.as_deref(), choice)?);
+                    console::note(nccodec::encode_chunks(
+                        &plan,
+                        &encode.file,
+                        directory.as_deref(),
+                        choice,
+                    )?);
                 }
             }
             Ok(())
@@ -74,7 +87,9 @@ impl Failure {
     /// Whether it is only that nobody reads the output any more.
     fn is_closed_pipe(&self) -> bool {
         match self {
-            Self::Output(error) | Self::Codec(nccodec::Error::Write { source: error, .. }) => console::is_closed_pipe(error),
+            Self::Output(error) | Self::Codec(nccodec::Error::Write { source: error, .. }) => {
+                console::is_closed_pipe(error)
+            }
             _ => false,
         }
     }

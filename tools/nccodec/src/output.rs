@@ -21,7 +21,10 @@ impl Output {
             return Ok(Self::Standard(BufWriter::new(io::stdout())));
         }
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            let file = File::options().write(true).open(path).map_err(Error::write(path))?;
+            let file = File::options()
+                .write(true)
+                .open(path)
+                .map_err(Error::write(path))?;
             return Ok(Self::Special(BufWriter::new(file)));
         }
         Ok(Self::Partial(Partial::create(path)?))
@@ -72,8 +75,17 @@ impl Partial {
         name.push(format!(".{}.part", std::process::id()));
         let path = target.with_file_name(name);
         // Reading too: what is spooled is read back.
-        let file = File::options().read(true).write(true).create_new(true).open(&path).map_err(Error::write(&path))?;
-        Ok(Self { file: BufWriter::new(file), path, target })
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(Error::write(&path))?;
+        Ok(Self {
+            file: BufWriter::new(file),
+            path,
+            target,
+        })
     }
 
     pub(super) fn writer(&mut self) -> &mut BufWriter<File> {

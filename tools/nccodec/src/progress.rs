@@ -12,16 +12,22 @@ pub(super) struct Progress {
 impl Progress {
     /// A bar of `bytes` bytes.
     pub(super) fn new(verb: &'static str, bytes: u64) -> Self {
-        let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}");
+        let style = ProgressStyle::with_template(
+            "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+        );
         let bar = ProgressBar::new(bytes).with_style(style.expect("the template is a valid one"));
-        Self { bar: bar.with_message(verb) }
+        Self {
+            bar: bar.with_message(verb),
+        }
     }
 
     /// For work of which nobody knows how much it is.
     pub(super) fn open(verb: &'static str) -> Self {
         let style = ProgressStyle::with_template("{msg} {spinner} {bytes} {binary_bytes_per_sec}");
         let bar = ProgressBar::no_length().with_style(style.expect("the template is a valid one"));
-        Self { bar: bar.with_message(verb) }
+        Self {
+            bar: bar.with_message(verb),
+        }
     }
 
     pub(super) fn advance(&self, bytes: u64) {

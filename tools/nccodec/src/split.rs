@@ -64,13 +64,39 @@ pub struct Stored {
 
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, bytes, k, n, stored_bytes, directory, makers } = self;
+        let Self {
+            file,
+            bytes,
+            k,
+            n,
+            stored_bytes,
+            directory,
+            makers,
+        } = self;
         let code = n - k;
-        writeln!(f, "{bytes} bytes, BLAKE3 {file}: {k} native and {code} code chunks in {}", directory.display())?;
+        writeln!(
+            f,
+            "{bytes} bytes, BLAKE3 {file}: {k} native and {code} code chunks in {}",
+            directory.display()
+        )?;
         let copies = u128::from(*bytes) * 3;
-        let times = |stored: f64| if *bytes == 0 { String::new() } else { format!(", {:.2}x the file", stored / *bytes as f64) };
-        write!(f, "stored: {stored_bytes} bytes{}, and any {code} chunks may be lost; ", times(*stored_bytes as f64))?;
-        write!(f, "three copies: {copies} bytes{}, and any 2 may be lost", times(copies as f64))?;
+        let times = |stored: f64| {
+            if *bytes == 0 {
+                String::new()
+            } else {
+                format!(", {:.2}x the file", stored / *bytes as f64)
+            }
+        };
+        write!(
+            f,
+            "stored: {stored_bytes} bytes{}, and any {code} chunks may be lost; ",
+            times(*stored_bytes as f64)
+        )?;
+        write!(
+            f,
+            "three copies: {copies} bytes{}, and any 2 may be lost",
+            times(copies as f64)
+        )?;
         makers.map_or(Ok(()), |makers| write!(f, "\nstripes coded {makers}"))
     }
 }
@@ -79,7 +105,12 @@ impl fmt::Display for Stored {
 /// given into one beside the file.
 ///
 /// The file is read once. The chunk files appear together when all of them are complete.
-pub fn encode_chunks(plan: &ChunkPlan, input: &Path, directory: Option<&Path>, choice: Choice) -> Result<Stored, Error> {
+pub fn encode_chunks(
+    plan: &ChunkPlan,
+    input: &Path,
+    directory: Option<&Path>,
+    choice: Choice,
+) -> Result<Stored, Error> {
     encode_by(plan, input, directory, |demand| crew_of(choice, demand))
 }
 
@@ -97,33 +128,69 @@ pub(super) fn encode_by(
     let directory = match directory {
         Some(directory) if !is_standard(directory) => directory.to_owned(),
         None if !is_standard(input) => beside(input),
-        _ => return Err(Error::write(Path::new("-"))(io::Error::other("chunk files need a directory: name it with -o"))),
+        _ => {
+            return Err(Error::write(Path::new("-"))(io::Error::other(
+                "chunk files need a directory: name it with -o",
+            )));
+        }
     };
     let crew = crew(&plan.demand())?;
-    let bytes =
-        if is_standard(input) { None } else { input.metadata().ok().filter(fs::Metadata::is_file).map(|file| file.len()) };
+    let bytes = if is_standard(input) {
+        None
+    } else {
+        input
+            .metadata()
+            .ok()
+            .filter(fs::Metadata::is_file)
+            .map(|file| file.len())
+    };
     let source = open(input)?;
     fs::create_dir_all(&directory).map_err(Error::write(&directory))?;
-    let outs = (0..plan.n).map(|index| Out::create(plan, input, &directory, index)).collect::<Result<_, _>>()?;
-    let progress = bytes.map_or_else(|| Progress::open("coding"), |bytes| Progress::new("coding", bytes));
-    let job = SplitJob { plan, code, input, directory, outs, progress };
-    job.run(Source { source, hasher: blake3::Hasher::new() }, &crew)
+    let outs = (0..plan.n)
+        .map(|index| Out::create(plan, input, &directory, index))
+        .collect::<Result<_, _>>()?;
+    let progress = bytes.map_or_else(
+        || Progress::open("coding"),
+        |bytes| Progress::new("coding", bytes),
+    );
+    let job = SplitJob {
+        plan,
+        code,
+        input,
+        directory,
+        outs,
+        progress,
+    };
+    job.run(
+        Source {
+            source,
+            hasher: blake3::Hasher::new(),
+        },
+        &crew,
+    )
 }
 
 /// The checks of all pieces of a stripe, by several threads if that pays: hashing many code pieces
 /// takes longer than making them.
 fn checks(set: &[u8; 16], stripe: u64, pieces: &[&[u8]]) -> Vec<[u8; CHECK]> {
     let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(bytes / HASHED_PER_THREAD).max(1);
+    let threads = thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .min(bytes / HASHED_PER_THREAD)
+        .max(1);
     let each = pieces.len().div_ceil(threads);
     let check = |(index, piece): (u16, &&[u8])| piece_check(set, index, stripe, piece);
     let indices: Vec<(u16, &&[u8])> = (0..).zip(pieces).collect();
     thread::scope(|scope| {
         let mut parts = indices.chunks(each);
         let first = parts.next().unwrap_or_default();
-        let others: Vec<_> = parts.map(|part| scope.spawn(move || part.iter().copied().map(check).collect::<Vec<_>>())).collect();
+        let others: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().copied().map(check).collect::<Vec<_>>()))
+            .collect();
         let mut checks: Vec<_> = first.iter().copied().map(check).collect();
-        others.into_iter().for_each(|other| checks.extend(other.join().expect("hashing does not panic")));
+        others
+            .into_iter()
+            .for_each(|other| checks.extend(other.join().expect("hashing does not panic")));
         checks
     })
 }
@@ -169,7 +236,11 @@ impl Out {
     /// With room for the head.
     fn create(plan: &ChunkPlan, input: &Path, directory: &Path, index: u16) -> Result<Self, Error> {
         let partial = Partial::create(&directory.join(name(input, index, plan.k)))?;
-        let mut out = Self { index, partial, bytes: 0 };
+        let mut out = Self {
+            index,
+            partial,
+            bytes: 0,
+        };
         let head = plan.head(index, 0, SegmentId::from_bytes([0; 32]));
         out.write(&[&head.write()])?;
         Ok(out)
@@ -177,7 +248,10 @@ impl Out {
 
     fn write(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
         for part in parts {
-            self.partial.writer().write_all(part).map_err(Error::write(self.partial.path()))?;
+            self.partial
+                .writer()
+                .write_all(part)
+                .map_err(Error::write(self.partial.path()))?;
             self.bytes += part.len() as u64;
         }
         Ok(())
@@ -186,8 +260,12 @@ impl Out {
     /// Writes the true head, and everything to the disk.
     fn complete(&mut self, head: &Head) -> Result<(), Error> {
         let writer = self.partial.writer();
-        let written = writer.rewind().and_then(|()| writer.write_all(&head.write()));
-        written.and_then(|()| self.partial.sync()).map_err(Error::write(self.partial.path()))
+        let written = writer
+            .rewind()
+            .and_then(|()| writer.write_all(&head.write()));
+        written
+            .and_then(|()| self.partial.sync())
+            .map_err(Error::write(self.partial.path()))
     }
 }
 
@@ -195,13 +273,37 @@ impl ChunkPlan {
     /// A stripe is a portion.
     fn demand(&self) -> Demand {
         let piece_bytes = self.piece_bytes as usize;
-        let (input_bytes, output_bytes) = (usize::from(self.k) * piece_bytes, usize::from(self.n - self.k) * piece_bytes);
-        Demand { input_bytes, output_bytes, bite_bytes: BITE_BYTES }
+        let (input_bytes, output_bytes) = (
+            usize::from(self.k) * piece_bytes,
+            usize::from(self.n - self.k) * piece_bytes,
+        );
+        Demand {
+            input_bytes,
+            output_bytes,
+            bite_bytes: BITE_BYTES,
+        }
     }
 
     fn head(&self, index: u16, file_bytes: u64, file: SegmentId) -> Head {
-        let Self { matrix, k, n, piece_bytes, set: id } = *self;
-        Head { set: Set { id, matrix, k, n, piece_bytes, file_bytes, file }, index }
+        let Self {
+            matrix,
+            k,
+            n,
+            piece_bytes,
+            set: id,
+        } = *self;
+        Head {
+            set: Set {
+                id,
+                matrix,
+                k,
+                n,
+                piece_bytes,
+                file_bytes,
+                file,
+            },
+            index,
+        }
     }
 }
 
@@ -221,19 +323,34 @@ impl SplitJob<'_> {
         let rows: Arc<[u8]> = self.code.parity_rows().flatten().copied().collect();
         let mut is_last = false;
         let read = |stripe: &mut Portion| {
-            let length = if is_last { 0 } else { source.read(&mut stripe.input).map_err(Error::read(input))? };
+            let length = if is_last {
+                0
+            } else {
+                source.read(&mut stripe.input).map_err(Error::read(input))?
+            };
             is_last = length < stripe.input.len();
             let bytes = piece_of(length, self.plan.k);
             stripe.input[length..k * bytes].fill(0);
-            stripe.work = Work::Product { rows: Arc::clone(&rows), n: k, bytes };
+            stripe.work = Work::Product {
+                rows: Arc::clone(&rows),
+                n: k,
+                bytes,
+            };
             Ok((length > 0).then_some(length))
         };
         let (outs, mut index) = (&mut self.outs, 0);
         let write = |stripe: &Portion, length: usize| {
             let bytes = piece_of(length, self.plan.k);
             let native = stripe.input.chunks_exact(bytes).take(k);
-            let pieces: Vec<&[u8]> = native.chain(stripe.output.chunks_exact(bytes)).take(outs.len()).collect();
-            for ((out, piece), check) in outs.iter_mut().zip(&pieces).zip(checks(&self.plan.set, index, &pieces)) {
+            let pieces: Vec<&[u8]> = native
+                .chain(stripe.output.chunks_exact(bytes))
+                .take(outs.len())
+                .collect();
+            for ((out, piece), check) in
+                outs.iter_mut()
+                    .zip(&pieces)
+                    .zip(checks(&self.plan.set, index, &pieces))
+            {
                 out.write(&[piece, &check])?;
             }
             index += 1;
@@ -245,24 +362,44 @@ impl SplitJob<'_> {
     }
 
     fn finish(mut self, hasher: &blake3::Hasher, makers: Option<Makers>) -> Result<Stored, Error> {
-        let (file, bytes) = (SegmentId::from_bytes(*hasher.finalize().as_bytes()), hasher.count());
+        let (file, bytes) = (
+            SegmentId::from_bytes(*hasher.finalize().as_bytes()),
+            hasher.count(),
+        );
         for out in &mut self.outs {
             let head = self.plan.head(out.index, bytes, file);
             out.complete(&head)?;
         }
         let stored_bytes = self.outs.iter().map(|out| out.bytes).sum();
         for out in self.outs {
-            out.partial.publish().map_err(Error::write(&self.directory))?;
+            out.partial
+                .publish()
+                .map_err(Error::write(&self.directory))?;
         }
-        Ok(Stored { file, bytes, k: self.plan.k, n: self.plan.n, stored_bytes, directory: self.directory, makers })
+        Ok(Stored {
+            file,
+            bytes,
+            k: self.plan.k,
+            n: self.plan.n,
+            stored_bytes,
+            directory: self.directory,
+            makers,
+        })
     }
 }
 
 /// Names are for people and for order in listings; decoding does not look at them.
 fn name(input: &Path, index: u16, k: u16) -> OsString {
-    let stem = if is_standard(input) { None } else { input.file_name() };
+    let stem = if is_standard(input) {
+        None
+    } else {
+        input.file_name()
+    };
     let mut name = stem.map_or_else(|| "standard-input".into(), OsString::from);
-    name.push(format!(".{index:03}-{}.ncc", if index < k { "native" } else { "code" }));
+    name.push(format!(
+        ".{index:03}-{}.ncc",
+        if index < k { "native" } else { "code" }
+    ));
     name
 }
 /// Bytes of pieces for which another thread is started at least.

@@ -22,7 +22,10 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) const fn new(fountain: Fountain) -> Self {
-        Self { fountain, plans: Vec::new() }
+        Self {
+            fountain,
+            plans: Vec::new(),
+        }
     }
 
     /// What makes the intermediate symbols of a generation.
@@ -33,8 +36,12 @@ impl Plans {
             return Arc::clone(plan);
         }
         let plan = match self.fountain {
-            Fountain::RaptorQ => raptorq::EncodingPlan::new(k).map(raptorq::EncodingPlan::into_plan).ok(),
-            Fountain::Raptor10 => raptor10::EncodingPlan::new(k).map(raptor10::EncodingPlan::into_plan).ok(),
+            Fountain::RaptorQ => raptorq::EncodingPlan::new(k)
+                .map(raptorq::EncodingPlan::into_plan)
+                .ok(),
+            Fountain::Raptor10 => raptor10::EncodingPlan::new(k)
+                .map(raptor10::EncodingPlan::into_plan)
+                .ok(),
         };
         let plan = Arc::new(plan.expect("the shape was checked"));
         self.plans.push((key, Arc::clone(&plan)));
@@ -73,7 +80,13 @@ impl<'a> Source<'a> {
             Fountain::Raptor10 => raptor10::Parameters::new(k).map(Parameters::Raptor10).ok(),
         };
         let source = &source[..k as usize * symbol_bytes];
-        Self { parameters: parameters.expect("the shape was checked"), symbol_bytes, source, intermediate, kernels }
+        Self {
+            parameters: parameters.expect("the shape was checked"),
+            symbol_bytes,
+            source,
+            intermediate,
+            kernels,
+        }
     }
 
     /// Writes an encoding symbol, whose id is not too large.
@@ -81,7 +94,11 @@ impl<'a> Source<'a> {
     /// # Panics
     /// If `out` is not as long as a symbol.
     pub(super) fn symbol(&self, esi: u32, out: &mut [u8]) {
-        if let Some(symbol) = self.source.chunks_exact(self.symbol_bytes).nth(esi as usize) {
+        if let Some(symbol) = self
+            .source
+            .chunks_exact(self.symbol_bytes)
+            .nth(esi as usize)
+        {
             return out.copy_from_slice(symbol);
         }
         let columns = match &self.parameters {
@@ -90,7 +107,10 @@ impl<'a> Source<'a> {
         };
         out.fill(0);
         for column in columns {
-            self.kernels.add(out, &self.intermediate[column as usize * self.symbol_bytes..][..self.symbol_bytes]);
+            self.kernels.add(
+                out,
+                &self.intermediate[column as usize * self.symbol_bytes..][..self.symbol_bytes],
+            );
         }
     }
 }
@@ -106,8 +126,14 @@ impl Collector {
     /// An empty one for a generation of the segment with this id.
     pub(super) fn new(set: &Set, id: &SegmentId, generation: Generation, kernels: Kernels) -> Self {
         match set.code {
-            Code::Rlnc => Self::Vectors(Box::new(rlnc::Decoder::gathering(generation, row_key(id, &generation), kernels))),
-            Code::Fountain(fountain) => Self::Symbols(Box::new(Symbols::new(fountain, generation, kernels))),
+            Code::Rlnc => Self::Vectors(Box::new(rlnc::Decoder::gathering(
+                generation,
+                row_key(id, &generation),
+                kernels,
+            ))),
+            Code::Fountain(fountain) => {
+                Self::Symbols(Box::new(Symbols::new(fountain, generation, kernels)))
+            }
         }
     }
 
@@ -115,7 +141,9 @@ impl Collector {
     pub(super) fn absorb(&mut self, block: &Labelled) {
         match (self, &block.label) {
             (Self::Vectors(decoder), Label::Vector(vector)) => {
-                decoder.absorb(vector, &block.payload).expect("the block was checked against the generation");
+                decoder
+                    .absorb(vector, &block.payload)
+                    .expect("the block was checked against the generation");
             }
             (Self::Symbols(symbols), Label::Symbol(_, esi)) => symbols.absorb(*esi, &block.payload),
             _ => unreachable!("a block is labelled as its code is"),
@@ -138,11 +166,21 @@ impl Collector {
     pub(super) fn report(&self) -> String {
         match self {
             Self::Vectors(decoder) => {
-                let (index, held, n, missing) = (decoder.generation().index, decoder.rank(), decoder.n(), decoder.missing());
+                let (index, held, n, missing) = (
+                    decoder.generation().index,
+                    decoder.rank(),
+                    decoder.n(),
+                    decoder.missing(),
+                );
                 format!("generation {index}: {held} independent blocks of {n}, {missing} missing")
             }
             Self::Symbols(symbols) => {
-                let Symbols { generation: Generation { index, n, .. }, held, missing, .. } = **symbols;
+                let Symbols {
+                    generation: Generation { index, n, .. },
+                    held,
+                    missing,
+                    ..
+                } = **symbols;
                 format!("source block {index}: {held} of {n} symbols, at least {missing} missing")
             }
         }
@@ -177,12 +215,22 @@ impl Symbols {
         let (padding, symbol_bytes) = (fountain.padding(&generation), symbol_bytes(&generation));
         let (k, method) = (padding.end, Method::Inactivation);
         let decoder = match fountain {
-            Fountain::RaptorQ => raptorq::Decoder::new(k, symbol_bytes, method, kernels).map(Decoder::RaptorQ).ok(),
-            Fountain::Raptor10 => raptor10::Decoder::new(k, symbol_bytes, kernels).map(Decoder::Raptor10).ok(),
+            Fountain::RaptorQ => raptorq::Decoder::new(k, symbol_bytes, method, kernels)
+                .map(Decoder::RaptorQ)
+                .ok(),
+            Fountain::Raptor10 => raptor10::Decoder::new(k, symbol_bytes, kernels)
+                .map(Decoder::Raptor10)
+                .ok(),
         };
         let mut decoder = decoder.expect("the shape was checked");
         padding.for_each(|esi| _ = decoder.push(esi, &vec![0; symbol_bytes]));
-        Self { generation, decoder, held: 0, found: None, missing: generation.n.into() }
+        Self {
+            generation,
+            decoder,
+            held: 0,
+            found: None,
+            missing: generation.n.into(),
+        }
     }
 
     fn absorb(&mut self, esi: u32, symbol: &[u8]) {

@@ -31,7 +31,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn unhex(digits: &str) -> Vec<u8> {
-    digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    digits
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }
 
 fn known_answers() -> Value {
@@ -50,7 +54,10 @@ struct Coded {
 
 impl Coded {
     fn new(bytes: Vec<u8>, options: &[&str]) -> Self {
-        let coded = Self { bytes, home: tempfile::tempdir().unwrap() };
+        let coded = Self {
+            bytes,
+            home: tempfile::tempdir().unwrap(),
+        };
         fs::write(coded.path("source"), &coded.bytes).unwrap();
         coded.encode("source", options);
         coded
@@ -58,7 +65,11 @@ impl Coded {
 
     fn encode(&self, file: &str, options: &[&str]) {
         let (source, blocks) = (self.path(file), self.path("blocks"));
-        let arguments = [&["encode", text_of(&source), "-o", text_of(&blocks)], options].concat();
+        let arguments = [
+            &["encode", text_of(&source), "-o", text_of(&blocks)],
+            options,
+        ]
+        .concat();
         succeed(&arguments, &[]);
     }
 
@@ -68,7 +79,10 @@ impl Coded {
 
     /// Block files in an order that is the same in every run.
     fn blocks(&self) -> Vec<PathBuf> {
-        let mut blocks: Vec<_> = fs::read_dir(self.path("blocks")).unwrap().map(|item| item.unwrap().path()).collect();
+        let mut blocks: Vec<_> = fs::read_dir(self.path("blocks"))
+            .unwrap()
+            .map(|item| item.unwrap().path())
+            .collect();
         blocks.sort();
         blocks
     }
@@ -77,17 +91,31 @@ impl Coded {
     fn lose(&self, count: usize) {
         let mut blocks = self.blocks();
         blocks.shuffle(&mut SmallRng::seed_from_u64(3));
-        blocks.iter().take(count).for_each(|path| fs::remove_file(path).unwrap());
+        blocks
+            .iter()
+            .take(count)
+            .for_each(|path| fs::remove_file(path).unwrap());
     }
 
     fn decode(&self) -> Output {
-        run(&["decode", text_of(&self.path("blocks")), "-o", text_of(&self.path("out"))], &[])
+        run(
+            &[
+                "decode",
+                text_of(&self.path("blocks")),
+                "-o",
+                text_of(&self.path("out")),
+            ],
+            &[],
+        )
     }
 
     fn assert_decodes(&self) -> String {
         let output = self.decode();
         assert!(output.status.success(), "{}", text(&output));
-        assert!(fs::read(self.path("out")).unwrap() == self.bytes, "other bytes");
+        assert!(
+            fs::read(self.path("out")).unwrap() == self.bytes,
+            "other bytes"
+        );
         text(&output)
     }
 
@@ -95,7 +123,10 @@ impl Coded {
     fn assert_incomplete(&self) -> String {
         let output = self.decode();
         assert_eq!(output.status.code(), Some(INCOMPLETE), "{}", text(&output));
-        let mut names: Vec<_> = fs::read_dir(self.home.path()).unwrap().map(|item| item.unwrap().file_name()).collect();
+        let mut names: Vec<_> = fs::read_dir(self.home.path())
+            .unwrap()
+            .map(|item| item.unwrap().file_name())
+            .collect();
         names.sort();
         assert_eq!(names, ["blocks", "source"]);
         text(&output)
@@ -109,10 +140,24 @@ fn text_of(path: &Path) -> &str {
 #[test]
 fn rows_are_the_known_ones() {
     for case in known_answers()["rows"].as_array().unwrap() {
-        let [generation, seed, n] = ["generation", "seed", "n"].map(|field| case[field].to_string());
-        let arguments = ["row", "--key", &key(case), "--generation", &generation, "--seed", &seed, "--n", &n];
+        let [generation, seed, n] =
+            ["generation", "seed", "n"].map(|field| case[field].to_string());
+        let arguments = [
+            "row",
+            "--key",
+            &key(case),
+            "--generation",
+            &generation,
+            "--seed",
+            &seed,
+            "--n",
+            &n,
+        ];
         let row = succeed(&arguments, &[]);
-        assert_eq!(row, format!("{}\n", case["row"].as_str().unwrap()).into_bytes());
+        assert_eq!(
+            row,
+            format!("{}\n", case["row"].as_str().unwrap()).into_bytes()
+        );
     }
 }
 
@@ -124,7 +169,10 @@ fn raw_blocks_are_the_known_ones() {
         let data = unhex(case["data"].as_str().unwrap());
         fs::write(&file, &data).unwrap();
         let blocks = case["blocks"].as_array().unwrap();
-        let payloads: Vec<u8> = blocks.iter().flat_map(|block| unhex(block["payload"].as_str().unwrap())).collect();
+        let payloads: Vec<u8> = blocks
+            .iter()
+            .flat_map(|block| unhex(block["payload"].as_str().unwrap()))
+            .collect();
         let options = [
             ["--codec", "rlnc"],
             ["--k", &case["k"].to_string()],
@@ -134,13 +182,21 @@ fn raw_blocks_are_the_known_ones() {
             ["--seed", &blocks[0]["seed"].to_string()],
             ["--count", &blocks.len().to_string()],
         ];
-        let arguments = [&["encode", text_of(&file), "-o", "-"][..], options.as_flattened()].concat();
+        let arguments = [
+            &["encode", text_of(&file), "-o", "-"][..],
+            options.as_flattened(),
+        ]
+        .concat();
         assert_eq!(hex(&succeed(&arguments, &[])), hex(&payloads));
         // From standard input, into a file, n from the length: it is the same for all cases, whose
         // last block is never empty.
         let into = home.path().join("raw");
         let shorter = [&options[..2], &options[3..]].concat();
-        let arguments = [&["encode", "-", "-o", text_of(&into)][..], shorter.as_flattened()].concat();
+        let arguments = [
+            &["encode", "-", "-o", text_of(&into)][..],
+            shorter.as_flattened(),
+        ]
+        .concat();
         assert!(succeed(&arguments, &data).is_empty());
         assert_eq!(hex(&fs::read(&into).unwrap()), hex(&payloads));
     }
@@ -152,12 +208,48 @@ fn a_whole_generation_of_raw_blocks_is_the_known_one() {
     let answers = known_answers();
     let large = &answers["large"];
     let data = shake256(b"ncserverd rlnc kat v1", 128 * 4096);
-    let rest = ["--key", &key(large), "--generation", "42", "--seed", "0", "--count", "128", "-", "-o", "-"];
-    let blocks = succeed(&[&["encode", "--codec", "rlnc", "--k", "4096"], &rest[..]].concat(), &data);
-    assert_eq!(hex(&shake256(&blocks, 16)), large["blocks_digest"].as_str().unwrap());
-    let one =
-        succeed(&["encode", "--k", "4096", "--key", &key(large), "--generation", "42", "--seed", "5", "-", "-o", "-"], &data);
-    assert!(one == blocks[5 * 4096..6 * 4096], "one block, if no count is given");
+    let rest = [
+        "--key",
+        &key(large),
+        "--generation",
+        "42",
+        "--seed",
+        "0",
+        "--count",
+        "128",
+        "-",
+        "-o",
+        "-",
+    ];
+    let blocks = succeed(
+        &[&["encode", "--codec", "rlnc", "--k", "4096"], &rest[..]].concat(),
+        &data,
+    );
+    assert_eq!(
+        hex(&shake256(&blocks, 16)),
+        large["blocks_digest"].as_str().unwrap()
+    );
+    let one = succeed(
+        &[
+            "encode",
+            "--k",
+            "4096",
+            "--key",
+            &key(large),
+            "--generation",
+            "42",
+            "--seed",
+            "5",
+            "-",
+            "-o",
+            "-",
+        ],
+        &data,
+    );
+    assert!(
+        one == blocks[5 * 4096..6 * 4096],
+        "one block, if no count is given"
+    );
 }
 
 #[test]
@@ -167,28 +259,55 @@ fn files_survive_the_loss_of_blocks() {
     for (length, options, lost) in [
         (1, &["--seed", "1"][..], 4),
         (4096, &["--extra", "1", "--seed", "1"], 1),
-        (100_001, &["--k", "1088", "--n", "16", "--extra", "5", "--seed", "1"], 5),
+        (
+            100_001,
+            &["--k", "1088", "--n", "16", "--extra", "5", "--seed", "1"],
+            5,
+        ),
         (300_000, &["--seed", "1"], 5),
-        (50_000, &["--k", "64", "--n", "1024", "--seed", "4294967290"], 60),
+        (
+            50_000,
+            &["--k", "64", "--n", "1024", "--seed", "4294967290"],
+            60,
+        ),
     ] {
         let coded = Coded::new(random(length, length as u64), options);
         coded.lose(lost);
         let report = coded.assert_decodes();
-        assert!(report.contains(&format!("{length} bytes")) && report.contains("verified"), "{report}");
+        assert!(
+            report.contains(&format!("{length} bytes")) && report.contains("verified"),
+            "{report}"
+        );
     }
 }
 
 #[test]
 fn files_larger_than_a_segment_are_cut() {
-    let coded = Coded::new(random((8 << 20) + 70_000, 5), &["--k", "65536", "--extra", "2", "--seed", "1"]);
-    assert!(coded.blocks().iter().any(|path| text_of(path).contains("-s00001-")));
+    let coded = Coded::new(
+        random((8 << 20) + 70_000, 5),
+        &["--k", "65536", "--extra", "2", "--seed", "1"],
+    );
+    assert!(
+        coded
+            .blocks()
+            .iter()
+            .any(|path| text_of(path).contains("-s00001-"))
+    );
     coded.lose(2);
     coded.assert_decodes();
     let segment_1 = |path: &&PathBuf| text_of(path).contains("-s00001-");
-    coded.blocks().iter().filter(segment_1).for_each(|path| fs::remove_file(path).unwrap());
+    coded
+        .blocks()
+        .iter()
+        .filter(segment_1)
+        .for_each(|path| fs::remove_file(path).unwrap());
     fs::remove_file(coded.path("out")).unwrap();
     let report = coded.assert_incomplete();
-    assert!(report.contains("2 more independent blocks") && report.contains("segment 1: no blocks found"), "{report}");
+    assert!(
+        report.contains("2 more independent blocks")
+            && report.contains("segment 1: no blocks found"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -202,21 +321,35 @@ fn two_runs_make_blocks_that_work_together() {
 
 #[test]
 fn short_generations_are_counted() {
-    let coded = Coded::new(random(64 * 30, 7), &["--k", "64", "--n", "10", "--count", "8", "--seed", "1"]);
+    let coded = Coded::new(
+        random(64 * 30, 7),
+        &["--k", "64", "--n", "10", "--count", "8", "--seed", "1"],
+    );
     let report = coded.assert_incomplete();
-    assert!(report.contains("6 more independent blocks are needed"), "{report}");
+    assert!(
+        report.contains("6 more independent blocks are needed"),
+        "{report}"
+    );
     for generation in 0..3 {
-        let line = format!("segment 0, generation {generation}: 8 independent blocks of 10, 2 missing");
+        let line =
+            format!("segment 0, generation {generation}: 8 independent blocks of 10, 2 missing");
         assert!(report.contains(&line), "{report}");
     }
     // Copies are not independent.
     for path in coded.blocks() {
         fs::copy(&path, path.with_extension("copy")).unwrap();
     }
-    assert!(coded.assert_incomplete().contains("6 more independent blocks are needed"));
+    assert!(
+        coded
+            .assert_incomplete()
+            .contains("6 more independent blocks are needed")
+    );
     // Standard output gets nothing of what is short.
     let output = run(&["decode", text_of(&coded.path("blocks")), "-o", "-"], &[]);
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(INCOMPLETE), 0));
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(INCOMPLETE), 0)
+    );
 }
 
 /// Changes a file, and tells its name.
@@ -230,14 +363,20 @@ fn damage<'a>(path: &'a Path, change: &dyn Fn(&mut Vec<u8>)) -> &'a str {
 /// Files by their names, and why each is said to be skipped.
 fn assert_skipped(report: &str, bad: &[(&str, &str)]) {
     for (name, reason) in bad {
-        let line = report.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {report}"));
+        let line = report
+            .lines()
+            .find(|line| line.contains(name))
+            .unwrap_or_else(|| panic!("{name}: {report}"));
         assert!(line.contains("skipped") && line.contains(reason), "{line}");
     }
 }
 
 #[test]
 fn bad_files_are_named_and_skipped() {
-    let coded = Coded::new(random(20_000, 8), &["--k", "1024", "--extra", "6", "--seed", "1"]);
+    let coded = Coded::new(
+        random(20_000, 8),
+        &["--k", "1024", "--extra", "6", "--seed", "1"],
+    );
     let blocks = coded.blocks();
     let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| damage(&blocks[index], change);
     let bad = [
@@ -257,7 +396,11 @@ fn bad_files_are_named_and_skipped() {
     fs::remove_file(coded.path("out")).unwrap();
     damage(10, &|bytes| bytes[700] ^= 1);
     damage(11, &|bytes| bytes[700] ^= 1);
-    assert!(coded.assert_incomplete().contains("1 more independent blocks"));
+    assert!(
+        coded
+            .assert_incomplete()
+            .contains("1 more independent blocks")
+    );
 }
 
 /// Whoever made the files has chosen their names.
@@ -266,7 +409,10 @@ fn names_of_files_do_nothing_to_a_terminal() {
     let coded = Coded::new(random(20_000, 8), &["--k", "1024", "--extra", "6"]);
     fs::write(coded.path("blocks/\u{1b}[2Jgone\n"), "not a block").unwrap();
     let report = coded.assert_decodes();
-    assert!(report.contains("\u{fffd}[2Jgone\u{fffd}: skipped, "), "{report:?}");
+    assert!(
+        report.contains("\u{fffd}[2Jgone\u{fffd}: skipped, "),
+        "{report:?}"
+    );
     assert!(!report.contains('\u{1b}'), "{report:?}");
 }
 
@@ -277,7 +423,14 @@ fn blocks_of_another_file_are_named_and_skipped() {
     fs::write(coded.path("other"), foreign).unwrap();
     coded.encode("other", &["--k", "1024", "--count", "3", "--seed", "77"]);
     let report = coded.assert_decodes();
-    assert_eq!(report.lines().filter(|line| line.contains("skipped, a block of file")).count(), 3, "{report}");
+    assert_eq!(
+        report
+            .lines()
+            .filter(|line| line.contains("skipped, a block of file"))
+            .count(),
+        3,
+        "{report}"
+    );
     // With as many blocks of each it cannot tell which one is meant.
     coded.encode("other", &["--k", "1024", "--count", "11", "--seed", "77"]);
     assert_eq!(coded.decode().status.code(), Some(INCOMPLETE));
@@ -289,8 +442,15 @@ fn standard_input_and_output() {
     let home = tempfile::tempdir().unwrap();
     let blocks = home.path().join("new/blocks");
     succeed(&["encode", "-", "-o", text_of(&blocks)], &bytes);
-    assert!(fs::read_dir(&blocks).unwrap().all(|item| item.unwrap().path().extension().unwrap() == "ncb"));
-    assert!(succeed(&["decode", text_of(&blocks), "-o", "-"], &[]) == bytes, "other bytes");
+    assert!(
+        fs::read_dir(&blocks)
+            .unwrap()
+            .all(|item| item.unwrap().path().extension().unwrap() == "ncb")
+    );
+    assert!(
+        succeed(&["decode", text_of(&blocks), "-o", "-"], &[]) == bytes,
+        "other bytes"
+    );
 }
 
 /// Files of several times what may be on the way at once, with address space for much less than
@@ -299,7 +459,11 @@ fn standard_input_and_output() {
 #[test]
 fn memory_is_bounded() {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim();
     let core = allowed.split([',', '-']).next().unwrap();
     let home = tempfile::tempdir().unwrap();
     let (file, blocks) = (home.path().join("source"), home.path().join("blocks"));
@@ -308,12 +472,20 @@ fn memory_is_bounded() {
     let limited = |command: &str| {
         let codec = format!("exec taskset -c {core} {} {command}", program().display());
         let script = format!("ulimit -v {ADDRESS_SPACE_KB}; {codec}");
-        let output = Command::new("sh").args(["-c", &script]).env("MALLOC_ARENA_MAX", "1").output().unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .env("MALLOC_ARENA_MAX", "1")
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{command}: {}", text(&output));
         output.stdout
     };
     for codec in ["rlnc", "raptorq", "raptor10"] {
-        limited(&format!("encode --codec {codec} --k 65520 --extra 12 {} -o {}", file.display(), blocks.display()));
+        limited(&format!(
+            "encode --codec {codec} --k 65520 --extra 12 {} -o {}",
+            file.display(),
+            blocks.display()
+        ));
         // The first symbol of each source block is made again.
         for item in fs::read_dir(&blocks).unwrap() {
             let path = item.unwrap().path();
@@ -321,7 +493,10 @@ fn memory_is_bounded() {
                 fs::remove_file(path).unwrap();
             }
         }
-        assert!(limited(&format!("decode {} -o -", blocks.display())) == bytes, "{codec}");
+        assert!(
+            limited(&format!("decode {} -o -", blocks.display())) == bytes,
+            "{codec}"
+        );
         fs::remove_dir_all(&blocks).unwrap();
     }
 }
@@ -338,22 +513,92 @@ fn who_codes_is_asked_for_by_name() {
     let (file, blocks) = (text_of(&file), text_of(&blocks));
     // Whether there is a GPU or not.
     succeed(&["encode", file, "-o", blocks, "--backend", "auto"], b"");
-    succeed(&["decode", blocks, "-o", "-", "--backend", "auto", "--gpu", "0"], b"");
+    succeed(
+        &[
+            "decode",
+            blocks,
+            "-o",
+            "-",
+            "--backend",
+            "auto",
+            "--gpu",
+            "0",
+        ],
+        b"",
+    );
     for (arguments, code, reason) in [
-        (&["encode", file, "-o", blocks, "--backend", "cuda", "--gpu", "65535"][..], NO_DEVICE, "--backend cuda: "),
         (
-            &["encode", "--codec", "rs", file, "-o", blocks, "--backend", "hybrid", "--gpu", "65535"],
+            &[
+                "encode",
+                file,
+                "-o",
+                blocks,
+                "--backend",
+                "cuda",
+                "--gpu",
+                "65535",
+            ][..],
+            NO_DEVICE,
+            "--backend cuda: ",
+        ),
+        (
+            &[
+                "encode",
+                "--codec",
+                "rs",
+                file,
+                "-o",
+                blocks,
+                "--backend",
+                "hybrid",
+                "--gpu",
+                "65535",
+            ],
             NO_DEVICE,
             "--backend hybrid: ",
         ),
-        (&["decode", blocks, "-o", "-", "--backend", "cuda", "--gpu", "65535"], NO_DEVICE, "--backend cuda: "),
-        (&["decode", blocks, "-o", "-", "--gpu", "0"], USAGE, "--gpu selects a GPU"),
-        (&["encode", file, "-o", blocks, "--backend", "gpu"], USAGE, "--backend"),
-        (&["encode", "--key", "1", file, "-o", "-", "--backend", "auto"], USAGE, "only the CPU makes raw blocks"),
+        (
+            &[
+                "decode",
+                blocks,
+                "-o",
+                "-",
+                "--backend",
+                "cuda",
+                "--gpu",
+                "65535",
+            ],
+            NO_DEVICE,
+            "--backend cuda: ",
+        ),
+        (
+            &["decode", blocks, "-o", "-", "--gpu", "0"],
+            USAGE,
+            "--gpu selects a GPU",
+        ),
+        (
+            &["encode", file, "-o", blocks, "--backend", "gpu"],
+            USAGE,
+            "--backend",
+        ),
+        (
+            &["encode", "--key", "1", file, "-o", "-", "--backend", "auto"],
+            USAGE,
+            "only the CPU makes raw blocks",
+        ),
     ] {
         let output = run(arguments, b"");
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
-        assert!(text(&output).contains(reason), "{arguments:?}: {}", text(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            text(&output)
+        );
+        assert!(
+            text(&output).contains(reason),
+            "{arguments:?}: {}",
+            text(&output)
+        );
     }
 }
 
@@ -362,40 +607,197 @@ fn what_cannot_be_coded_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let directory = text_of(home.path());
     for (arguments, input, code, reason) in [
-        (&["encode", "-", "--key", "1", "-o", "-"][..], &[][..], 1, "empty"),
-        (&["encode", "-", "--key", "1", "--k", "64", "--n", "2", "-o", "-"], &[0; 129], 1, "more than the 128 bytes"),
-        (&["encode", "-", "--key", "1", "--k", "0", "-o", "-"], &[1], 1, "0 bytes"),
+        (
+            &["encode", "-", "--key", "1", "-o", "-"][..],
+            &[][..],
+            1,
+            "empty",
+        ),
+        (
+            &[
+                "encode", "-", "--key", "1", "--k", "64", "--n", "2", "-o", "-",
+            ],
+            &[0; 129],
+            1,
+            "more than the 128 bytes",
+        ),
+        (
+            &["encode", "-", "--key", "1", "--k", "0", "-o", "-"],
+            &[1],
+            1,
+            "0 bytes",
+        ),
         (&["encode", "-", "-o", directory], &[], 1, "empty"),
         (&["encode", "-", "-o", "-"], &[1], 1, "need a directory"),
-        (&["encode", "-", "--k", "100", "-o", directory], &[1], 1, "100 bytes"),
-        (&["encode", "/does/not/exist", "-o", directory], &[], 1, "/does/not/exist"),
-        (&["encode", "-", "--generation", "1", "-o", directory], &[], 2, "--key"),
-        (&["encode", "-", "--codec", "none", "-o", directory], &[], 2, "possible values: rlnc, rs, raptorq, raptor10"),
-        (&["encode", "-", "--n", "1025", "-o", directory], &[1], 2, "at most 1024 blocks"),
-        (&["encode", "-", "--esi", "1", "-o", directory], &[1], 2, "--codec raptorq"),
+        (
+            &["encode", "-", "--k", "100", "-o", directory],
+            &[1],
+            1,
+            "100 bytes",
+        ),
+        (
+            &["encode", "/does/not/exist", "-o", directory],
+            &[],
+            1,
+            "/does/not/exist",
+        ),
+        (
+            &["encode", "-", "--generation", "1", "-o", directory],
+            &[],
+            2,
+            "--key",
+        ),
+        (
+            &["encode", "-", "--codec", "none", "-o", directory],
+            &[],
+            2,
+            "possible values: rlnc, rs, raptorq, raptor10",
+        ),
+        (
+            &["encode", "-", "--n", "1025", "-o", directory],
+            &[1],
+            2,
+            "at most 1024 blocks",
+        ),
+        (
+            &["encode", "-", "--esi", "1", "-o", directory],
+            &[1],
+            2,
+            "--codec raptorq",
+        ),
         (&["encode", "-", "--codec", "raptorq"], &[1], 2, "--output"),
-        (&["encode", "-", "--codec", "raptorq", "--seed", "1", "-o", directory], &[1], 2, "--esi"),
-        (&["encode", "-", "--codec", "raptorq", "--key", "1", "-o", directory], &[1], 2, "--esi"),
-        (&["encode", "-", "--codec", "raptorq", "--piece", "64", "-o", directory], &[1], 2, "they need --codec rs"),
-        (&["encode", "-", "--codec", "raptorq", "-o", "-"], &[1], 1, "need a directory"),
-        (&["encode", "-", "--codec", "raptorq", "-o", directory], &[], 1, "empty"),
-        (&["encode", "-", "--codec", "raptorq", "--k", "65536", "-o", directory], &[1], 1, "65536 bytes"),
-        (&["encode", "-", "--codec", "raptorq", "--n", "56404", "-o", directory], &[1], 1, "1 to 56403"),
-        (&["encode", "-", "--codec", "raptorq", "--n", "3", "--k", "64", "-o", directory], &[0; 50_000], 1, "255 source blocks"),
-        (&["encode", "-", "--codec", "raptorq", "--esi", "16777212", "-o", directory], &[1], 1, "below 16777216"),
-        (&["encode", "-", "--codec", "raptor10", "--k", "65536", "-o", directory], &[1], 1, "65536 bytes"),
-        (&["encode", "-", "--codec", "raptor10", "--n", "3", "-o", directory], &[1], 1, "raptor10 allows 4 to 8192"),
-        (&["encode", "-", "--codec", "raptor10", "--n", "8193", "-o", directory], &[1], 1, "raptor10 allows 4 to 8192"),
-        (&["encode", "-", "--codec", "raptor10", "--esi", "65514", "-o", directory], &[1], 1, "below 65518"),
-        (&["decode", directory, "-o", "-"], &[], INCOMPLETE, "no block files"),
-        (&["decode", "/does/not/exist", "-o", "-"], &[], 1, "/does/not/exist"),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--seed", "1", "-o", directory,
+            ],
+            &[1],
+            2,
+            "--esi",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--key", "1", "-o", directory,
+            ],
+            &[1],
+            2,
+            "--esi",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--piece", "64", "-o", directory,
+            ],
+            &[1],
+            2,
+            "they need --codec rs",
+        ),
+        (
+            &["encode", "-", "--codec", "raptorq", "-o", "-"],
+            &[1],
+            1,
+            "need a directory",
+        ),
+        (
+            &["encode", "-", "--codec", "raptorq", "-o", directory],
+            &[],
+            1,
+            "empty",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--k", "65536", "-o", directory,
+            ],
+            &[1],
+            1,
+            "65536 bytes",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--n", "56404", "-o", directory,
+            ],
+            &[1],
+            1,
+            "1 to 56403",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--n", "3", "--k", "64", "-o", directory,
+            ],
+            &[0; 50_000],
+            1,
+            "255 source blocks",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptorq", "--esi", "16777212", "-o", directory,
+            ],
+            &[1],
+            1,
+            "below 16777216",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptor10", "--k", "65536", "-o", directory,
+            ],
+            &[1],
+            1,
+            "65536 bytes",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptor10", "--n", "3", "-o", directory,
+            ],
+            &[1],
+            1,
+            "raptor10 allows 4 to 8192",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptor10", "--n", "8193", "-o", directory,
+            ],
+            &[1],
+            1,
+            "raptor10 allows 4 to 8192",
+        ),
+        (
+            &[
+                "encode", "-", "--codec", "raptor10", "--esi", "65514", "-o", directory,
+            ],
+            &[1],
+            1,
+            "below 65518",
+        ),
+        (
+            &["decode", directory, "-o", "-"],
+            &[],
+            INCOMPLETE,
+            "no block files",
+        ),
+        (
+            &["decode", "/does/not/exist", "-o", "-"],
+            &[],
+            1,
+            "/does/not/exist",
+        ),
     ] {
         let output = run(arguments, input);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
-        assert!(text(&output).contains(reason), "{arguments:?}: {}", text(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            text(&output)
+        );
+        assert!(
+            text(&output).contains(reason),
+            "{arguments:?}: {}",
+            text(&output)
+        );
         assert!(output.stdout.is_empty());
     }
-    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(
+        fs::read_dir(home.path()).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
 }
 
 /// A code whose blocks are encoding symbols.
@@ -405,7 +807,16 @@ struct Fountain {
     far: &'static str,
 }
 
-const FOUNTAINS: [Fountain; 2] = [Fountain { name: "raptorq", far: "16777000" }, Fountain { name: "raptor10", far: "65000" }];
+const FOUNTAINS: [Fountain; 2] = [
+    Fountain {
+        name: "raptorq",
+        far: "16777000",
+    },
+    Fountain {
+        name: "raptor10",
+        far: "65000",
+    },
+];
 
 impl Fountain {
     fn coded(&self, bytes: Vec<u8>, options: &[&str]) -> Coded {
@@ -422,13 +833,20 @@ fn files_survive_the_loss_of_symbols() {
             (4096, &["--extra", "6"], 3),
             (100_001, &["--k", "1088", "--n", "16", "--extra", "9"], 3),
             (300_000, &[], 5),
-            (20_000, &["--k", "1024", "--esi", code.far, "--count", "40"], 8),
+            (
+                20_000,
+                &["--k", "1024", "--esi", code.far, "--count", "40"],
+                8,
+            ),
             (50_000, &["--k", "64", "--count", "1000"], 190),
         ] {
             let coded = code.coded(random(length, length as u64), options);
             coded.lose(lost);
             let report = coded.assert_decodes();
-            assert!(report.contains(&format!("{length} bytes")) && report.contains("verified"), "{report}");
+            assert!(
+                report.contains(&format!("{length} bytes")) && report.contains("verified"),
+                "{report}"
+            );
         }
     }
 }
@@ -436,15 +854,23 @@ fn files_survive_the_loss_of_symbols() {
 #[test]
 fn files_larger_than_a_segment_are_objects_one_behind_the_other() {
     for code in FOUNTAINS {
-        let coded = code.coded(random((8 << 20) + 70_000, 5), &["--k", "65520", "--extra", "12"]);
+        let coded = code.coded(
+            random((8 << 20) + 70_000, 5),
+            &["--k", "65520", "--extra", "12"],
+        );
         coded.lose(4);
         coded.assert_decodes();
         let segment_1 = |path: &&PathBuf| text_of(path).contains("-s00001-");
-        coded.blocks().iter().filter(segment_1).for_each(|path| fs::remove_file(path).unwrap());
+        coded
+            .blocks()
+            .iter()
+            .filter(segment_1)
+            .for_each(|path| fs::remove_file(path).unwrap());
         fs::remove_file(coded.path("out")).unwrap();
         let report = coded.assert_incomplete();
         assert!(
-            report.contains("at least 2 more symbols are needed") && report.contains("segment 1: no blocks found"),
+            report.contains("at least 2 more symbols are needed")
+                && report.contains("segment 1: no blocks found"),
             "{report}"
         );
     }
@@ -455,19 +881,37 @@ fn two_runs_make_symbols_that_work_together() {
     for code in FOUNTAINS {
         let coded = code.coded(random(100_000, 6), &["--k", "1024", "--count", "60"]);
         let report = coded.assert_incomplete();
-        assert!(report.contains("at least 38 more symbols are needed"), "{report}");
-        assert!(report.contains("segment 0, source block 0: 60 of 98 symbols, at least 38 missing"), "{report}");
+        assert!(
+            report.contains("at least 38 more symbols are needed"),
+            "{report}"
+        );
+        assert!(
+            report.contains("segment 0, source block 0: 60 of 98 symbols, at least 38 missing"),
+            "{report}"
+        );
         // The same symbols again bring nothing.
         for path in coded.blocks() {
             fs::copy(&path, path.with_extension("copy")).unwrap();
         }
-        assert!(coded.assert_incomplete().contains("at least 38 more symbols are needed"));
-        coded.encode("source", &["--codec", code.name, "--k", "1024", "--esi", "5000", "--count", "60"]);
+        assert!(
+            coded
+                .assert_incomplete()
+                .contains("at least 38 more symbols are needed")
+        );
+        coded.encode(
+            "source",
+            &[
+                "--codec", code.name, "--k", "1024", "--esi", "5000", "--count", "60",
+            ],
+        );
         coded.assert_decodes();
         // Standard output gets nothing of what is short.
         coded.lose(120);
         let output = run(&["decode", text_of(&coded.path("blocks")), "-o", "-"], &[]);
-        assert_eq!((output.status.code(), output.stdout.len()), (Some(INCOMPLETE), 0));
+        assert_eq!(
+            (output.status.code(), output.stdout.len()),
+            (Some(INCOMPLETE), 0)
+        );
     }
 }
 
@@ -478,9 +922,18 @@ fn bad_symbols_are_named_and_skipped() {
         let blocks = coded.blocks();
         let damage = |index: usize, change: &dyn Fn(&mut Vec<u8>)| damage(&blocks[index], change);
         let bad = [
-            (damage(0, &|bytes| bytes[700] ^= 1), "damaged: its block check"),
-            (damage(3, &|bytes| bytes[111] ^= 1), "damaged: its head check"),
-            (damage(5, &|bytes| bytes.truncate(200)), "damaged: it ends early"),
+            (
+                damage(0, &|bytes| bytes[700] ^= 1),
+                "damaged: its block check",
+            ),
+            (
+                damage(3, &|bytes| bytes[111] ^= 1),
+                "damaged: its head check",
+            ),
+            (
+                damage(5, &|bytes| bytes.truncate(200)),
+                "damaged: it ends early",
+            ),
             (damage(9, &|bytes| bytes.clear()), "not a block file"),
             ("notes.txt", "not a block file"),
         ];
@@ -488,12 +941,25 @@ fn bad_symbols_are_named_and_skipped() {
         // A random linear block of the same file, and symbols of another one.
         coded.encode("source", &["--k", "1024", "--count", "1"]);
         fs::write(coded.path("other"), random(3000, 10)).unwrap();
-        coded.encode("other", &["--codec", code.name, "--k", "1024", "--count", "3"]);
+        coded.encode(
+            "other",
+            &["--codec", code.name, "--k", "1024", "--count", "3"],
+        );
         let report = coded.assert_decodes();
         assert_skipped(&report, &bad);
         let symbols = format!("bytes in {} symbols of 1024", code.name);
-        assert_eq!(report.lines().filter(|line| line.contains("skipped, a block of file") && line.contains(&symbols)).count(), 3);
-        assert!(report.contains("bytes in blocks of 1024, 128 a generation") && report.contains("files skipped: 9"), "{report}");
+        assert_eq!(
+            report
+                .lines()
+                .filter(|line| line.contains("skipped, a block of file") && line.contains(&symbols))
+                .count(),
+            3
+        );
+        assert!(
+            report.contains("bytes in blocks of 1024, 128 a generation")
+                && report.contains("files skipped: 9"),
+            "{report}"
+        );
     }
 }
 
@@ -509,7 +975,11 @@ fn forged_symbols_do_not_pass() {
         let check = *blake3::hash(&bytes[..end]).as_bytes();
         bytes[end..].copy_from_slice(&check[..16]);
         fs::write(path, bytes).unwrap();
-        assert!(coded.assert_incomplete().contains("at least one of its blocks was forged"));
+        assert!(
+            coded
+                .assert_incomplete()
+                .contains("at least one of its blocks was forged")
+        );
     }
 }
 
@@ -517,7 +987,12 @@ fn forged_symbols_do_not_pass() {
 #[test]
 fn symbols_are_those_of_the_rfc() {
     let bytes = random(100_001, 13);
-    let coded = Coded::new(bytes.clone(), &["--codec", "raptorq", "--k", "1088", "--n", "40", "--extra", "4"]);
+    let coded = Coded::new(
+        bytes.clone(),
+        &[
+            "--codec", "raptorq", "--k", "1088", "--n", "40", "--extra", "4",
+        ],
+    );
     let oti = raptorq::ObjectTransmissionInformation::new(bytes.len() as u64, 1088, 3, 1, 16);
     let mut packets: Vec<_> = raptorq::Encoder::new(&bytes, oti).get_encoded_packets(4);
     packets.sort_by_key(|packet| packet.payload_id().serialize());
@@ -525,7 +1000,12 @@ fn symbols_are_those_of_the_rfc() {
     assert_eq!(blocks.len(), packets.len());
     for (path, packet) in blocks.iter().zip(packets) {
         let block = fs::read(path).unwrap();
-        assert!(block[108..112] == packet.payload_id().serialize() && block[128..1216] == *packet.data(), "{}", path.display());
+        assert!(
+            block[108..112] == packet.payload_id().serialize()
+                && block[128..1216] == *packet.data(),
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -535,16 +1015,25 @@ fn symbols_are_those_of_the_rfc() {
 fn symbols_are_those_of_the_older_rfc() {
     for (symbols, n, blocks) in [(40, "20", 2), (3, "8192", 1)] {
         let bytes = random(symbols * 64, 14);
-        let coded = Coded::new(bytes.clone(), &["--codec", "raptor10", "--k", "64", "--n", n, "--extra", "5"]);
+        let coded = Coded::new(
+            bytes.clone(),
+            &["--codec", "raptor10", "--k", "64", "--n", n, "--extra", "5"],
+        );
         let mut files = coded.blocks().into_iter();
         for (index, block) in (0_u16..).zip(bytes.chunks(symbols / blocks * 64)) {
             let (n, mut block) = (block.len() / 64, block.to_vec());
             block.resize(n.max(4) * 64, 0);
             let (theirs, k) = raptor_code::encode_source_block(&block, n.max(4), 5).unwrap();
             assert_eq!(k as usize, n.max(4));
-            for (esi, symbol) in (0_u16..).zip(theirs).filter(|(esi, _)| usize::from(*esi) < n || *esi >= 4) {
+            for (esi, symbol) in (0_u16..)
+                .zip(theirs)
+                .filter(|(esi, _)| usize::from(*esi) < n || *esi >= 4)
+            {
                 let file = fs::read(files.next().unwrap()).unwrap();
-                assert!(file[108..110] == index.to_be_bytes() && file[110..112] == esi.to_be_bytes(), "{index} {esi}");
+                assert!(
+                    file[108..110] == index.to_be_bytes() && file[110..112] == esi.to_be_bytes(),
+                    "{index} {esi}"
+                );
                 assert!(file[128..192] == symbol, "{index} {esi}");
             }
         }

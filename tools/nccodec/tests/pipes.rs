@@ -5,7 +5,10 @@ use std::process::Command;
 
 use nctest::pipes::{CLOSED_PIPE, into_a_closed_pipe};
 
-#[expect(dead_code, reason = "shared with the tests of files, which need more of it")]
+#[expect(
+    dead_code,
+    reason = "shared with the tests of files, which need more of it"
+)]
 mod program;
 
 #[test]
@@ -17,7 +20,20 @@ fn a_closed_pipe_ends_every_command_quietly() {
     let coded = program::run(&["encode", source, "-o", blocks], &[]);
     assert!(coded.status.success(), "{}", program::text(&coded));
     for (arguments, code) in [
-        (&["row", "--key", "0x1", "--generation", "0", "--seed", "1", "--n", "16"][..], CLOSED_PIPE),
+        (
+            &[
+                "row",
+                "--key",
+                "0x1",
+                "--generation",
+                "0",
+                "--seed",
+                "1",
+                "--n",
+                "16",
+            ][..],
+            CLOSED_PIPE,
+        ),
         (&["decode", blocks, "-o", "-"], CLOSED_PIPE),
         (&["--help"], 0),
     ] {

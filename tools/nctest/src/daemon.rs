@@ -33,7 +33,12 @@ pub struct Daemon {
 impl Daemon {
     /// A server that this command starts, which has addresses for peers and for metrics.
     pub fn start(command: &mut Command) -> Self {
-        let mut process = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+        let mut process = Process::start(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped()),
+        );
         let (said, log) = channel();
         let has_panicked = Arc::new(AtomicBool::new(false));
         // The log is read to its end, so that the server never waits for a reader.
@@ -45,11 +50,23 @@ impl Daemon {
             }
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut daemon = Self { process, log, has_panicked, metrics: nowhere, address: String::new() };
+        let mut daemon = Self {
+            process,
+            log,
+            has_panicked,
+            metrics: nowhere,
+            address: String::new(),
+        };
         let line = daemon.said("/metrics").expect("the server starts");
-        daemon.metrics = between(&line, "http://", "/metrics").and_then(|text| text.parse().ok()).expect("an address");
-        let line = daemon.said("peers connect with").expect("the server starts");
-        daemon.address = between(&line, "ncs://", " ").expect("an address").to_owned();
+        daemon.metrics = between(&line, "http://", "/metrics")
+            .and_then(|text| text.parse().ok())
+            .expect("an address");
+        let line = daemon
+            .said("peers connect with")
+            .expect("the server starts");
+        daemon.address = between(&line, "ncs://", " ")
+            .expect("an address")
+            .to_owned();
         daemon
     }
 
@@ -58,7 +75,8 @@ impl Daemon {
     /// # Errors
     /// It does not answer, or with something else than metrics.
     pub fn metrics(&self) -> Result<Exposition, String> {
-        let page = get(self.metrics, "/metrics").map_err(|error| format!("the server's metrics: {error}"))?;
+        let page = get(self.metrics, "/metrics")
+            .map_err(|error| format!("the server's metrics: {error}"))?;
         Exposition::parse(&String::from_utf8_lossy(&page))
     }
 
@@ -72,20 +90,26 @@ impl Daemon {
     pub fn said(&self, text: &str) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         let mut last = String::new();
-        while let Ok(line) = self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        while let Ok(line) = self
+            .log
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
             if line.contains(text) {
                 return Ok(line);
             }
             last = line;
         }
-        Err(format!("the server does not say `{text}`; its last line was `{last}`"))
+        Err(format!(
+            "the server does not say `{text}`; its last line was `{last}`"
+        ))
     }
 }
 
 /// Makes a certificate and its key, `cert.pem` and `key.pem` in this directory.
 pub fn certify(directory: &Path) -> Fingerprint {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let pair = rcgen::generate_simple_self_signed(names).expect("names that a certificate may have");
+    let pair =
+        rcgen::generate_simple_self_signed(names).expect("names that a certificate may have");
     fs::write(directory.join("cert.pem"), pair.cert.pem()).expect("a certificate");
     fs::write(directory.join("key.pem"), pair.signing_key.serialize_pem()).expect("a key");
     Fingerprint::of(pair.cert.der())

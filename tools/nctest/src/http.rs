@@ -15,7 +15,10 @@ pub fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    let head = answer.windows(4).position(|window| window == b"\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let head = answer
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .ok_or(io::ErrorKind::InvalidData)?;
     let is_right = answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200");
     if !is_right {
         return Err(io::ErrorKind::NotFound.into());

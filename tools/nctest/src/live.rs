@@ -21,7 +21,10 @@ pub fn segment_bytes(bitrate: u64) -> usize {
 /// What a segment holds: no part of it like another, of it or of others.
 pub fn segment(number: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    blake3::Hasher::new().update(&number.to_be_bytes()).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new()
+        .update(&number.to_be_bytes())
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
@@ -36,24 +39,39 @@ impl Feeder {
     pub fn start(directory: &Path, bitrate: u64, window: u64) -> (Self, PathBuf) {
         let media = directory.join("media");
         fs::create_dir(&media).expect("a folder");
-        let folder = Folder { media: media.clone(), next: directory.join("next"), length: segment_bytes(bitrate), window };
+        let folder = Folder {
+            media: media.clone(),
+            next: directory.join("next"),
+            length: segment_bytes(bitrate),
+            window,
+        };
         (0..window).for_each(|number| folder.add(number));
         let ends = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ends);
         let thread = std::thread::spawn(move || {
             let begun = Instant::now();
             for number in window.. {
-                let due = begun + SEGMENT * u32::try_from(number - window + 1).expect("a short stream");
+                let due =
+                    begun + SEGMENT * u32::try_from(number - window + 1).expect("a short stream");
                 while Instant::now() < due {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    std::thread::sleep(due.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)));
+                    std::thread::sleep(
+                        due.saturating_duration_since(Instant::now())
+                            .min(Duration::from_millis(50)),
+                    );
                 }
                 folder.add(number);
             }
         });
-        (Self { ends, thread: Some(thread) }, media)
+        (
+            Self {
+                ends,
+                thread: Some(thread),
+            },
+            media,
+        )
     }
 }
 
@@ -79,10 +97,13 @@ impl Folder {
     fn add(&self, number: u64) {
         self.put(&format!("{number}.ts"), &segment(number, self.length));
         let first = (number + 1).saturating_sub(self.window);
-        let mut playlist =
-            format!("#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{first}\n", SEGMENT.as_secs());
+        let mut playlist = format!(
+            "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{}\n#EXT-X-MEDIA-SEQUENCE:{first}\n",
+            SEGMENT.as_secs()
+        );
         for number in first..=number {
-            write!(playlist, "#EXTINF:{}.0,\n{number}.ts\n", SEGMENT.as_secs()).expect("a text takes more");
+            write!(playlist, "#EXTINF:{}.0,\n{number}.ts\n", SEGMENT.as_secs())
+                .expect("a text takes more");
         }
         self.put(PLAYLIST, playlist.as_bytes());
         if let Some(gone) = number.checked_sub(2 * self.window) {
@@ -92,6 +113,7 @@ impl Folder {
 
     fn put(&self, name: &str, bytes: &[u8]) {
         fs::write(&self.next, bytes).expect("room for a segment");
-        fs::rename(&self.next, self.media.join(name)).expect("a file is moved within its file system");
+        fs::rename(&self.next, self.media.join(name))
+            .expect("a file is moved within its file system");
     }
 }

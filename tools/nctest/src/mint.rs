@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ncs_net::tls::ClientPair;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use ring::{hmac, signature};
 use serde_json::{Value, json};
@@ -40,18 +43,28 @@ pub fn keys() -> Value {
 
 /// Claims for these paths that expire in this many seconds, or have expired if negative.
 pub fn claims(paths: &[&str], seconds: i64) -> Value {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs_f64();
     json!({ "exp": now + seconds as f64, "ncs": { "paths": paths } })
 }
 
 fn message(header: &Value, claims: &Value) -> String {
-    format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()))
+    format!(
+        "{}.{}",
+        base64url(header.to_string().as_bytes()),
+        base64url(claims.to_string().as_bytes())
+    )
 }
 
 /// A token with these claims and an HMAC.
 pub fn hs256(kid: &str, secret: &[u8], claims: &Value) -> String {
     let message = message(&json!({ "alg": "HS256", "kid": kid, "typ": "JWT" }), claims);
-    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
+    let tag = hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, secret),
+        message.as_bytes(),
+    );
     format!("{message}.{}", base64url(tag.as_ref()))
 }
 
@@ -64,7 +77,10 @@ pub fn eddsa(claims: &Value) -> String {
 
 /// A token with these claims, without a signature.
 pub fn unsigned(claims: &Value) -> String {
-    format!("{}.", message(&json!({ "alg": "none", "kid": "h" }), claims))
+    format!(
+        "{}.",
+        message(&json!({ "alg": "none", "kid": "h" }), claims)
+    )
 }
 
 /// A token made with the initial key of servers here.

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 /// A command that runs in a namespace, without input.
 pub fn within(namespace: &str) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace]).stdin(Stdio::null());
+    command
+        .args(["netns", "exec", namespace])
+        .stdin(Stdio::null());
     command
 }
 
@@ -16,7 +18,14 @@ pub fn ip(words: &str) -> Result<(), String> {
 
 /// The same with another program.
 pub fn run(program: &str, words: &str) -> Result<(), String> {
-    let output = Command::new(program).args(words.split(' ')).output().map_err(|error| format!("{program}: {error}"))?;
+    let output = Command::new(program)
+        .args(words.split(' '))
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{program} {words}: {}", said.trim())) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{program} {words}: {}", said.trim()))
+    }
 }

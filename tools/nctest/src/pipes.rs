@@ -11,6 +11,14 @@ pub const CLOSED_PIPE: i32 = 141;
 pub fn into_a_closed_pipe(command: &mut Command) -> (Option<i32>, String) {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
-    let output = command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let output = command
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }

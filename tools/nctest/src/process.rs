@@ -13,7 +13,11 @@ impl Process {
     /// # Panics
     /// It does not start.
     pub fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
+        Self(
+            command
+                .spawn()
+                .unwrap_or_else(|error| panic!("{command:?} does not start: {error}")),
+        )
     }
 
     /// Its standard error, which the command pipes.
@@ -21,18 +25,29 @@ impl Process {
     /// # Panics
     /// It is not piped, or was taken before.
     pub fn errors(&mut self) -> ChildStderr {
-        self.0.stderr.take().expect("its errors go to this program, and are taken once")
+        self.0
+            .stderr
+            .take()
+            .expect("its errors go to this program, and are taken once")
     }
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status().expect("`kill` is installed");
-        assert!(status.success(), "kill -s {name} of a process that is not waited for");
+        let status = Command::new("kill")
+            .args(["-s", name, &self.0.id().to_string()])
+            .status()
+            .expect("`kill` is installed");
+        assert!(
+            status.success(),
+            "kill -s {name} of a process that is not waited for"
+        );
     }
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().expect("a process of ours can be waited for")
+        self.0
+            .try_wait()
+            .expect("a process of ours can be waited for")
     }
 
     /// Waits for its end, so long at most.

@@ -15,7 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The path of a program: `built`, which cargo told the test, or its name in the folder
 /// `NCTEST_BIN_DIR` on a host that has the tests without the package.
 pub fn path(name: &str, built: &str) -> PathBuf {
-    std::env::var_os("NCTEST_BIN_DIR").map_or_else(|| built.into(), |folder| PathBuf::from(folder).join(name))
+    std::env::var_os("NCTEST_BIN_DIR")
+        .map_or_else(|| built.into(), |folder| PathBuf::from(folder).join(name))
 }
 
 /// The path of a program for a bench: beside the folder that this bench was built into, or in the folder `NCTEST_BIN_DIR`
@@ -24,10 +25,16 @@ pub fn path(name: &str, built: &str) -> PathBuf {
 /// # Panics
 /// If it is not there: only `ncbench` is built with the benches.
 pub fn beside(name: &str) -> PathBuf {
-    let folder = std::env::var_os("NCTEST_BIN_DIR").map(PathBuf::from).unwrap_or_else(|| {
-        let bench = std::env::current_exe().expect("a program knows its file");
-        bench.ancestors().nth(2).expect("benches are built into a folder of the programs'").to_owned()
-    });
+    let folder = std::env::var_os("NCTEST_BIN_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| {
+            let bench = std::env::current_exe().expect("a program knows its file");
+            bench
+                .ancestors()
+                .nth(2)
+                .expect("benches are built into a folder of the programs'")
+                .to_owned()
+        });
     let program = folder.join(name);
     assert!(
         program.is_file(),
@@ -46,11 +53,19 @@ pub struct Program {
 impl Program {
     /// Starts it without input, and with its log available.
     pub fn start(command: &mut Command) -> Self {
-        let mut process = command.stderr(Stdio::piped()).stdin(Stdio::null()).spawn().expect("the program starts");
+        let mut process = command
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the program starts");
         let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
         let (said, log) = channel();
         // The log is read to its end, so that the program never blocks on it.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(said.send(line))));
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .for_each(|line| drop(said.send(line)))
+        });
         Self { process, log }
     }
 
@@ -58,10 +73,15 @@ impl Program {
     /// quotation mark.
     pub fn says<const N: usize>(&self, texts: [&str; N]) -> [String; N] {
         let (mut seen, end) = (String::new(), Instant::now() + PATIENCE);
-        while let Ok(line) = self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        while let Ok(line) = self
+            .log
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
             if line.contains(texts[0]) {
                 return texts.map(|text| {
-                    let (_, rest) = line.split_once(text).unwrap_or_else(|| panic!("no `{text}` in {line}"));
+                    let (_, rest) = line
+                        .split_once(text)
+                        .unwrap_or_else(|| panic!("no `{text}` in {line}"));
                     rest.split([' ', '"']).next().unwrap_or_default().to_owned()
                 });
             }
@@ -87,12 +107,17 @@ impl Program {
 
     /// Its exit status, if it has ended.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
-        self.process.try_wait().expect("it is a child of this process")
+        self.process
+            .try_wait()
+            .expect("it is a child of this process")
     }
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.id().to_string()]).status().expect("kill runs");
+        let status = Command::new("kill")
+            .args(["-s", name, &self.id().to_string()])
+            .status()
+            .expect("kill runs");
         assert!(status.success(), "kill -s {name}");
     }
 }
@@ -108,7 +133,9 @@ impl Drop for Program {
 /// the process has ended.
 pub fn status(process: u32, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -117,10 +144,20 @@ pub fn status(process: u32, name: &str) -> Option<u64> {
 pub fn metric(at: SocketAddr, name: &str) -> Option<f64> {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let is_meant = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
-    let values = answer.lines().filter(is_meant).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    let is_meant = |line: &&str| {
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with([' ', '{']))
+    };
+    let values = answer
+        .lines()
+        .filter(is_meant)
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
     values.reduce(|sum, value| sum + value)
 }

@@ -17,7 +17,9 @@ use ncs_proto::object::row_key;
 use ncs_proto::object::{Codec, Generation, RefusalCode, SegmentId, Shape, Tree};
 use ncs_proto::wire::block::{self, StreamHead};
 use ncs_proto::wire::frame::Reader;
-use ncs_proto::wire::message::{Checks, Delivery, Get, GetChecks, Hello, INLINE_MAX, Message, Meta, Request, RequestError};
+use ncs_proto::wire::message::{
+    Checks, Delivery, Get, GetChecks, Hello, INLINE_MAX, Message, Meta, Request, RequestError,
+};
 use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
@@ -139,29 +141,56 @@ impl Maker {
     fn new(id: &SegmentId, generation: &Generation, bytes: &[u8]) -> Self {
         if let Codec::RlncQ { .. } = generation.codec {
             let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).unwrap();
-            return Self::Gfq { shape: gfq::Shape::new(generation.n, words).unwrap(), source: bytes.to_vec() };
+            return Self::Gfq {
+                shape: gfq::Shape::new(generation.n, words).unwrap(),
+                source: bytes.to_vec(),
+            };
         }
-        Self::Bytes(Encoder::new(generation, bytes, row_key(id, generation), Kernels::detect()).unwrap())
+        Self::Bytes(
+            Encoder::new(
+                generation,
+                bytes,
+                row_key(id, generation),
+                Kernels::detect(),
+            )
+            .unwrap(),
+        )
     }
 
     /// A valid block over the prime field, at random like a recoder's or a server's.
     fn draw(&self) -> Option<Vector> {
-        let Self::Gfq { shape, .. } = self else { return None };
+        let Self::Gfq { shape, .. } = self else {
+            return None;
+        };
         let row = gfq::draw_rows(*shape, 1, &mut rand::rng());
-        Some(Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect()))
+        Some(Vector::Narrow(
+            row.iter()
+                .flat_map(|coefficient| coefficient.to_be_bytes())
+                .collect(),
+        ))
     }
 
     /// Writes the payload, but nothing for a block of another code.
     fn make(&self, vector: &Vector, out: &mut [u8]) {
         match (self, vector) {
             (Self::Bytes(encoder), Vector::Seed(seed)) => encoder.block(*seed, out),
-            (Self::Bytes(encoder), vector) => encoder.numbered(std::slice::from_ref(vector), &mut [out]),
+            (Self::Bytes(encoder), vector) => {
+                encoder.numbered(std::slice::from_ref(vector), &mut [out])
+            }
             (Self::Gfq { shape, source }, Vector::Narrow(row)) => {
-                let rows: Vec<u32> = row.chunks(4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap())).collect();
-                Cores::all().encode(*shape, &mut [gfq::Encode::new(*shape, source, &rows, out)]).unwrap();
+                let rows: Vec<u32> = row
+                    .chunks(4)
+                    .map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()))
+                    .collect();
+                Cores::all()
+                    .encode(*shape, &mut [gfq::Encode::new(*shape, source, &rows, out)])
+                    .unwrap();
             }
             (Self::Gfq { shape, source }, Vector::Source(index)) => {
-                let block = source.chunks(shape.block_bytes()).nth(usize::from(*index)).unwrap();
+                let block = source
+                    .chunks(shape.block_bytes())
+                    .nth(usize::from(*index))
+                    .unwrap();
                 out[..block.len()].copy_from_slice(block);
             }
             (Self::Gfq { .. }, _) => {}
@@ -171,15 +200,25 @@ impl Maker {
 
 /// The hashes of a segment's blocks, of its code's kind.
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
-    let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
+    let Codec::RlncQ { group } = shape.codec() else {
+        return BlockHashes::of(bytes, shape);
+    };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    BlockHashes::made(Cores::all().hash(group, shape.words(), &blocks).unwrap().into(), shape)
+    BlockHashes::made(
+        Cores::all()
+            .hash(group, shape.words(), &blocks)
+            .unwrap()
+            .into(),
+        shape,
+    )
 }
 
 /// Bytes that differ with the seed.
 pub fn bytes(seed: u8, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    blake3::Hasher::new_keyed(&[seed; 32]).finalize_xof().fill(&mut bytes);
+    blake3::Hasher::new_keyed(&[seed; 32])
+        .finalize_xof()
+        .fill(&mut bytes);
     bytes
 }
 
@@ -190,7 +229,11 @@ impl Script {
         let quic = quinn::ServerConfig::with_crypto(Arc::new(identity.quic().unwrap()));
         let endpoint = Endpoint::server(quic, address.parse().unwrap()).unwrap();
         let state = Arc::new(Mutex::new(State::default()));
-        let script = Self { endpoint: endpoint.clone(), trust: Trust::Fingerprint(identity.fingerprint()), state: state.clone() };
+        let script = Self {
+            endpoint: endpoint.clone(),
+            trust: Trust::Fingerprint(identity.fingerprint()),
+            state: state.clone(),
+        };
         tokio::spawn(async move {
             while let Some(incoming) = endpoint.accept().await {
                 let state = state.clone();
@@ -199,7 +242,8 @@ impl Script {
                         state.lock().unwrap().seen.connections += 1;
                         // It ends when the client leaves, or by a fault.
                         let _ = converse(&connection, &state).await;
-                        if let ConnectionError::ApplicationClosed(close) = connection.closed().await {
+                        if let ConnectionError::ApplicationClosed(close) = connection.closed().await
+                        {
                             state.lock().unwrap().seen.closed = Some(close.error_code.into_inner());
                         }
                     }
@@ -212,19 +256,38 @@ impl Script {
     /// The configuration of a client of this server.
     pub fn config(&self) -> Config {
         let address = self.endpoint.local_addr().unwrap();
-        Config::new(Server { host: address.ip().to_string(), port: address.port(), fingerprint: None }, self.trust)
+        Config::new(
+            Server {
+                host: address.ip().to_string(),
+                port: address.port(),
+                fingerprint: None,
+            },
+            self.trust,
+        )
     }
 
     /// Its address and certificate, for a client that also knows others.
     pub fn server(&self) -> Server {
-        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
-        Server { fingerprint: Some(fingerprint), ..self.config().servers.remove(0) }
+        let Trust::Fingerprint(fingerprint) = self.trust else {
+            unreachable!("it has a certificate of its own")
+        };
+        Server {
+            fingerprint: Some(fingerprint),
+            ..self.config().servers.remove(0)
+        }
     }
 
     /// Publishes an object in coded parts of this many bytes.
     pub fn publish(&self, path: &str, bytes: &[u8], part: usize) {
-        let object = Object { bytes: Bytes::copy_from_slice(bytes), part: Some(part) };
-        self.state.lock().unwrap().objects.insert(path.to_owned(), object);
+        let object = Object {
+            bytes: Bytes::copy_from_slice(bytes),
+            part: Some(part),
+        };
+        self.state
+            .lock()
+            .unwrap()
+            .objects
+            .insert(path.to_owned(), object);
     }
 
     /// Makes a key that signs METAs.
@@ -234,8 +297,15 @@ impl Script {
 
     /// Publishes an object that is sent whole, without coding.
     pub fn publish_whole(&self, path: &str, bytes: &[u8]) {
-        let object = Object { bytes: Bytes::copy_from_slice(bytes), part: None };
-        self.state.lock().unwrap().objects.insert(path.to_owned(), object);
+        let object = Object {
+            bytes: Bytes::copy_from_slice(bytes),
+            part: None,
+        };
+        self.state
+            .lock()
+            .unwrap()
+            .objects
+            .insert(path.to_owned(), object);
     }
 
     /// Removes an object.
@@ -292,7 +362,9 @@ impl Script {
 
     /// The fingerprint of its certificate.
     pub fn identity(&self) -> [u8; 32] {
-        let Trust::Fingerprint(fingerprint) = self.trust else { unreachable!("it has a certificate of its own") };
+        let Trust::Fingerprint(fingerprint) = self.trust else {
+            unreachable!("it has a certificate of its own")
+        };
         *fingerprint.as_bytes()
     }
 
@@ -314,7 +386,10 @@ impl Script {
 
 impl State {
     fn cut(&self, length: usize) -> Shape {
-        Shape::new(length as u64, BLOCK_BYTES, N_MAX).unwrap().coded_with(self.codec).unwrap()
+        Shape::new(length as u64, BLOCK_BYTES, N_MAX)
+            .unwrap()
+            .coded_with(self.codec)
+            .unwrap()
     }
 
     /// Whether to apply this fault now.
@@ -340,13 +415,20 @@ impl State {
     fn answer(&mut self, get: &Get) -> (Message, Option<Bytes>) {
         self.seen.gets += 1;
         let error = |code, retry_after_ms| {
-            Message::Error(RequestError { request: get.request, code, retry_after_ms, reason: String::new() })
+            Message::Error(RequestError {
+                request: get.request,
+                code,
+                retry_after_ms,
+                reason: String::new(),
+            })
         };
         if self.take(Fault::Busy) {
             return (error(RefusalCode::Overload, 20), None);
         }
         let other_version = get.offset > 0 && self.take(Fault::OtherVersion);
-        let Some(object) = self.objects.get(&get.path) else { return (error(RefusalCode::Unknown, 0), None) };
+        let Some(object) = self.objects.get(&get.path) else {
+            return (error(RefusalCode::Unknown, 0), None);
+        };
         let (bytes, part) = (object.bytes.clone(), object.part);
         if get.offset > 0 && get.offset >= bytes.len() as u64 {
             return (error(RefusalCode::Unknown, 0), None);
@@ -397,7 +479,8 @@ impl State {
         if let Delivery::Coded(shape) = &mut meta.delivery
             && self.take(Fault::Stretch)
         {
-            (*shape, meta.length, meta.object_length, meta.tree) = (self.cut(STRETCHED), STRETCHED as u64, None, None);
+            (*shape, meta.length, meta.object_length, meta.tree) =
+                (self.cut(STRETCHED), STRETCHED as u64, None, None);
         }
         if self.take(Fault::Lengthless) {
             meta.object_length = None;
@@ -413,14 +496,36 @@ impl State {
         self.seen.checks += 1;
         let Some(segment) = self.segment(asked.segment).filter(|_| self.gives_checks) else {
             let (request, code, reason) = (asked.request, RefusalCode::Unknown, String::new());
-            return Message::Error(RequestError { request, code, retry_after_ms: 0, reason });
+            return Message::Error(RequestError {
+                request,
+                code,
+                retry_after_ms: 0,
+                reason,
+            });
         };
-        let generation = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX).unwrap().generation(asked.generation).unwrap();
+        let generation = Shape::new(segment.len() as u64, BLOCK_BYTES, N_MAX)
+            .unwrap()
+            .generation(asked.generation)
+            .unwrap();
         let start = usize::try_from(generation.offset).unwrap();
         let own = &segment[start..start + usize::try_from(generation.length).unwrap()];
         let seed = rand::random();
-        let projections = project(Kernels::detect(), &seed, &asked.segment, &generation, COLUMNS, own).into();
-        let mut answer = Checks { request: asked.request, seed, columns: COLUMNS, projections, signature: None };
+        let projections = project(
+            Kernels::detect(),
+            &seed,
+            &asked.segment,
+            &generation,
+            COLUMNS,
+            own,
+        )
+        .into();
+        let mut answer = Checks {
+            request: asked.request,
+            seed,
+            columns: COLUMNS,
+            projections,
+            signature: None,
+        };
         if let Some(key) = &self.key {
             key.sign_checks(asked, &mut answer);
         }
@@ -432,17 +537,33 @@ impl State {
             let part = object.part?;
             let mut parts = (0..object.bytes.len()).step_by(part);
             parts.find_map(|start| {
-                let bytes = object.bytes.slice(start..(start + part).min(object.bytes.len()));
+                let bytes = object
+                    .bytes
+                    .slice(start..(start + part).min(object.bytes.len()));
                 (SegmentId::of_coded(&bytes, self.codec) == id).then_some(bytes)
             })
         })
     }
 }
 
-async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn converse(
+    connection: &Connection,
+    state: &Mutex<State>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (mut send, mut receive) = connection.accept_bi().await?;
-    send.write_all(&Message::Hello(Hello { agent: "script".to_owned(), ..Hello::defaults() }).to_frame()).await?;
-    let (mut reader, mut open, mut ration) = (Reader::new(), HashMap::new(), state.lock().unwrap().blocks_max);
+    send.write_all(
+        &Message::Hello(Hello {
+            agent: "script".to_owned(),
+            ..Hello::defaults()
+        })
+        .to_frame(),
+    )
+    .await?;
+    let (mut reader, mut open, mut ration) = (
+        Reader::new(),
+        HashMap::new(),
+        state.lock().unwrap().blocks_max,
+    );
     while let Some(chunk) = receive.read_chunk(4096, true).await? {
         reader.push(&chunk.bytes);
         while let Some(message) = reader.next()? {
@@ -453,7 +574,10 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     if let Some(whole) = whole {
                         let mut stream = connection.open_uni().await?;
                         let mut head = Vec::new();
-                        StreamHead::Object { request: get.request }.encode(&mut head);
+                        StreamHead::Object {
+                            request: get.request,
+                        }
+                        .encode(&mut head);
                         stream.write_all(&head).await?;
                         stream.write_all(&whole).await?;
                         stream.finish()?;
@@ -461,15 +585,28 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     send.write_all(&message.to_frame()).await?;
                 }
                 Message::Subscribe(subscribe) => {
-                    send.write_all(&Message::SubscribeOk { request: subscribe.request }.to_frame()).await?;
+                    send.write_all(
+                        &Message::SubscribeOk {
+                            request: subscribe.request,
+                        }
+                        .to_frame(),
+                    )
+                    .await?;
                     let path = format!("/{}/1", subscribe.stream);
-                    let get = Get { request: subscribe.request, path, offset: 0, length: None };
+                    let get = Get {
+                        request: subscribe.request,
+                        path,
+                        offset: 0,
+                        length: None,
+                    };
                     let (message, _) = state.lock().unwrap().answer(&get);
                     state.lock().unwrap().seen.gets -= 1;
                     send.write_all(&message.to_frame()).await?;
                 }
                 Message::Request(request) => {
-                    if let Some(message) = begin(connection, state, &request, &mut open, &mut ration).await? {
+                    if let Some(message) =
+                        begin(connection, state, &request, &mut open, &mut ration).await?
+                    {
                         send.write_all(&message.to_frame()).await?;
                     }
                 }
@@ -482,7 +619,9 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     let answer = state.lock().unwrap().checks(&asked);
                     send.write_all(&answer.to_frame()).await?;
                 }
-                Message::GetHashes { request, segment, .. } => {
+                Message::GetHashes {
+                    request, segment, ..
+                } => {
                     let segment = {
                         let mut state = state.lock().unwrap();
                         state.seen.hashes += 1;
@@ -490,7 +629,12 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     };
                     let Some(segment) = segment else {
                         let (code, reason) = (RefusalCode::Unknown, String::new());
-                        let error = Message::Error(RequestError { request, code, retry_after_ms: 0, reason });
+                        let error = Message::Error(RequestError {
+                            request,
+                            code,
+                            retry_after_ms: 0,
+                            reason,
+                        });
                         send.write_all(&error.to_frame()).await?;
                         continue;
                     };
@@ -502,7 +646,9 @@ async fn converse(connection: &Connection, state: &Mutex<State>) -> Result<(), B
                     stream.write_all(&out).await?;
                     stream.finish()?;
                 }
-                Message::Blame { identity, .. } => state.lock().unwrap().seen.blamed = Some(identity),
+                Message::Blame { identity, .. } => {
+                    state.lock().unwrap().seen.blamed = Some(identity)
+                }
                 Message::Stop { alias, .. } => {
                     state.lock().unwrap().seen.stops += 1;
                     open.remove(&alias);
@@ -524,7 +670,11 @@ async fn begin(
     let (segment, disconnect, reject, silent) = {
         let mut state = state.lock().unwrap();
         state.seen.requests += 1;
-        let faults = (state.take(Fault::Disconnect), state.take(Fault::RejectUnknown), state.take(Fault::Silent));
+        let faults = (
+            state.take(Fault::Disconnect),
+            state.take(Fault::RejectUnknown),
+            state.take(Fault::Silent),
+        );
         (state.segment(request.segment), faults.0, faults.1, faults.2)
     };
     if disconnect {
@@ -534,7 +684,11 @@ async fn begin(
         return Ok(None);
     }
     let Some(segment) = segment.filter(|_| !reject) else {
-        return Ok(Some(Message::Reject { alias: request.alias, code: RefusalCode::Unknown, retry_after_ms: 0 }));
+        return Ok(Some(Message::Reject {
+            alias: request.alias,
+            code: RefusalCode::Unknown,
+            retry_after_ms: 0,
+        }));
     };
     let shape = state.lock().unwrap().cut(segment.len());
     let generation = shape.generation(request.generation).unwrap();
@@ -543,18 +697,42 @@ async fn begin(
     let encoder = Maker::new(&request.segment, &generation, bytes);
     let mut stream = connection.open_uni().await?;
     let mut head = Vec::new();
-    StreamHead::Blocks { alias: request.alias }.encode(&mut head);
+    StreamHead::Blocks {
+        alias: request.alias,
+    }
+    .encode(&mut head);
     stream.write_all(&head).await?;
     let seed = rand::random();
-    let is_systematic = (state.lock().unwrap().is_systematic || !generation.codec.is_recodable()) && request.accept.systematic;
-    let ranges = if request.ranges.is_empty() { vec![(0, generation.numbered())] } else { request.ranges.clone() };
-    let numbers = ranges.into_iter().flat_map(|(first, count)| first..first + count).filter(|_| is_systematic);
-    let mut numbered: Vec<_> = numbers.map(|number| Vector::numbered(number, generation.n)).collect();
+    let is_systematic = (state.lock().unwrap().is_systematic || !generation.codec.is_recodable())
+        && request.accept.systematic;
+    let ranges = if request.ranges.is_empty() {
+        vec![(0, generation.numbered())]
+    } else {
+        request.ranges.clone()
+    };
+    let numbers = ranges
+        .into_iter()
+        .flat_map(|(first, count)| first..first + count)
+        .filter(|_| is_systematic);
+    let mut numbered: Vec<_> = numbers
+        .map(|number| Vector::numbered(number, generation.n))
+        .collect();
     numbered.reverse();
-    while state.lock().unwrap().held_from.is_some_and(|from| generation.index >= from) {
+    while state
+        .lock()
+        .unwrap()
+        .held_from
+        .is_some_and(|from| generation.index >= from)
+    {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let open = open.entry(request.alias).or_insert(Open { encoder, generation, numbered, seed, stream });
+    let open = open.entry(request.alias).or_insert(Open {
+        encoder,
+        generation,
+        numbered,
+        seed,
+        stream,
+    });
     send_blocks(open, request.credit, state, ration).await?;
     Ok(None)
 }

@@ -11,13 +11,17 @@ use crate::cpu_time::CpuTime;
 pub fn time<I, O>(prepare: impl Fn() -> I, run: impl Fn(I) -> O, calls: usize) -> Duration {
     let inputs: Vec<I> = (0..calls).map(|_| prepare()).collect();
     let start = CpuTime.start();
-    inputs.into_iter().for_each(|input| drop(black_box(run(input))));
+    inputs
+        .into_iter()
+        .for_each(|input| drop(black_box(run(input))));
     CpuTime.end(start) / u32::try_from(calls).expect("few calls")
 }
 
 /// Calls that make a turn.
 pub fn calls(once: Duration) -> usize {
-    usize::try_from(TURN.as_nanos() / once.as_nanos().max(1)).unwrap_or(1).clamp(1, 1000)
+    usize::try_from(TURN.as_nanos() / once.as_nanos().max(1))
+        .unwrap_or(1)
+        .clamp(1, 1000)
 }
 
 /// The middle one.

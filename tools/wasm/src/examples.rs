@@ -15,7 +15,9 @@ pub fn check() -> usize {
     let (mut count, mut signed) = (0, 0);
     let mut lines = DOCUMENT.lines();
     while let Some(line) = lines.next() {
-        let Some(name) = line.strip_prefix("```example ") else { continue };
+        let Some(name) = line.strip_prefix("```example ") else {
+            continue;
+        };
         let body: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
         if name.starts_with("datagram") || name.starts_with("stream of") {
             continue;
@@ -24,11 +26,17 @@ pub fn check() -> usize {
         let mut reader = Reader::new();
         reader.push(&bytes);
         let mut written = Vec::new();
-        while let Some(message) = reader.next().unwrap_or_else(|error| panic!("{name}: {error}")) {
+        while let Some(message) = reader
+            .next()
+            .unwrap_or_else(|error| panic!("{name}: {error}"))
+        {
             if let Message::Meta(meta) = &message
                 && meta.signature.is_some()
             {
-                assert!(StreamKey::of(meta).is_some(), "{name} is not signed by the key that it names");
+                assert!(
+                    StreamKey::of(meta).is_some(),
+                    "{name} is not signed by the key that it names"
+                );
                 signed += 1;
             }
             message.encode(&mut written);
@@ -36,14 +44,23 @@ pub fn check() -> usize {
         assert_eq!(written, bytes, "example {name}");
         count += 1;
     }
-    assert!(count > 30 && signed >= 2, "{count} examples, {signed} of them signed");
+    assert!(
+        count > 30 && signed >= 2,
+        "{count} examples, {signed} of them signed"
+    );
     count
 }
 
 fn bytes_of(lines: &[&str]) -> Vec<u8> {
-    let hex: String = lines.iter().filter_map(|line| line.split('#').next()).collect();
+    let hex: String = lines
+        .iter()
+        .filter_map(|line| line.split('#').next())
+        .collect();
     let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits")).collect()
+    digits
+        .chunks_exact(2)
+        .map(|pair| u8::try_from(pair[0] * 16 + pair[1]).expect("two digits"))
+        .collect()
 }
 
 #[cfg(test)]

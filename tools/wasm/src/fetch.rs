@@ -13,8 +13,8 @@ use ncs_gf::Kernels;
 use ncs_proto::integrity::hashes::BlockHashes;
 use ncs_proto::integrity::signing::SigningKey;
 use ncs_proto::object::{
-    Body, Codec, FirstPass, Generation, HashGroup, Held, Lease, Loan, Resolved, SegmentId, SegmentKey, Shape, Signature, Tree,
-    row_key,
+    Body, Codec, FirstPass, Generation, HashGroup, Held, Lease, Loan, Resolved, SegmentId,
+    SegmentKey, Shape, Signature, Tree, row_key,
 };
 use ncs_proto::peer::{self, Event, Order, Place, Proof, SourceId, StreamEnd, Urgency};
 use ncs_proto::ring::{LineKey, LineKind, SessionId};
@@ -58,14 +58,32 @@ pub struct Sent {
 
 /// Each code, and both ways to travel.
 pub fn setups() -> Vec<(&'static str, Setup)> {
-    let lossy = |codec| Setup { codec, datagram_max: Some(1162), lose_one_of: 7 };
+    let lossy = |codec| Setup {
+        codec,
+        datagram_max: Some(1162),
+        lose_one_of: 7,
+    };
     vec![
         ("random linear combinations", lossy(Codec::Rlnc)),
-        ("streams", Setup { datagram_max: None, ..lossy(Codec::Rlnc) }),
+        (
+            "streams",
+            Setup {
+                datagram_max: None,
+                ..lossy(Codec::Rlnc)
+            },
+        ),
         ("Reed-Solomon", lossy(Codec::ReedSolomon { parity: 16 })),
         ("RaptorQ", lossy(Codec::RaptorQ)),
         // Its blocks travel on streams alone, and are tested one and all.
-        ("the prime field", Setup { datagram_max: None, ..lossy(Codec::RlncQ { group: HashGroup::P1024 }) }),
+        (
+            "the prime field",
+            Setup {
+                datagram_max: None,
+                ..lossy(Codec::RlncQ {
+                    group: HashGroup::P1024,
+                })
+            },
+        ),
     ]
 }
 
@@ -85,7 +103,11 @@ pub fn fetch(setup: Setup) -> Sent {
         }
         world.advance();
     }
-    panic!("nothing came of it in {STEPS_MAX} steps: {:?} {:?}", world.sent, world.peer.counts());
+    panic!(
+        "nothing came of it in {STEPS_MAX} steps: {:?} {:?}",
+        world.sent,
+        world.peer.counts()
+    );
 }
 
 /// The moment at which everything begins.
@@ -154,7 +176,9 @@ impl World {
             secret: peer::Secret::new([1; 32]),
         });
         let server = session::Proto::new(SessionId(1), session::Config::default(), now);
-        let bytes: Bytes = (0..LENGTH).map(|at| u8::try_from(at * at % 251).expect("it is below 251")).collect();
+        let bytes: Bytes = (0..LENGTH)
+            .map(|at| u8::try_from(at * at % 251).expect("it is below 251"))
+            .collect();
         let (resolved, hashes) = published(&bytes, setup.codec, now);
         peer.handle_connected(now, SOURCE, None);
         peer.get(now, PATH, 0, None);
@@ -183,7 +207,12 @@ impl World {
     /// The segment, once all of it has come.
     fn decoded(&mut self) -> Option<Vec<u8>> {
         self.generations.sort_unstable_by_key(|(offset, _)| *offset);
-        let bytes = self.generations.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>();
+        let bytes = self
+            .generations
+            .iter()
+            .flat_map(|(_, bytes)| bytes)
+            .copied()
+            .collect::<Vec<u8>>();
         (bytes.len() == LENGTH).then_some(bytes)
     }
 
@@ -199,7 +228,15 @@ impl World {
     fn advance(&mut self) {
         let down = self.down.front().map(|(at, _)| *at);
         let up = self.up.front().map(|(at, _)| *at);
-        let next = [down, up, self.peer.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min();
+        let next = [
+            down,
+            up,
+            self.peer.poll_timeout(),
+            self.server.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         self.now = self.now.max(next.expect("something is still to happen"));
         while let Some((_, packet)) = self.down.pop_front_if(|(at, _)| *at <= self.now) {
             self.take(packet);
@@ -208,22 +245,35 @@ impl World {
             self.server.handle_control_bytes(self.now, bytes.len());
             self.to_server.push(&bytes);
             while let Some(message) = self.to_server.next().expect("frames") {
-                self.server.handle_message(self.now, message).expect("the peer keeps to the rules");
+                self.server
+                    .handle_message(self.now, message)
+                    .expect("the peer keeps to the rules");
             }
         }
-        self.peer.handle_timeout(self.now).expect("the server is in time");
-        self.server.handle_timeout(self.now).expect("the peer is in time");
+        self.peer
+            .handle_timeout(self.now)
+            .expect("the server is in time");
+        self.server
+            .handle_timeout(self.now)
+            .expect("the peer is in time");
     }
 
     fn take(&mut self, packet: Packet) {
         let taken = match packet {
             Packet::Datagram(bytes) => self.peer.handle_datagram(self.now, SOURCE, bytes),
-            Packet::Stream(stream, bytes) => self.peer.handle_stream(self.now, SOURCE, stream, &bytes),
-            Packet::StreamEnd(stream) => self.peer.handle_stream_end(SOURCE, stream, StreamEnd::Finished),
+            Packet::Stream(stream, bytes) => {
+                self.peer.handle_stream(self.now, SOURCE, stream, &bytes)
+            }
+            Packet::StreamEnd(stream) => {
+                self.peer
+                    .handle_stream_end(SOURCE, stream, StreamEnd::Finished)
+            }
             Packet::Control(bytes) => {
                 self.to_peer.push(&bytes);
                 while let Some(message) = self.to_peer.next().expect("frames") {
-                    self.peer.handle_message(self.now, SOURCE, message).expect("the server keeps to the rules");
+                    self.peer
+                        .handle_message(self.now, SOURCE, message)
+                        .expect("the server keeps to the rules");
                 }
                 Ok(())
             }
@@ -236,10 +286,22 @@ impl World {
             match event {
                 Event::Answered { answer, .. } => {
                     let meta = answer.expect("the path is known").meta;
-                    let Delivery::Coded(shape) = meta.delivery else { panic!("it is coded") };
+                    let Delivery::Coded(shape) = meta.delivery else {
+                        panic!("it is coded")
+                    };
                     let proof = Proof::of(&meta);
-                    let order = Order { segment: meta.id, shape, proof, deadline: None, urgency: Urgency::Now };
-                    let place = Place { path: meta.path, offset: 0, length: None };
+                    let order = Order {
+                        segment: meta.id,
+                        shape,
+                        proof,
+                        deadline: None,
+                        urgency: Urgency::Now,
+                    };
+                    let place = Place {
+                        path: meta.path,
+                        offset: 0,
+                        length: None,
+                    };
                     self.peer.fetch(self.now, order, proof.map(|_| place));
                 }
                 Event::Test(trial) => {
@@ -248,7 +310,10 @@ impl World {
                 }
                 Event::Decoded { decoder, .. } => {
                     let offset = decoder.generation().offset;
-                    self.generations.push((offset, decoder.into_bytes(&Cores::all()).expect("it is complete")));
+                    self.generations.push((
+                        offset,
+                        decoder.into_bytes(&Cores::all()).expect("it is complete"),
+                    ));
                 }
                 Event::Failed { failure, .. } => panic!("{failure:?}"),
                 Event::Polluter(_) => panic!("the server sends what is right"),
@@ -285,14 +350,25 @@ impl World {
 
     fn act(&mut self, event: session::Event) {
         match event {
-            session::Event::Resolve(get) => self.server.resolved(self.now, get.request, Ok(self.resolved.clone())),
+            session::Event::Resolve(get) => {
+                self.server
+                    .resolved(self.now, get.request, Ok(self.resolved.clone()))
+            }
             session::Event::Find { ticket, .. } => {
-                let Body::Coded(held) = &self.resolved.body else { panic!("it is coded") };
-                self.server.found(self.now, ticket, Some(held.clone())).expect("the peer keeps to the rules");
+                let Body::Coded(held) = &self.resolved.body else {
+                    panic!("it is coded")
+                };
+                self.server
+                    .found(self.now, ticket, Some(held.clone()))
+                    .expect("the peer keeps to the rules");
             }
             session::Event::Hashes { ticket, .. } => {
-                let hashes = self.hashes.as_ref().expect("they are asked for where there are some");
-                self.server.hashes(self.now, ticket, Ok(hashes.as_bytes().clone()));
+                let hashes = self
+                    .hashes
+                    .as_ref()
+                    .expect("they are asked for where there are some");
+                self.server
+                    .hashes(self.now, ticket, Ok(hashes.as_bytes().clone()));
             }
             session::Event::DeliverHashes { request, bytes, .. } => {
                 let stream = self.open(StreamHead::Hashes { request });
@@ -313,7 +389,10 @@ impl World {
     fn register(&mut self) {
         while let Some((want, _)) = self.server.poll_want(u32::MAX) {
             if let Want::Source(generation, range) = want {
-                let line = LineKey { generation, kind: LineKind::Source(SessionId(1)) };
+                let line = LineKey {
+                    generation,
+                    kind: LineKind::Source(SessionId(1)),
+                };
                 self.numbered.entry(line).or_default().extend(range);
             }
         }
@@ -323,12 +402,22 @@ impl World {
     fn send_blocks(&mut self) -> bool {
         let claims = self.server.claims();
         for claim in &claims {
-            let generation = self.shape().generation(claim.line.generation.index).expect("there is one");
-            let vector = match self.numbered.get_mut(&claim.line).and_then(VecDeque::pop_front) {
+            let generation = self
+                .shape()
+                .generation(claim.line.generation.index)
+                .expect("there is one");
+            let vector = match self
+                .numbered
+                .get_mut(&claim.line)
+                .and_then(VecDeque::pop_front)
+            {
                 Some(number) => Vector::numbered(number, generation.n),
                 None => self.next_vector(&generation),
             };
-            let stamp = self.server.stamp(claim.alias, &vector, claim.route).expect("it was claimed");
+            let stamp = self
+                .server
+                .stamp(claim.alias, &vector, claim.route)
+                .expect("it was claimed");
             let mut block = stamp.header().to_vec();
             block.extend_from_slice(&self.payload(&generation, &vector)[..stamp.payload]);
             self.send(claim.alias, claim.route, block.into());
@@ -372,7 +461,9 @@ impl World {
     }
 
     fn shape(&self) -> Shape {
-        let Body::Coded(held) = &self.resolved.body else { panic!("it is coded") };
+        let Body::Coded(held) = &self.resolved.body else {
+            panic!("it is coded")
+        };
         held.lease.shape
     }
 
@@ -383,7 +474,11 @@ impl World {
             Codec::RaptorQ => Vector::repair(self.seed, generation.n),
             Codec::RlncQ { .. } => {
                 let row = gfq::draw_rows(prime_shape(generation), 1, &mut self.random);
-                Vector::Narrow(row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect())
+                Vector::Narrow(
+                    row.iter()
+                        .flat_map(|coefficient| coefficient.to_be_bytes())
+                        .collect(),
+                )
             }
             Codec::Rlnc | Codec::ReedSolomon { .. } => Vector::Seed(self.seed),
         }
@@ -391,23 +486,36 @@ impl World {
 
     fn payload(&self, generation: &Generation, vector: &Vector) -> Vec<u8> {
         let begin = usize::try_from(generation.offset).expect("it is in memory");
-        let source = &self.bytes[begin..][..usize::try_from(generation.length).expect("it is in memory")];
+        let source =
+            &self.bytes[begin..][..usize::try_from(generation.length).expect("it is in memory")];
         let block_bytes = generation.block_bytes as usize;
         match vector {
-            Vector::Source(index) => source.chunks(block_bytes).nth(usize::from(*index)).expect("there are so many").to_vec(),
+            Vector::Source(index) => source
+                .chunks(block_bytes)
+                .nth(usize::from(*index))
+                .expect("there are so many")
+                .to_vec(),
             Vector::Seed(seed) => {
                 let key = row_key(&self.resolved.id, generation);
-                let encoder = Encoder::new(generation, source, key, Kernels::detect()).expect("the source of a generation");
+                let encoder = Encoder::new(generation, source, key, Kernels::detect())
+                    .expect("the source of a generation");
                 let mut out = vec![0; encoder.block_bytes()];
                 encoder.block(*seed, &mut out);
                 out
             }
             Vector::Narrow(row) => {
                 let shape = prime_shape(generation);
-                let rows: Vec<u32> = row.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
+                let rows: Vec<u32> = row
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|bytes| u32::from_be_bytes(*bytes))
+                    .collect();
                 let mut out = vec![0; shape.payload_bytes()];
                 let mut tasks = [gfq::Encode::new(shape, source, &rows, &mut out)];
-                Cores::all().encode(shape, &mut tasks).expect("the CPU does not fail");
+                Cores::all()
+                    .encode(shape, &mut tasks)
+                    .expect("the CPU does not fail");
                 out
             }
             numbered => {
@@ -424,13 +532,16 @@ impl World {
 }
 
 fn prime_shape(generation: &Generation) -> gfq::Shape {
-    let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).expect("blocks are short");
+    let words =
+        u16::try_from(generation.block_bytes / Codec::WORD_BYTES).expect("blocks are short");
     gfq::Shape::new(generation.n, words).expect("the shape of a generation")
 }
 
 /// The segment at [`PATH`], and the hashes of its blocks where these prove themselves.
 fn published(bytes: &Bytes, codec: Codec, now: Instant) -> (Resolved, Option<BlockHashes>) {
-    let shape = Shape::new(bytes.len() as u64, 1088, 32).and_then(|shape| shape.coded_with(codec)).expect("a shape");
+    let shape = Shape::new(bytes.len() as u64, 1088, 32)
+        .and_then(|shape| shape.coded_with(codec))
+        .expect("a shape");
     let (id, tree) = Tree::of(bytes, codec);
     let held = Held {
         lease: Lease::new(SegmentKey(1), id, shape, Loan::new(now)),
@@ -459,9 +570,13 @@ fn published(bytes: &Bytes, codec: Codec, now: Instant) -> (Resolved, Option<Blo
 }
 
 fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
-    let Codec::RlncQ { group } = shape.codec() else { panic!("its blocks prove nothing") };
+    let Codec::RlncQ { group } = shape.codec() else {
+        panic!("its blocks prove nothing")
+    };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    let hashes = Cores::all().hash(group, shape.words(), &blocks).expect("the CPU does not fail");
+    let hashes = Cores::all()
+        .hash(group, shape.words(), &blocks)
+        .expect("the CPU does not fail");
     BlockHashes::made(hashes.into(), shape)
 }
 
@@ -496,7 +611,11 @@ mod tests {
         for (name, setup) in setups() {
             let sent = fetch(setup);
             println!("{name}: {sent:?}");
-            assert_eq!(sent.datagrams > 0, setup.datagram_max.is_some(), "{name}: {sent:?}");
+            assert_eq!(
+                sent.datagrams > 0,
+                setup.datagram_max.is_some(),
+                "{name}: {sent:?}"
+            );
         }
     }
 }

@@ -9,7 +9,10 @@ pub mod fetch;
 
 /// What node calls, and what it is called with.
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
-#[expect(unsafe_code, reason = "functions that are exported and imported by name")]
+#[expect(
+    unsafe_code,
+    reason = "functions that are exported and imported by name"
+)]
 mod exports {
     use std::panic;
 
@@ -28,9 +31,15 @@ mod exports {
     #[unsafe(no_mangle)]
     extern "C" fn check() {
         panic::set_hook(Box::new(|panic| tell(&format!("{panic}"))));
-        tell(&format!("{} examples of docs/protocol.md are read and written alike", crate::examples::check()));
+        tell(&format!(
+            "{} examples of docs/protocol.md are read and written alike",
+            crate::examples::check()
+        ));
         for (name, setup) in crate::fetch::setups() {
-            tell(&format!("fetched with {name}: {:?}", crate::fetch::fetch(setup)));
+            tell(&format!(
+                "fetched with {name}: {:?}",
+                crate::fetch::fetch(setup)
+            ));
         }
     }
 }

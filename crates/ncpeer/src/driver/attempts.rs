@@ -72,7 +72,11 @@ impl<T, E: Answered> Attempts<T, E> {
 
     /// The server has been silent since `since`; an attempt is due.
     pub(super) fn silent(&mut self, now: Instant, since: Instant, rtt: Duration) {
-        (self.since, self.next_at, self.rtt) = (since, now + PAUSE_MIN.mul_f64(rand::random_range(0.0..0.5)), Some(rtt));
+        (self.since, self.next_at, self.rtt) = (
+            since,
+            now + PAUSE_MIN.mul_f64(rand::random_range(0.0..0.5)),
+            Some(rtt),
+        );
     }
 
     /// The server has ended a connection or an attempt.
@@ -126,7 +130,10 @@ impl<T, E: Answered> Attempts<T, E> {
 
     /// The result of the next finished attempt; `begin` starts one, given its number. Success ends
     /// the others. Cancel-safe.
-    pub(super) async fn next(&mut self, begin: impl Fn(usize) -> BoxFuture<'static, Result<T, E>>) -> Result<T, E> {
+    pub(super) async fn next(
+        &mut self,
+        begin: impl Fn(usize) -> BoxFuture<'static, Result<T, E>>,
+    ) -> Result<T, E> {
         loop {
             tokio::select! {
                 outcome = any(&mut self.running) => {
@@ -213,14 +220,20 @@ mod tests {
         attempts.breached(now);
         attempts.welcome();
         attempts.breached(now);
-        assert!(!attempts.is_resting(), "there was a good connection between them");
+        assert!(
+            !attempts.is_resting(),
+            "there was a good connection between them"
+        );
         attempts.breached(now);
         assert!(attempts.is_resting() && attempts.next_at == now + REST);
     }
 
     /// Runs attempts on a virtual clock; returns when each began.
     async fn begun(attempts: &mut Attempts<(), No>, answered: bool, for_ms: u32) -> Vec<u128> {
-        let (start, begun) = (tokio::time::Instant::now(), std::cell::RefCell::new(Vec::new()));
+        let (start, begun) = (
+            tokio::time::Instant::now(),
+            std::cell::RefCell::new(Vec::new()),
+        );
         let begin = |_| {
             begun.borrow_mut().push(start.elapsed().as_millis());
             async move {
@@ -265,7 +278,10 @@ mod tests {
         let mut attempts = Attempts::new(now, 1000 * MS, 8000 * MS);
         attempts.silent(now, now, MS);
         let silent = begun(&mut attempts, false, 1000).await;
-        assert!(silent.len() >= 2 && attempts.running.len() <= ATTEMPTS_MAX, "{silent:?}");
+        assert!(
+            silent.len() >= 2 && attempts.running.len() <= ATTEMPTS_MAX,
+            "{silent:?}"
+        );
         attempts.cancel();
         attempts.silent(now, now, MS);
         let refused = begun(&mut attempts, true, 1000).await;

@@ -19,13 +19,28 @@ use crate::proto::{Answer, Failure, FetchId, Order, Place, SourceId, Urgency};
 /// A command of the program.
 pub(crate) enum Command {
     /// Request a path, from this source alone or from all.
-    Get { path: String, offset: u64, length: Option<u64>, of: Option<SourceId>, reply: oneshot::Sender<Result<Answer, Error>> },
+    Get {
+        path: String,
+        offset: u64,
+        length: Option<u64>,
+        of: Option<SourceId>,
+        reply: oneshot::Sender<Result<Answer, Error>>,
+    },
     /// Fetch a segment: its proved beginning as it grows, and all bytes in the end.
-    Fetch { order: Order, place: Place, tree: Option<Tree>, flow: Arc<Flow>, reply: oneshot::Sender<Result<Bytes, Error>> },
+    Fetch {
+        order: Order,
+        place: Place,
+        tree: Option<Tree>,
+        flow: Arc<Flow>,
+        reply: oneshot::Sender<Result<Bytes, Error>>,
+    },
     /// Change the urgency of a segment.
     Urgency(SegmentId, Urgency),
     /// Subscribe to new segments.
-    Subscribe { stream: String, news: mpsc::Sender<Meta> },
+    Subscribe {
+        stream: String,
+        news: mpsc::Sender<Meta>,
+    },
     /// Tell servers that this side serves others, on this port and with this certificate.
     Offer { port: u16, identity: [u8; 32] },
     /// Tell servers what has changed in this side's holdings.
@@ -38,22 +53,47 @@ impl Driver {
     pub(super) fn command(&mut self, command: Command) {
         let now = Instant::now();
         match command {
-            Command::Get { path, offset, length, of, reply } => {
+            Command::Get {
+                path,
+                offset,
+                length,
+                of,
+                reply,
+            } => {
                 let request = match of {
                     Some(source) => self.proto.get_of(now, source, &path, offset, length),
                     None => self.proto.get(now, &path, offset, length),
                 };
                 self.gets.insert(request, reply);
             }
-            Command::Fetch { order, place, tree, flow, reply } => {
+            Command::Fetch {
+                order,
+                place,
+                tree,
+                flow,
+                reply,
+            } => {
                 let fetch = self.proto.fetch(now, order, Some(place));
                 let assembly = Assembly::new(order.segment, order.shape, tree);
                 let span = tracing::debug_span!("fetch", segment = ?order.segment);
-                self.fetches.insert(fetch, Rebuild { order, assembly, decoding: 0, flow, reply, span });
+                self.fetches.insert(
+                    fetch,
+                    Rebuild {
+                        order,
+                        assembly,
+                        decoding: 0,
+                        flow,
+                        reply,
+                        span,
+                    },
+                );
             }
             Command::Urgency(segment, urgency) => {
                 // Cancelled fetches end soon; skip them.
-                let wanted = self.fetches.iter_mut().filter(|(_, rebuild)| !rebuild.reply.is_closed());
+                let wanted = self
+                    .fetches
+                    .iter_mut()
+                    .filter(|(_, rebuild)| !rebuild.reply.is_closed());
                 let meant = wanted.filter(|(_, rebuild)| rebuild.order.segment == segment);
                 meant.for_each(|(fetch, rebuild)| {
                     rebuild.order.urgency = urgency;
@@ -104,7 +144,10 @@ impl Driver {
             return failure.into();
         }
         let cause = self.proto.trouble().map(|(source, what)| {
-            let server = links.iter().find(|link| link.id == source).map(|link| link.server.address());
+            let server = links
+                .iter()
+                .find(|link| link.id == source)
+                .map(|link| link.server.address());
             server.map_or_else(|| what.to_owned(), |server| format!("{server}: {what}"))
         });
         Error::Stalled(cause)
@@ -117,7 +160,12 @@ impl Driver {
             let _ = reply.send(Err(self.error(links, Failure::Stalled)));
         }
         // Some are complete, and being decoded.
-        let open: Vec<FetchId> = self.fetches.keys().copied().filter(|fetch| self.proto.is_under_way(*fetch)).collect();
+        let open: Vec<FetchId> = self
+            .fetches
+            .keys()
+            .copied()
+            .filter(|fetch| self.proto.is_under_way(*fetch))
+            .collect();
         for fetch in open {
             self.proto.cancel_fetch(fetch);
             if let Some(rebuild) = self.fetches.remove(&fetch) {

@@ -36,7 +36,8 @@ impl Driver {
                 let _entered = link.span.clone().entered();
                 let now = Instant::now();
                 self.neighbours.answered(source);
-                self.proto.handle_connected(now, source, link.shown.first(now));
+                self.proto
+                    .handle_connected(now, source, link.shown.first(now));
                 if let Some(identity) = link.identify() {
                     self.proto.identify(source, *identity.as_bytes());
                 }
@@ -44,13 +45,23 @@ impl Driver {
             }
             Happening::NotConnected(fault) => {
                 let _entered = link.span.clone().entered();
-                let Fault { reason, is_refusal, is_untrusted, .. } = fault;
+                let Fault {
+                    reason,
+                    is_refusal,
+                    is_untrusted,
+                    ..
+                } = fault;
                 self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);
                 }
-                self.proto.note_trouble(Instant::now(), source, reason.clone());
-                let error = if is_untrusted { Error::Untrusted(reason) } else { Error::Connection(reason) };
+                self.proto
+                    .note_trouble(Instant::now(), source, reason.clone());
+                let error = if is_untrusted {
+                    Error::Untrusted(reason)
+                } else {
+                    Error::Connection(reason)
+                };
                 self.failed(source, error, is_refusal);
                 Ok(())
             }
@@ -63,12 +74,16 @@ impl Driver {
                 Ok(())
             }
             Happening::Ended(end) => Err(end),
-            Happening::Control(bytes) => link.wires().map_or(Ok(()), |wires| self.control(source, wires, &bytes)),
+            Happening::Control(bytes) => link
+                .wires()
+                .map_or(Ok(()), |wires| self.control(source, wires, &bytes)),
             Happening::Datagram(first) => match link.connection() {
                 Some(connection) => self.datagrams(source, connection, first),
                 None => Ok(()),
             },
-            Happening::Stream(read) => link.wires().map_or(Ok(()), |wires| self.stream(source, wires, read)),
+            Happening::Stream(read) => link
+                .wires()
+                .map_or(Ok(()), |wires| self.stream(source, wires, read)),
         };
         if let Err(end) = outcome {
             self.end(link, end);
@@ -84,7 +99,12 @@ impl Driver {
         Ok(())
     }
 
-    fn datagrams(&mut self, source: SourceId, connection: &Connection, first: Bytes) -> Result<(), End> {
+    fn datagrams(
+        &mut self,
+        source: SourceId,
+        connection: &Connection,
+        first: Bytes,
+    ) -> Result<(), End> {
         let now = Instant::now();
         self.proto.handle_datagram(now, source, first)?;
         for _ in 1..DATAGRAMS_A_TURN {
@@ -99,7 +119,11 @@ impl Driver {
 
     fn stream(&mut self, source: SourceId, wires: &Wires, read: Read) -> Result<(), End> {
         let now = Instant::now();
-        let Read { mut stream, chunks, end } = read;
+        let Read {
+            mut stream,
+            chunks,
+            end,
+        } = read;
         let id = VarInt::from(stream.id()).into_inner();
         for chunk in chunks {
             self.proto.handle_stream(now, source, id, &chunk)?;
@@ -109,7 +133,11 @@ impl Driver {
             None if self.refused(source, id) => {
                 // If the sender has ended it already, there is nothing to stop.
                 let _ = stream.stop(VarInt::from_u32(CloseCode::Done.quic()));
-                self.proto.handle_stream_end(source, id, StreamEnd::Reset(u64::from(CloseCode::Done.quic())))?;
+                self.proto.handle_stream_end(
+                    source,
+                    id,
+                    StreamEnd::Reset(u64::from(CloseCode::Done.quic())),
+                )?;
             }
             None => wires.read_on(stream),
         }
@@ -146,11 +174,16 @@ impl Driver {
                 tracing::warn!(server = %link.server, ?peer, %violation, "the server violates the protocol");
                 (violation.close_code(), violation.to_string())
             }
-            End::Lost(fault) | End::Silent(fault) | End::TurnedAway(fault) => (CloseCode::Done, fault),
+            End::Lost(fault) | End::Silent(fault) | End::TurnedAway(fault) => {
+                (CloseCode::Done, fault)
+            }
             End::Polluted => {
                 let peer = link.connection().map(Connection::remote_address);
                 tracing::warn!(server = %link.server, ?peer, "the server sent blocks that are proved wrong: no longer using it");
-                (CloseCode::Pollution, "proved to send wrong blocks".to_owned())
+                (
+                    CloseCode::Pollution,
+                    "proved to send wrong blocks".to_owned(),
+                )
             }
         };
         if self.neighbours.is_one(link.id) {
@@ -158,18 +191,21 @@ impl Driver {
         } else {
             tracing::info!(server = %link.server, fault, "the connection ended: reconnecting");
         }
-        self.stats.reconnects += u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
+        self.stats.reconnects +=
+            u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault, next);
         if code == CloseCode::Pollution {
             link.give_up();
         } else if broke_the_rules && link.note_breach() {
             tracing::warn!(server = %link.server, "the server violated the protocol twice in a row: pausing connections to it");
         }
-        self.proto.handle_disconnected(Instant::now(), link.id, is_outage);
+        self.proto
+            .handle_disconnected(Instant::now(), link.id, is_outage);
         if self.neighbours.failed(link.id, broke_the_rules) {
             self.dismissed.push(link.id);
         }
-        self.proto.note_trouble(Instant::now(), link.id, fault.clone());
+        self.proto
+            .note_trouble(Instant::now(), link.id, fault.clone());
         self.failed(link.id, Error::Connection(fault), false);
     }
 
@@ -194,7 +230,9 @@ impl Driver {
     /// Logs a connection that accepts requests.
     pub(super) fn say_connected(&mut self, links: &[Link], source: SourceId) {
         self.faults.remove(&source);
-        let Some(link) = links.iter().find(|link| link.id == source) else { return };
+        let Some(link) = links.iter().find(|link| link.id == source) else {
+            return;
+        };
         let server = &link.server;
         if self.neighbours.is_one(source) {
             tracing::debug!(%server, "connected to a peer");
@@ -207,7 +245,9 @@ impl Driver {
 
     /// Logs why there is no connection, each reason once.
     fn say_fault(&mut self, server: &Server, source: SourceId, fault: &str, is_refusal: bool) {
-        if self.neighbours.is_one(source) || self.faults.get(&source).is_some_and(|said| said == fault) {
+        if self.neighbours.is_one(source)
+            || self.faults.get(&source).is_some_and(|said| said == fault)
+        {
             tracing::debug!(%server, fault, "no connection");
             return;
         }

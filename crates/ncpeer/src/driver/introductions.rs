@@ -44,10 +44,27 @@ impl Driver {
         }
     }
 
-    fn take_neighbour(&mut self, links: &mut Vec<Link>, source: SourceId, peer: Introduction) -> bool {
-        let Introduction { address, identity, ticket, .. } = peer;
-        let (host, fingerprint) = (address.ip().to_string(), Some(Fingerprint::from_bytes(identity)));
-        let server = Server { host, port: address.port(), fingerprint };
+    fn take_neighbour(
+        &mut self,
+        links: &mut Vec<Link>,
+        source: SourceId,
+        peer: Introduction,
+    ) -> bool {
+        let Introduction {
+            address,
+            identity,
+            ticket,
+            ..
+        } = peer;
+        let (host, fingerprint) = (
+            address.ip().to_string(),
+            Some(Fingerprint::from_bytes(identity)),
+        );
+        let server = Server {
+            host,
+            port: address.port(),
+            fingerprint,
+        };
         match link_to(source, server, Shown::Ticket(ticket, false), &self.config) {
             Ok(link) => {
                 tracing::debug!(peer = %link.server, "a peer to draw on");
@@ -79,7 +96,11 @@ impl Driver {
         }
         for link in links.iter() {
             if self.neighbours.is_one(link.id) {
-                self.neighbours.brought(now, link.id, self.proto.source_counts(link.id).payload_bytes);
+                self.neighbours.brought(
+                    now,
+                    link.id,
+                    self.proto.source_counts(link.id).payload_bytes,
+                );
             }
         }
     }

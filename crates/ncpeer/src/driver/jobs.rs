@@ -47,7 +47,11 @@ pub(super) struct PoolJobs {
 impl PoolJobs {
     pub(super) fn new() -> Self {
         let most = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { running: FuturesUnordered::new(), waiting: VecDeque::new(), most }
+        Self {
+            running: FuturesUnordered::new(),
+            waiting: VecDeque::new(),
+            most,
+        }
     }
 
     pub(super) fn add(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
@@ -87,17 +91,29 @@ pub(super) fn gfq(device: Option<Device>) -> Arc<dyn Arithmetic> {
     device.map_or_else(|| Arc::new(Cores::all()) as _, |device| device.gfq())
 }
 
-pub(super) fn multiply(fetch: FetchId, decoder: Rebuilder, device: Option<Device>, tree: Option<&Tree>) -> Done {
+pub(super) fn multiply(
+    fetch: FetchId,
+    decoder: Rebuilder,
+    device: Option<Device>,
+    tree: Option<&Tree>,
+) -> Done {
     let generation = *decoder.generation();
     let bytes = match generation.codec.is_gfq() {
         true => decoder.into_bytes(&*gfq(device)),
         // Other codes do not use it.
         false => decoder.into_bytes(&Cores::new(NonZeroUsize::MIN)),
     };
-    Done::Examined { fetch, examined: examine(&generation, bytes.ok().map(Bytes::from), tree) }
+    Done::Examined {
+        fetch,
+        examined: examine(&generation, bytes.ok().map(Bytes::from), tree),
+    }
 }
 
 pub(super) fn gather(fetch: FetchId, decoder: Rebuilder) -> Done {
     let generation = *decoder.generation();
-    Done::Gathered { fetch, generation, system: decoder.into_system() }
+    Done::Gathered {
+        fetch,
+        generation,
+        system: decoder.into_system(),
+    }
 }

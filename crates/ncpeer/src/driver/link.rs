@@ -20,7 +20,9 @@ use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
 use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
 use ncs_proto::wire::text::plain;
 use ncs_proto::wire::{CloseCode, Violation, frame};
-use quinn::{Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use quinn::{
+    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError,
+};
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::Span;
@@ -107,7 +109,14 @@ struct Watch {
 
 impl Watch {
     fn new(now: Instant) -> Self {
-        Self { begun: now, heard: 0, heard_at: now, look_at: now + LOOK_EVERY, is_silent: false, successor: None }
+        Self {
+            begun: now,
+            heard: 0,
+            heard_at: now,
+            look_at: now + LOOK_EVERY,
+            is_silent: false,
+            successor: None,
+        }
     }
 
     /// Looks at the number of received datagrams. Returns whether the connection has just become
@@ -118,7 +127,8 @@ impl Watch {
             (self.heard, self.heard_at) = (heard, now);
             return std::mem::replace(&mut self.is_silent, false).then_some(Change::Speaks);
         }
-        let is_silent = now.saturating_duration_since(self.heard_at) >= PING_AFTER + PONG_WITHIN.max(2 * rtt);
+        let is_silent =
+            now.saturating_duration_since(self.heard_at) >= PING_AFTER + PONG_WITHIN.max(2 * rtt);
         (is_silent && !std::mem::replace(&mut self.is_silent, true)).then_some(Change::Silent)
     }
 }
@@ -230,7 +240,12 @@ pub(super) struct Fault {
 
 impl Fault {
     fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), is_answer: false, is_refusal: false, is_untrusted: false }
+        Self {
+            reason: reason.into(),
+            is_answer: false,
+            is_refusal: false,
+            is_untrusted: false,
+        }
     }
 
     /// The fault of a failed handshake with this address.
@@ -245,10 +260,17 @@ impl Fault {
         let reason = match (rejection.filter(|_| is_untrusted), error) {
             (Some(not_pinned), _) => not_pinned.to_string(),
             // The verifier's reason, without QUIC's wrapping.
-            (None, ConnectionError::TransportError(failed)) if is_refusal => plain(&failed.reason, REASON_MAX),
+            (None, ConnectionError::TransportError(failed)) if is_refusal => {
+                plain(&failed.reason, REASON_MAX)
+            }
             (None, error) => fault(error),
         };
-        Self { reason: format!("{address}: {reason}"), is_answer: !is_silence(error), is_refusal, is_untrusted }
+        Self {
+            reason: format!("{address}: {reason}"),
+            is_answer: !is_silence(error),
+            is_refusal,
+            is_untrusted,
+        }
     }
 }
 
@@ -261,7 +283,10 @@ impl Answered for Fault {
 /// Whether a connection ended without a message of the server. A stateless reset comes from its
 /// restarted successor.
 fn is_silence(error: &ConnectionError) -> bool {
-    matches!(error, ConnectionError::TimedOut | ConnectionError::Reset | ConnectionError::LocallyClosed)
+    matches!(
+        error,
+        ConnectionError::TimedOut | ConnectionError::Reset | ConnectionError::LocallyClosed
+    )
 }
 
 /// When to try the next connection.
@@ -294,7 +319,9 @@ pub(super) enum End {
 impl From<ConnectionError> for End {
     fn from(error: ConnectionError) -> Self {
         let code = match &error {
-            ConnectionError::ApplicationClosed(close) => CloseCode::from_quic(close.error_code.into_inner()),
+            ConnectionError::ApplicationClosed(close) => {
+                CloseCode::from_quic(close.error_code.into_inner())
+            }
             _ => None,
         };
         match &error {
@@ -315,7 +342,10 @@ impl From<Violation> for End {
 /// The next event of any link, and its index. Links take turns, beginning with `first`.
 pub(super) async fn next(links: &mut [Link], first: usize) -> (usize, Happening) {
     let (before, behind) = links.split_at_mut(first);
-    let nexts = behind.iter_mut().enumerate().map(|(index, link)| (first + index, link));
+    let nexts = behind
+        .iter_mut()
+        .enumerate()
+        .map(|(index, link)| (first + index, link));
     let nexts = nexts.chain(before.iter_mut().enumerate());
     let nexts = nexts.map(|(index, link)| Box::pin(async move { (index, link.next().await) }));
     select_all(nexts).await.0
@@ -327,21 +357,52 @@ pub(super) async fn close(links: Vec<Link>) {
         State::Up(wires, _) | State::Next(wires) => Some(wires),
         _ => None,
     });
-    let endings: Vec<_> = wires.map(|wires| wires.close(CloseCode::Done, "closed")).collect();
+    let endings: Vec<_> = wires
+        .map(|wires| wires.close(CloseCode::Done, "closed"))
+        .collect();
     futures_util::future::join_all(endings).await;
 }
 
 impl Link {
     /// A link that connects.
-    pub(super) fn new(id: SourceId, server: Server, quic: Quic, shown: Shown, config: &Config) -> Self {
+    pub(super) fn new(
+        id: SourceId,
+        server: Server,
+        quic: Quic,
+        shown: Shown,
+        config: &Config,
+    ) -> Self {
         // A named peer may not know of this: it gets few packets, in one attempt at a time.
         let is_named = matches!(shown, Shown::Ticket(..));
-        let connect_timeout = config.connect_timeout.min(if is_named { NEIGHBOUR_TIMEOUT } else { Duration::MAX });
-        let pause_unknown = if is_named { NEIGHBOUR_TIMEOUT } else { PAUSE_UNKNOWN };
-        let (attempts, state) = (Attempts::new(Instant::now(), pause_unknown, config.reconnect_max), State::Down);
+        let connect_timeout = config.connect_timeout.min(if is_named {
+            NEIGHBOUR_TIMEOUT
+        } else {
+            Duration::MAX
+        });
+        let pause_unknown = if is_named {
+            NEIGHBOUR_TIMEOUT
+        } else {
+            PAUSE_UNKNOWN
+        };
+        let (attempts, state) = (
+            Attempts::new(Instant::now(), pause_unknown, config.reconnect_max),
+            State::Down,
+        );
         let visit = VisitId(rand::random());
         let span = tracing::debug_span!("connection", source = id.0, %server);
-        Self { id, server, shown, identity: None, visit, span, quic, connect_timeout, attempts, state, wire_bytes_before: 0 }
+        Self {
+            id,
+            server,
+            shown,
+            identity: None,
+            visit,
+            span,
+            quic,
+            connect_timeout,
+            attempts,
+            state,
+            wire_bytes_before: 0,
+        }
     }
 
     /// The connection, while there is one.
@@ -362,22 +423,32 @@ impl Link {
 
     /// SHA-256 of the certificate on this connection.
     pub(super) fn identify(&mut self) -> Option<Fingerprint> {
-        let shown = self.connection()?.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let shown = self
+            .connection()?
+            .peer_identity()?
+            .downcast::<Vec<CertificateDer<'static>>>()
+            .ok()?;
         self.identity = shown.first().map(Fingerprint::of);
         self.identity
     }
 
     /// UDP bytes received over all connections.
     pub(super) fn wire_bytes(&self) -> u64 {
-        self.wire_bytes_before + self.connection().map_or(0, |connection| connection.stats().udp_rx.bytes)
+        self.wire_bytes_before
+            + self
+                .connection()
+                .map_or(0, |connection| connection.stats().udp_rx.bytes)
     }
 
     /// Closes the connection. Other attempts follow.
     pub(super) fn end(&mut self, code: CloseCode, reason: &str, next: Next) {
         self.wire_bytes_before = self.wire_bytes();
-        let State::Up(wires, watch) = std::mem::replace(&mut self.state, State::Down) else { return };
+        let State::Up(wires, watch) = std::mem::replace(&mut self.state, State::Down) else {
+            return;
+        };
         let now = Instant::now();
-        if now.saturating_duration_since(watch.begun) >= GOOD_CONNECTION && next != Next::WhenWanted {
+        if now.saturating_duration_since(watch.begun) >= GOOD_CONNECTION && next != Next::WhenWanted
+        {
             self.attempts.welcome();
         }
         if !watch.is_silent {
@@ -479,7 +550,9 @@ impl Wires {
     /// Writes to the control stream; see [`Wires::is_writable`].
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
         if let Some(mut stream) = self.out.take() {
-            self.writing = Some(Box::pin(async move { stream.write_chunk(bytes.into()).await.map(|()| stream) }));
+            self.writing = Some(Box::pin(async move {
+                stream.write_chunk(bytes.into()).await.map(|()| stream)
+            }));
         }
     }
 
@@ -533,7 +606,12 @@ impl Wires {
 }
 
 /// An attempt to connect.
-fn connecting(server: Server, quic: Quic, timeout: Duration, turn: usize) -> BoxFuture<'static, Result<Wires, Fault>> {
+fn connecting(
+    server: Server,
+    quic: Quic,
+    timeout: Duration,
+    turn: usize,
+) -> BoxFuture<'static, Result<Wires, Fault>> {
     Box::pin(async move {
         match tokio::time::timeout(timeout, connect(&server, &quic, turn)).await {
             Ok(connected) => connected,
@@ -554,7 +632,11 @@ fn read(mut stream: RecvStream) -> Reading {
             Err(_) => (0, Some(StreamEnd::Reset(0))),
         };
         chunks.truncate(count);
-        Read { stream, chunks, end }
+        Read {
+            stream,
+            chunks,
+            end,
+        }
     })
 }
 
@@ -569,7 +651,9 @@ async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError
 /// one.
 async fn connect(server: &Server, quic: &Quic, turn: usize) -> Result<Wires, Fault> {
     let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
-    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(unknown)?;
+    let addresses = tokio::net::lookup_host((server.host.as_str(), server.port))
+        .await
+        .map_err(unknown)?;
     let mut fault = Fault::new(format!("{} has no address", server.host));
     let mut addresses: Vec<SocketAddr> = addresses.collect();
     let first = turn.checked_rem(addresses.len()).unwrap_or(0);
@@ -583,24 +667,46 @@ async fn connect(server: &Server, quic: &Quic, turn: usize) -> Result<Wires, Fau
     Err(fault)
 }
 
-async fn connect_to(address: SocketAddr, name: &str, (quic, rejection): Quic) -> Result<Wires, Fault> {
+async fn connect_to(
+    address: SocketAddr,
+    name: &str,
+    (quic, rejection): Quic,
+) -> Result<Wires, Fault> {
     let local = |error: String| Fault::new(format!("{address}: {error}"));
     let socket = socket(address).map_err(|error| local(error.to_string()))?;
-    let endpoint = Endpoint::new(quinn::EndpointConfig::default(), None, socket, Arc::new(quinn::TokioRuntime))
+    let endpoint = Endpoint::new(
+        quinn::EndpointConfig::default(),
+        None,
+        socket,
+        Arc::new(quinn::TokioRuntime),
+    )
+    .map_err(|error| local(error.to_string()))?;
+    let connecting = endpoint
+        .connect_with(quic, address, name)
         .map_err(|error| local(error.to_string()))?;
-    let connecting = endpoint.connect_with(quic, address, name).map_err(|error| local(error.to_string()))?;
     let failed = |error: ConnectionError| Fault::of(address, &error, rejection.last());
     let connection = connecting.await.map_err(failed)?;
     let (out, control) = connection.open_bi().await.map_err(failed)?;
     let frames = frame::Reader::new();
-    Ok(Wires { endpoint, connection, control, frames, out: Some(out), writing: None, reading: FuturesUnordered::new() })
+    Ok(Wires {
+        endpoint,
+        connection,
+        control,
+        frames,
+        out: Some(out),
+        writing: None,
+        reading: FuturesUnordered::new(),
+    })
 }
 
 /// Describes why a connection ended. The server's text is made safe to show.
 pub(super) fn fault(error: &ConnectionError) -> String {
-    let ConnectionError::ApplicationClosed(close) = error else { return plain(&error.to_string(), REASON_MAX) };
+    let ConnectionError::ApplicationClosed(close) = error else {
+        return plain(&error.to_string(), REASON_MAX);
+    };
     let code = close.error_code.into_inner();
-    let code = CloseCode::from_quic(code).map_or_else(|| format!("code {code:#x}"), |code| code.name().to_owned());
+    let code = CloseCode::from_quic(code)
+        .map_or_else(|| format!("code {code:#x}"), |code| code.name().to_owned());
     match plain(&String::from_utf8_lossy(&close.reason), REASON_MAX).as_str() {
         "" => format!("closed by the server with {code}"),
         reason => format!("closed by the server with {code}: {reason}"),
@@ -609,7 +715,11 @@ pub(super) fn fault(error: &ConnectionError) -> String {
 
 /// A socket of the address's family on any free port.
 fn socket(address: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -644,14 +754,28 @@ mod tests {
     #[test]
     fn a_connection_is_silent_when_its_ping_is_not_answered() {
         let now = Instant::now();
-        let (at, rtt) = (|ms: u64| now + Duration::from_millis(ms), Duration::from_millis(10));
+        let (at, rtt) = (
+            |ms: u64| now + Duration::from_millis(ms),
+            Duration::from_millis(10),
+        );
         let mut watch = Watch::new(now);
         assert_eq!(watch.look(at(250), 5, rtt), None);
-        assert_eq!(watch.look(at(2_250), 5, rtt), None, "the PING has just left");
+        assert_eq!(
+            watch.look(at(2_250), 5, rtt),
+            None,
+            "the PING has just left"
+        );
         assert_eq!(watch.look(at(2_600), 5, rtt), Some(Change::Silent));
         assert_eq!(watch.look(at(2_850), 5, rtt), None, "once");
         assert_eq!(watch.look(at(3_000), 6, rtt), Some(Change::Speaks));
-        assert_eq!(watch.look(at(5_400), 6, Duration::from_secs(1)), None, "a slow path has more time");
-        assert_eq!(watch.look(at(7_000), 6, Duration::from_secs(1)), Some(Change::Silent));
+        assert_eq!(
+            watch.look(at(5_400), 6, Duration::from_secs(1)),
+            None,
+            "a slow path has more time"
+        );
+        assert_eq!(
+            watch.look(at(7_000), 6, Duration::from_secs(1)),
+            Some(Change::Silent)
+        );
     }
 }

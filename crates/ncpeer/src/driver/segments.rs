@@ -32,8 +32,16 @@ pub(super) struct Rebuild {
 impl Driver {
     pub(super) fn done(&mut self, done: Done) {
         match done {
-            Done::Gathered { fetch, generation, system: None } => self.examined(fetch, examine(&generation, None, None)),
-            Done::Gathered { fetch, system: Some(system), .. } => {
+            Done::Gathered {
+                fetch,
+                generation,
+                system: None,
+            } => self.examined(fetch, examine(&generation, None, None)),
+            Done::Gathered {
+                fetch,
+                system: Some(system),
+                ..
+            } => {
                 if let Some(system) = self.bulk.add(Instant::now(), fetch, system) {
                     self.solve(fetch, system);
                 }
@@ -53,29 +61,51 @@ impl Driver {
         let tree = self.tree(fetch);
         self.jobs.add(move || {
             let generation = system.generation;
-            Done::Examined { fetch, examined: examine(&generation, system.solve().ok().map(Bytes::from), tree.as_ref()) }
+            Done::Examined {
+                fetch,
+                examined: examine(
+                    &generation,
+                    system.solve().ok().map(Bytes::from),
+                    tree.as_ref(),
+                ),
+            }
         });
     }
 
     /// Takes a generation with the result of its tests, and its bytes if it could be decoded.
     pub(super) fn examined(&mut self, fetch: FetchId, examined: Examined) {
-        let Some(rebuild) = self.fetches.get_mut(&fetch) else { return };
+        let Some(rebuild) = self.fetches.get_mut(&fetch) else {
+            return;
+        };
         rebuild.decoding -= 1;
-        let Taken { refuted, settled, released: (mut at, pieces) } = rebuild.assembly.take(examined);
+        let Taken {
+            refuted,
+            settled,
+            released: (mut at, pieces),
+        } = rebuild.assembly.take(examined);
         for piece in pieces {
             rebuild.flow.put(at, &piece);
             at += piece.len() as u64;
         }
-        settled.into_iter().for_each(|generation| self.proto.settle(fetch, generation));
+        settled
+            .into_iter()
+            .for_each(|generation| self.proto.settle(fetch, generation));
         let has_come = rebuild.assembly.is_proven() || rebuild.assembly.awaits_proof();
         let is_decoding = rebuild.decoding > 0;
         if has_come {
             let parts = rebuild.assembly.parts().unwrap_or_default();
-            let (is_proven, id, codec) = (rebuild.assembly.is_proven(), rebuild.assembly.id(), rebuild.order.shape.codec());
+            let (is_proven, id, codec) = (
+                rebuild.assembly.is_proven(),
+                rebuild.assembly.id(),
+                rebuild.order.shape.codec(),
+            );
             self.jobs.add(move || {
                 let bytes = join(&parts);
                 let is_right = is_proven || SegmentId::of_coded(&bytes, codec) == id;
-                Done::Joined { fetch, bytes: is_right.then_some(bytes) }
+                Done::Joined {
+                    fetch,
+                    bytes: is_right.then_some(bytes),
+                }
             });
         }
         if !refuted.is_empty() {
@@ -94,12 +124,19 @@ impl Driver {
     pub(super) fn decoded(&mut self, outcomes: Vec<bulk::Outcome>) {
         for outcome in outcomes {
             match outcome {
-                bulk::Outcome::Decoded { fetch, generation, bytes, maker } => {
+                bulk::Outcome::Decoded {
+                    fetch,
+                    generation,
+                    bytes,
+                    maker,
+                } => {
                     self.stats.generations_on_device += 1;
                     self.stats.device = Some(maker);
                     let tree = self.tree(fetch);
-                    self.jobs
-                        .add(move || Done::Examined { fetch, examined: examine(&generation, Some(bytes.into()), tree.as_ref()) });
+                    self.jobs.add(move || Done::Examined {
+                        fetch,
+                        examined: examine(&generation, Some(bytes.into()), tree.as_ref()),
+                    });
                 }
                 bulk::Outcome::Back { fetch, system } => self.solve(fetch, system),
             }
@@ -117,7 +154,9 @@ impl Driver {
             }
             return;
         };
-        let Some(rebuild) = self.fetches.remove(&fetch) else { return };
+        let Some(rebuild) = self.fetches.remove(&fetch) else {
+            return;
+        };
         rebuild.flow.complete(bytes.clone());
         self.stats.segments_verified += 1;
         self.stats.bytes += bytes.len() as u64;

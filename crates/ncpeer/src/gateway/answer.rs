@@ -23,8 +23,16 @@ pub(super) struct Served<'a> {
 
 impl Served<'_> {
     pub(super) fn head(&self, tag: &str) -> response::Builder {
-        let content_type = if self.content_type.is_empty() { media_type(self.path) } else { self.content_type };
-        let cache = if self.mutable { "no-cache".to_owned() } else { format!("max-age={}", self.max_age.as_secs()) };
+        let content_type = if self.content_type.is_empty() {
+            media_type(self.path)
+        } else {
+            self.content_type
+        };
+        let cache = if self.mutable {
+            "no-cache".to_owned()
+        } else {
+            format!("max-age={}", self.max_age.as_secs())
+        };
         Response::builder()
             .header(header::CONTENT_TYPE, content_type)
             .header(header::CACHE_CONTROL, cache)
@@ -34,11 +42,25 @@ impl Served<'_> {
 }
 
 /// The head of a response with part of an object of `length` bytes.
-pub(super) fn partial(response: response::Builder, range: &Range<u64>, length: u64) -> response::Builder {
+pub(super) fn partial(
+    response: response::Builder,
+    range: &Range<u64>,
+    length: u64,
+) -> response::Builder {
     response
         .status(StatusCode::PARTIAL_CONTENT)
-        .header(header::CONTENT_RANGE, format!("bytes {}-{}/{length}", range.start, range.end.saturating_sub(1)))
-        .header(header::CONTENT_LENGTH, range.end.saturating_sub(range.start))
+        .header(
+            header::CONTENT_RANGE,
+            format!(
+                "bytes {}-{}/{length}",
+                range.start,
+                range.end.saturating_sub(1)
+            ),
+        )
+        .header(
+            header::CONTENT_LENGTH,
+            range.end.saturating_sub(range.start),
+        )
 }
 
 /// A response without the object.
@@ -52,17 +74,31 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(status: StatusCode, reason: impl Into<String>) -> Self {
-        Self { status, retry_after: None, content_range: None, reason: reason.into() }
+        Self {
+            status,
+            retry_after: None,
+            content_range: None,
+            reason: reason.into(),
+        }
     }
 
     /// A failure that may pass.
     pub(super) fn busy(reason: impl Into<String>) -> Self {
-        Self { retry_after: Some(RETRY_AFTER), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, reason) }
+        Self {
+            retry_after: Some(RETRY_AFTER),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, reason)
+        }
     }
 
     pub(super) fn unsatisfiable(length: u64) -> Self {
         let content_range = Some(format!("bytes */{length}"));
-        Self { content_range, ..Self::new(StatusCode::RANGE_NOT_SATISFIABLE, "the range is outside the object") }
+        Self {
+            content_range,
+            ..Self::new(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "the range is outside the object",
+            )
+        }
     }
 
     pub(super) fn into_response(self) -> Response {
@@ -71,7 +107,10 @@ impl Failure {
             .header(header::CONTENT_TYPE, "text/plain; charset=utf-8")
             .header(header::CACHE_CONTROL, "no-store");
         if let Some(after) = self.retry_after {
-            response = response.header(header::RETRY_AFTER, after.as_millis().div_ceil(1000).max(1).to_string());
+            response = response.header(
+                header::RETRY_AFTER,
+                after.as_millis().div_ceil(1000).max(1).to_string(),
+            );
         }
         if let Some(range) = self.content_range {
             response = response.header(header::CONTENT_RANGE, range);
@@ -91,10 +130,16 @@ impl From<Refusal> for Failure {
             RefusalCode::Forbidden => StatusCode::FORBIDDEN,
             RefusalCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
             RefusalCode::Overload | RefusalCode::GoingAway => StatusCode::SERVICE_UNAVAILABLE,
-            RefusalCode::Limit | RefusalCode::Origin | RefusalCode::Changed | RefusalCode::Internal => StatusCode::BAD_GATEWAY,
+            RefusalCode::Limit
+            | RefusalCode::Origin
+            | RefusalCode::Changed
+            | RefusalCode::Internal => StatusCode::BAD_GATEWAY,
         };
         let later = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER);
-        Self { retry_after: refusal.retry_after.or(later), ..Self::new(status, refusal.reason) }
+        Self {
+            retry_after: refusal.retry_after.or(later),
+            ..Self::new(status, refusal.reason)
+        }
     }
 }
 
@@ -107,31 +152,52 @@ impl From<crate::Error> for Failure {
             Error::Path(_) => StatusCode::NOT_FOUND,
             Error::Deadline | Error::Stalled(_) | Error::Slow => StatusCode::GATEWAY_TIMEOUT,
             Error::Corrupt | Error::Changed | Error::Missing(_) => StatusCode::BAD_GATEWAY,
-            Error::Connection(_) | Error::Untrusted(_) | Error::Closed | Error::Setup(_) => return Self::busy(error.to_string()),
+            Error::Connection(_) | Error::Untrusted(_) | Error::Closed | Error::Setup(_) => {
+                return Self::busy(error.to_string());
+            }
         };
         Self::new(status, error.to_string())
     }
 }
 
 /// A short object in memory, or the requested part of it.
-pub(super) fn slice(response: response::Builder, headers: &HeaderMap, tag: &str, bytes: Bytes) -> Response {
+pub(super) fn slice(
+    response: response::Builder,
+    headers: &HeaderMap,
+    tag: &str,
+    bytes: Bytes,
+) -> Response {
     if text(headers, header::IF_NONE_MATCH).is_some_and(|known| names(known, tag)) {
         return finish(response.status(StatusCode::NOT_MODIFIED), Body::empty());
     }
     let length = bytes.len() as u64;
     let same = text(headers, header::IF_RANGE).is_none_or(|known| known == tag);
-    let range = text(headers, header::RANGE).filter(|_| same).and_then(ByteRange::parse);
+    let range = text(headers, header::RANGE)
+        .filter(|_| same)
+        .and_then(ByteRange::parse);
     let Some(range) = range else {
-        return finish(response.header(header::CONTENT_LENGTH, length), Body::from(bytes));
+        return finish(
+            response.header(header::CONTENT_LENGTH, length),
+            Body::from(bytes),
+        );
     };
-    let Some(range) = range.resolve(length) else { return Failure::unsatisfiable(length).into_response() };
-    let place = usize::try_from(range.start).ok().zip(usize::try_from(range.end).ok());
+    let Some(range) = range.resolve(length) else {
+        return Failure::unsatisfiable(length).into_response();
+    };
+    let place = usize::try_from(range.start)
+        .ok()
+        .zip(usize::try_from(range.end).ok());
     let (start, end) = place.expect("a range of bytes in memory");
-    finish(partial(response, &range, length), Body::from(bytes.slice(start..end)))
+    finish(
+        partial(response, &range, length),
+        Body::from(bytes.slice(start..end)),
+    )
 }
 
 pub(super) fn preflight(reader: &Reader) -> Response {
-    let response = Response::builder().status(StatusCode::NO_CONTENT).header(header::ALLOW, METHODS);
+    let response = Response::builder()
+        .status(StatusCode::NO_CONTENT)
+        .header(header::ALLOW, METHODS);
     if *reader == Reader::Own {
         return finish(response, Body::empty());
     }
@@ -151,7 +217,10 @@ pub(super) fn allow(reader: &Reader, headers: &mut HeaderMap) {
         Reader::Any => HeaderValue::from_static("*"),
         Reader::Origin(origin) => origin.clone(),
         Reader::Own => {
-            headers.insert(HeaderName::from_static("cross-origin-resource-policy"), SAME_ORIGIN);
+            headers.insert(
+                HeaderName::from_static("cross-origin-resource-policy"),
+                SAME_ORIGIN,
+            );
             headers.append(header::VARY, VARY_ORIGIN);
             return;
         }
@@ -187,13 +256,18 @@ pub(super) fn tag(version: u64) -> String {
 
 /// Whether an If-None-Match contains the tag, by weak comparison (RFC 9110, section 13.1.2).
 pub(super) fn names(known: &str, tag: &str) -> bool {
-    known.split(',').map(str::trim).any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
+    known
+        .split(',')
+        .map(str::trim)
+        .any(|one| one == "*" || one.strip_prefix("W/").unwrap_or(one) == tag)
 }
 
 const METHODS: &str = "GET, HEAD, OPTIONS";
 /// When a player may retry after overload.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-const EXPOSED: HeaderValue = HeaderValue::from_static("Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After");
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "Accept-Ranges, Content-Length, Content-Range, Date, ETag, Retry-After",
+);
 const SAME_ORIGIN: HeaderValue = HeaderValue::from_static("same-origin");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("Origin");
 
@@ -204,7 +278,11 @@ mod tests {
     #[test]
     fn refusals_have_their_status() {
         let status = |code| {
-            let failure = Failure::from(Refusal { code, retry_after: None, reason: "no".into() });
+            let failure = Failure::from(Refusal {
+                code,
+                retry_after: None,
+                reason: "no".into(),
+            });
             (failure.status.as_u16(), failure.retry_after.is_some())
         };
         assert_eq!(status(RefusalCode::Unknown), (404, false));
@@ -217,12 +295,17 @@ mod tests {
 
     #[test]
     fn tags_match_weakly() {
-        assert!(names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"b\"") && !names("\"a\"", "\"b\""));
+        assert!(
+            names("\"a\", W/\"b\"", "\"b\"") && names("*", "\"b\"") && !names("\"a\"", "\"b\"")
+        );
     }
 
     #[test]
     fn an_impossible_media_type_is_the_origins_fault() {
-        let response = finish(Response::builder().header(header::CONTENT_TYPE, "a\nb"), Body::empty());
+        let response = finish(
+            Response::builder().header(header::CONTENT_TYPE, "a\nb"),
+            Body::empty(),
+        );
         assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
     }
 }

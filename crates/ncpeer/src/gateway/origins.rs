@@ -24,16 +24,20 @@ pub(super) struct Absolute<'a> {
 impl<'a> Absolute<'a> {
     /// `None` for a relative reference, and for schemes other than HTTP.
     pub(super) fn parse(uri: &'a str) -> Option<Self> {
-        let scheme = ["http://", "https://", "//"]
-            .into_iter()
-            .find(|scheme| uri.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+        let scheme = ["http://", "https://", "//"].into_iter().find(|scheme| {
+            uri.get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        });
         match scheme {
             Some(scheme) => {
                 let rest = uri.get(scheme.len()..)?;
                 let (authority, path) = rest.split_at_checked(rest.find('/')?)?;
                 Some(Self { authority, path })
             }
-            None => uri.starts_with('/').then_some(Self { authority: "", path: uri }),
+            None => uri.starts_with('/').then_some(Self {
+                authority: "",
+                path: uri,
+            }),
         }
     }
 }
@@ -42,8 +46,13 @@ impl<'a> Absolute<'a> {
 pub(super) fn candidates(stream: &str, absolute: Absolute<'_>) -> Vec<String> {
     let path = absolute.path.split(['?', '#']).next().unwrap_or_default();
     let query = absolute.path.get(path.len()..).unwrap_or_default();
-    let ends = path.match_indices('/').filter_map(|(slash, _)| path.get(slash + 1..));
-    let same = path.strip_prefix('/').and_then(|path| path.strip_prefix(stream)).and_then(|path| path.strip_prefix('/'));
+    let ends = path
+        .match_indices('/')
+        .filter_map(|(slash, _)| path.get(slash + 1..));
+    let same = path
+        .strip_prefix('/')
+        .and_then(|path| path.strip_prefix(stream))
+        .and_then(|path| path.strip_prefix('/'));
     let mut candidates = Vec::new();
     for end in same.into_iter().chain(ends).filter(|end| !end.is_empty()) {
         let candidate = format!("/{stream}/{end}{query}");
@@ -82,8 +91,13 @@ pub(super) enum Mapping {
 impl Origins {
     /// Maps a URI.
     pub(super) fn map(&self, stream: &str, absolute: Absolute<'_>, now: Instant) -> Mapping {
-        let Some(known) = self.known.get(&key(stream, absolute)) else { return Mapping::Ask };
-        let below = known.bases.iter().find_map(|base| absolute.path.strip_prefix(base.as_str()));
+        let Some(known) = self.known.get(&key(stream, absolute)) else {
+            return Mapping::Ask;
+        };
+        let below = known
+            .bases
+            .iter()
+            .find_map(|base| absolute.path.strip_prefix(base.as_str()));
         match below {
             Some(below) => Mapping::Path(format!("/{stream}/{below}")),
             None if known.unknown_until.is_some_and(|until| now < until) => Mapping::Elsewhere,
@@ -92,12 +106,22 @@ impl Origins {
     }
 
     /// Records the candidate that exists, or that none does.
-    pub(super) fn learn(&mut self, stream: &str, absolute: Absolute<'_>, found: Option<&str>, now: Instant) {
+    pub(super) fn learn(
+        &mut self,
+        stream: &str,
+        absolute: Absolute<'_>,
+        found: Option<&str>,
+        now: Instant,
+    ) {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
         let known = self.known.entry(key(stream, absolute)).or_default();
-        let below = found.and_then(|path| path.strip_prefix('/')?.strip_prefix(stream)?.strip_prefix('/'));
+        let below = found.and_then(|path| {
+            path.strip_prefix('/')?
+                .strip_prefix(stream)?
+                .strip_prefix('/')
+        });
         match below.and_then(|below| absolute.path.strip_suffix(below)) {
             Some(base) if known.bases.len() < BASES_MAX => known.bases.push(base.to_owned()),
             _ => known.unknown_until = Some(now + UNKNOWN_FOR),
@@ -124,10 +148,37 @@ mod tests {
 
     #[test]
     fn absolute_uris_are_told_from_others() {
-        assert_eq!(Absolute::parse("HTTP://o:80/a?b").unwrap(), Absolute { authority: "o:80", path: "/a?b" });
-        assert_eq!(Absolute::parse("//o/a").unwrap(), Absolute { authority: "o", path: "/a" });
-        assert_eq!(Absolute::parse("/a/b").unwrap(), Absolute { authority: "", path: "/a/b" });
-        for uri in ["a.ts", "../a.ts", "a:b", "data:text/plain,x", "skd://key", "http://o", "é", ""] {
+        assert_eq!(
+            Absolute::parse("HTTP://o:80/a?b").unwrap(),
+            Absolute {
+                authority: "o:80",
+                path: "/a?b"
+            }
+        );
+        assert_eq!(
+            Absolute::parse("//o/a").unwrap(),
+            Absolute {
+                authority: "o",
+                path: "/a"
+            }
+        );
+        assert_eq!(
+            Absolute::parse("/a/b").unwrap(),
+            Absolute {
+                authority: "",
+                path: "/a/b"
+            }
+        );
+        for uri in [
+            "a.ts",
+            "../a.ts",
+            "a:b",
+            "data:text/plain,x",
+            "skd://key",
+            "http://o",
+            "é",
+            "",
+        ] {
             assert_eq!(Absolute::parse(uri), None, "{uri}");
         }
     }
@@ -135,9 +186,19 @@ mod tests {
     #[test]
     fn the_path_itself_is_tried_first_and_then_its_ends() {
         let absolute = Absolute::parse("http://o/vod/live/1.ts?a=/b").unwrap();
-        assert_eq!(candidates("live", absolute), ["/live/vod/live/1.ts?a=/b", "/live/live/1.ts?a=/b", "/live/1.ts?a=/b"]);
+        assert_eq!(
+            candidates("live", absolute),
+            [
+                "/live/vod/live/1.ts?a=/b",
+                "/live/live/1.ts?a=/b",
+                "/live/1.ts?a=/b"
+            ]
+        );
         let absolute = Absolute::parse("/live/1.ts").unwrap();
-        assert_eq!(candidates("live", absolute), ["/live/1.ts", "/live/live/1.ts"]);
+        assert_eq!(
+            candidates("live", absolute),
+            ["/live/1.ts", "/live/live/1.ts"]
+        );
         assert!(candidates("live", Absolute::parse("http://o/").unwrap()).is_empty());
     }
 
@@ -149,7 +210,10 @@ mod tests {
         assert_eq!(origins.map("live", first, now), Mapping::Ask);
         origins.learn("live", first, Some("/live/bunny/1.ts"), now);
         let second = Absolute::parse("https://O/vod/other/2.ts?q").unwrap();
-        assert_eq!(origins.map("live", second, now), Mapping::Path("/live/other/2.ts?q".into()));
+        assert_eq!(
+            origins.map("live", second, now),
+            Mapping::Path("/live/other/2.ts?q".into())
+        );
         assert_eq!(origins.map("another", second, now), Mapping::Ask);
     }
 
@@ -160,6 +224,9 @@ mod tests {
         let absolute = Absolute::parse("http://elsewhere/1.ts").unwrap();
         origins.learn("live", absolute, None, now);
         assert_eq!(origins.map("live", absolute, now), Mapping::Elsewhere);
-        assert_eq!(origins.map("live", absolute, now + UNKNOWN_FOR), Mapping::Ask);
+        assert_eq!(
+            origins.map("live", absolute, now + UNKNOWN_FOR),
+            Mapping::Ask
+        );
     }
 }

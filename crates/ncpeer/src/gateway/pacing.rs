@@ -26,12 +26,24 @@ impl Pacing {
 
     /// The next piece of the bytes in `there`, and when to send it; `None` for at once. The caller
     /// waited for `waited`; `rate` is that of the path in bytes per second, 0 if unknown.
-    pub(super) fn next(&mut self, now: Instant, waited: Duration, there: &mut Bytes, rate: f64) -> (Bytes, Option<Instant>) {
+    pub(super) fn next(
+        &mut self,
+        now: Instant,
+        waited: Duration,
+        there: &mut Bytes,
+        rate: f64,
+    ) -> (Bytes, Option<Instant>) {
         if waited >= COMING {
             self.due = None;
         }
-        let Some(due) = self.due.filter(|_| rate > 0.0) else { return (std::mem::take(there), None) };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, never negative")]
+        let Some(due) = self.due.filter(|_| rate > 0.0) else {
+            return (std::mem::take(there), None);
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, never negative"
+        )]
         let most = ((rate * CUT.as_secs_f64()) as usize).max(CUT_MIN);
         let piece = there.split_to(most.min(there.len()));
         let takes = Duration::from_secs_f64((piece.len() as f64 / rate).min(TAKES_MAX));
@@ -69,13 +81,19 @@ mod tests {
             let mut there = bytes(10_000);
             while !there.is_empty() {
                 let (piece, at) = pacing.next(now, Duration::ZERO, &mut there, 50_000.0);
-                assert!(piece.len() <= 4096, "in pieces that the path brings in a moment");
+                assert!(
+                    piece.len() <= 4096,
+                    "in pieces that the path brings in a moment"
+                );
                 handed += piece.len();
                 now = at.unwrap_or(now);
             }
         }
         let took = now - begin;
-        assert!(handed == 100_000 && (1.99..=2.01).contains(&took.as_secs_f64()), "{took:?}");
+        assert!(
+            handed == 100_000 && (1.99..=2.01).contains(&took.as_secs_f64()),
+            "{took:?}"
+        );
     }
 
     #[test]
@@ -85,22 +103,41 @@ mod tests {
         for number in 1..50 {
             // The path is twice as fast as estimated.
             let now = begin + Duration::from_millis(100) * number;
-            let handed = pacing.next(now, Duration::from_millis(100), &mut bytes(10_000), 50_000.0);
+            let handed = pacing.next(
+                now,
+                Duration::from_millis(100),
+                &mut bytes(10_000),
+                50_000.0,
+            );
             assert_eq!(handed, (bytes(10_000), None));
         }
         let handed = pacing.next(begin, Duration::ZERO, &mut bytes(100_000), 50_000.0);
-        assert_eq!(handed, (bytes(100_000), None), "what came at once behind what was late");
+        assert_eq!(
+            handed,
+            (bytes(100_000), None),
+            "what came at once behind what was late"
+        );
         let handed = Pacing::new(begin).next(begin, Duration::ZERO, &mut bytes(100_000), 0.0);
-        assert_eq!(handed, (bytes(100_000), None), "a path that nothing is known of");
+        assert_eq!(
+            handed,
+            (bytes(100_000), None),
+            "a path that nothing is known of"
+        );
     }
 
     #[test]
     fn a_fast_path_costs_nothing_and_who_waits_saves_nothing_up() {
         let begin = Instant::now();
         let mut pacing = Pacing::new(begin);
-        assert_eq!(pacing.next(begin, Duration::ZERO, &mut bytes(100_000), 1e9), (bytes(100_000), None));
+        assert_eq!(
+            pacing.next(begin, Duration::ZERO, &mut bytes(100_000), 1e9),
+            (bytes(100_000), None)
+        );
         let later = begin + Duration::from_secs(5);
         let (_, at) = pacing.next(later, Duration::ZERO, &mut bytes(4096), 4096.0);
-        assert!(at.unwrap() > later + Duration::from_millis(990), "the time before counts for nothing");
+        assert!(
+            at.unwrap() > later + Duration::from_millis(990),
+            "the time before counts for nothing"
+        );
     }
 }

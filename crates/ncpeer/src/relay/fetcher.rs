@@ -22,7 +22,11 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     pub(super) fn new(client: Client, holdings: Arc<Holdings>, supervisor: Supervisor) -> Self {
-        Self { client, holdings, supervisor }
+        Self {
+            client,
+            holdings,
+            supervisor,
+        }
     }
 
     /// Fetches a leased segment, unless that is in progress or done. After a failure, or a lack of
@@ -33,12 +37,26 @@ impl Fetcher {
 
     /// The same for a segment that is not leased yet.
     pub(super) fn start_ahead(&self, segment: SegmentKey, asker: &Ledgers) {
-        self.run(segment, self.holdings.start_ahead(segment, Instant::now(), asker));
+        self.run(
+            segment,
+            self.holdings.start_ahead(segment, Instant::now(), asker),
+        );
     }
 
     fn run(&self, key: SegmentKey, begun: Option<Begun>) {
-        let Some(Begun { meta, number, until }) = begun else { return };
-        let fetching = Fetching { holdings: Arc::clone(&self.holdings), key, number };
+        let Some(Begun {
+            meta,
+            number,
+            until,
+        }) = begun
+        else {
+            return;
+        };
+        let fetching = Fetching {
+            holdings: Arc::clone(&self.holdings),
+            key,
+            number,
+        };
         let client = self.client.clone();
         tokio::spawn(self.supervisor.contained(ServerPart::Fetch, async move {
             let fetched = tokio::select! {

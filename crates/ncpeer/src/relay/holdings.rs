@@ -22,7 +22,8 @@ use ncs_gf::Kernels;
 use ncs_proto::integrity::hashes::BlockHashes;
 use ncs_proto::object::row_key;
 use ncs_proto::object::{
-    Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey, Shape, Standing,
+    Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey,
+    Shape, Standing,
 };
 use ncs_proto::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
 use ncs_serve::admission::Share;
@@ -92,7 +93,10 @@ struct Segment {
 #[derive(Debug)]
 enum Body {
     Named,
-    Coming { parts: Vec<PartialGeneration>, fetch: Fetch },
+    Coming {
+        parts: Vec<PartialGeneration>,
+        fetch: Fetch,
+    },
     Whole(Vec<Whole>),
 }
 
@@ -153,7 +157,12 @@ struct PartialGeneration {
 #[derive(Debug)]
 pub(super) enum Supply {
     /// Rows: their number in each heap, including the pending ones that the caller has to absorb.
-    Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, held: BTreeMap<Heap, u32>, is_tainted: bool },
+    Rows {
+        rows: Arc<Mutex<Rows>>,
+        pending: Vec<News>,
+        held: BTreeMap<Heap, u32>,
+        is_tainted: bool,
+    },
     /// The complete generation.
     Whole(Whole),
     /// Nothing yet.
@@ -179,7 +188,11 @@ impl Holdings {
             tells,
             refused: None,
         };
-        Self { state: Mutex::new(state), changed: Notify::new(), metrics }
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            metrics,
+        }
     }
 
     /// The segment that a source has described, with a lease for a session.
@@ -216,13 +229,27 @@ impl Holdings {
 
     /// A known segment, with this coding if given: the one that the peer was told of, if it is
     /// still there, else the one named or used last.
-    pub(super) fn find(&self, id: &SegmentId, coding: Option<Coding>, told: Option<SegmentKey>) -> Option<Held> {
+    pub(super) fn find(
+        &self,
+        id: &SegmentId,
+        coding: Option<Coding>,
+        told: Option<SegmentKey>,
+    ) -> Option<Held> {
         let mut state = self.state();
-        let is_meant = |lease: &Released| lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding);
-        let told = told.filter(|key| state.segments.get(key).is_some_and(|segment| is_meant(&segment.lease)));
+        let is_meant = |lease: &Released| {
+            lease.id == *id && coding.is_none_or(|coding| lease.shape.coding() == coding)
+        };
+        let told = told.filter(|key| {
+            state
+                .segments
+                .get(key)
+                .is_some_and(|segment| is_meant(&segment.lease))
+        });
         let named = || match coding {
             Some(coding) => state.named.get(&(*id, coding)).copied(),
-            None => state.named_of(*id).max_by_key(|key| state.segments.get(key).map(|segment| segment.used_at)),
+            None => state
+                .named_of(*id)
+                .max_by_key(|key| state.segments.get(key).map(|segment| segment.used_at)),
         };
         let key = told.or_else(named)?;
         state.held(key)
@@ -235,7 +262,12 @@ impl Holdings {
     }
 
     /// The same before the segment is leased: also `None` if the asker's accounts are full.
-    pub(super) fn start_ahead(&self, key: SegmentKey, now: Instant, asker: &Ledgers) -> Option<Begun> {
+    pub(super) fn start_ahead(
+        &self,
+        key: SegmentKey,
+        now: Instant,
+        asker: &Ledgers,
+    ) -> Option<Begun> {
         self.begin(key, now, Some(asker))
     }
 
@@ -244,7 +276,10 @@ impl Holdings {
         let segment = state.segments.get(&key)?;
         match &segment.body {
             Body::Named => {}
-            Body::Coming { fetch: Fetch::FailedAt(at), .. } if *at + PAUSE <= now => {}
+            Body::Coming {
+                fetch: Fetch::FailedAt(at),
+                ..
+            } if *at + PAUSE <= now => {}
             Body::Coming { .. } | Body::Whole(_) => return None,
         }
         let cost = whole_bytes(&segment.cut) + rows_bytes(&segment.lease.shape);
@@ -260,31 +295,57 @@ impl Holdings {
             return None;
         }
         // Making room does not remove named segments, and a failed fetch needs no more room.
-        let State { segments, used, clock, .. } = &mut *state;
+        let State {
+            segments,
+            used,
+            clock,
+            ..
+        } = &mut *state;
         let segment = segments.get_mut(&key)?;
         *used += more;
         *clock += 1;
         let number = *clock;
         let (_until, until) = oneshot::channel();
-        let fetch = Fetch::UnderWay { number, brought_at: now, shares, _until };
+        let fetch = Fetch::UnderWay {
+            number,
+            brought_at: now,
+            shares,
+            _until,
+        };
         (segment.used_at, segment.charged) = (number, cost);
         match &mut segment.body {
             Body::Coming { fetch: failed, .. } => *failed = fetch,
             body => {
-                let parts = segment.lease.shape.iter().map(|own| PartialGeneration::new(&segment.lease.id, own)).collect();
+                let parts = segment
+                    .lease
+                    .shape
+                    .iter()
+                    .map(|own| PartialGeneration::new(&segment.lease.id, own))
+                    .collect();
                 *body = Body::Coming { parts, fetch };
             }
         }
         let meta = Arc::clone(&segment.meta);
         self.show(&state);
-        Some(Begun { meta, number, until })
+        Some(Begun {
+            meta,
+            number,
+            until,
+        })
     }
 
     /// Completes a segment with its verified bytes. Costs a copy, and hashes of all blocks if they
     /// are missing: not for an async task.
     pub(super) fn complete(&self, key: SegmentKey, bytes: &Bytes) {
-        let known = |segment: &Segment| (segment.lease.shape, segment.signed_blocks().filter(|_| segment.hashes.is_none()));
-        let Some((shape, signed)) = self.state().segments.get(&key).map(known) else { return };
+        let known = |segment: &Segment| {
+            (
+                segment.lease.shape,
+                segment.signed_blocks().filter(|_| segment.hashes.is_none()),
+            )
+        };
+        let Some((shape, signed)) = self.state().segments.get(&key).map(known) else {
+            return;
+        };
         // Homomorphic hashes arrived before the first block could be tested, unless the source
         // changed the segment's shape meanwhile.
         if let Some(signed) = signed {
@@ -301,13 +362,25 @@ impl Holdings {
             if shape.codec().is_gfq() {
                 return Some(Whole::Gfq(bytes.slice(range)));
             }
-            let encoder = Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).ok()?;
+            let encoder = Encoder::new(
+                &generation,
+                own,
+                row_key(&id, &generation),
+                Kernels::detect(),
+            )
+            .ok()?;
             Some(Whole::Encoder(Arc::new(encoder)))
         };
-        let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else { return };
+        let Some(encoders) = shape.iter().map(encoder).collect::<Option<Vec<_>>>() else {
+            return;
+        };
         let mut state = self.state();
         // A segment that gave way meanwhile takes no memory any more.
-        if let Some(segment) = state.segments.get_mut(&key).filter(|segment| matches!(segment.body, Body::Coming { .. })) {
+        if let Some(segment) = state
+            .segments
+            .get_mut(&key)
+            .filter(|segment| matches!(segment.body, Body::Coming { .. }))
+        {
             segment.body = Body::Whole(encoders);
             segment.lease.loan().note_come(Instant::now());
             let whole = whole_bytes(&segment.cut);
@@ -334,19 +407,32 @@ impl Holdings {
 
     /// The hashes of a segment's blocks, if known.
     pub(super) fn hashes(&self, key: SegmentKey) -> Option<Bytes> {
-        self.state().segments.get(&key)?.hashes.as_ref().map(|hashes| hashes.as_bytes().clone())
+        self.state()
+            .segments
+            .get(&key)?
+            .hashes
+            .as_ref()
+            .map(|hashes| hashes.as_bytes().clone())
     }
 
     /// Whether blocks of a segment are tested by hashes that have not arrived yet.
     pub(super) fn awaits_hashes(&self, key: SegmentKey) -> bool {
         let state = self.state();
-        let segment = state.segments.get(&key).filter(|segment| segment.hashes.is_none());
-        segment.is_some_and(|segment| segment.lease.shape.codec().is_gfq() && !matches!(segment.body, Body::Whole(_)))
+        let segment = state
+            .segments
+            .get(&key)
+            .filter(|segment| segment.hashes.is_none());
+        segment.is_some_and(|segment| {
+            segment.lease.shape.codec().is_gfq() && !matches!(segment.body, Body::Whole(_))
+        })
     }
 
     /// Notes the failure of this fetch. Rows received so far stay useful.
     fn fail(&self, key: SegmentKey, failed: u64, now: Instant) {
-        if let Some(Segment { body: Body::Coming { fetch, .. }, .. }) = self.state().segments.get_mut(&key)
+        if let Some(Segment {
+            body: Body::Coming { fetch, .. },
+            ..
+        }) = self.state().segments.get_mut(&key)
             && let Fetch::UnderWay { number, .. } = fetch
             && *number == failed
         {
@@ -361,12 +447,16 @@ impl Holdings {
         let mut state = self.state();
         state.clock += 1;
         let clock = state.clock;
-        let Some(segment) = state.segments.get_mut(&key.segment) else { return Supply::Gone };
+        let Some(segment) = state.segments.get_mut(&key.segment) else {
+            return Supply::Gone;
+        };
         segment.used_at = clock;
         let index = key.index as usize;
         match &mut segment.body {
             Body::Named => Supply::None,
-            Body::Whole(encoders) => encoders.get(index).map_or(Supply::Gone, |whole| Supply::Whole(whole.clone())),
+            Body::Whole(encoders) => encoders
+                .get(index)
+                .map_or(Supply::Gone, |whole| Supply::Whole(whole.clone())),
             Body::Coming { parts, .. } => match parts.get_mut(index) {
                 None => Supply::Gone,
                 Some(part) => {
@@ -378,19 +468,34 @@ impl Holdings {
                     for (heap, rows) in counts(&pending) {
                         *part.given.entry(heap).or_default() += rows;
                     }
-                    Supply::Rows { rows: Arc::clone(&part.rows), pending, held, is_tainted: part.is_tainted }
+                    Supply::Rows {
+                        rows: Arc::clone(&part.rows),
+                        pending,
+                        held,
+                        is_tainted: part.is_tainted,
+                    }
                 }
             },
         }
     }
 
     /// Notes how many pending rows of each heap were absorbed, and the ranks after that.
-    pub(super) fn absorbed(&self, key: GenerationKey, counts: &BTreeMap<Heap, u32>, ranks: &BTreeMap<Heap, u32>) {
-        if let Some(Segment { body: Body::Coming { parts, .. }, .. }) = self.state().segments.get_mut(&key.segment)
+    pub(super) fn absorbed(
+        &self,
+        key: GenerationKey,
+        counts: &BTreeMap<Heap, u32>,
+        ranks: &BTreeMap<Heap, u32>,
+    ) {
+        if let Some(Segment {
+            body: Body::Coming { parts, .. },
+            ..
+        }) = self.state().segments.get_mut(&key.segment)
             && let Some(part) = parts.get_mut(key.index as usize)
         {
             for (heap, count) in counts {
-                part.given.entry(*heap).and_modify(|given| *given = given.saturating_sub(*count));
+                part.given
+                    .entry(*heap)
+                    .and_modify(|given| *given = given.saturating_sub(*count));
             }
             for (heap, rank) in ranks {
                 let known = part.ranks.entry(*heap).or_default();
@@ -402,23 +507,35 @@ impl Holdings {
     /// A handle that ends the fetch of an incomplete segment.
     pub(super) fn fetching(self: &Arc<Self>, key: SegmentKey) -> Option<Fetching> {
         let state = self.state();
-        let Body::Coming { fetch, .. } = &state.segments.get(&key)?.body else { return None };
+        let Body::Coming { fetch, .. } = &state.segments.get(&key)?.body else {
+            return None;
+        };
         let number = match fetch {
             Fetch::UnderWay { number, .. } => *number,
             // It has failed already.
             Fetch::FailedAt(_) => 0,
         };
-        Some(Fetching { holdings: Arc::clone(self), key, number })
+        Some(Fetching {
+            holdings: Arc::clone(self),
+            key,
+            number,
+        })
     }
 
     /// Whether a segment is incomplete.
     pub(super) fn is_coming(&self, key: SegmentKey) -> bool {
-        self.state().segments.get(&key).is_some_and(|segment| matches!(segment.body, Body::Coming { .. }))
+        self.state()
+            .segments
+            .get(&key)
+            .is_some_and(|segment| matches!(segment.body, Body::Coming { .. }))
     }
 
     /// The shape of a known segment.
     pub(super) fn shape(&self, key: SegmentKey) -> Option<Shape> {
-        self.state().segments.get(&key).map(|segment| segment.lease.shape)
+        self.state()
+            .segments
+            .get(&key)
+            .map(|segment| segment.lease.shape)
     }
 
     /// The size of a segment refused because all held ones are in use, while that is still so.
@@ -441,15 +558,33 @@ impl Holdings {
     /// Changes of the segments held since the last call.
     pub(super) fn take_untold(&self) -> Vec<Holding> {
         let untold = std::mem::take(&mut self.state().untold);
-        untold.into_iter().map(|((segment, coding), state)| Holding { segment, meant: Meant::Coded(coding), state }).collect()
+        untold
+            .into_iter()
+            .map(|((segment, coding), state)| Holding {
+                segment,
+                meant: Meant::Coded(coding),
+                state,
+            })
+            .collect()
     }
 
     /// Adds to an incomplete generation.
     fn add(&self, cut: &Cut, generation: u32, put: impl FnOnce(&mut PartialGeneration)) {
         let mut state = self.state();
-        let Some(key) = state.keys.get(cut).copied() else { return };
-        let Some(Segment { body: Body::Coming { parts, fetch }, is_told, .. }) = state.segments.get_mut(&key) else { return };
-        let Some(part) = parts.get_mut(generation as usize) else { return };
+        let Some(key) = state.keys.get(cut).copied() else {
+            return;
+        };
+        let Some(Segment {
+            body: Body::Coming { parts, fetch },
+            is_told,
+            ..
+        }) = state.segments.get_mut(&key)
+        else {
+            return;
+        };
+        let Some(part) = parts.get_mut(generation as usize) else {
+            return;
+        };
         put(part);
         if let Fetch::UnderWay { brought_at, .. } = fetch {
             *brought_at = Instant::now();
@@ -466,9 +601,17 @@ impl Holdings {
     }
 
     fn show(&self, state: &State) {
-        let held = state.segments.values().filter(|segment| !matches!(segment.body, Body::Named)).count();
-        self.metrics.segments.set(i64::try_from(held).unwrap_or(i64::MAX));
-        self.metrics.held_bytes.set(i64::try_from(state.used).unwrap_or(i64::MAX));
+        let held = state
+            .segments
+            .values()
+            .filter(|segment| !matches!(segment.body, Body::Named))
+            .count();
+        self.metrics
+            .segments
+            .set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.metrics
+            .held_bytes
+            .set(i64::try_from(state.used).unwrap_or(i64::MAX));
     }
 }
 
@@ -502,12 +645,23 @@ pub(super) struct Keeper {
 }
 
 impl Listener for Keeper {
-    fn brought(&self, cut: &Cut, generation: u32, source: SourceId, block: Block, is_checked: bool) {
+    fn brought(
+        &self,
+        cut: &Cut,
+        generation: u32,
+        source: SourceId,
+        block: Block,
+        is_checked: bool,
+    ) {
         // A block tested only by its hashes is no reason to drop untested rows: tested rows arrive
         // all together.
         self.holdings.add(cut, generation, |part| {
             let is_checked = is_checked && part.is_checked;
-            part.pending.push(News::Row { source, block, is_checked });
+            part.pending.push(News::Row {
+                source,
+                block,
+                is_checked,
+            });
         });
     }
 
@@ -534,13 +688,23 @@ impl Listener for Keeper {
         {
             // Without room it is not kept. If it gives way, the relay's own program gets it all the
             // same.
-            let _ = self.holdings.start(self.holdings.name(meta, shape).lease.key, Instant::now());
+            let _ = self
+                .holdings
+                .start(self.holdings.name(meta, shape).lease.key, Instant::now());
         }
     }
 
     fn ended(&self, cut: &Cut, bytes: Option<&Bytes>) {
-        let key = self.holdings.state().keys.get(cut).copied().filter(|_| self.keeps_all);
-        let Some(fetching) = key.and_then(|key| self.holdings.fetching(key)) else { return };
+        let key = self
+            .holdings
+            .state()
+            .keys
+            .get(cut)
+            .copied()
+            .filter(|_| self.keeps_all);
+        let Some(fetching) = key.and_then(|key| self.holdings.fetching(key)) else {
+            return;
+        };
         if let Some(bytes) = bytes.cloned() {
             tokio::task::spawn_blocking(move || fetching.complete(&bytes));
         }
@@ -557,16 +721,23 @@ fn whole_bytes(cut: &Cut) -> u64 {
 fn rows_bytes(shape: &Shape) -> u64 {
     let more = |generation: Generation| {
         let gfq = Rows::over_gfq(&generation)?;
-        let (all, payloads) = (gfq.memory_bytes(), u64::from(generation.coded_bytes()) * u64::from(generation.n));
+        let (all, payloads) = (
+            gfq.memory_bytes(),
+            u64::from(generation.coded_bytes()) * u64::from(generation.n),
+        );
         Some((2 * all as u64 - payloads).saturating_sub(generation.length))
     };
     shape.iter().filter_map(more).sum()
 }
 
 fn hashes_of(bytes: &Bytes, shape: &Shape) -> BlockHashes {
-    let Codec::RlncQ { group } = shape.codec() else { return BlockHashes::of(bytes, shape) };
+    let Codec::RlncQ { group } = shape.codec() else {
+        return BlockHashes::of(bytes, shape);
+    };
     let blocks: Vec<&[u8]> = bytes.chunks(shape.block_bytes() as usize).collect();
-    let hashes = Cores::all().hash(group, shape.words(), &blocks).expect("the CPU does not fail");
+    let hashes = Cores::all()
+        .hash(group, shape.words(), &blocks)
+        .expect("the CPU does not fail");
     BlockHashes::made(hashes.into(), shape)
 }
 
@@ -588,12 +759,18 @@ impl PartialGeneration {
     /// The number of rows in each heap, as far as known.
     fn held(&self) -> BTreeMap<Heap, u32> {
         let mut held = self.ranks.clone();
-        for (heap, rows) in self.given.iter().map(|(heap, rows)| (*heap, *rows)).chain(counts(&self.pending)) {
+        for (heap, rows) in self
+            .given
+            .iter()
+            .map(|(heap, rows)| (*heap, *rows))
+            .chain(counts(&self.pending))
+        {
             *held.entry(heap).or_default() += rows;
         }
         held.retain(|heap, _| !self.is_checked || *heap == Heap::Checked);
         // Tested rows may have been counted before.
-        held.values_mut().for_each(|rows| *rows = (*rows).min(self.n));
+        held.values_mut()
+            .for_each(|rows| *rows = (*rows).min(self.n));
         held
     }
 }
@@ -603,7 +780,11 @@ pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
     let mut counts = BTreeMap::new();
     for some in news {
         let heap = match some {
-            News::Row { source, is_checked: false, .. } => Heap::Of(*source),
+            News::Row {
+                source,
+                is_checked: false,
+                ..
+            } => Heap::Of(*source),
             News::Row { .. } | News::Checked(_) => Heap::Checked,
         };
         *counts.entry(heap).or_default() += u32::try_from(some.count(heap)).unwrap_or(u32::MAX);
@@ -625,7 +806,11 @@ impl State {
         let segment = self.segments.get_mut(&key)?;
         segment.used_at = self.clock;
         let is_recoded = !matches!(segment.body, Body::Whole(_));
-        let first_pass = if is_recoded { FirstPass::Coded } else { FirstPass::Systematic };
+        let first_pass = if is_recoded {
+            FirstPass::Coded
+        } else {
+            FirstPass::Systematic
+        };
         Some(Held {
             lease: segment.lease.renew()?,
             first_pass,
@@ -645,7 +830,11 @@ impl State {
             return false;
         }
         while self.used + bytes > self.budget {
-            let victim = if is_ahead { self.unused(now) } else { self.victim(now) };
+            let victim = if is_ahead {
+                self.unused(now)
+            } else {
+                self.victim(now)
+            };
             let Some(victim) = victim else {
                 if !is_ahead {
                     self.refused = Some(bytes);
@@ -662,10 +851,15 @@ impl State {
     fn make_room_ahead(&mut self, bytes: u64) {
         loop {
             let ahead = self.segments.values().filter(|segment| segment.is_ahead());
-            let (count, charged) = ahead.clone().fold((0, 0), |(count, sum), segment| (count + 1, sum + segment.charged));
+            let (count, charged) = ahead.clone().fold((0, 0), |(count, sum), segment| {
+                (count + 1, sum + segment.charged)
+            });
             let is_full = count >= AHEAD_MAX || charged + bytes > self.budget / AHEAD_PART;
             let first = ahead.filter(|segment| is_full || segment.is_revoked());
-            let Some(first) = first.min_by_key(|segment| (!segment.is_revoked(), segment.used_at)) else { return };
+            let Some(first) = first.min_by_key(|segment| (!segment.is_revoked(), segment.used_at))
+            else {
+                return;
+            };
             self.evict(first.lease.key);
         }
     }
@@ -677,20 +871,37 @@ impl State {
         if first.is_some() {
             return first;
         }
-        let taking = || self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
-        if taking().map(|segment| segment.charged).sum::<u64>() <= self.budget - self.budget / KEPT_PART {
+        let taking = || {
+            self.segments
+                .values()
+                .filter(|segment| !matches!(segment.body, Body::Named))
+        };
+        if taking().map(|segment| segment.charged).sum::<u64>()
+            <= self.budget - self.budget / KEPT_PART
+        {
             return None;
         }
         let may_go = taking().filter(|segment| !segment.is_being_fetched());
-        let pace = |segment: &Segment| (u128::from(segment.lease.loan().pace(now)) << 32) / u128::from(segment.charged.max(1));
-        may_go.map(|segment| (pace(segment), segment.used_at, segment.lease.key)).min().map(|(.., key)| key)
+        let pace = |segment: &Segment| {
+            (u128::from(segment.lease.loan().pace(now)) << 32) / u128::from(segment.charged.max(1))
+        };
+        may_go
+            .map(|segment| (pace(segment), segment.used_at, segment.lease.key))
+            .min()
+            .map(|(.., key)| key)
     }
 
     /// Of the segments with memory that are not in use, the one least missed.
     fn unused(&self, now: Instant) -> Option<SegmentKey> {
-        let taking = self.segments.values().filter(|segment| !matches!(segment.body, Body::Named));
-        let ranked = taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
-        let first = ranked.filter(|(standing, ..)| *standing < Standing::InUse).min();
+        let taking = self
+            .segments
+            .values()
+            .filter(|segment| !matches!(segment.body, Body::Named));
+        let ranked =
+            taking.map(|segment| (segment.standing(now), segment.used_at, segment.lease.key));
+        let first = ranked
+            .filter(|(standing, ..)| *standing < Standing::InUse)
+            .min();
         first.map(|(.., key)| key)
     }
 
@@ -708,15 +919,24 @@ impl State {
         if self.segments.len() < NAMED_MAX {
             return;
         }
-        let idle = |segment: &&Segment| segment.lease.loan().leases() == 0 && matches!(segment.body, Body::Named);
-        let idle: Vec<SegmentKey> = self.segments.values().filter(idle).map(|segment| segment.lease.key).collect();
+        let idle = |segment: &&Segment| {
+            segment.lease.loan().leases() == 0 && matches!(segment.body, Body::Named)
+        };
+        let idle: Vec<SegmentKey> = self
+            .segments
+            .values()
+            .filter(idle)
+            .map(|segment| segment.lease.key)
+            .collect();
         idle.into_iter().for_each(|key| self.remove(key));
     }
 
     /// Frees a segment's memory. If no blocks of it were sent, it stays named: a peer that was told
     /// of it may still want them.
     fn evict(&mut self, key: SegmentKey) {
-        let is_new = |segment: &Segment| segment.lease.loan().leases() == 0 && segment.lease.loan().used_at().is_none();
+        let is_new = |segment: &Segment| {
+            segment.lease.loan().leases() == 0 && segment.lease.loan().used_at().is_none()
+        };
         if self.segments.get(&key).is_some_and(is_new) {
             self.empty(key);
         } else {
@@ -726,7 +946,13 @@ impl State {
 
     /// Drops everything received of a segment.
     fn empty(&mut self, key: SegmentKey) {
-        let Some(segment) = self.segments.get_mut(&key).filter(|segment| !matches!(segment.body, Body::Named)) else { return };
+        let Some(segment) = self
+            .segments
+            .get_mut(&key)
+            .filter(|segment| !matches!(segment.body, Body::Named))
+        else {
+            return;
+        };
         (segment.body, segment.hashes, segment.is_told) = (Body::Named, None, false);
         self.used -= std::mem::take(&mut segment.charged);
         self.changed.remove(&key);
@@ -738,7 +964,9 @@ impl State {
 
     fn remove(&mut self, key: SegmentKey) {
         self.empty(key);
-        let Some(segment) = self.segments.remove(&key) else { return };
+        let Some(segment) = self.segments.remove(&key) else {
+            return;
+        };
         segment.lease.loan().end();
         self.keys.remove(&segment.cut);
         let name = (segment.lease.id, segment.lease.shape.coding());
@@ -750,7 +978,10 @@ impl State {
 
     /// Segments of this id, one per coding.
     fn named_of(&self, id: SegmentId) -> impl Iterator<Item = SegmentKey> {
-        self.named.range((id, Coding::LEAST)..).take_while(move |((other, _), _)| *other == id).map(|(_, key)| *key)
+        self.named
+            .range((id, Coding::LEAST)..)
+            .take_while(move |((other, _), _)| *other == id)
+            .map(|(_, key)| *key)
     }
 }
 
@@ -763,18 +994,26 @@ impl Segment {
     /// Its use. A fetch for a leased segment counts as in use.
     fn standing(&self, now: Instant) -> Standing {
         match &self.body {
-            Body::Coming { fetch: Fetch::UnderWay { .. }, .. } if !self.is_ahead() => Standing::InUse,
-            Body::Coming { fetch: Fetch::UnderWay { brought_at, .. }, .. }
-                if now.saturating_duration_since(*brought_at) < ROWS_RECENT =>
-            {
-                Standing::Recent
-            }
+            Body::Coming {
+                fetch: Fetch::UnderWay { .. },
+                ..
+            } if !self.is_ahead() => Standing::InUse,
+            Body::Coming {
+                fetch: Fetch::UnderWay { brought_at, .. },
+                ..
+            } if now.saturating_duration_since(*brought_at) < ROWS_RECENT => Standing::Recent,
             _ => self.lease.loan().standing(now),
         }
     }
 
     fn is_being_fetched(&self) -> bool {
-        matches!(self.body, Body::Coming { fetch: Fetch::UnderWay { .. }, .. })
+        matches!(
+            self.body,
+            Body::Coming {
+                fetch: Fetch::UnderWay { .. },
+                ..
+            }
+        )
     }
 
     /// Whether it is being fetched without a lease.
@@ -785,7 +1024,10 @@ impl Segment {
     /// Whether an account that its fetch ahead is charged to has revoked the charge.
     fn is_revoked(&self) -> bool {
         match &self.body {
-            Body::Coming { fetch: Fetch::UnderWay { shares, .. }, .. } => shares.iter().any(Share::is_revoked),
+            Body::Coming {
+                fetch: Fetch::UnderWay { shares, .. },
+                ..
+            } => shares.iter().any(Share::is_revoked),
             _ => false,
         }
     }
@@ -805,18 +1047,31 @@ mod tests {
 
     fn holdings(budget: u64) -> Keeper {
         let holdings = Holdings::new(budget, true, Metrics::new(&Registry::new()).unwrap());
-        Keeper { holdings: Arc::new(holdings), keeps_all: false }
+        Keeper {
+            holdings: Arc::new(holdings),
+            keeps_all: false,
+        }
     }
 
     fn bytes() -> Bytes {
-        (0..1000u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect()
+        (0..1000u32)
+            .map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1])
+            .collect()
     }
 
     /// A segment over the prime field with generations of up to `n_max` blocks, and this digest of
     /// hashes.
     fn meta(n_max: u16, blocks: [u8; 32]) -> (Arc<Meta>, Shape) {
-        let (bytes, codec) = (bytes(), Codec::RlncQ { group: HashGroup::P1024 });
-        let shape = Shape::new(1000, 64, n_max).unwrap().coded_with(codec).unwrap();
+        let (bytes, codec) = (
+            bytes(),
+            Codec::RlncQ {
+                group: HashGroup::P1024,
+            },
+        );
+        let shape = Shape::new(1000, 64, n_max)
+            .unwrap()
+            .coded_with(codec)
+            .unwrap();
         let meta = Meta {
             request: 1,
             path: "/a/b".to_owned(),
@@ -828,14 +1083,22 @@ mod tests {
             max_age_ms: 0,
             content_type: String::new(),
             delivery: Delivery::Coded(shape),
-            signature: Some(Signature { key: [1; 32], issued_ms: 1, blocks, bytes: [0; 64] }),
+            signature: Some(Signature {
+                key: [1; 32],
+                issued_ms: 1,
+                blocks,
+                bytes: [0; 64],
+            }),
             tree: None,
         };
         (Arc::new(meta), shape)
     }
 
     fn plain_bytes(number: usize) -> Bytes {
-        bytes().iter().map(|byte| byte.wrapping_add(u8::try_from(number).unwrap())).collect()
+        bytes()
+            .iter()
+            .map(|byte| byte.wrapping_add(u8::try_from(number).unwrap()))
+            .collect()
     }
 
     /// A different segment for each number.
@@ -843,14 +1106,28 @@ mod tests {
         let shape = Shape::new(1000, 64, 16).unwrap();
         let (meta, _) = meta(8, [0; 32]);
         let (id, path) = (SegmentId::of(&plain_bytes(number)), format!("/a/{number}"));
-        (Arc::new(Meta { id, path, delivery: Delivery::Coded(shape), signature: None, ..Meta::clone(&meta) }), shape)
+        (
+            Arc::new(Meta {
+                id,
+                path,
+                delivery: Delivery::Coded(shape),
+                signature: None,
+                ..Meta::clone(&meta)
+            }),
+            shape,
+        )
     }
 
     /// A source block in the form of a recoded one.
     fn block(n: u16, index: u16) -> Block {
         let at = usize::from(index) * 64;
-        let vector = (0..n).flat_map(|column| [&[0; 32][..], &[u8::from(column == index)]].concat()).collect();
-        Block { vector: Vector::Wide(vector), payload: [&bytes()[at..at + 64], &[0]].concat().into() }
+        let vector = (0..n)
+            .flat_map(|column| [&[0; 32][..], &[u8::from(column == index)]].concat())
+            .collect();
+        Block {
+            vector: Vector::Wide(vector),
+            payload: [&bytes()[at..at + 64], &[0]].concat().into(),
+        }
     }
 
     fn rows(keeper: &Keeper, segment: SegmentKey) -> u32 {
@@ -867,7 +1144,10 @@ mod tests {
         let metas: Vec<(Arc<Meta>, Shape)> = (0..3).map(plain).collect();
         let keeper = holdings(2 * 1000 + 700);
         let holdings = &keeper.holdings;
-        let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();
+        let held: Vec<Held> = metas
+            .iter()
+            .map(|(meta, shape)| holdings.name(meta, *shape))
+            .collect();
         let now = Instant::now();
         let whole = |number: usize, now| {
             let is_begun = holdings.start(held[number].lease.key, now).is_some();
@@ -877,10 +1157,17 @@ mod tests {
             is_begun
         };
         assert!(whole(0, now) && whole(1, now));
-        assert!(!whole(2, now) && holdings.refused(now) == Some(1000), "both have just come");
+        assert!(
+            !whole(2, now) && holdings.refused(now) == Some(1000),
+            "both have just come"
+        );
         let later = now + Duration::from_secs(60);
         held[0].lease.note_used(later, 1);
-        assert_eq!(holdings.refused(later), None, "blocks of the second have not left for long");
+        assert_eq!(
+            holdings.refused(later),
+            None,
+            "blocks of the second have not left for long"
+        );
         assert!(whole(2, later));
         assert!(held[1].lease.is_void() && !held[0].lease.is_void() && !held[2].lease.is_void());
     }
@@ -891,30 +1178,57 @@ mod tests {
         let metas: Vec<(Arc<Meta>, Shape)> = (0..4).map(plain).collect();
         let keeper = holdings(3 * 1000);
         let holdings = &keeper.holdings;
-        let held: Vec<Held> = metas.iter().map(|(meta, shape)| holdings.name(meta, *shape)).collect();
+        let held: Vec<Held> = metas
+            .iter()
+            .map(|(meta, shape)| holdings.name(meta, *shape))
+            .collect();
         let now = Instant::now();
         for (number, held) in held.iter().enumerate() {
             if number == 3 {
-                assert!(holdings.start_ahead(held.lease.key, now, &asker(1 << 20)).is_none(), "before its blocks are wanted");
-                assert!(holdings.start(held.lease.key, now).is_some(), "room for a newcomer");
+                assert!(
+                    holdings
+                        .start_ahead(held.lease.key, now, &asker(1 << 20))
+                        .is_none(),
+                    "before its blocks are wanted"
+                );
+                assert!(
+                    holdings.start(held.lease.key, now).is_some(),
+                    "room for a newcomer"
+                );
                 break;
             }
             assert!(holdings.start(held.lease.key, now).is_some());
-            assert!(number > 0 || holdings.state().victim(now).is_none(), "what is being fetched stays");
+            assert!(
+                number > 0 || holdings.state().victim(now).is_none(),
+                "what is being fetched stays"
+            );
             holdings.complete(held.lease.key, &plain_bytes(number));
-            held.lease.note_used(now, if number == 1 { 1 << 10 } else { 20 << 10 });
+            held.lease
+                .note_used(now, if number == 1 { 1 << 10 } else { 20 << 10 });
         }
-        assert_eq!([0, 1, 2].map(|number| held[number].lease.is_void()), [false, true, false]);
+        assert_eq!(
+            [0, 1, 2].map(|number| held[number].lease.is_void()),
+            [false, true, false]
+        );
     }
 
     /// Ledgers of a new session that may keep this many bytes in memory.
     fn asker(most: u64) -> Ledgers {
-        Ledgers::new(SessionId(1), &ncs_serve::session::proto::Config { leased_bytes_max: most, ..Default::default() })
+        Ledgers::new(
+            SessionId(1),
+            &ncs_serve::session::proto::Config {
+                leased_bytes_max: most,
+                ..Default::default()
+            },
+        )
     }
 
     /// The keys of different segments that a source has named and nobody leases.
     fn named(holdings: &Holdings, count: usize) -> Vec<SegmentKey> {
-        (0..count).map(plain).map(|(meta, shape)| holdings.name(&meta, shape).lease.key).collect()
+        (0..count)
+            .map(plain)
+            .map(|(meta, shape)| holdings.name(&meta, shape).lease.key)
+            .collect()
     }
 
     /// Whether its fetch is in progress.
@@ -926,18 +1240,39 @@ mod tests {
     fn fetches_that_nobody_leases_pin_no_memory() {
         let Keeper { holdings, .. } = holdings(4 * 1000);
         let (keys, now) = (named(&holdings, 7), Instant::now());
-        let mut ahead: Vec<Begun> = keys[..3].iter().filter_map(|key| holdings.start_ahead(*key, now, &asker(1 << 20))).collect();
+        let mut ahead: Vec<Begun> = keys[..3]
+            .iter()
+            .filter_map(|key| holdings.start_ahead(*key, now, &asker(1 << 20)))
+            .collect();
         assert_eq!(ahead.len(), 3);
-        assert_eq!(holdings.state().used, 2 * 1000, "they have half of the budget");
-        assert!(ahead[0].until.try_recv() == Err(TryRecvError::Closed) && ahead[1].until.try_recv() == Err(TryRecvError::Empty));
+        assert_eq!(
+            holdings.state().used,
+            2 * 1000,
+            "they have half of the budget"
+        );
+        assert!(
+            ahead[0].until.try_recv() == Err(TryRecvError::Closed)
+                && ahead[1].until.try_recv() == Err(TryRecvError::Empty)
+        );
         // Blocks of the others are requested. Those stay, though no rows arrive.
-        let leased: Vec<Held> = (3..7).map(plain).map(|(meta, shape)| holdings.name(&meta, shape)).collect();
+        let leased: Vec<Held> = (3..7)
+            .map(plain)
+            .map(|(meta, shape)| holdings.name(&meta, shape))
+            .collect();
         let later = now + Duration::from_secs(60);
-        leased.iter().for_each(|held| assert!(holdings.start(held.lease.key, later).is_some()));
+        leased
+            .iter()
+            .for_each(|held| assert!(holdings.start(held.lease.key, later).is_some()));
         assert_eq!(holdings.state().used, 4 * 1000);
-        ahead.iter_mut().for_each(|begun| assert_eq!(begun.until.try_recv(), Err(TryRecvError::Closed)));
+        ahead
+            .iter_mut()
+            .for_each(|begun| assert_eq!(begun.until.try_recv(), Err(TryRecvError::Closed)));
         // A segment that gave way stays known to peers that were told of it.
-        assert!(keys[..3].iter().all(|key| !comes(&holdings, *key) && holdings.shape(*key).is_some()));
+        assert!(
+            keys[..3]
+                .iter()
+                .all(|key| !comes(&holdings, *key) && holdings.shape(*key).is_some())
+        );
         assert!(holdings.start(keys[0], later).is_none() && holdings.refused(later) == Some(1000));
     }
 
@@ -945,17 +1280,34 @@ mod tests {
     fn fetches_ahead_are_counted_with_those_who_ask() {
         let Keeper { holdings, .. } = holdings(1 << 20);
         let (keys, now, one) = (named(&holdings, 4), Instant::now(), asker(2000));
-        assert!(keys[..2].iter().all(|key| holdings.start_ahead(*key, now, &one).is_some()));
-        assert!(holdings.start_ahead(keys[2], now, &one).is_none(), "it has two already");
-        assert!(holdings.start_ahead(keys[3], now, &asker(2000)).is_some(), "another has none");
+        assert!(
+            keys[..2]
+                .iter()
+                .all(|key| holdings.start_ahead(*key, now, &one).is_some())
+        );
+        assert!(
+            holdings.start_ahead(keys[2], now, &one).is_none(),
+            "it has two already"
+        );
+        assert!(
+            holdings.start_ahead(keys[3], now, &asker(2000)).is_some(),
+            "another has none"
+        );
         // An unread segment makes room for another of the same session.
         let later = now + Duration::from_secs(2);
         assert!(holdings.start_ahead(keys[2], later, &one).is_some());
-        assert_eq!([0, 1, 2, 3].map(|number| comes(&holdings, keys[number])), [false, true, true, true]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| comes(&holdings, keys[number])),
+            [false, true, true, true]
+        );
         // A failed or finished fetch is no longer charged.
         drop([1, 2].map(|number: usize| holdings.fetching(keys[number])));
         let last = later + PAUSE + Duration::from_secs(60);
-        assert!(keys[1..3].iter().all(|key| holdings.start_ahead(*key, last, &one).is_some()));
+        assert!(
+            keys[1..3]
+                .iter()
+                .all(|key| holdings.start_ahead(*key, last, &one).is_some())
+        );
     }
 
     #[test]
@@ -972,7 +1324,11 @@ mod tests {
         let later = Instant::now() + PAUSE;
         let begun = holdings.start(keys[0], later).expect("it is begun again");
         // The rest of the first fetch ends nothing.
-        drop(Fetching { holdings: Arc::clone(&holdings), key: keys[0], number: begun.number - 1 });
+        drop(Fetching {
+            holdings: Arc::clone(&holdings),
+            key: keys[0],
+            number: begun.number - 1,
+        });
         assert!(comes(&holdings, keys[0]));
     }
 
@@ -986,43 +1342,106 @@ mod tests {
             .map(|(n_max, blocks)| {
                 let (meta, shape) = meta(n_max, blocks);
                 let held = keeper.holdings.name(&meta, shape);
-                assert!(keeper.holdings.start(held.lease.key, Instant::now()).is_some());
+                assert!(
+                    keeper
+                        .holdings
+                        .start(held.lease.key, Instant::now())
+                        .is_some()
+                );
                 assert_eq!(
-                    keeper.holdings.find(&meta.id, None, None).unwrap().lease.key,
+                    keeper
+                        .holdings
+                        .find(&meta.id, None, None)
+                        .unwrap()
+                        .lease
+                        .key,
                     held.lease.key,
                     "the last is the one that is meant"
                 );
-                assert_eq!(keeper.holdings.name(&meta, shape).lease.key, held.lease.key, "it is known");
+                assert_eq!(
+                    keeper.holdings.name(&meta, shape).lease.key,
+                    held.lease.key,
+                    "it is known"
+                );
                 (Cut::of(&meta, shape), held.lease.key)
             })
             .collect();
         let (first, shape) = (named[0].0, named[0].0.shape);
         for (cut, key) in &named {
-            let found = keeper.holdings.find(&cut.segment, None, Some(*key)).unwrap();
+            let found = keeper
+                .holdings
+                .find(&cut.segment, None, Some(*key))
+                .unwrap();
             assert_eq!(found.lease.key, *key, "but for who was told of another");
-            let found = keeper.holdings.find(&cut.segment, Some(cut.shape.coding()), Some(named[1].1)).unwrap();
-            assert_eq!(found.lease.shape, cut.shape, "a coding that is named counts more");
+            let found = keeper
+                .holdings
+                .find(&cut.segment, Some(cut.shape.coding()), Some(named[1].1))
+                .unwrap();
+            assert_eq!(
+                found.lease.shape, cut.shape,
+                "a coding that is named counts more"
+            );
         }
-        let other = Coding { n_max: 5, ..first.shape.coding() };
-        assert!(keeper.holdings.find(&first.segment, Some(other), Some(named[0].1)).is_none(), "nobody has named such a one");
-        assert!(keeper.holdings.find(&SegmentId::of(b""), None, Some(named[0].1)).is_none(), "it has another id");
+        let other = Coding {
+            n_max: 5,
+            ..first.shape.coding()
+        };
+        assert!(
+            keeper
+                .holdings
+                .find(&first.segment, Some(other), Some(named[0].1))
+                .is_none(),
+            "nobody has named such a one"
+        );
+        assert!(
+            keeper
+                .holdings
+                .find(&SegmentId::of(b""), None, Some(named[0].1))
+                .is_none(),
+            "it has another id"
+        );
         keeper.brought(&first, 0, ONE, block(8, 0), true);
         keeper.hashed(&first, hashes_of(&bytes(), &shape));
-        assert_eq!(named.iter().map(|(_, key)| rows(&keeper, *key)).collect::<Vec<_>>(), [1, 0, 0]);
-        let hashed: Vec<bool> = named.iter().map(|(_, key)| keeper.holdings.hashes(*key).is_some()).collect();
+        assert_eq!(
+            named
+                .iter()
+                .map(|(_, key)| rows(&keeper, *key))
+                .collect::<Vec<_>>(),
+            [1, 0, 0]
+        );
+        let hashed: Vec<bool> = named
+            .iter()
+            .map(|(_, key)| keeper.holdings.hashes(*key).is_some())
+            .collect();
         assert_eq!(hashed, [true, false, false]);
         // It is not reported as gone while another segment of the same name is there.
         keeper.holdings.take_untold();
         keeper.holdings.state().remove(named[0].1);
         let coding = Some(first.shape.coding());
         assert!(
-            keeper.holdings.take_untold().is_empty() && keeper.holdings.find(&first.segment, coding, Some(named[0].1)).is_some()
+            keeper.holdings.take_untold().is_empty()
+                && keeper
+                    .holdings
+                    .find(&first.segment, coding, Some(named[0].1))
+                    .is_some()
         );
         for (cut, key) in [named[2], named[1]] {
             keeper.holdings.state().remove(key);
-            assert!(keeper.holdings.find(&cut.segment, Some(cut.shape.coding()), None).is_none());
+            assert!(
+                keeper
+                    .holdings
+                    .find(&cut.segment, Some(cut.shape.coding()), None)
+                    .is_none()
+            );
             let (meant, state) = (Meant::Coded(cut.shape.coding()), HoldingState::Gone);
-            assert_eq!(keeper.holdings.take_untold(), [Holding { segment: cut.segment, meant, state }]);
+            assert_eq!(
+                keeper.holdings.take_untold(),
+                [Holding {
+                    segment: cut.segment,
+                    meant,
+                    state
+                }]
+            );
         }
     }
 
@@ -1046,7 +1465,10 @@ mod tests {
         // as eliminated.
         let vectors = 2 * (8 * 8 + 8 * 9 / 2) * 40;
         let (coming, whole) = (2 * (8 * 65 + vectors) + 16 * 128, 1000 + 16 * 128);
-        assert_eq!(rows_bytes(&shape) + whole_bytes(&Cut::of(&meta, shape)), coming);
+        assert_eq!(
+            rows_bytes(&shape) + whole_bytes(&Cut::of(&meta, shape)),
+            coming
+        );
         for (budget, fits) in [(coming - 1, false), (coming, true)] {
             let keeper = holdings(budget);
             let key = keeper.holdings.name(&meta, shape).lease.key;
@@ -1054,10 +1476,17 @@ mod tests {
             let used = || keeper.holdings.state().used;
             assert_eq!(used(), if fits { coming } else { 0 });
             keeper.hashed(&Cut::of(&meta, shape), hashes_of(&bytes(), &shape));
-            assert_eq!(used(), if fits { coming } else { 0 }, "hashes are reckoned with");
+            assert_eq!(
+                used(),
+                if fits { coming } else { 0 },
+                "hashes are reckoned with"
+            );
             if fits {
                 keeper.holdings.complete(key, &bytes());
-                assert_eq!((used(), keeper.holdings.metrics.held_bytes.get()), (whole, i64::try_from(whole).unwrap()));
+                assert_eq!(
+                    (used(), keeper.holdings.metrics.held_bytes.get()),
+                    (whole, i64::try_from(whole).unwrap())
+                );
             }
             keeper.holdings.state().remove(key);
             assert_eq!(used(), 0);

@@ -30,17 +30,38 @@ impl Metrics {
         let gauge = |name: &str, help: &str| register::gauge(registry, name, help);
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
         Ok(Self {
-            held_bytes: gauge("ncserverd_relay_held_bytes", "Bytes of held segments, complete or not.")?,
-            segments: gauge("ncserverd_relay_held_segments", "Held segments, complete or not.")?,
-            completed: counter("ncserverd_relay_segments_completed_total", "Segments received completely and verified.")?,
-            failed: counter("ncserverd_relay_segments_failed_total", "Failed attempts to fetch a segment.")?,
-            recoded_blocks: counter("ncserverd_relay_recoded_blocks_total", "Blocks recoded from incomplete segments.")?,
+            held_bytes: gauge(
+                "ncserverd_relay_held_bytes",
+                "Bytes of held segments, complete or not.",
+            )?,
+            segments: gauge(
+                "ncserverd_relay_held_segments",
+                "Held segments, complete or not.",
+            )?,
+            completed: counter(
+                "ncserverd_relay_segments_completed_total",
+                "Segments received completely and verified.",
+            )?,
+            failed: counter(
+                "ncserverd_relay_segments_failed_total",
+                "Failed attempts to fetch a segment.",
+            )?,
+            recoded_blocks: counter(
+                "ncserverd_relay_recoded_blocks_total",
+                "Blocks recoded from incomplete segments.",
+            )?,
             unverified_blocks: counter(
                 "ncserverd_relay_unverified_blocks_total",
                 "Recoded blocks whose rows could not be tested.",
             )?,
-            coded_blocks: counter("ncserverd_relay_coded_blocks_total", "Coded blocks made from complete segments.")?,
-            source_blocks: counter("ncserverd_relay_source_blocks_total", "Source blocks taken from complete segments.")?,
+            coded_blocks: counter(
+                "ncserverd_relay_coded_blocks_total",
+                "Coded blocks made from complete segments.",
+            )?,
+            source_blocks: counter(
+                "ncserverd_relay_source_blocks_total",
+                "Source blocks taken from complete segments.",
+            )?,
         })
     }
 }

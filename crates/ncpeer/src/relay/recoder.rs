@@ -76,7 +76,11 @@ struct Size {
 
 /// The material of a job's blocks.
 enum Source {
-    Rows { rows: Arc<Mutex<Rows>>, pending: Vec<News>, plan: Plan },
+    Rows {
+        rows: Arc<Mutex<Rows>>,
+        pending: Vec<News>,
+        plan: Plan,
+    },
     Seeds(Arc<Encoder>, u32),
     Numbers(Arc<Encoder>, Vec<Vector>),
     Gfq(Wanted),
@@ -110,10 +114,27 @@ struct Made {
 
 impl Recoder {
     /// `fetcher` fetches requested segments; `None` if the relay does not.
-    pub(super) fn new(ring: Ring, holdings: Arc<Holdings>, fetcher: Option<Fetcher>, metrics: Metrics, random: StdRng) -> Self {
+    pub(super) fn new(
+        ring: Ring,
+        holdings: Arc<Holdings>,
+        fetcher: Option<Fetcher>,
+        metrics: Metrics,
+        random: StdRng,
+    ) -> Self {
         let planner = Planner::new(BATCH_BLOCKS_MAX, BATCH_WAIT);
         let (made, seeds) = (HashMap::new(), HashMap::new());
-        Self { ring, holdings, fetcher, metrics, planner, made, seeds, waiting: HashSet::new(), sizes: Sizes::default(), random }
+        Self {
+            ring,
+            holdings,
+            fetcher,
+            metrics,
+            planner,
+            made,
+            seeds,
+            waiting: HashSet::new(),
+            sizes: Sizes::default(),
+            random,
+        }
     }
 
     /// Runs until it is aborted.
@@ -171,7 +192,10 @@ impl Recoder {
         let seed = self.random.next_u64();
         running.push(tokio::task::spawn_blocking(move || {
             let mut random = SmallRng::seed_from_u64(seed);
-            parts.into_iter().map(|part| part.make(&mut random)).collect()
+            parts
+                .into_iter()
+                .map(|part| part.make(&mut random))
+                .collect()
         }));
         true
     }
@@ -179,7 +203,10 @@ impl Recoder {
     /// Finds the material and the slots for an order. The rest is ordered again later.
     fn prepare(&mut self, order: Order, waker: &Waker) -> Prepared {
         let (line, key) = (order.line, order.line.generation);
-        let generation = self.holdings.shape(key.segment).and_then(|shape| shape.generation(key.index));
+        let generation = self
+            .holdings
+            .shape(key.segment)
+            .and_then(|shape| shape.generation(key.index));
         let (source, order) = match self.holdings.supply(key) {
             Supply::Gone => {
                 self.forget(key.segment);
@@ -190,35 +217,66 @@ impl Recoder {
                 self.ring.hold(&order);
                 return Prepared::Passed;
             }
-            Supply::Rows { rows, pending, held, is_tainted } => {
+            Supply::Rows {
+                rows,
+                pending,
+                held,
+                is_tainted,
+            } => {
                 self.start(key.segment);
                 match self.allow(order, &held, is_tainted) {
-                    Some((order, plan)) => (Source::Rows { rows, pending, plan }, order),
+                    Some((order, plan)) => (
+                        Source::Rows {
+                            rows,
+                            pending,
+                            plan,
+                        },
+                        order,
+                    ),
                     None if pending.is_empty() => return Prepared::Passed,
                     None => {
-                        let source = Source::Rows { rows, pending, plan: Plan::new() };
-                        return Prepared::Ready(RecodeOrder { line, source, slots: Vec::new() });
+                        let source = Source::Rows {
+                            rows,
+                            pending,
+                            plan: Plan::new(),
+                        };
+                        return Prepared::Ready(RecodeOrder {
+                            line,
+                            source,
+                            slots: Vec::new(),
+                        });
                     }
                 }
             }
             Supply::Whole(Whole::Encoder(encoder)) => {
-                let Some(generation) = generation else { return Prepared::Passed };
+                let Some(generation) = generation else {
+                    return Prepared::Passed;
+                };
                 (self.whole(encoder, &order, &generation), order)
             }
             Supply::Whole(Whole::Gfq(bytes)) => {
-                let wanted = generation.and_then(|generation| Wanted::new(order.blocks.clone(), generation, bytes));
-                let Some(wanted) = wanted else { return Prepared::Passed };
+                let wanted = generation
+                    .and_then(|generation| Wanted::new(order.blocks.clone(), generation, bytes));
+                let Some(wanted) = wanted else {
+                    return Prepared::Passed;
+                };
                 self.made.remove(&order.line);
                 (Source::Gfq(wanted), order)
             }
         };
-        let Some(shape) = self.holdings.shape(key.segment) else { return Prepared::Passed };
+        let Some(shape) = self.holdings.shape(key.segment) else {
+            return Prepared::Passed;
+        };
         let headroom = LineKind::Recoded(ring::SessionId(0)).headroom(shape.codec(), shape.n_max());
-        let (headroom, is_new) = self.sizes.take(Instant::now(), shape.coded_bytes(), headroom);
+        let (headroom, is_new) = self
+            .sizes
+            .take(Instant::now(), shape.coded_bytes(), headroom);
         if is_new {
             self.ring.promise(self.sizes.slots());
         }
-        let slots = self.ring.reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
+        let slots = self
+            .ring
+            .reserve(headroom, shape.coded_bytes(), order.blocks.count(), waker);
         let (order, rest) = order.split(slots.len());
         let mut source = source;
         if let Some(rest) = rest {
@@ -230,7 +288,13 @@ impl Recoder {
         if order.is_none() {
             return match source {
                 // The pending rows have to be absorbed all the same.
-                Source::Rows { ref pending, .. } if !pending.is_empty() => Prepared::Ready(RecodeOrder { line, source, slots }),
+                Source::Rows { ref pending, .. } if !pending.is_empty() => {
+                    Prepared::Ready(RecodeOrder {
+                        line,
+                        source,
+                        slots,
+                    })
+                }
                 _ => Prepared::NoSlots,
             };
         }
@@ -245,20 +309,33 @@ impl Recoder {
             }
             source => source,
         };
-        Prepared::Ready(RecodeOrder { line, source, slots })
+        Prepared::Ready(RecodeOrder {
+            line,
+            source,
+            slots,
+        })
     }
 
     /// The source of an order whose generation is complete.
     fn whole(&mut self, encoder: Arc<Encoder>, order: &Order, generation: &Generation) -> Source {
         let count = match &order.blocks {
             Blocks::Source(numbers) => {
-                return Source::Numbers(encoder, numbers.iter().map(|number| Vector::numbered(*number, generation.n)).collect());
+                return Source::Numbers(
+                    encoder,
+                    numbers
+                        .iter()
+                        .map(|number| Vector::numbered(*number, generation.n))
+                        .collect(),
+                );
             }
             Blocks::Coded(count) => *count,
         };
         self.made.remove(&order.line);
         let random = &mut self.random;
-        let next = self.seeds.entry(order.line.generation).or_insert_with(|| random.next_u32());
+        let next = self
+            .seeds
+            .entry(order.line.generation)
+            .or_insert_with(|| random.next_u32());
         let first = *next;
         *next = next.wrapping_add(count);
         if generation.codec == Codec::RaptorQ {
@@ -270,7 +347,12 @@ impl Recoder {
 
     /// The part of an order that a session may have of these rows, and the heaps to use; the rest
     /// is held.
-    fn allow(&mut self, order: Order, held: &BTreeMap<Heap, u32>, is_tainted: bool) -> Option<(Order, Plan)> {
+    fn allow(
+        &mut self,
+        order: Order,
+        held: &BTreeMap<Heap, u32>,
+        is_tainted: bool,
+    ) -> Option<(Order, Plan)> {
         let (Blocks::Coded(count), LineKind::Recoded(_)) = (&order.blocks, order.line.kind) else {
             // Source blocks, and blocks with seeds, need the whole generation.
             self.ring.hold(&order);
@@ -280,23 +362,36 @@ impl Recoder {
         let made = self.made.entry(order.line).or_default();
         // The heap of a lost block is unknown: each heap may supply as many more.
         let lost = self.ring.take_lost(order.line);
-        made.values_mut().for_each(|made| *made = made.saturating_sub(lost));
+        made.values_mut()
+            .for_each(|made| *made = made.saturating_sub(lost));
         let plan = plan(count, held, made, is_tainted);
         let now = plan.iter().map(|(_, count)| count).sum();
         if now < count {
-            self.ring.hold(&Order { line: order.line, blocks: Blocks::Coded(count - now) });
+            self.ring.hold(&Order {
+                line: order.line,
+                blocks: Blocks::Coded(count - now),
+            });
         }
-        (now > 0).then_some((Order { line: order.line, blocks: Blocks::Coded(now) }, plan))
+        (now > 0).then_some((
+            Order {
+                line: order.line,
+                blocks: Blocks::Coded(now),
+            },
+            plan,
+        ))
     }
 
     /// Takes back an allowance that was not used.
     fn take_back(&mut self, order: &Order, plan: &mut Plan) {
-        let Some(made) = self.made.get_mut(&order.line) else { return };
+        let Some(made) = self.made.get_mut(&order.line) else {
+            return;
+        };
         let mut left = order.blocks.count();
         for (heap, count) in plan.iter_mut().rev() {
             let some = left.min(*count);
             (left, *count) = (left - some, *count - some);
-            made.entry(*heap).and_modify(|made| *made = made.saturating_sub(some));
+            made.entry(*heap)
+                .and_modify(|made| *made = made.saturating_sub(some));
         }
     }
 
@@ -311,18 +406,38 @@ impl Recoder {
 
     fn finish(&mut self, made: Vec<Made>) {
         self.planner.done();
-        for Made { line, blocks, absorbed } in made {
+        for Made {
+            line,
+            blocks,
+            absorbed,
+        } in made
+        {
             if let Some((counts, ranks)) = absorbed {
                 self.holdings.absorbed(line.generation, &counts, &ranks);
             }
-            let count = |is: fn(&Vector) -> bool| blocks.iter().filter(|(vector, _)| is(vector)).count() as u64;
-            let is_recoded = |vector: &Vector| matches!(vector, Vector::Explicit(_) | Vector::Unverified(_) | Vector::Wide(_));
+            let count = |is: fn(&Vector) -> bool| {
+                blocks.iter().filter(|(vector, _)| is(vector)).count() as u64
+            };
+            let is_recoded = |vector: &Vector| {
+                matches!(
+                    vector,
+                    Vector::Explicit(_) | Vector::Unverified(_) | Vector::Wide(_)
+                )
+            };
             self.metrics.recoded_blocks.inc_by(count(is_recoded));
-            self.metrics.unverified_blocks.inc_by(count(|vector| matches!(vector, Vector::Unverified(_))));
-            let is_coded =
-                |vector: &Vector| matches!(vector, Vector::Seed(_) | Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_));
+            self.metrics
+                .unverified_blocks
+                .inc_by(count(|vector| matches!(vector, Vector::Unverified(_))));
+            let is_coded = |vector: &Vector| {
+                matches!(
+                    vector,
+                    Vector::Seed(_) | Vector::Shard(_) | Vector::Symbol(_) | Vector::Narrow(_)
+                )
+            };
             self.metrics.coded_blocks.inc_by(count(is_coded));
-            self.metrics.source_blocks.inc_by(count(|vector| matches!(vector, Vector::Source(_))));
+            self.metrics
+                .source_blocks
+                .inc_by(count(|vector| matches!(vector, Vector::Source(_))));
             if !blocks.is_empty() {
                 self.ring.publish(line, blocks);
             }
@@ -336,15 +451,19 @@ impl Recoder {
             self.ring.promise(self.sizes.slots());
         }
         if self.made.len() + self.seeds.len() > BOOKS_MAX {
-            self.made.retain(|line, _| self.holdings.is_coming(line.generation.segment));
-            self.seeds.retain(|generation, _| self.holdings.shape(generation.segment).is_some());
+            self.made
+                .retain(|line, _| self.holdings.is_coming(line.generation.segment));
+            self.seeds
+                .retain(|generation, _| self.holdings.shape(generation.segment).is_some());
         }
     }
 
     fn forget(&mut self, segment: SegmentKey) {
         self.ring.forget(segment);
-        self.seeds.retain(|generation, _| generation.segment != segment);
-        self.made.retain(|line, _| line.generation.segment != segment);
+        self.seeds
+            .retain(|generation, _| generation.segment != segment);
+        self.made
+            .retain(|line, _| line.generation.segment != segment);
     }
 }
 
@@ -356,7 +475,10 @@ impl Sizes {
         if self.0.len() >= SIZES_MAX && !self.0.contains_key(&block_bytes) {
             return (headroom, false);
         }
-        let size = self.0.entry(block_bytes).or_insert(Size { headroom: 0, used_at: now });
+        let size = self.0.entry(block_bytes).or_insert(Size {
+            headroom: 0,
+            used_at: now,
+        });
         size.used_at = now;
         let is_new = headroom > size.headroom;
         size.headroom = size.headroom.max(headroom);
@@ -366,13 +488,16 @@ impl Sizes {
     /// Forgets sizes without demand for long; returns whether there were any.
     fn forget_unused(&mut self, now: Instant) -> bool {
         let before = self.0.len();
-        self.0.retain(|_, size| now.saturating_duration_since(size.used_at) < SIZE_KEPT);
+        self.0
+            .retain(|_, size| now.saturating_duration_since(size.used_at) < SIZE_KEPT);
         self.0.len() < before
     }
 
     /// The slot size for each block size.
     fn slots(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().map(|(block_bytes, size)| size.headroom + *block_bytes as usize)
+        self.0
+            .iter()
+            .map(|(block_bytes, size)| size.headroom + *block_bytes as usize)
     }
 }
 
@@ -380,26 +505,40 @@ impl RecodeOrder {
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
-            Source::Gfq(wanted) => wanted.make(&mut self.slots, &Cores::all(), random).expect("the CPU does not fail"),
+            Source::Gfq(wanted) => wanted
+                .make(&mut self.slots, &Cores::all(), random)
+                .expect("the CPU does not fail"),
             Source::Numbers(encoder, vectors) => {
-                let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
+                let mut outs: Vec<&mut [u8]> =
+                    self.slots.iter_mut().map(Slot::payload_mut).collect();
                 encoder.numbered(&vectors, &mut outs);
                 vectors
             }
             Source::Seeds(encoder, first) => {
-                let mut outs: Vec<&mut [u8]> = self.slots.iter_mut().map(Slot::payload_mut).collect();
+                let mut outs: Vec<&mut [u8]> =
+                    self.slots.iter_mut().map(Slot::payload_mut).collect();
                 encoder.blocks(first, &mut outs);
-                (first..=u32::MAX).chain(0..=u32::MAX).take(self.slots.len()).map(Vector::Seed).collect()
+                (first..=u32::MAX)
+                    .chain(0..=u32::MAX)
+                    .take(self.slots.len())
+                    .map(Vector::Seed)
+                    .collect()
             }
-            Source::Rows { rows, pending, plan } => {
+            Source::Rows {
+                rows,
+                pending,
+                plan,
+            } => {
                 let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
                 let counts = counts(&pending);
                 pending.into_iter().for_each(|news| rows.take(news));
                 absorbed = Some((counts, rows.ranks()));
                 let (mut vectors, mut left) = (Vec::new(), std::mem::take(&mut self.slots));
                 for (heap, count) in plan {
-                    let mut some: Vec<Slot> = left.drain(..left.len().min(count as usize)).collect();
-                    let mut payloads: Vec<&mut [u8]> = some.iter_mut().map(Slot::payload_mut).collect();
+                    let mut some: Vec<Slot> =
+                        left.drain(..left.len().min(count as usize)).collect();
+                    let mut payloads: Vec<&mut [u8]> =
+                        some.iter_mut().map(Slot::payload_mut).collect();
                     let made = rows.recode(heap, random, &mut payloads);
                     // Slots of blocks that could not be made return to the ring.
                     some.truncate(made.len());
@@ -410,7 +549,11 @@ impl RecodeOrder {
             }
         };
         let vectors: Vec<Vector> = vectors;
-        Made { line, blocks: vectors.into_iter().zip(self.slots).collect(), absorbed }
+        Made {
+            line,
+            blocks: vectors.into_iter().zip(self.slots).collect(),
+            absorbed,
+        }
     }
 }
 
@@ -425,12 +568,22 @@ mod tests {
         let (mut sizes, now) = (Sizes::default(), Instant::now());
         let mut take = |now, block_bytes, headroom| sizes.take(now, block_bytes, headroom);
         for block_bytes in [1088, 2048, 4096] {
-            assert_eq!([64, 192, 128].map(|headroom| take(now, block_bytes, headroom)), [(64, true), (192, true), (192, false)]);
+            assert_eq!(
+                [64, 192, 128].map(|headroom| take(now, block_bytes, headroom)),
+                [(64, true), (192, true), (192, false)]
+            );
         }
         (0..5).for_each(|more| assert_eq!(take(now, 8192 + more * 64, 64), (64, true)));
-        assert_eq!(take(now, 16384, 64), (64, false), "there is room for no more");
+        assert_eq!(
+            take(now, 16384, 64),
+            (64, false),
+            "there is room for no more"
+        );
         let later = now + SIZE_KEPT;
-        assert_eq!(take(later - Duration::from_millis(1), 1088, 64), (192, false));
+        assert_eq!(
+            take(later - Duration::from_millis(1), 1088, 64),
+            (192, false)
+        );
         assert!(sizes.forget_unused(later) && !sizes.forget_unused(later));
         assert_eq!(sizes.take(later, 16384, 64), (64, true));
         assert_eq!(sizes.slots().collect::<Vec<_>>(), [1088 + 192, 16384 + 64]);

@@ -61,7 +61,9 @@ impl News {
     /// The number of rows of a heap in it.
     pub fn count(&self, heap: Heap) -> usize {
         match self {
-            Self::Row { is_checked: true, .. } => usize::from(heap == Heap::Checked),
+            Self::Row {
+                is_checked: true, ..
+            } => usize::from(heap == Heap::Checked),
             Self::Row { source, .. } => usize::from(heap == Heap::Of(*source)),
             Self::Checked(rows) => {
                 if heap == Heap::Checked {
@@ -78,7 +80,12 @@ impl Rows {
     /// No rows yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
         let proven = Self::over_gfq(&generation);
-        Self { generation, key, heaps: BTreeMap::new(), proven }
+        Self {
+            generation,
+            key,
+            heaps: BTreeMap::new(),
+            proven,
+        }
     }
 
     /// A decoder that keeps rows over the prime field; `None` for other codes.
@@ -94,8 +101,16 @@ impl Rows {
             return absorb_proven(proven, news);
         }
         match news {
-            News::Row { source, block, is_checked } => {
-                let heap = if is_checked { Heap::Checked } else { Heap::Of(source) };
+            News::Row {
+                source,
+                block,
+                is_checked,
+            } => {
+                let heap = if is_checked {
+                    Heap::Checked
+                } else {
+                    Heap::Of(source)
+                };
                 if is_checked || !self.is_checked() {
                     self.put(heap, &block);
                 }
@@ -111,24 +126,47 @@ impl Rows {
     /// The rank of each heap.
     pub fn ranks(&self) -> BTreeMap<Heap, u32> {
         if let Some(proven) = &self.proven {
-            return BTreeMap::from([(Heap::Checked, u32::try_from(proven.rank()).unwrap_or(u32::MAX))]);
+            return BTreeMap::from([(
+                Heap::Checked,
+                u32::try_from(proven.rank()).unwrap_or(u32::MAX),
+            )]);
         }
-        self.heaps.iter().map(|(heap, decoder)| (*heap, decoder.rank().into())).collect()
+        self.heaps
+            .iter()
+            .map(|(heap, decoder)| (*heap, decoder.rank().into()))
+            .collect()
     }
 
     /// Fills `payloads` with combinations of the rows of a heap, or of the tested ones once there
     /// are any. Empty without rows.
-    pub fn recode(&self, heap: Heap, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+    pub fn recode(
+        &self,
+        heap: Heap,
+        random: &mut impl Rng,
+        payloads: &mut [&mut [u8]],
+    ) -> Vec<Vector> {
         if let Some(proven) = &self.proven {
             return recode_proven(proven, random, payloads);
         }
-        let heap = if self.is_checked() { Heap::Checked } else { heap };
-        let Some(decoder) = self.heaps.get(&heap).filter(|decoder| decoder.rank() > 0 && !payloads.is_empty()) else {
+        let heap = if self.is_checked() {
+            Heap::Checked
+        } else {
+            heap
+        };
+        let Some(decoder) = self
+            .heaps
+            .get(&heap)
+            .filter(|decoder| decoder.rank() > 0 && !payloads.is_empty())
+        else {
             return Vec::new();
         };
         let n = usize::from(decoder.n());
         let mut vectors = BytesMut::zeroed(n * payloads.len());
-        decoder.recode_into(random, &mut vectors.chunks_exact_mut(n).collect::<Vec<_>>(), payloads);
+        decoder.recode_into(
+            random,
+            &mut vectors.chunks_exact_mut(n).collect::<Vec<_>>(),
+            payloads,
+        );
         let vectors = vectors.freeze();
         let vector = |index: usize| vectors.slice(index * n..(index + 1) * n);
         let vector = |index| match heap {
@@ -144,7 +182,9 @@ impl Rows {
 
     fn heap(&mut self, heap: Heap) -> &mut Decoder {
         let (generation, key) = (self.generation, self.key);
-        self.heaps.entry(heap).or_insert_with(|| Decoder::gathering(generation, key, Kernels::detect()))
+        self.heaps
+            .entry(heap)
+            .or_insert_with(|| Decoder::gathering(generation, key, Kernels::detect()))
     }
 
     fn put(&mut self, heap: Heap, block: &Block) {
@@ -155,19 +195,32 @@ impl Rows {
 
 fn absorb_proven(held: &mut gfq::Decoder, news: News) {
     let blocks = match news {
-        News::Row { block, is_checked: true, .. } => vec![block],
+        News::Row {
+            block,
+            is_checked: true,
+            ..
+        } => vec![block],
         News::Checked(blocks) => blocks,
         // A wrong row would spoil all blocks made from then on.
-        News::Row { is_checked: false, .. } => return,
+        News::Row {
+            is_checked: false, ..
+        } => return,
     };
     let shape = held.shape();
-    for coded in blocks.iter().filter_map(|block| parsed(shape, &block.vector, &block.payload)) {
+    for coded in blocks
+        .iter()
+        .filter_map(|block| parsed(shape, &block.vector, &block.payload))
+    {
         // Blocks received again after a restart are redundant.
         let _ = held.absorb(coded);
     }
 }
 
-fn recode_proven(held: &gfq::Decoder, random: &mut impl Rng, payloads: &mut [&mut [u8]]) -> Vec<Vector> {
+fn recode_proven(
+    held: &gfq::Decoder,
+    random: &mut impl Rng,
+    payloads: &mut [&mut [u8]],
+) -> Vec<Vector> {
     if held.rank() == 0 || payloads.is_empty() {
         return Vec::new();
     }
@@ -176,18 +229,35 @@ fn recode_proven(held: &gfq::Decoder, random: &mut impl Rng, payloads: &mut [&mu
     let rows = draw_factors(held.len(), count, random);
     let mut vectors = BytesMut::zeroed(count * shape.recoded_vector_bytes());
     let mut made = vec![0; count * shape.payload_bytes()];
-    let mut task = [Recode { held: &held, rows: &rows, vectors: &mut vectors, payloads: &mut made }];
-    Cores::all().recode(shape, &mut task).expect("the CPU does not fail");
-    payloads.iter_mut().zip(made.chunks_exact(shape.payload_bytes())).for_each(|(out, payload)| out.copy_from_slice(payload));
+    let mut task = [Recode {
+        held: &held,
+        rows: &rows,
+        vectors: &mut vectors,
+        payloads: &mut made,
+    }];
+    Cores::all()
+        .recode(shape, &mut task)
+        .expect("the CPU does not fail");
+    payloads
+        .iter_mut()
+        .zip(made.chunks_exact(shape.payload_bytes()))
+        .for_each(|(out, payload)| out.copy_from_slice(payload));
     let vectors = vectors.freeze();
     let each = shape.recoded_vector_bytes();
-    (0..count).map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each))).collect()
+    (0..count)
+        .map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each)))
+        .collect()
 }
 
 /// Which heaps to use for `count` blocks for one receiver: of each at most as many as it has rows
 /// (`held`), less those that the receiver already got (`made`, which is updated), in proportion to
 /// each source's rows. `is_tainted`: some of the rows used so far were wrong.
-pub fn plan(count: u32, held: &BTreeMap<Heap, u32>, made: &mut BTreeMap<Heap, u32>, is_tainted: bool) -> Plan {
+pub fn plan(
+    count: u32,
+    held: &BTreeMap<Heap, u32>,
+    made: &mut BTreeMap<Heap, u32>,
+    is_tainted: bool,
+) -> Plan {
     if held.contains_key(&Heap::Checked) && !made.contains_key(&Heap::Checked) {
         // Blocks made of rows that proved right need not be sent again.
         let had = made.values().sum();
@@ -201,7 +271,9 @@ pub fn plan(count: u32, held: &BTreeMap<Heap, u32>, made: &mut BTreeMap<Heap, u3
             (u64::from(left) << 16) / u64::from(rows.max(1))
         };
         let shares = held.iter().map(|(heap, rows)| (share(heap, *rows), *heap));
-        let Some((_, heap)) = shares.filter(|(share, _)| *share > 0).max() else { break };
+        let Some((_, heap)) = shares.filter(|(share, _)| *share > 0).max() else {
+            break;
+        };
         *made.entry(heap).or_default() += 1;
         *plan.entry(heap).or_default() += 1;
     }
@@ -230,57 +302,109 @@ mod tests {
         let block = move |seed| {
             let mut payload = vec![0; 64];
             encoder.block(seed, &mut payload);
-            Block { vector: Vector::Seed(seed), payload: payload.into() }
+            Block {
+                vector: Vector::Seed(seed),
+                payload: payload.into(),
+            }
         };
         (Rows::new(generation, key), block)
     }
 
     fn made(rows: &Rows, heap: Heap, count: usize) -> Vec<Vector> {
         let mut payloads = vec![0; 64 * count];
-        rows.recode(heap, &mut SmallRng::seed_from_u64(1), &mut payloads.chunks_mut(64).collect::<Vec<_>>())
+        rows.recode(
+            heap,
+            &mut SmallRng::seed_from_u64(1),
+            &mut payloads.chunks_mut(64).collect::<Vec<_>>(),
+        )
     }
 
     #[test]
     fn rows_of_two_sources_are_not_mixed_before_they_are_tested() {
         let (mut rows, block) = rows();
         for (source, seed) in [(ONE, 1), (ONE, 2), (TWO, 3)] {
-            rows.take(News::Row { source, block: block(seed), is_checked: false });
+            rows.take(News::Row {
+                source,
+                block: block(seed),
+                is_checked: false,
+            });
         }
-        assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Of(ONE), 2), (Heap::Of(TWO), 1)]));
+        assert_eq!(
+            rows.ranks(),
+            BTreeMap::from([(Heap::Of(ONE), 2), (Heap::Of(TWO), 1)])
+        );
         // All combinations of a single row are multiples of it: nothing else was mixed in.
         let (generation, key) = (rows.generation, rows.key);
         let mut decoder = Decoder::gathering(generation, key, Kernels::detect());
         decoder.absorb(&Vector::Seed(3), &block(3).payload).unwrap();
         for vector in made(&rows, Heap::Of(TWO), 4) {
             assert!(matches!(vector, Vector::Unverified(_)));
-            assert_eq!(decoder.absorb(&vector, &[0; 64]), Ok(ncs_codec::Outcome::Redundant));
+            assert_eq!(
+                decoder.absorb(&vector, &[0; 64]),
+                Ok(ncs_codec::Outcome::Redundant)
+            );
         }
-        assert!(made(&rows, Heap::Of(SourceId(3)), 1).is_empty() && made(&rows, Heap::Checked, 1).is_empty());
+        assert!(
+            made(&rows, Heap::Of(SourceId(3)), 1).is_empty()
+                && made(&rows, Heap::Checked, 1).is_empty()
+        );
     }
 
     #[test]
     fn what_was_tested_takes_the_place_of_all_else() {
         let (mut rows, block) = rows();
-        rows.take(News::Row { source: ONE, block: block(1), is_checked: false });
+        rows.take(News::Row {
+            source: ONE,
+            block: block(1),
+            is_checked: false,
+        });
         rows.take(News::Checked(vec![]));
         assert!(made(&rows, Heap::Of(ONE), 1).is_empty(), "it was wrong");
-        rows.take(News::Row { source: ONE, block: block(2), is_checked: false });
-        rows.take(News::Row { source: TWO, block: block(3), is_checked: true });
+        rows.take(News::Row {
+            source: ONE,
+            block: block(2),
+            is_checked: false,
+        });
+        rows.take(News::Row {
+            source: TWO,
+            block: block(3),
+            is_checked: true,
+        });
         assert_eq!(rows.ranks(), BTreeMap::from([(Heap::Checked, 1)]));
         // Blocks planned of a heap that no longer exists are made of this one.
-        assert!(matches!(made(&rows, Heap::Of(ONE), 1)[..], [Vector::Explicit(_)]));
+        assert!(matches!(
+            made(&rows, Heap::Of(ONE), 1)[..],
+            [Vector::Explicit(_)]
+        ));
     }
 
     /// A generation over the prime field of three blocks of two words, and its source blocks as
     /// sent.
     fn over_gfq() -> (Rows, impl Fn(u8, bool) -> News) {
-        let codec = Codec::RlncQ { group: HashGroup::P1024 };
-        let generation = Shape::new(192, 64, 3).unwrap().coded_with(codec).unwrap().generation(0).unwrap();
+        let codec = Codec::RlncQ {
+            group: HashGroup::P1024,
+        };
+        let generation = Shape::new(192, 64, 3)
+            .unwrap()
+            .coded_with(codec)
+            .unwrap()
+            .generation(0)
+            .unwrap();
         let row = move |index: u8, is_checked: bool| {
             let payload = vec![index; generation.block_length(index.into())].into();
-            News::Row { source: ONE, block: Block { vector: Vector::Source(index.into()), payload }, is_checked }
+            News::Row {
+                source: ONE,
+                block: Block {
+                    vector: Vector::Source(index.into()),
+                    payload,
+                },
+                is_checked,
+            }
         };
-        (Rows::new(generation, row_key(&SegmentId::of(b""), &generation)), row)
+        (
+            Rows::new(generation, row_key(&SegmentId::of(b""), &generation)),
+            row,
+        )
     }
 
     #[test]
@@ -299,8 +423,12 @@ mod tests {
     fn what_came_before_a_new_beginning_counts_once() {
         let (mut rows, row) = over_gfq();
         let rank = |rows: &Rows| rows.ranks()[&Heap::Checked];
-        [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
-        [0, 1].into_iter().for_each(|index| rows.take(row(index, true)));
+        [0, 1]
+            .into_iter()
+            .for_each(|index| rows.take(row(index, true)));
+        [0, 1]
+            .into_iter()
+            .for_each(|index| rows.take(row(index, true)));
         assert_eq!(rank(&rows), 2);
         // They do not displace later rows either.
         rows.take(row(2, true));
@@ -316,7 +444,11 @@ mod tests {
         let held = BTreeMap::from([(A, 6), (B, 2)]);
         assert_eq!(plan(4, &held, &mut made, false), [(A, 3), (B, 1)]);
         assert_eq!(plan(3, &held, &mut made, false), [(A, 2), (B, 1)]);
-        assert_eq!(plan(9, &held, &mut made, false), [(A, 1)], "no more than there are rows");
+        assert_eq!(
+            plan(9, &held, &mut made, false),
+            [(A, 1)],
+            "no more than there are rows"
+        );
         assert_eq!(plan(9, &held, &mut made, false), []);
     }
 
@@ -325,7 +457,10 @@ mod tests {
         for (is_tainted, again) in [(false, 1), (true, 5)] {
             let mut made = BTreeMap::from([(A, 3), (B, 1)]);
             let held = BTreeMap::from([(Heap::Checked, 5)]);
-            assert_eq!(plan(9, &held, &mut made, is_tainted), [(Heap::Checked, again)]);
+            assert_eq!(
+                plan(9, &held, &mut made, is_tainted),
+                [(Heap::Checked, again)]
+            );
         }
     }
 }

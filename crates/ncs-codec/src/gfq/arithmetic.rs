@@ -45,7 +45,12 @@ pub struct Encode<'a> {
 impl<'a> Encode<'a> {
     /// A task with a source that is not kept, into payloads one after the other.
     pub fn new(shape: Shape, source: &'a [u8], rows: &'a [u32], out: &'a mut [u8]) -> Self {
-        Self { source, kept: None, rows, out: out.chunks_mut(shape.payload_bytes()).collect() }
+        Self {
+            source,
+            kept: None,
+            rows,
+            out: out.chunks_mut(shape.payload_bytes()).collect(),
+        }
     }
 
     /// The number of wanted blocks.
@@ -53,9 +58,22 @@ impl<'a> Encode<'a> {
     /// # Panics
     /// If its parts do not fit each other and the shape.
     pub fn count(&self, shape: Shape) -> usize {
-        assert!(self.source.len() <= shape.source_bytes(), "the source of {shape:?}");
-        assert!(self.out.iter().all(|out| out.len() == shape.payload_bytes()), "payloads of {shape:?}");
-        count(self.rows.len(), shape.n(), self.out.len() * shape.payload_bytes(), shape.payload_bytes())
+        assert!(
+            self.source.len() <= shape.source_bytes(),
+            "the source of {shape:?}"
+        );
+        assert!(
+            self.out
+                .iter()
+                .all(|out| out.len() == shape.payload_bytes()),
+            "payloads of {shape:?}"
+        );
+        count(
+            self.rows.len(),
+            shape.n(),
+            self.out.len() * shape.payload_bytes(),
+            shape.payload_bytes(),
+        )
     }
 }
 
@@ -110,14 +128,30 @@ impl Recode<'_> {
     /// If its parts do not fit each other and the shape.
     pub fn count(&self, shape: Shape) -> usize {
         self.held.iter().for_each(|block| block.check(shape));
-        assert_eq!(self.vectors.len() / shape.recoded_vector_bytes(), self.payloads.len() / shape.payload_bytes(), "vectors");
-        assert_eq!(self.vectors.len() % shape.recoded_vector_bytes(), 0, "whole vectors");
-        count(self.rows.len(), self.held.len(), self.payloads.len(), shape.payload_bytes())
+        assert_eq!(
+            self.vectors.len() / shape.recoded_vector_bytes(),
+            self.payloads.len() / shape.payload_bytes(),
+            "vectors"
+        );
+        assert_eq!(
+            self.vectors.len() % shape.recoded_vector_bytes(),
+            0,
+            "whole vectors"
+        );
+        count(
+            self.rows.len(),
+            self.held.len(),
+            self.payloads.len(),
+            shape.payload_bytes(),
+        )
     }
 }
 
 fn count(factors: usize, inner: usize, bytes: usize, each: usize) -> usize {
-    assert!(inner > 0 && factors.is_multiple_of(inner) && bytes == factors / inner * each, "a payload for each row");
+    assert!(
+        inner > 0 && factors.is_multiple_of(inner) && bytes == factors / inner * each,
+        "a payload for each row"
+    );
     factors / inner
 }
 
@@ -135,7 +169,10 @@ impl Decode<'_> {
     /// If its parts do not fit each other and the shape.
     pub fn check(&self, shape: Shape) {
         self.blocks.iter().for_each(|block| block.check(shape));
-        assert!(self.blocks.len() == shape.n() && self.out.len() == shape.source_bytes(), "a generation of {shape:?}");
+        assert!(
+            self.blocks.len() == shape.n() && self.out.len() == shape.source_bytes(),
+            "a generation of {shape:?}"
+        );
     }
 }
 

@@ -20,21 +20,32 @@ impl Vector {
     /// Parses the coefficients of a block from the source.
     pub fn parse_source(shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         check_length(bytes, shape.source_vector_bytes())?;
-        Ok(Self::Source(bytes.as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect()))
+        Ok(Self::Source(
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| u32::from_be_bytes(*bytes))
+                .collect(),
+        ))
     }
 
     /// Parses the coefficients of a recoded block; refuses one that is not below q.
     pub fn parse_recoded(shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         check_length(bytes, shape.recoded_vector_bytes())?;
         let coefficients = bytes.as_chunks().0.iter().enumerate();
-        let coefficients = coefficients.map(|(index, bytes)| Element::from_bytes(bytes).ok_or(Error::Coefficient(index)));
+        let coefficients = coefficients
+            .map(|(index, bytes)| Element::from_bytes(bytes).ok_or(Error::Coefficient(index)));
         Ok(Self::Recoded(coefficients.collect::<Result<_, _>>()?))
     }
 
     /// The vector of source block `index`.
     pub fn unit(shape: Shape, index: usize) -> Result<Self, Error> {
         let mut coefficients = vec![0; shape.n()];
-        *coefficients.get_mut(index).ok_or_else(|| Error::Index { index, n: shape.n() })? = 1;
+        *coefficients.get_mut(index).ok_or_else(|| Error::Index {
+            index,
+            n: shape.n(),
+        })? = 1;
         Ok(Self::Source(coefficients.into()))
     }
 
@@ -65,8 +76,13 @@ impl Vector {
     /// The encoding on the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Source(coefficients) => coefficients.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect(),
-            Self::Recoded(coefficients) => coefficients.iter().flat_map(Element::to_bytes).collect(),
+            Self::Source(coefficients) => coefficients
+                .iter()
+                .flat_map(|coefficient| coefficient.to_be_bytes())
+                .collect(),
+            Self::Recoded(coefficients) => {
+                coefficients.iter().flat_map(Element::to_bytes).collect()
+            }
         }
     }
 }
@@ -86,8 +102,9 @@ impl Payload {
             return Err(Error::UnusedBits);
         }
         let (words, bits) = payload.parts();
-        let is_low =
-            |(index, word): (usize, &[u8; WORD_BYTES])| !bit(bits, index) || Element::from_word_and_bit(word, true).is_some();
+        let is_low = |(index, word): (usize, &[u8; WORD_BYTES])| {
+            !bit(bits, index) || Element::from_word_and_bit(word, true).is_some()
+        };
         let is_all_low = bits.iter().all(|&bits| bits == 0) || words.iter().enumerate().all(is_low);
         if is_all_low {
             return Ok(payload);
@@ -100,7 +117,10 @@ impl Payload {
     /// zeros.
     pub fn of_source(shape: Shape, block: &[u8]) -> Result<Self, Error> {
         if block.len() > shape.block_bytes() {
-            return Err(Error::Length { length: block.len(), expected: shape.block_bytes() });
+            return Err(Error::Length {
+                length: block.len(),
+                expected: shape.block_bytes(),
+            });
         }
         let mut bytes = vec![0; shape.payload_bytes()];
         bytes[..block.len()].copy_from_slice(block);
@@ -123,7 +143,8 @@ impl Payload {
     /// If there is none with this index.
     pub fn element(&self, index: usize) -> Element {
         let (words, bits) = self.parts();
-        Element::from_word_and_bit(&words[index], bit(bits, index)).expect("words that were checked")
+        Element::from_word_and_bit(&words[index], bit(bits, index))
+            .expect("words that were checked")
     }
 
     /// All words.
@@ -156,7 +177,14 @@ fn bit(bits: &[u8], index: usize) -> bool {
 }
 
 fn check_length(bytes: &[u8], expected: usize) -> Result<(), Error> {
-    if bytes.len() == expected { Ok(()) } else { Err(Error::Length { length: bytes.len(), expected }) }
+    if bytes.len() == expected {
+        Ok(())
+    } else {
+        Err(Error::Length {
+            length: bytes.len(),
+            expected,
+        })
+    }
 }
 
 /// A parsed block of a generation, with its coefficients.
@@ -171,14 +199,23 @@ pub struct Coded {
 impl Coded {
     /// A source block of at most the shape's bytes.
     pub fn source(shape: Shape, index: usize, block: &[u8]) -> Result<Self, Error> {
-        Ok(Self { vector: Vector::unit(shape, index)?, payload: Payload::of_source(shape, block)? })
+        Ok(Self {
+            vector: Vector::unit(shape, index)?,
+            payload: Payload::of_source(shape, block)?,
+        })
     }
 
     /// Refuses a block of another shape.
     pub(super) fn fits(&self, shape: Shape) -> Result<(), Error> {
         match (self.vector.n(), self.payload.words()) {
-            (n, _) if n != shape.n() => Err(Error::Length { length: n, expected: shape.n() }),
-            (_, words) if words != shape.words() => Err(Error::Length { length: words, expected: shape.words() }),
+            (n, _) if n != shape.n() => Err(Error::Length {
+                length: n,
+                expected: shape.n(),
+            }),
+            (_, words) if words != shape.words() => Err(Error::Length {
+                length: words,
+                expected: shape.words(),
+            }),
             _ => Ok(()),
         }
     }

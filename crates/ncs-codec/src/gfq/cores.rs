@@ -29,7 +29,11 @@ impl Cores {
     /// The CPU with at most `threads` threads, each with the widest available instructions.
     pub fn new(threads: NonZeroUsize) -> Self {
         let fastest = Multiplier::available()[0];
-        Self { multiplier: fastest, dots: fastest.into(), threads }
+        Self {
+            multiplier: fastest,
+            dots: fastest.into(),
+            threads,
+        }
     }
 
     /// The CPU with as many threads as the process may use.
@@ -45,7 +49,11 @@ impl Cores {
     /// One thread for each multiplication method of this processor, the fastest first: for
     /// comparisons.
     pub fn available() -> Vec<Self> {
-        let one = |multiplier: Multiplier| Self { multiplier, dots: multiplier.into(), threads: NonZeroUsize::MIN };
+        let one = |multiplier: Multiplier| Self {
+            multiplier,
+            dots: multiplier.into(),
+            threads: NonZeroUsize::MIN,
+        };
         Multiplier::available().into_iter().map(one).collect()
     }
 
@@ -90,9 +98,15 @@ impl Arithmetic for Cores {
         }
         self.share(parts, |(source, rows, outs)| {
             let block = |index: usize| source.get(index * shape.block_bytes()..).unwrap_or(&[]);
-            let blocks = (0..shape.n()).map(block).map(|rest| Row::plain(&rest[..rest.len().min(shape.block_bytes())]));
-            let mut outs: Vec<RowMut<'_>> = outs.iter_mut().map(|out| RowMut::packed(out, shape.words())).collect();
-            self.dots.encode(rows, &blocks.collect::<Vec<_>>(), &mut outs);
+            let blocks = (0..shape.n())
+                .map(block)
+                .map(|rest| Row::plain(&rest[..rest.len().min(shape.block_bytes())]));
+            let mut outs: Vec<RowMut<'_>> = outs
+                .iter_mut()
+                .map(|out| RowMut::packed(out, shape.words()))
+                .collect();
+            self.dots
+                .encode(rows, &blocks.collect::<Vec<_>>(), &mut outs);
         });
         Ok(())
     }
@@ -101,21 +115,47 @@ impl Arithmetic for Cores {
         for task in tasks {
             task.count(shape);
             let held = task.held.len();
-            let vectors: Vec<Vec<u8>> = task.held.iter().map(|block| packed_vector(&block.vector)).collect();
-            let vectors: Vec<Row<'_>> = vectors.iter().map(|vector| Row::packed(vector, shape.n())).collect();
+            let vectors: Vec<Vec<u8>> = task
+                .held
+                .iter()
+                .map(|block| packed_vector(&block.vector))
+                .collect();
+            let vectors: Vec<Row<'_>> = vectors
+                .iter()
+                .map(|vector| Row::packed(vector, shape.n()))
+                .collect();
             let payloads = payloads(shape, task.held);
-            let outs = task.vectors.chunks_mut(ROWS_A_PART * shape.recoded_vector_bytes());
-            let outs = outs.zip(task.payloads.chunks_mut(ROWS_A_PART * shape.payload_bytes()));
+            let outs = task
+                .vectors
+                .chunks_mut(ROWS_A_PART * shape.recoded_vector_bytes());
+            let outs = outs.zip(
+                task.payloads
+                    .chunks_mut(ROWS_A_PART * shape.payload_bytes()),
+            );
             let parts = task.rows.chunks(ROWS_A_PART * held).zip(outs).collect();
             self.share(parts, |(rows, (vectors_out, payloads_out))| {
                 let factors = Factors::new(self.dots, rows);
-                self.dots.combine(&factors, &payloads, &mut packed(payloads_out, shape.payload_bytes(), shape.words()));
+                self.dots.combine(
+                    &factors,
+                    &payloads,
+                    &mut packed(payloads_out, shape.payload_bytes(), shape.words()),
+                );
                 let length = shape.n() * WORD_BYTES + shape.n().div_ceil(8);
                 let mut all = vec![0; rows.len() / held * length];
-                self.dots.combine(&factors, &vectors, &mut packed(&mut all, length, shape.n()));
-                for (row, out) in all.chunks_exact(length).zip(vectors_out.chunks_exact_mut(shape.recoded_vector_bytes())) {
+                self.dots
+                    .combine(&factors, &vectors, &mut packed(&mut all, length, shape.n()));
+                for (row, out) in all
+                    .chunks_exact(length)
+                    .zip(vectors_out.chunks_exact_mut(shape.recoded_vector_bytes()))
+                {
                     let (low, bits) = row.split_at(shape.n() * WORD_BYTES);
-                    for (index, (low, out)) in low.as_chunks::<WORD_BYTES>().0.iter().zip(out.as_chunks_mut().0).enumerate() {
+                    for (index, (low, out)) in low
+                        .as_chunks::<WORD_BYTES>()
+                        .0
+                        .iter()
+                        .zip(out.as_chunks_mut().0)
+                        .enumerate()
+                    {
                         let [top, rest @ ..]: &mut [u8; gfq::BYTES] = out;
                         (*top, *rest) = (bits[index / 8] >> (index % 8) & 1, *low);
                     }
@@ -131,53 +171,103 @@ impl Arithmetic for Cores {
             return Ok(vec![self.decode_one(shape, task)]);
         }
         // A generation each, so that no thread waits for another's inverse.
-        let each = Self { threads: NonZeroUsize::MIN, ..*self };
+        let each = Self {
+            threads: NonZeroUsize::MIN,
+            ..*self
+        };
         let mut rebuilt = vec![Rebuilt::Singular; tasks.len()];
-        self.share(tasks.iter_mut().zip(&mut rebuilt).collect(), |(task, rebuilt)| *rebuilt = each.decode_one(shape, task));
+        self.share(
+            tasks.iter_mut().zip(&mut rebuilt).collect(),
+            |(task, rebuilt)| *rebuilt = each.decode_one(shape, task),
+        );
         Ok(rebuilt)
     }
 
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed> {
-        assert!(words <= usize::from(Shape::WORDS_MAX), "blocks of {words} words");
-        assert!(blocks.iter().all(|block| block.len() <= words * WORD_BYTES), "blocks of {words} words");
+        assert!(
+            words <= usize::from(Shape::WORDS_MAX),
+            "blocks of {words} words"
+        );
+        assert!(
+            blocks.iter().all(|block| block.len() <= words * WORD_BYTES),
+            "blocks of {words} words"
+        );
         group.generators(words);
         let mut hashes = vec![0; blocks.len() * group.hash_bytes()];
-        self.share(blocks.iter().zip(hashes.chunks_exact_mut(group.hash_bytes())).collect(), |(block, hash)| {
-            let mut bytes = block.to_vec();
-            bytes.resize(words * WORD_BYTES, 0);
-            let exponents: Vec<Exponent> =
-                bytes.as_chunks::<WORD_BYTES>().0.iter().map(|word| *Element::from_word(word).limbs()).collect();
-            hash.copy_from_slice(&group.power(self.multiplier, &exponents));
-        });
+        self.share(
+            blocks
+                .iter()
+                .zip(hashes.chunks_exact_mut(group.hash_bytes()))
+                .collect(),
+            |(block, hash)| {
+                let mut bytes = block.to_vec();
+                bytes.resize(words * WORD_BYTES, 0);
+                let exponents: Vec<Exponent> = bytes
+                    .as_chunks::<WORD_BYTES>()
+                    .0
+                    .iter()
+                    .map(|word| *Element::from_word(word).limbs())
+                    .collect();
+                hash.copy_from_slice(&group.power(self.multiplier, &exponents));
+            },
+        );
         Ok(hashes)
     }
 
     fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
         let mut holds = vec![false; batches.len()];
-        self.share(batches.iter().zip(&mut holds).collect(), |(batch, holds)| *holds = self.holds_one(batch));
+        self.share(
+            batches.iter().zip(&mut holds).collect(),
+            |(batch, holds)| *holds = self.holds_one(batch),
+        );
         Ok(holds)
     }
 }
 
 impl Cores {
     fn decode_one(&self, shape: Shape, task: &mut Decode<'_>) -> Rebuilt {
-        let rows: Vec<Element> = task.blocks.iter().flat_map(|block| block.vector.elements()).collect();
-        let Some(inverse) = matrix::invert(self.dots, shape.n(), &rows, self.threads) else { return Rebuilt::Singular };
+        let rows: Vec<Element> = task
+            .blocks
+            .iter()
+            .flat_map(|block| block.vector.elements())
+            .collect();
+        let Some(inverse) = matrix::invert(self.dots, shape.n(), &rows, self.threads) else {
+            return Rebuilt::Singular;
+        };
         let payloads = payloads(shape, task.blocks);
         let is_wide = AtomicBool::new(false);
-        let parts = task.out.chunks_mut(ROWS_A_PART * shape.block_bytes()).enumerate().collect();
+        let parts = task
+            .out
+            .chunks_mut(ROWS_A_PART * shape.block_bytes())
+            .enumerate()
+            .collect();
         self.share(parts, |(part, outs): (usize, &mut [u8])| {
-            let mut outs: Vec<RowMut<'_>> = outs.chunks_exact_mut(shape.block_bytes()).map(RowMut::plain).collect();
+            let mut outs: Vec<RowMut<'_>> = outs
+                .chunks_exact_mut(shape.block_bytes())
+                .map(RowMut::plain)
+                .collect();
             let first = part * ROWS_A_PART * shape.n();
-            self.dots.combine(&inverse.part(first..first + outs.len() * shape.n()), &payloads, &mut outs);
+            self.dots.combine(
+                &inverse.part(first..first + outs.len() * shape.n()),
+                &payloads,
+                &mut outs,
+            );
             is_wide.fetch_or(outs.iter().any(RowMut::is_wide), Ordering::Relaxed);
         });
-        if is_wide.into_inner() { Rebuilt::Overflow } else { Rebuilt::Whole }
+        if is_wide.into_inner() {
+            Rebuilt::Overflow
+        } else {
+            Rebuilt::Whole
+        }
     }
 
     fn holds_one(&self, batch: &Batch<'_>) -> bool {
         let shape = batch.hashes().shape();
-        let words = self.dots.fold(batch.weights(), &payloads(shape, batch.blocks()), shape.words());
+        let words = self.dots.fold(
+            batch.weights(),
+            &payloads(shape, batch.blocks()),
+            shape.words(),
+        );
         let words: Vec<Exponent> = words.iter().map(|word| *word.limbs()).collect();
         batch.is_product(self.multiplier, &words, &coefficients(self.dots, batch))
     }
@@ -203,15 +293,24 @@ fn coefficients(dots: Dots, batch: &Batch<'_>) -> Vec<Exponent> {
     }
     let rows: Vec<Row<'_>> = rows.iter().map(|row| Row::packed(row, n)).collect();
     let folded = dots.fold(&weights, &rows, n);
-    sums.iter().zip(folded).map(|(sum, folded)| *sum.add(&folded).limbs()).collect()
+    sums.iter()
+        .zip(folded)
+        .map(|(sum, folded)| *sum.add(&folded).limbs())
+        .collect()
 }
 
 fn payloads<'a>(shape: Shape, blocks: &[&'a Coded]) -> Vec<Row<'a>> {
-    blocks.iter().map(|block| Row::packed(block.payload.as_bytes(), shape.words())).collect()
+    blocks
+        .iter()
+        .map(|block| Row::packed(block.payload.as_bytes(), shape.words()))
+        .collect()
 }
 
 fn packed(bytes: &mut [u8], length: usize, words: usize) -> Vec<RowMut<'_>> {
-    bytes.chunks_exact_mut(length).map(|row| RowMut::packed(row, words)).collect()
+    bytes
+        .chunks_exact_mut(length)
+        .map(|row| RowMut::packed(row, words))
+        .collect()
 }
 
 /// A vector in the form of a payload.

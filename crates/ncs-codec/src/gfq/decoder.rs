@@ -27,23 +27,40 @@ pub struct Decoder {
 impl Decoder {
     /// An empty decoder.
     pub fn new(shape: Shape) -> Self {
-        Self { shape, blocks: Vec::new(), pivots: Vec::new(), rows: vec![None; shape.n()] }
+        Self {
+            shape,
+            blocks: Vec::new(),
+            pivots: Vec::new(),
+            rows: vec![None; shape.n()],
+        }
     }
 
     /// Stores a block, unless it is a combination of stored ones.
     pub fn absorb(&mut self, block: Coded) -> Result<Outcome, Error> {
         block.fits(self.shape)?;
         let n = self.shape.n();
-        let Some((pivot, mut rest)) = (if self.is_complete() { None } else { self.reduce(&block.vector) }) else {
+        let Some((pivot, mut rest)) = (if self.is_complete() {
+            None
+        } else {
+            self.reduce(&block.vector)
+        }) else {
             return Ok(Outcome::Redundant);
         };
-        let inverse = rest[0].inverse().expect("what is first is not zero").factor();
-        rest.iter_mut().for_each(|element| *element = inverse.times(element));
+        let inverse = rest[0]
+            .inverse()
+            .expect("what is first is not zero")
+            .factor();
+        rest.iter_mut()
+            .for_each(|element| *element = inverse.times(element));
         debug_assert_eq!(rest.len(), n - pivot, "the rest of a row");
         self.rows[pivot] = Some(rest.iter().map(Element::factor).collect());
         self.pivots.push(pivot);
         self.blocks.push(block);
-        Ok(if self.is_complete() { Outcome::Complete } else { Outcome::Innovative })
+        Ok(if self.is_complete() {
+            Outcome::Complete
+        } else {
+            Outcome::Innovative
+        })
     }
 
     /// Whether a block with this vector, of this shape, would be redundant: a combination of stored
@@ -56,7 +73,9 @@ impl Decoder {
     pub fn truncate(&mut self, rank: usize) {
         self.blocks.truncate(rank);
         // No row is changed by those that come after it.
-        self.pivots.drain(rank.min(self.pivots.len())..).for_each(|pivot| self.rows[pivot] = None);
+        self.pivots
+            .drain(rank.min(self.pivots.len())..)
+            .for_each(|pivot| self.rows[pivot] = None);
     }
 
     /// The generations' shape.
@@ -97,11 +116,27 @@ impl Decoder {
         }
         let mut out = vec![0; self.shape.source_bytes()];
         let blocks: Vec<&Coded> = self.blocks.iter().collect();
-        if arithmetic.decode(self.shape, &mut [Decode { blocks: &blocks, out: &mut out }])? == [Rebuilt::Whole] {
+        if arithmetic.decode(
+            self.shape,
+            &mut [Decode {
+                blocks: &blocks,
+                out: &mut out,
+            }],
+        )? == [Rebuilt::Whole]
+        {
             return Ok(out);
         }
         // That is said of blocks that nobody may have sent wrong, and a card may be.
-        match Cores::all().decode(self.shape, &mut [Decode { blocks: &blocks, out: &mut out }])?.as_slice() {
+        match Cores::all()
+            .decode(
+                self.shape,
+                &mut [Decode {
+                    blocks: &blocks,
+                    out: &mut out,
+                }],
+            )?
+            .as_slice()
+        {
             [Rebuilt::Whole] => Ok(out),
             [Rebuilt::Overflow] => Err(Error::Overflow),
             _ => unreachable!("independent rows have an inverse"),
@@ -117,7 +152,8 @@ impl Decoder {
             // Each column is one sum of products: what stands in it, less what the rows before have
             // there.
             let mut sum = Sum::default();
-            used.iter().for_each(|(first, row, factor)| sum.add(&row[column - first], factor));
+            used.iter()
+                .for_each(|(first, row, factor)| sum.add(&row[column - first], factor));
             let left = coefficient.add(&sum.reduce());
             match (&mut found, &self.rows[column]) {
                 (_, Some(row)) if left != Element::ZERO => {

@@ -18,7 +18,11 @@ impl Shape {
     /// The shape of `n` blocks of `words` words, at least one of each.
     pub const fn new(n: u16, words: u16) -> Option<Self> {
         let is_known = n > 0 && n <= Self::N_MAX && words > 0 && words <= Self::WORDS_MAX;
-        if is_known { Some(Self { n, words }) } else { None }
+        if is_known {
+            Some(Self { n, words })
+        } else {
+            None
+        }
     }
 
     /// Blocks of a generation.

@@ -22,26 +22,58 @@ fn source(shape: Shape, rng: &mut impl Rng) -> Vec<u8> {
     source
 }
 
-fn encode(arithmetic: &dyn Arithmetic, shape: Shape, source: &[u8], count: usize, rng: &mut impl Rng) -> Vec<Coded> {
+fn encode(
+    arithmetic: &dyn Arithmetic,
+    shape: Shape,
+    source: &[u8],
+    count: usize,
+    rng: &mut impl Rng,
+) -> Vec<Coded> {
     let rows = draw_rows(shape, count, rng);
     let mut out = vec![0xee; count * shape.payload_bytes()];
-    arithmetic.encode(shape, &mut [Encode::new(shape, source, &rows, &mut out)]).expect("done");
+    arithmetic
+        .encode(shape, &mut [Encode::new(shape, source, &rows, &mut out)])
+        .expect("done");
     let payloads = out.chunks_exact(shape.payload_bytes());
-    let block = |(row, payload): (&[u32], &[u8])| Coded { vector: Vector::Source(row.into()), payload: parse(shape, payload) };
-    rows.chunks_exact(shape.n()).zip(payloads).map(block).collect()
+    let block = |(row, payload): (&[u32], &[u8])| Coded {
+        vector: Vector::Source(row.into()),
+        payload: parse(shape, payload),
+    };
+    rows.chunks_exact(shape.n())
+        .zip(payloads)
+        .map(block)
+        .collect()
 }
 
-fn recode(arithmetic: &dyn Arithmetic, shape: Shape, held: &[Coded], count: usize, rng: &mut impl Rng) -> Vec<Coded> {
+fn recode(
+    arithmetic: &dyn Arithmetic,
+    shape: Shape,
+    held: &[Coded],
+    count: usize,
+    rng: &mut impl Rng,
+) -> Vec<Coded> {
     let held: Vec<&Coded> = held.iter().collect();
     let rows = draw_factors(held.len(), count, rng);
-    let (mut vectors, mut payloads) = (vec![0; count * shape.recoded_vector_bytes()], vec![0; count * shape.payload_bytes()]);
-    let task = Recode { held: &held, rows: &rows, vectors: &mut vectors, payloads: &mut payloads };
+    let (mut vectors, mut payloads) = (
+        vec![0; count * shape.recoded_vector_bytes()],
+        vec![0; count * shape.payload_bytes()],
+    );
+    let task = Recode {
+        held: &held,
+        rows: &rows,
+        vectors: &mut vectors,
+        payloads: &mut payloads,
+    };
     arithmetic.recode(shape, &mut [task]).expect("done");
     let block = |(vector, payload): (&[u8], &[u8])| Coded {
         vector: Vector::parse_recoded(shape, vector).expect("coefficients below q"),
         payload: parse(shape, payload),
     };
-    vectors.chunks_exact(shape.recoded_vector_bytes()).zip(payloads.chunks_exact(shape.payload_bytes())).map(block).collect()
+    vectors
+        .chunks_exact(shape.recoded_vector_bytes())
+        .zip(payloads.chunks_exact(shape.payload_bytes()))
+        .map(block)
+        .collect()
 }
 
 fn parse(shape: Shape, payload: &[u8]) -> Payload {
@@ -50,13 +82,31 @@ fn parse(shape: Shape, payload: &[u8]) -> Payload {
 
 fn hashes(group: Group, shape: Shape, source: &[u8]) -> Hashes {
     let blocks: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
-    Hashes::signed(group, shape, &Cores::all().hash(group, shape.words(), &blocks).expect("done")).expect("hashes")
+    Hashes::signed(
+        group,
+        shape,
+        &Cores::all()
+            .hash(group, shape.words(), &blocks)
+            .expect("done"),
+    )
+    .expect("hashes")
 }
 
 /// Which of these are found to be wrong, each by a sender of its own.
 fn bad_of(hashes: &Hashes, blocks: &[Coded], rng: &mut impl Rng) -> Vec<usize> {
-    let findings = sort_out(&Cores::all(), hashes, &blocks.iter().enumerate().collect::<Vec<_>>(), rng).expect("done").findings;
-    findings.into_iter().enumerate().filter_map(|(place, finding)| (finding == Finding::Wrong).then_some(place)).collect()
+    let findings = sort_out(
+        &Cores::all(),
+        hashes,
+        &blocks.iter().enumerate().collect::<Vec<_>>(),
+        rng,
+    )
+    .expect("done")
+    .findings;
+    findings
+        .into_iter()
+        .enumerate()
+        .filter_map(|(place, finding)| (finding == Finding::Wrong).then_some(place))
+        .collect()
 }
 
 fn decode(arithmetic: &dyn Arithmetic, shape: Shape, blocks: Vec<Coded>) -> Result<Vec<u8>, Error> {
@@ -78,10 +128,21 @@ fn whatever_is_coded_and_recoded_is_rebuilt_and_proves_itself() {
             let recoded = recode(&cores, shape, &coded, shape.n(), &mut rng);
             for group in Group::ALL {
                 let all = [&coded[..], &recoded].concat();
-                assert!(bad_of(&hashes(group, shape, &source), &all, &mut rng).is_empty(), "{shape:?} {cores:?}");
+                assert!(
+                    bad_of(&hashes(group, shape, &source), &all, &mut rng).is_empty(),
+                    "{shape:?} {cores:?}"
+                );
             }
-            assert_eq!(decode(&cores, shape, coded).as_ref(), Ok(&source), "{shape:?} {cores:?}");
-            assert_eq!(decode(&cores, shape, recoded).as_ref(), Ok(&source), "{shape:?} {cores:?}");
+            assert_eq!(
+                decode(&cores, shape, coded).as_ref(),
+                Ok(&source),
+                "{shape:?} {cores:?}"
+            );
+            assert_eq!(
+                decode(&cores, shape, recoded).as_ref(),
+                Ok(&source),
+                "{shape:?} {cores:?}"
+            );
         }
     }
 }
@@ -91,24 +152,45 @@ fn many_tasks_at_a_time_are_the_same_as_one_by_one() {
     let (shape, mut rng) = (shape(9, 11), SmallRng::seed_from_u64(2));
     let cores = Cores::new(std::num::NonZeroUsize::new(3).expect("three"));
     let sources: Vec<Vec<u8>> = (0..5).map(|_| source(shape, &mut rng)).collect();
-    let rows: Vec<Vec<u32>> = (0..5).map(|task| draw_rows(shape, 3 + 20 * task, &mut rng)).collect();
-    let mut outs: Vec<Vec<u8>> = rows.iter().map(|rows| vec![0; rows.len() / shape.n() * shape.payload_bytes()]).collect();
+    let rows: Vec<Vec<u32>> = (0..5)
+        .map(|task| draw_rows(shape, 3 + 20 * task, &mut rng))
+        .collect();
+    let mut outs: Vec<Vec<u8>> = rows
+        .iter()
+        .map(|rows| vec![0; rows.len() / shape.n() * shape.payload_bytes()])
+        .collect();
     let tasks = sources.iter().zip(&rows).zip(&mut outs);
-    let mut tasks: Vec<Encode<'_>> = tasks.map(|((source, rows), out)| Encode::new(shape, source, rows, out)).collect();
+    let mut tasks: Vec<Encode<'_>> = tasks
+        .map(|((source, rows), out)| Encode::new(shape, source, rows, out))
+        .collect();
     cores.encode(shape, &mut tasks).expect("done");
     for ((source, rows), out) in sources.iter().zip(&rows).zip(&outs) {
         let mut alone = vec![0; out.len()];
-        Cores::available()[0].encode(shape, &mut [Encode::new(shape, source, rows, &mut alone)]).expect("done");
+        Cores::available()[0]
+            .encode(shape, &mut [Encode::new(shape, source, rows, &mut alone)])
+            .expect("done");
         assert!(alone == *out);
     }
-    let coded: Vec<Vec<Coded>> = sources.iter().map(|source| encode(&cores, shape, source, shape.n(), &mut rng)).collect();
+    let coded: Vec<Vec<Coded>> = sources
+        .iter()
+        .map(|source| encode(&cores, shape, source, shape.n(), &mut rng))
+        .collect();
     let mut blocks: Vec<Vec<&Coded>> = coded.iter().map(|coded| coded.iter().collect()).collect();
     blocks[2][4] = blocks[2][3];
     let mut outs = vec![vec![0; shape.source_bytes()]; 5];
-    let mut tasks: Vec<Decode<'_>> = blocks.iter().zip(&mut outs).map(|(blocks, out)| Decode { blocks, out }).collect();
+    let mut tasks: Vec<Decode<'_>> = blocks
+        .iter()
+        .zip(&mut outs)
+        .map(|(blocks, out)| Decode { blocks, out })
+        .collect();
     use Rebuilt::{Singular, Whole};
-    assert_eq!(cores.decode(shape, &mut tasks), Ok(vec![Whole, Whole, Singular, Whole, Whole]));
-    [0, 1, 3, 4].into_iter().for_each(|task| assert!(outs[task] == sources[task]));
+    assert_eq!(
+        cores.decode(shape, &mut tasks),
+        Ok(vec![Whole, Whole, Singular, Whole, Whole])
+    );
+    [0, 1, 3, 4]
+        .into_iter()
+        .for_each(|task| assert!(outs[task] == sources[task]));
 }
 
 #[test]
@@ -118,21 +200,36 @@ fn a_block_that_others_explain_is_redundant() {
     let coded = encode(&cores, shape, &source, 4, &mut rng);
     let mut decoder = Decoder::new(shape);
     use crate::Outcome::{Complete, Innovative, Redundant};
-    coded.iter().for_each(|block| assert_eq!(decoder.absorb(block.clone()), Ok(Innovative)));
+    coded
+        .iter()
+        .for_each(|block| assert_eq!(decoder.absorb(block.clone()), Ok(Innovative)));
     let recoded = recode(&cores, shape, &coded, 3, &mut rng);
-    recoded.into_iter().for_each(|block| assert_eq!(decoder.absorb(block), Ok(Redundant)));
-    let zero = Coded { vector: Vector::Source([0; 6].into()), payload: Payload::of_source(shape, &[]).expect("a block") };
+    recoded
+        .into_iter()
+        .for_each(|block| assert_eq!(decoder.absorb(block), Ok(Redundant)));
+    let zero = Coded {
+        vector: Vector::Source([0; 6].into()),
+        payload: Payload::of_source(shape, &[]).expect("a block"),
+    };
     assert_eq!(decoder.absorb(zero), Ok(Redundant));
     assert_eq!((decoder.rank(), decoder.missing()), (4, 2));
     let block = |index: usize| {
-        Coded::source(shape, index, &source[index * shape.block_bytes()..][..shape.block_bytes()]).expect("a source block")
+        Coded::source(
+            shape,
+            index,
+            &source[index * shape.block_bytes()..][..shape.block_bytes()],
+        )
+        .expect("a source block")
     };
     assert_eq!(decoder.absorb(block(5)), Ok(Innovative));
     assert_eq!(decoder.absorb(block(5)), Ok(Redundant));
     assert_eq!(decoder.absorb(block(0)), Ok(Complete));
     assert_eq!(decoder.absorb(block(1)), Ok(Redundant));
     assert_eq!(decoder.into_bytes(&cores), Ok(source));
-    assert_eq!(Decoder::new(shape).into_bytes(&cores), Err(Error::Incomplete(6)));
+    assert_eq!(
+        Decoder::new(shape).into_bytes(&cores),
+        Err(Error::Incomplete(6))
+    );
     let other = Coded::source(Shape::new(6, 3).expect("a shape"), 0, &[]).expect("a block");
     assert!(Decoder::new(shape).absorb(other).is_err());
 }
@@ -142,20 +239,43 @@ fn a_block_that_others_explain_is_redundant() {
 #[test]
 fn coded_words_of_more_than_256_bits_are_kept_whole() {
     let (shape, mut rng) = (shape(8, 512), SmallRng::seed_from_u64(4));
-    let block = |index: u32| shake_256(&[b"ncserverd HHF test data|", &index.to_be_bytes()[..]].concat(), 16_384);
+    let block = |index: u32| {
+        shake_256(
+            &[b"ncserverd HHF test data|", &index.to_be_bytes()[..]].concat(),
+            16_384,
+        )
+    };
     let source: Vec<u8> = (0..8).flat_map(block).collect();
-    let rows: Vec<u32> =
-        shake_256(b"ncserverd HHF test coefficients", 32).as_chunks().0.iter().map(|bytes| u32::from_be_bytes(*bytes)).collect();
+    let rows: Vec<u32> = shake_256(b"ncserverd HHF test coefficients", 32)
+        .as_chunks()
+        .0
+        .iter()
+        .map(|bytes| u32::from_be_bytes(*bytes))
+        .collect();
     let mut out = vec![0; shape.payload_bytes()];
     for cores in Cores::available() {
-        cores.encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).expect("done");
+        cores
+            .encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)])
+            .expect("done");
         let (_, bits) = out.split_at(shape.block_bytes());
         assert_eq!(bits.iter().map(|byte| byte.count_ones()).sum::<u32>(), 20);
-        assert_eq!(sha256(&out), "5fb81834700d8b8b248df660bcdc14d8be100802f957089c66329dec1853c3a3", "{cores:?}");
+        assert_eq!(
+            sha256(&out),
+            "5fb81834700d8b8b248df660bcdc14d8be100802f957089c66329dec1853c3a3",
+            "{cores:?}"
+        );
     }
     for (group, first, second) in [
-        (Group::P1024, "80007e0dcb18fdfb1d1abd7fd930fcfc", "712ecf254b1bf6393f1c60f57abc9dde"),
-        (Group::P2048, "1caca6dc4cf80f7719d0fc233a213972", "1fbf5c846c1f3e0659cb8e92e78cfb71"),
+        (
+            Group::P1024,
+            "80007e0dcb18fdfb1d1abd7fd930fcfc",
+            "712ecf254b1bf6393f1c60f57abc9dde",
+        ),
+        (
+            Group::P2048,
+            "1caca6dc4cf80f7719d0fc233a213972",
+            "1fbf5c846c1f3e0659cb8e92e78cfb71",
+        ),
     ] {
         let blocks: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
         let bytes = Cores::all().hash(group, 512, &blocks).expect("done");
@@ -164,9 +284,15 @@ fn coded_words_of_more_than_256_bits_are_kept_whole() {
 
         // The trap: the block proves itself, and without its top bits it does not.
         let hashes = Hashes::signed(group, shape, &bytes).expect("hashes");
-        let whole = Coded { vector: Vector::Source(rows.clone().into()), payload: parse(shape, &out) };
+        let whole = Coded {
+            vector: Vector::Source(rows.clone().into()),
+            payload: parse(shape, &out),
+        };
         let cut = [&out[..shape.block_bytes()], &[0; 64]].concat();
-        let cut = Coded { vector: whole.vector.clone(), payload: parse(shape, &cut) };
+        let cut = Coded {
+            vector: whole.vector.clone(),
+            payload: parse(shape, &cut),
+        };
         assert_eq!(bad_of(&hashes, &[whole, cut], &mut rng), [1]);
     }
 }
@@ -186,10 +312,17 @@ fn decoded_words_of_more_than_256_bits_are_an_error() {
     // Words that no source has, in blocks that are right otherwise.
     let mut wide = vec![0; shape.payload_bytes()];
     wide[shape.block_bytes()] = 1 << 4;
-    let block = |index: usize| Coded { vector: Vector::unit(shape, index).expect("a block"), payload: parse(shape, &wide) };
+    let block = |index: usize| Coded {
+        vector: Vector::unit(shape, index).expect("a block"),
+        payload: parse(shape, &wide),
+    };
     for cores in Cores::available() {
         let blocks = recode(&cores, shape, &[block(0), block(1), block(2)], 3, &mut rng);
-        assert_eq!(decode(&cores, shape, blocks), Err(Error::Overflow), "{cores:?}");
+        assert_eq!(
+            decode(&cores, shape, blocks),
+            Err(Error::Overflow),
+            "{cores:?}"
+        );
     }
 }
 
@@ -203,11 +336,17 @@ fn coefficients_and_words_count_modulo_q() {
     for hop in recode(&Cores::all(), shape, &held, 6, &mut rng) {
         // What the definition says, in numbers without bounds, reduced at the end alone.
         let word = |block: usize, word: usize| {
-            BigUint::from_bytes_be(&source[block * shape.block_bytes() + word * WORD_BYTES..][..WORD_BYTES])
+            BigUint::from_bytes_be(
+                &source[block * shape.block_bytes() + word * WORD_BYTES..][..WORD_BYTES],
+            )
         };
         for (index, element) in hop.payload.elements().enumerate() {
-            let sum: BigUint =
-                hop.vector.elements().enumerate().map(|(at, c)| BigUint::from_bytes_be(&c.to_bytes()) * word(at, index)).sum();
+            let sum: BigUint = hop
+                .vector
+                .elements()
+                .enumerate()
+                .map(|(at, c)| BigUint::from_bytes_be(&c.to_bytes()) * word(at, index))
+                .sum();
             assert_eq!(BigUint::from_bytes_be(&element.to_bytes()), sum % &q);
         }
     }
@@ -223,7 +362,9 @@ fn coefficients_do_not_grow_from_hop_to_hop() {
         for _ in 0..40 {
             // Each vector that is parsed is below q, and of one length.
             held = recode(&cores, shape, &held, 5, &mut rng);
-            held.iter().for_each(|block| assert_eq!(block.vector.to_bytes().len(), shape.recoded_vector_bytes()));
+            held.iter().for_each(|block| {
+                assert_eq!(block.vector.to_bytes().len(), shape.recoded_vector_bytes())
+            });
         }
         assert!(bad_of(&hashes, &held, &mut rng).is_empty());
         assert_eq!(decode(&cores, shape, held).as_ref(), Ok(&source));
@@ -236,14 +377,18 @@ fn a_block_has_one_form_alone() {
     let q = gfq::Q_BYTES;
     let mut vector = vec![0; shape.recoded_vector_bytes()];
     vector[gfq::BYTES..2 * gfq::BYTES].copy_from_slice(&q);
-    assert_eq!(Vector::parse_recoded(shape, &vector), Err(Error::Coefficient(1)));
+    assert_eq!(
+        Vector::parse_recoded(shape, &vector),
+        Err(Error::Coefficient(1))
+    );
     vector[2 * gfq::BYTES - 1] -= 1;
     assert!(Vector::parse_recoded(shape, &vector).is_ok_and(|parsed| parsed.to_bytes() == vector));
     assert!(Vector::parse_recoded(shape, &vector[1..]).is_err());
     assert!(Vector::parse_source(shape, &[0; 13]).is_err());
     assert!(Vector::parse_source(shape, &[7; 12]).is_ok_and(|parsed| parsed.to_bytes() == [7; 12]));
 
-    let parse = |bytes: &[u8]| Payload::parse(shape, bytes.to_vec().into()).map(|payload| payload.words());
+    let parse =
+        |bytes: &[u8]| Payload::parse(shape, bytes.to_vec().into()).map(|payload| payload.words());
     let mut payload = vec![0; shape.payload_bytes()];
     payload[8 * WORD_BYTES..9 * WORD_BYTES].copy_from_slice(&q[1..]);
     assert_eq!(parse(&payload), Ok(9));
@@ -270,7 +415,14 @@ fn a_block_has_one_form_alone() {
 fn words_have_one_order_and_what_is_missing_is_zeros() {
     let (cores, group) = (Cores::all(), Group::P1024);
     let generators = group.generators(2);
-    let number = |limbs: &[u64]| BigUint::from_slice(&limbs.iter().flat_map(|&limb| halves(limb)).collect::<Vec<_>>());
+    let number = |limbs: &[u64]| {
+        BigUint::from_slice(
+            &limbs
+                .iter()
+                .flat_map(|&limb| halves(limb))
+                .collect::<Vec<_>>(),
+        )
+    };
     let p = number(group.modulus());
     // 3 · 2^8 in the first word, 2^248 in the second.
     let mut block = [0; 64];
@@ -316,7 +468,10 @@ impl rand::TryRng for Reluctant {
 #[test]
 fn no_row_is_all_zeros() {
     assert_eq!(draw_rows(shape(1, 1), 2, &mut Reluctant(6)), [2, 1]);
-    assert_eq!(draw_rows(shape(3, 1), 2, &mut Reluctant(0)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(
+        draw_rows(shape(3, 1), 2, &mut Reluctant(0)),
+        [0, 1, 2, 3, 4, 5]
+    );
 }
 
 /// A card that rebuilds nothing, and says so by this.
@@ -356,7 +511,11 @@ fn what_a_card_cannot_rebuild_the_cores_try() {
     let source = source(shape, &mut rng);
     let coded = encode(&Cores::all(), shape, &source, 4, &mut rng);
     for wrong in [Rebuilt::Singular, Rebuilt::Overflow] {
-        assert_eq!(decode(&Mistaken(wrong), shape, coded.clone()).as_ref(), Ok(&source), "{wrong:?}");
+        assert_eq!(
+            decode(&Mistaken(wrong), shape, coded.clone()).as_ref(),
+            Ok(&source),
+            "{wrong:?}"
+        );
     }
 }
 
@@ -365,9 +524,12 @@ fn a_decoder_forgets_what_came_last() {
     let (shape, mut rng) = (shape(6, 2), SmallRng::seed_from_u64(13));
     let source = source(shape, &mut rng);
     let coded = encode(&Cores::all(), shape, &source, 6, &mut rng);
-    let units = (0..6).map(|index| Coded::source(shape, index, &source[64 * index..][..64]).expect("a block"));
+    let units = (0..6)
+        .map(|index| Coded::source(shape, index, &source[64 * index..][..64]).expect("a block"));
     let mut decoder = Decoder::new(shape);
-    coded[..2].iter().for_each(|block| assert_eq!(decoder.absorb(block.clone()), Ok(Outcome::Innovative)));
+    coded[..2]
+        .iter()
+        .for_each(|block| assert_eq!(decoder.absorb(block.clone()), Ok(Outcome::Innovative)));
     for block in units {
         assert!(decoder.is_redundant(&coded[1].vector) && !decoder.is_redundant(&coded[2].vector));
         decoder.absorb(block).expect("of this shape");
@@ -409,11 +571,21 @@ fn wrong_blocks_cancel_where_weights_are_known_and_not_where_they_are_fresh() {
     let (shape, mut rng) = (shape(4, 6), SmallRng::seed_from_u64(8));
     let source = source(shape, &mut rng);
     let hashes = hashes(Group::P1024, shape, &source);
-    let mut blocks = recode(&Cores::all(), shape, &encode(&Cores::all(), shape, &source, 4, &mut rng), 2, &mut rng);
+    let mut blocks = recode(
+        &Cores::all(),
+        shape,
+        &encode(&Cores::all(), shape, &source, 4, &mut rng),
+        2,
+        &mut rng,
+    );
     // One more in the one, one less in the other.
     for (block, change) in blocks.iter_mut().zip([Element::ONE, Element::ONE.neg()]) {
-        let words: Vec<Element> =
-            block.payload.elements().enumerate().map(|(at, word)| if at == 3 { word.add(&change) } else { word }).collect();
+        let words: Vec<Element> = block
+            .payload
+            .elements()
+            .enumerate()
+            .map(|(at, word)| if at == 3 { word.add(&change) } else { word })
+            .collect();
         let mut bytes = vec![0; shape.payload_bytes()];
         pack(words, &mut bytes);
         block.payload = parse(shape, &bytes);
@@ -423,12 +595,27 @@ fn wrong_blocks_cancel_where_weights_are_known_and_not_where_they_are_fresh() {
         let known = Batch::new(&hashes, both.clone(), &mut Known(0x1234_5678_9abc_def1));
         assert_eq!(known.weights()[0], known.weights()[1]);
         assert_eq!(cores.holds(&[known]), Ok(vec![true]));
-        assert_eq!(cores.holds(&[Batch::new(&hashes, both.clone(), &mut rng)]), Ok(vec![false]));
+        assert_eq!(
+            cores.holds(&[Batch::new(&hashes, both.clone(), &mut rng)]),
+            Ok(vec![false])
+        );
     }
     assert_eq!(bad_of(&hashes, &blocks, &mut rng), [0, 1]);
-    let weights = Batch::new(&hashes, vec![both[0]; 1000], &mut rng).weights().to_vec();
-    assert!(weights.iter().all(|&weight| weight > 0 && weight >> WEIGHT_BITS == 0));
-    assert!(weights.iter().filter(|&weight| weight >> (WEIGHT_BITS - 1) == 1).count() > 400);
+    let weights = Batch::new(&hashes, vec![both[0]; 1000], &mut rng)
+        .weights()
+        .to_vec();
+    assert!(
+        weights
+            .iter()
+            .all(|&weight| weight > 0 && weight >> WEIGHT_BITS == 0)
+    );
+    assert!(
+        weights
+            .iter()
+            .filter(|&weight| weight >> (WEIGHT_BITS - 1) == 1)
+            .count()
+            > 400
+    );
 }
 
 /// Trap 10: a hash outside of the group of order q, here times -1, passes whenever its exponent is
@@ -439,16 +626,28 @@ fn hashes_from_outside_of_the_group_may_cancel() {
     let (group, source) = (Group::P1024, source(shape, &mut rng));
     let blocks: Vec<&[u8]> = source.chunks(shape.block_bytes()).collect();
     let mut bytes = Cores::all().hash(group, 2, &blocks).expect("done");
-    let p: Vec<u8> = group.modulus().iter().rev().flat_map(|limb| limb.to_be_bytes()).collect();
+    let p: Vec<u8> = group
+        .modulus()
+        .iter()
+        .rev()
+        .flat_map(|limb| limb.to_be_bytes())
+        .collect();
     let other = (BigUint::from_bytes_be(&p) - BigUint::from_bytes_be(&bytes[..128])).to_bytes_be();
     bytes[..128].fill(0);
     bytes[128 - other.len()..128].copy_from_slice(&other);
     let forged = Hashes::signed(group, shape, &bytes).expect("numbers");
     // Its coefficient is one, so that the exponent of the hash is the weight.
     let first = Coded::source(shape, 0, blocks[0]).expect("a block");
-    let holds = |rng: &mut SmallRng| Cores::all().holds(&[Batch::new(&forged, vec![&first], rng)]).expect("done")[0];
+    let holds = |rng: &mut SmallRng| {
+        Cores::all()
+            .holds(&[Batch::new(&forged, vec![&first], rng)])
+            .expect("done")[0]
+    };
     let passes = (0..40).filter(|_| holds(&mut rng)).count();
-    assert!((1..40).contains(&passes), "half of the weights are even: {passes}");
+    assert!(
+        (1..40).contains(&passes),
+        "half of the weights are even: {passes}"
+    );
 }
 
 /// Changes one bit of a block, or of the hashes; nothing if what comes of it is refused where it is
@@ -464,7 +663,10 @@ fn changed(shape: Shape, block: &Coded, at: usize) -> Option<Coded> {
         Vector::Source(_) => Vector::parse_source(shape, &vector),
         Vector::Recoded(_) => Vector::parse_recoded(shape, &vector),
     };
-    Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.into()).ok()? })
+    Some(Coded {
+        vector: vector.ok()?,
+        payload: Payload::parse(shape, payload.into()).ok()?,
+    })
 }
 
 /// So many blocks with one bit changed each, in the coefficients, the words and their top bits, and
@@ -484,34 +686,59 @@ fn one_bit_is_found(group: Group, shape: Shape, count: usize) {
                 let at = match rng.random_range(0..3) {
                     0 => rng.random_range(0..vector),
                     1 => vector + rng.random_range(0..8 * shape.block_bytes()),
-                    _ => vector + 8 * shape.block_bytes() + rng.random_range(0..shape.words().next_multiple_of(8)),
+                    _ => {
+                        vector
+                            + 8 * shape.block_bytes()
+                            + rng.random_range(0..shape.words().next_multiple_of(8))
+                    }
                 };
                 changed(shape, block, at)
             })
             .collect();
         refused += 256.min(count) - blocks.len();
         tried += blocks.len();
-        let batches: Vec<Batch<'_>> = blocks.iter().map(|block| Batch::new(&hashes, vec![block], &mut rng)).collect();
-        let passed = cores.holds(&batches).expect("done").into_iter().filter(|&holds| holds).count();
+        let batches: Vec<Batch<'_>> = blocks
+            .iter()
+            .map(|block| Batch::new(&hashes, vec![block], &mut rng))
+            .collect();
+        let passed = cores
+            .holds(&batches)
+            .expect("done")
+            .into_iter()
+            .filter(|&holds| holds)
+            .count();
         assert_eq!(passed, 0, "{shape:?} {group:?}");
     }
-    assert!(tried > count / 2, "{refused} of {count} are refused as they are parsed");
+    assert!(
+        tried > count / 2,
+        "{refused} of {count} are refused as they are parsed"
+    );
 
-    let bytes: Vec<u8> =
-        hashes.numbers().iter().flat_map(|number| number.iter().rev().flat_map(|limb| limb.to_be_bytes())).collect();
+    let bytes: Vec<u8> = hashes
+        .numbers()
+        .iter()
+        .flat_map(|number| number.iter().rev().flat_map(|limb| limb.to_be_bytes()))
+        .collect();
     for _ in 0..count / 20 {
         let mut bytes = bytes.clone();
         let at = rng.random_range(0..8 * bytes.len());
         bytes[at / 8] ^= 1 << (at % 8);
-        let Ok(changed) = Hashes::signed(group, shape, &bytes) else { continue };
+        let Ok(changed) = Hashes::signed(group, shape, &bytes) else {
+            continue;
+        };
         let block = vec![&held[0], &held[held.len() - 1]];
-        assert_eq!(cores.holds(&[Batch::new(&changed, block, &mut rng)]), Ok(vec![false]));
+        assert_eq!(
+            cores.holds(&[Batch::new(&changed, block, &mut rng)]),
+            Ok(vec![false])
+        );
     }
 }
 
 #[test]
 fn a_thousand_changes_of_one_bit_are_found() {
-    Group::ALL.into_iter().for_each(|group| one_bit_is_found(group, shape(6, 9), 500));
+    Group::ALL
+        .into_iter()
+        .for_each(|group| one_bit_is_found(group, shape(6, 9), 500));
 }
 
 #[test]
@@ -532,9 +759,18 @@ fn right_ones_pass(group: Group, shape: Shape, count: usize) {
             let coded = encode(&cores, shape, &source, 128, &mut rng);
             let recoded = recode(&cores, shape, &coded[..8], 128, &mut rng);
             let blocks: Vec<&Coded> = coded.iter().chain(&recoded).collect();
-            let batches: Vec<Batch<'_>> =
-                blocks.chunks(32).map(|blocks| Batch::new(&hashes, blocks.to_vec(), &mut rng)).collect();
-            assert!(cores.holds(&batches).expect("done").into_iter().all(|holds| holds), "{shape:?} {group:?}");
+            let batches: Vec<Batch<'_>> = blocks
+                .chunks(32)
+                .map(|blocks| Batch::new(&hashes, blocks.to_vec(), &mut rng))
+                .collect();
+            assert!(
+                cores
+                    .holds(&batches)
+                    .expect("done")
+                    .into_iter()
+                    .all(|holds| holds),
+                "{shape:?} {group:?}"
+            );
             done += blocks.len();
         }
     }
@@ -542,7 +778,9 @@ fn right_ones_pass(group: Group, shape: Shape, count: usize) {
 
 #[test]
 fn right_blocks_pass() {
-    Group::ALL.into_iter().for_each(|group| right_ones_pass(group, shape(8, 17), 4000));
+    Group::ALL
+        .into_iter()
+        .for_each(|group| right_ones_pass(group, shape(8, 17), 4000));
 }
 
 #[test]
@@ -576,7 +814,15 @@ fn the_wrong_blocks_alone_are_named() {
             };
             assert_eq!(finding, expected, "{place}, {wrong:?}");
         }
-        assert!(if wrong.is_empty() { sorted.batches == 1 } else { (5..=6).contains(&sorted.batches) }, "{}", sorted.batches);
+        assert!(
+            if wrong.is_empty() {
+                sorted.batches == 1
+            } else {
+                (5..=6).contains(&sorted.batches)
+            },
+            "{}",
+            sorted.batches
+        );
     }
     assert!(bad_of(&hashes, &[], &mut rng).is_empty());
 }

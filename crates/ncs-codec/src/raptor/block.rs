@@ -16,12 +16,25 @@ pub(crate) struct Block {
 
 impl Block {
     /// A block of K whole symbols, with the plan for as many. `symbol_bytes` is not zero.
-    pub(crate) fn new(system: &impl System, source: Vec<u8>, symbol_bytes: usize, plan: &Plan, kernels: Kernels) -> Self {
+    pub(crate) fn new(
+        system: &impl System,
+        source: Vec<u8>,
+        symbol_bytes: usize,
+        plan: &Plan,
+        kernels: Kernels,
+    ) -> Self {
         let stride = symbol_bytes.div_ceil(Line::BYTES);
         let mut intermediate = vec![Line::ZERO; stride * system.size().l as usize];
-        let symbols = intermediate.chunks_exact_mut(stride).map(|lines| &mut Line::bytes_mut(lines)[..symbol_bytes]);
+        let symbols = intermediate
+            .chunks_exact_mut(stride)
+            .map(|lines| &mut Line::bytes_mut(lines)[..symbol_bytes]);
         plan.apply(kernels, &source, &mut symbols.collect::<Vec<_>>());
-        Self { symbol_bytes, kernels, source, intermediate }
+        Self {
+            symbol_bytes,
+            kernels,
+            source,
+            intermediate,
+        }
     }
 
     pub(crate) fn symbol_bytes(&self) -> usize {
@@ -35,7 +48,9 @@ impl Block {
     pub(crate) fn symbol(&self, system: &impl System, esi: u32, out: &mut [u8]) {
         assert_eq!(out.len(), self.symbol_bytes, "a symbol");
         if esi < system.size().k {
-            out.copy_from_slice(&self.source[esi as usize * self.symbol_bytes..][..self.symbol_bytes]);
+            out.copy_from_slice(
+                &self.source[esi as usize * self.symbol_bytes..][..self.symbol_bytes],
+            );
             return;
         }
         self.sum(&columns(system, esi), out);
@@ -44,10 +59,15 @@ impl Block {
     /// The sum of some intermediate symbols.
     pub(crate) fn sum(&self, columns: &[u32], out: &mut [u8]) {
         let stride = self.symbol_bytes.div_ceil(Line::BYTES);
-        let symbol = |column: u32| &Line::bytes(&self.intermediate[column as usize * stride..][..stride])[..self.symbol_bytes];
+        let symbol = |column: u32| {
+            &Line::bytes(&self.intermediate[column as usize * stride..][..stride])
+                [..self.symbol_bytes]
+        };
         let (first, others) = columns.split_first().expect("a symbol is a sum of some");
         out.copy_from_slice(symbol(*first));
-        others.iter().for_each(|&column| self.kernels.add(out, symbol(column)));
+        others
+            .iter()
+            .for_each(|&column| self.kernels.add(out, symbol(column)));
     }
 }
 

@@ -21,7 +21,12 @@ pub trait Code: System + Copy + PartialEq + fmt::Debug {
     fn of(k: u32) -> Result<Self, Self::Error>;
 
     /// The block, unless more symbols are needed, or the solver has failed.
-    fn decode(&self, solver: &Self::Solver, held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Self::Error>;
+    fn decode(
+        &self,
+        solver: &Self::Solver,
+        held: &mut Held,
+        kernels: Kernels,
+    ) -> Result<Vec<u8>, Self::Error>;
 }
 
 /// Why both codes refuse an input.

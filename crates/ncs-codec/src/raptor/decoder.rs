@@ -24,12 +24,26 @@ impl<C: Code> Decoder<C> {
     pub const SPARE: usize = Held::SPARE;
 
     /// A decoder for a block with these constants, of symbols of `symbol_bytes`.
-    pub(crate) fn with_solver(parameters: C, symbol_bytes: usize, solver: C::Solver, kernels: Kernels) -> Result<Self, C::Error> {
+    pub(crate) fn with_solver(
+        parameters: C,
+        symbol_bytes: usize,
+        solver: C::Solver,
+        kernels: Kernels,
+    ) -> Result<Self, C::Error> {
         if symbol_bytes == 0 {
-            return Err(Refusal::Length { length: 0, expected: 1 }.into());
+            return Err(Refusal::Length {
+                length: 0,
+                expected: 1,
+            }
+            .into());
         }
         let held = Held::new(parameters.size().k, symbol_bytes);
-        Ok(Self { parameters, solver, kernels, held })
+        Ok(Self {
+            parameters,
+            solver,
+            kernels,
+            held,
+        })
     }
 
     /// The constants of the block.
@@ -43,7 +57,11 @@ impl<C: Code> Decoder<C> {
             return Err(Refusal::Esi { esi }.into());
         }
         if symbol.len() != self.held.symbol_bytes() {
-            return Err(Refusal::Length { length: symbol.len(), expected: self.held.symbol_bytes() }.into());
+            return Err(Refusal::Length {
+                length: symbol.len(),
+                expected: self.held.symbol_bytes(),
+            }
+            .into());
         }
         Ok(self.held.push(esi, symbol))
     }
@@ -62,7 +80,8 @@ impl<C: Code> Decoder<C> {
     /// The block, K symbols, unless more symbols are needed, or dense algebra has failed. Call
     /// again when a symbol has been stored.
     pub fn decode(&mut self) -> Result<Vec<u8>, C::Error> {
-        self.parameters.decode(&self.solver, &mut self.held, self.kernels)
+        self.parameters
+            .decode(&self.solver, &mut self.held, self.kernels)
     }
 
     /// The stored symbols, in the order of arrival, one after the other.
@@ -101,8 +120,15 @@ impl<C: Code> DecodingPlan<C> {
         let parameters = C::of(k)?;
         let missing = missing(k, C::ESI_END, esis).map_err(|esi| Refusal::Esi { esi })?;
         let plan = planning::decoding_plan(&parameters, esis, &missing);
-        let plan = plan.map_err(|deficit| Refusal::Incomplete { missing: deficit.missing })?;
-        Ok(Self { parameters, esis: esis.to_vec(), missing, plan })
+        let plan = plan.map_err(|deficit| Refusal::Incomplete {
+            missing: deficit.missing,
+        })?;
+        Ok(Self {
+            parameters,
+            esis: esis.to_vec(),
+            missing,
+            plan,
+        })
     }
 
     /// The source symbols that it makes, ascending.

@@ -20,7 +20,10 @@ impl<C: Code> EncodingPlan<C> {
     /// A plan for blocks of `k` source symbols, and all others of the same K'.
     pub fn new(k: u32) -> Result<Self, C::Error> {
         let parameters = C::of(C::of(k)?.size().k_prime)?;
-        Ok(Self { parameters, plan: encoding_plan(&parameters) })
+        Ok(Self {
+            parameters,
+            plan: encoding_plan(&parameters),
+        })
     }
 
     /// K', the source symbols with padding. Raptor10 has no padding.
@@ -48,14 +51,23 @@ pub struct Encoder<C> {
 
 impl<C: Code> Encoder<C> {
     /// An encoder for a block, whole symbols of `symbol_bytes`, with a plan for as many.
-    pub fn new(source: Vec<u8>, symbol_bytes: usize, plan: &EncodingPlan<C>, kernels: Kernels) -> Result<Self, C::Error> {
+    pub fn new(
+        source: Vec<u8>,
+        symbol_bytes: usize,
+        plan: &EncodingPlan<C>,
+        kernels: Kernels,
+    ) -> Result<Self, C::Error> {
         let length = source.len();
-        let k = count(length, symbol_bytes).map_err(|expected| Refusal::Length { length, expected })?;
+        let k =
+            count(length, symbol_bytes).map_err(|expected| Refusal::Length { length, expected })?;
         let parameters = C::of(k)?;
         if parameters.size().k_prime != plan.k_prime() {
             return Err(Refusal::Mismatch.into());
         }
-        Ok(Self { parameters, block: Block::new(&parameters, source, symbol_bytes, &plan.plan, kernels) })
+        Ok(Self {
+            parameters,
+            block: Block::new(&parameters, source, symbol_bytes, &plan.plan, kernels),
+        })
     }
 
     /// The constants of the block.

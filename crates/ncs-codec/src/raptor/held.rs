@@ -37,7 +37,13 @@ impl Held {
     /// An empty store for a block of `k` source symbols. `symbol_bytes` is not zero.
     pub(crate) fn new(k: u32, symbol_bytes: usize) -> Self {
         let sources = vec![ABSENT; k as usize];
-        Self { symbol_bytes, symbols: Vec::new(), esis: Vec::new(), sources, repair: HashSet::new() }
+        Self {
+            symbol_bytes,
+            symbols: Vec::new(),
+            esis: Vec::new(),
+            sources,
+            repair: HashSet::new(),
+        }
     }
 
     pub(crate) fn symbol_bytes(&self) -> usize {
@@ -46,7 +52,10 @@ impl Held {
 
     /// Stores the encoding symbol `esi`, which has the length of a symbol.
     pub(crate) fn push(&mut self, esi: u32, symbol: &[u8]) -> Arrival {
-        let is_known = self.sources.get(esi as usize).map_or_else(|| self.repair.contains(&esi), |place| *place != ABSENT);
+        let is_known = self
+            .sources
+            .get(esi as usize)
+            .map_or_else(|| self.repair.contains(&esi), |place| *place != ABSENT);
         if is_known {
             return Arrival::Duplicate;
         }
@@ -83,7 +92,11 @@ impl Held {
 
     /// The source symbols that have not arrived, ascending.
     pub(crate) fn missing(&self) -> Vec<u32> {
-        (0..).zip(&self.sources).filter(|(_, place)| **place == ABSENT).map(|(source, _)| source).collect()
+        (0..)
+            .zip(&self.sources)
+            .filter(|(_, place)| **place == ABSENT)
+            .map(|(source, _)| source)
+            .collect()
     }
 
     /// The arrived source symbols in their places, with zeros in the others.
@@ -92,7 +105,9 @@ impl Held {
         for &place in &self.sources {
             match place {
                 ABSENT => block.resize(block.len() + self.symbol_bytes, 0),
-                _ => block.extend_from_slice(&self.symbols[place as usize * self.symbol_bytes..][..self.symbol_bytes]),
+                _ => block.extend_from_slice(
+                    &self.symbols[place as usize * self.symbol_bytes..][..self.symbol_bytes],
+                ),
             }
         }
         block
@@ -112,19 +127,33 @@ impl Held {
     /// The block, rebuilt by a plan that makes the symbols `missing` from the stored ones.
     pub(crate) fn rebuilt(&self, kernels: Kernels, plan: &Plan, missing: &[u32]) -> Vec<u8> {
         let mut block = self.block();
-        plan.apply(kernels, &self.symbols, &mut self.places(&mut block, missing));
+        plan.apply(
+            kernels,
+            &self.symbols,
+            &mut self.places(&mut block, missing),
+        );
         block
     }
 
     /// The block, or a lower bound of the number of symbols still needed.
-    pub(crate) fn decoded(&mut self, kernels: Kernels, system: &impl System) -> Result<Vec<u8>, usize> {
+    pub(crate) fn decoded(
+        &mut self,
+        kernels: Kernels,
+        system: &impl System,
+    ) -> Result<Vec<u8>, usize> {
         let (missing, plan) = self.solution(system)?;
-        Ok(plan.map_or_else(|| self.block(), |plan| self.rebuilt(kernels, &plan, &missing)))
+        Ok(plan.map_or_else(
+            || self.block(),
+            |plan| self.rebuilt(kernels, &plan, &missing),
+        ))
     }
 
     /// The missing source symbols, with the plan that makes them from the stored ones (`None` if
     /// none is missing); or a lower bound of the number of symbols still needed.
-    pub(crate) fn solution(&mut self, system: &impl System) -> Result<(Vec<u32>, Option<Plan>), usize> {
+    pub(crate) fn solution(
+        &mut self,
+        system: &impl System,
+    ) -> Result<(Vec<u32>, Option<Plan>), usize> {
         if self.shortage() > 0 {
             return Err(self.shortage());
         }
@@ -146,14 +175,27 @@ impl Held {
         if !self.is_full() {
             return;
         }
-        let Err(deficit) = solvable(system, &self.esis) else { return };
+        let Err(deficit) = solvable(system, &self.esis) else {
+            return;
+        };
         // Rows of LDPC, and those of padding, which are behind those of symbols, have no id.
-        let of_symbols = deficit.dependent.iter().filter_map(|row| row.checked_sub(system.size().s));
-        let dropped: HashSet<u32> = of_symbols.filter_map(|row| self.esis.get(row as usize).copied()).collect();
-        let (esis, symbols) = (std::mem::take(&mut self.esis), std::mem::take(&mut self.symbols));
+        let of_symbols = deficit
+            .dependent
+            .iter()
+            .filter_map(|row| row.checked_sub(system.size().s));
+        let dropped: HashSet<u32> = of_symbols
+            .filter_map(|row| self.esis.get(row as usize).copied())
+            .collect();
+        let (esis, symbols) = (
+            std::mem::take(&mut self.esis),
+            std::mem::take(&mut self.symbols),
+        );
         self.sources.fill(ABSENT);
         self.repair.clear();
-        for (&esi, symbol) in esis.iter().zip(symbols.chunks_exact(self.symbol_bytes)).filter(|(esi, _)| !dropped.contains(*esi))
+        for (&esi, symbol) in esis
+            .iter()
+            .zip(symbols.chunks_exact(self.symbol_bytes))
+            .filter(|(esi, _)| !dropped.contains(*esi))
         {
             self.push(esi, symbol);
         }

@@ -31,8 +31,14 @@ impl Peeled {
             state.inactive.push(column);
             state.remove(column);
         }
-        let rest = (0..index(rows.len())).filter(|&row| !state.is_pivot[row as usize]).collect();
-        Self { pivots: state.pivots, inactive: state.inactive, rest }
+        let rest = (0..index(rows.len()))
+            .filter(|&row| !state.is_pivot[row as usize])
+            .collect();
+        Self {
+            pivots: state.pivots,
+            inactive: state.inactive,
+            rest,
+        }
     }
 }
 
@@ -71,8 +77,13 @@ impl<'a> State<'a> {
         let (mut ripple, mut edges) = (Vec::new(), Vec::with_capacity(height));
         for row in 0..index(height) {
             let columns = rows.lt(row);
-            columns.iter().for_each(|&column| starts[column as usize] += 1);
-            active.push(Active { count: index(columns.len()), sum: columns.iter().fold(0, |sum, column| sum ^ column) });
+            columns
+                .iter()
+                .for_each(|&column| starts[column as usize] += 1);
+            active.push(Active {
+                count: index(columns.len()),
+                sum: columns.iter().fold(0, |sum, column| sum ^ column),
+            });
             match columns.len() {
                 1 => ripple.push(row),
                 2 => edges.push(row),
@@ -125,7 +136,9 @@ impl<'a> State<'a> {
     fn remove(&mut self, column: u32) {
         self.is_active[column as usize] = false;
         self.remaining -= 1;
-        for &row in &self.of_column[self.starts[column as usize] as usize..self.starts[column as usize + 1] as usize] {
+        for &row in &self.of_column
+            [self.starts[column as usize] as usize..self.starts[column as usize + 1] as usize]
+        {
             let active = &mut self.active[row as usize];
             active.count -= 1;
             active.sum ^= column;
@@ -150,20 +163,29 @@ impl<'a> State<'a> {
                 self.graph.join(column, sum ^ column);
             }
         }
-        self.graph.largest(|column| self.is_active[column as usize]).or_else(|| {
-            let rows = (0..index(self.rows.len())).filter(|&row| self.active[row as usize].count > 0);
-            // If no row has any, nothing but the dense rows ties those that are left.
-            match rows.min_by_key(|&row| self.active[row as usize].count) {
-                Some(row) => Some(self.any_of(row)),
-                None => self.is_active.iter().position(|is_active| *is_active).map(index),
-            }
-        })
+        self.graph
+            .largest(|column| self.is_active[column as usize])
+            .or_else(|| {
+                let rows =
+                    (0..index(self.rows.len())).filter(|&row| self.active[row as usize].count > 0);
+                // If no row has any, nothing but the dense rows ties those that are left.
+                match rows.min_by_key(|&row| self.active[row as usize].count) {
+                    Some(row) => Some(self.any_of(row)),
+                    None => self
+                        .is_active
+                        .iter()
+                        .position(|is_active| *is_active)
+                        .map(index),
+                }
+            })
     }
 
     /// An active column of a row that has one.
     fn any_of(&self, row: u32) -> u32 {
         let mut columns = self.rows.lt(row).iter().copied();
-        columns.find(|&column| self.is_active[column as usize]).expect("the row has an active column")
+        columns
+            .find(|&column| self.is_active[column as usize])
+            .expect("the row has an active column")
     }
 }
 
@@ -178,7 +200,11 @@ struct Components {
 
 impl Components {
     fn new(columns: usize) -> Self {
-        Self { parents: (0..index(columns)).collect(), sizes: vec![1; columns], by_size: Vec::new() }
+        Self {
+            parents: (0..index(columns)).collect(),
+            sizes: vec![1; columns],
+            by_size: Vec::new(),
+        }
     }
 
     fn root(&mut self, mut column: u32) -> u32 {
@@ -195,7 +221,11 @@ impl Components {
         if one == other {
             return;
         }
-        let (large, small) = if self.sizes[one as usize] < self.sizes[other as usize] { (other, one) } else { (one, other) };
+        let (large, small) = if self.sizes[one as usize] < self.sizes[other as usize] {
+            (other, one)
+        } else {
+            (one, other)
+        };
         self.parents[small as usize] = large;
         self.sizes[large as usize] += self.sizes[small as usize];
         let size = self.sizes[large as usize] as usize;
@@ -212,7 +242,8 @@ impl Components {
                 self.by_size.pop();
                 continue;
             };
-            let is_root = self.parents[root as usize] == root && self.sizes[root as usize] as usize == size;
+            let is_root =
+                self.parents[root as usize] == root && self.sizes[root as usize] as usize == size;
             if is_root && is_active(root) {
                 return Some(root);
             }

@@ -113,13 +113,23 @@ impl Plan {
     /// Approximate number of additions of one symbol to another: the plan's cost.
     pub fn additions(&self) -> usize {
         let (forward, backward) = (self.forward.len().1, self.backward.len().1);
-        forward + backward + self.loads.len() + self.reloads + self.dense.as_ref().map_or(0, |dense| dense.walk.additions())
+        forward
+            + backward
+            + self.loads.len()
+            + self.reloads
+            + self
+                .dense
+                .as_ref()
+                .map_or(0, |dense| dense.walk.additions())
     }
 
     /// The plan as words for other processors: `nc_plan` of `nc_abi.h` in ncs-device,
     /// followed by the data that its numbers refer to.
     pub fn words(&self) -> Vec<u32> {
-        let mut words = Words { head: Vec::with_capacity(HEAD_WORDS), behind: Vec::new() };
+        let mut words = Words {
+            head: Vec::with_capacity(HEAD_WORDS),
+            behind: Vec::new(),
+        };
         words.number(self.inputs);
         words.number(self.slots);
         words.place(self.loads.iter().flat_map(|load| [load.slot, load.input]));
@@ -127,21 +137,45 @@ impl Plan {
         words.number(self.reloads);
         words.sums(&self.forward);
         words.sums(&self.backward);
-        let (no_sums, no_fold) = (Sums::default(), Fold { last: Fold::NOTHING, ..Fold::default() });
+        let (no_sums, no_fold) = (
+            Sums::default(),
+            Fold {
+                last: Fold::NOTHING,
+                ..Fold::default()
+            },
+        );
         let (walk, fold) = match self.dense.as_ref().map(|dense| &dense.walk) {
             Some(Program::Fold(fold)) => (&no_sums, fold),
             Some(Program::Sums(sums)) => (sums, &no_fold),
             None => (&no_sums, &no_fold),
         };
         words.sums(walk);
-        words.place(fold.steps.iter().flat_map(|step| [step.source, step.targets[0], step.targets[1]]));
+        words.place(
+            fold.steps
+                .iter()
+                .flat_map(|step| [step.source, step.targets[0], step.targets[1]]),
+        );
         words.number(fold.steps.len());
         words.head.push(fold.last);
         words.place_counted(fold.powers.iter().copied());
-        let [h, bound, free] = self.dense.as_ref().map_or([0; 3], |dense| [dense.h, dense.bound, dense.free]);
-        [h, bound, free].into_iter().for_each(|number| words.number(number));
-        for bytes in self.dense.as_ref().map_or([&[][..]; 2], |dense| [&dense.rows, &dense.inverse]) {
-            let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+        let [h, bound, free] = self
+            .dense
+            .as_ref()
+            .map_or([0; 3], |dense| [dense.h, dense.bound, dense.free]);
+        [h, bound, free]
+            .into_iter()
+            .for_each(|number| words.number(number));
+        for bytes in self
+            .dense
+            .as_ref()
+            .map_or([&[][..]; 2], |dense| [&dense.rows, &dense.inverse])
+        {
+            let word = |bytes: &[u8]| {
+                bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, &byte| word << 8 | u32::from(byte))
+            };
             words.place(bytes.chunks(4).map(word));
         }
         words.place_counted(self.outputs.iter().copied());
@@ -152,7 +186,10 @@ impl Plan {
     pub fn bytes(&self) -> Vec<u8> {
         let words = self.words();
         let mut bytes = vec![0; 4 * words.len()];
-        bytes.chunks_exact_mut(4).zip(words).for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
+        bytes
+            .chunks_exact_mut(4)
+            .zip(words)
+            .for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
         bytes
     }
 
@@ -162,11 +199,21 @@ impl Plan {
     /// # Panics
     /// If there are more symbols, or not as many outputs, or they differ in length.
     pub fn apply(&self, kernels: Kernels, symbols: &[u8], outputs: &mut [&mut [u8]]) {
-        let Some(length) = outputs.first().map(|output| output.len()) else { return };
+        let Some(length) = outputs.first().map(|output| output.len()) else {
+            return;
+        };
         let is_even = outputs.iter().all(|output| output.len() == length);
-        assert!(outputs.len() == self.outputs.len() && is_even, "{} outputs of {length} bytes", self.outputs.len());
+        assert!(
+            outputs.len() == self.outputs.len() && is_even,
+            "{} outputs of {length} bytes",
+            self.outputs.len()
+        );
         let is_whole = symbols.len().is_multiple_of(length.max(1));
-        assert!(is_whole && symbols.len() <= self.inputs * length, "{} symbols of {length} bytes", self.inputs);
+        assert!(
+            is_whole && symbols.len() <= self.inputs * length,
+            "{} symbols of {length} bytes",
+            self.inputs
+        );
         let mut work = vec![Line::ZERO; self.slots * STRIP_LINES.min(length.div_ceil(Line::BYTES))];
         for start in (0..length).step_by(STRIP_LINES * Line::BYTES) {
             let bytes = start..length.min(start + STRIP_LINES * Line::BYTES);
@@ -175,7 +222,9 @@ impl Plan {
                 for &Load { slot, input } in loads {
                     let place = Line::bytes_mut(&mut work[slot as usize * width..][..width]);
                     match symbols.get(input as usize * length..) {
-                        Some(from) if !from.is_empty() => place[..bytes.len()].copy_from_slice(&from[bytes.clone()]),
+                        Some(from) if !from.is_empty() => {
+                            place[..bytes.len()].copy_from_slice(&from[bytes.clone()])
+                        }
                         _ => place.fill(0),
                     }
                 }
@@ -223,8 +272,17 @@ fn multiply(
     accumulate: bool,
 ) {
     let rows: Vec<&[u8]> = rows.chunks_exact(count).collect();
-    let mut targets: Vec<&mut [u8]> = targets.chunks_exact_mut(width).map(Line::bytes_mut).collect();
-    kernels.combine_strip(Strip::new(sources, count, width, 0, width), &rows, &mut targets, 0, accumulate);
+    let mut targets: Vec<&mut [u8]> = targets
+        .chunks_exact_mut(width)
+        .map(Line::bytes_mut)
+        .collect();
+    kernels.combine_strip(
+        Strip::new(sources, count, width, 0, width),
+        &rows,
+        &mut targets,
+        0,
+        accumulate,
+    );
 }
 
 /// A plan as words, while it is written.
@@ -285,7 +343,13 @@ struct Builder<'a, S> {
 }
 
 impl<'a, S: System> Builder<'a, S> {
-    fn new(system: &'a S, rows: &'a Rows, solution: &'a Solution, inputs: &'a [Option<u32>], wanted: Wanted<'a>) -> Self {
+    fn new(
+        system: &'a S,
+        rows: &'a Rows,
+        solution: &'a Solution,
+        inputs: &'a [Option<u32>],
+        wanted: Wanted<'a>,
+    ) -> Self {
         let size = system.size();
         let dense = if solution.dense.is_some() { size.h } else { 0 };
         let pivots = index(solution.inactive()) + dense;
@@ -302,13 +366,29 @@ impl<'a, S: System> Builder<'a, S> {
         for (slot, &place) in (0..).zip(solution.bound.iter().chain(&solution.free)) {
             slots[solution.peeled.inactive[place as usize] as usize] = slot;
         }
-        Self { system, size, rows, solution, inputs, wanted, slots, pivots, others, targets, tables, end: tables }
+        Self {
+            system,
+            size,
+            rows,
+            solution,
+            inputs,
+            wanted,
+            slots,
+            pivots,
+            others,
+            targets,
+            tables,
+            end: tables,
+        }
     }
 
     fn plan(mut self) -> Plan {
         let mut loads = Vec::with_capacity(self.inputs.len());
         let forward = self.forward(&mut loads);
-        let of_pivots = loads.iter().take_while(|load| load.slot < self.others).count();
+        let of_pivots = loads
+            .iter()
+            .take_while(|load| load.slot < self.others)
+            .count();
         let mut backward = Sums::with_capacity(self.rows.len(), forward.len().1);
         self.bind(&mut backward);
         let (is_full, outputs) = match self.wanted {
@@ -316,21 +396,37 @@ impl<'a, S: System> Builder<'a, S> {
                 self.all_pivots(&mut backward);
                 (true, self.slots.clone())
             }
-            Wanted::Symbols(isis) => (self.symbols(isis, &mut backward), (self.targets..self.tables).collect()),
+            Wanted::Symbols(isis) => (
+                self.symbols(isis, &mut backward),
+                (self.targets..self.tables).collect(),
+            ),
         };
         let (inputs, dense) = (self.inputs.iter().flatten().count(), self.dense());
         let reloads = if is_full { of_pivots } else { 0 };
-        Plan { inputs, slots: self.end as usize, loads, forward, dense, reloads, backward, outputs }
+        Plan {
+            inputs,
+            slots: self.end as usize,
+            loads,
+            forward,
+            dense,
+            reloads,
+            backward,
+            outputs,
+        }
     }
 
     /// The slots of a row's columns.
     fn slots_of(&self, row: u32) -> impl Iterator<Item = u32> {
-        self.rows.row(row).iter().map(|&column| self.slots[column as usize])
+        self.rows
+            .row(row)
+            .iter()
+            .map(|&column| self.slots[column as usize])
     }
 
     /// The input of a row that is not zero on its other side.
     fn input(&self, row: u32) -> Option<u32> {
-        row.checked_sub(self.size.s).and_then(|row| self.inputs[row as usize])
+        row.checked_sub(self.size.s)
+            .and_then(|row| self.inputs[row as usize])
     }
 
     /// E of every pivot, the rows that are no pivot rows, and the bound symbols as far as they are
@@ -342,12 +438,23 @@ impl<'a, S: System> Builder<'a, S> {
         let others = (self.others..).zip(solution.rows.iter().copied());
         for (target, row) in own.chain(others) {
             let input = self.input(row);
-            loads.extend(input.map(|input| Load { slot: target, input }));
+            loads.extend(input.map(|input| Load {
+                slot: target,
+                input,
+            }));
             // A pivot's own column is its target.
-            sums.push(target, input.is_some(), self.slots_of(row).filter(|slot| *slot >= self.pivots && *slot != target));
+            sums.push(
+                target,
+                input.is_some(),
+                self.slots_of(row)
+                    .filter(|slot| *slot >= self.pivots && *slot != target),
+            );
         }
         let sources: Vec<u32> = (self.others..).take(solution.rows.len()).collect();
-        let rows = (0..solution.bound.len()).map(|row| Product { sources: &[], bits: solution.transform.row(row) });
+        let rows = (0..solution.bound.len()).map(|row| Product {
+            sources: &[],
+            bits: solution.transform.row(row),
+        });
         self.multiply(&mut sums, &sources, 0, false, &rows.collect::<Vec<_>>());
         sums
     }
@@ -366,20 +473,30 @@ impl<'a, S: System> Builder<'a, S> {
                 };
                 let last = source(pairs.len()).unwrap_or(Fold::NOTHING);
                 let powers = (first..first + self.size.h).collect();
-                Program::Fold(Fold { steps: pairs.into_iter().enumerate().map(step).collect(), last, powers })
+                Program::Fold(Fold {
+                    steps: pairs.into_iter().enumerate().map(step).collect(),
+                    last,
+                    powers,
+                })
             }
             WalkEnd::Rows(rows) => {
                 // Nothing else needs this place now.
                 let value = self.tables;
                 let mut sums = Sums::with_capacity(3 * pairs.len(), 3 * pairs.len());
                 let mut is_zero = true;
-                for (column, rows) in pairs.iter().map(<[u32; 2]>::as_slice).chain([rows.as_slice()]).enumerate() {
+                for (column, rows) in pairs
+                    .iter()
+                    .map(<[u32; 2]>::as_slice)
+                    .chain([rows.as_slice()])
+                    .enumerate()
+                {
                     if let Some(slot) = source(column) {
                         sums.push(value, !is_zero, [slot]);
                         is_zero = false;
                     }
                     if !is_zero {
-                        rows.iter().for_each(|row| sums.push(first + row, true, [value]));
+                        rows.iter()
+                            .for_each(|row| sums.push(first + row, true, [value]));
                     }
                 }
                 self.end = self.end.max(value + 1);
@@ -387,7 +504,14 @@ impl<'a, S: System> Builder<'a, S> {
             }
         };
         let (bound, free) = (solution.bound.len(), solution.free.len());
-        Some(Dense { walk, h: self.size.h as usize, bound, free, rows: dense.rows.clone(), inverse: dense.inverse.clone() })
+        Some(Dense {
+            walk,
+            h: self.size.h as usize,
+            bound,
+            free,
+            rows: dense.rows.clone(),
+            inverse: dense.inverse.clone(),
+        })
     }
 
     /// Adds the free symbols to the bound ones.
@@ -395,15 +519,28 @@ impl<'a, S: System> Builder<'a, S> {
         let solution = self.solution;
         if !solution.free.is_empty() {
             let (bound, inactive) = (index(solution.bound.len()), index(solution.inactive()));
-            let rows = (0..solution.bound.len()).map(|row| Product { sources: &[], bits: solution.free_bits.row(row) });
-            self.multiply(sums, &(bound..inactive).collect::<Vec<_>>(), 0, true, &rows.collect::<Vec<_>>());
+            let rows = (0..solution.bound.len()).map(|row| Product {
+                sources: &[],
+                bits: solution.free_bits.row(row),
+            });
+            self.multiply(
+                sums,
+                &(bound..inactive).collect::<Vec<_>>(),
+                0,
+                true,
+                &rows.collect::<Vec<_>>(),
+            );
         }
     }
 
     /// Every pivot's symbol, from what arrived.
     fn all_pivots(&self, sums: &mut Sums) {
         for (target, &(row, _)) in (self.pivots..).zip(&self.solution.peeled.pivots) {
-            sums.push(target, self.input(row).is_some(), self.slots_of(row).filter(|slot| *slot != target));
+            sums.push(
+                target,
+                self.input(row).is_some(),
+                self.slots_of(row).filter(|slot| *slot != target),
+            );
         }
     }
 
@@ -411,13 +548,24 @@ impl<'a, S: System> Builder<'a, S> {
     fn symbols(&mut self, isis: &[u32], sums: &mut Sums) -> bool {
         let (solution, inactive) = (self.solution, self.solution.inactive());
         let wanted = Rows::of_symbols(self.system, isis.iter().copied());
-        let of_all: usize = solution.peeled.pivots.iter().map(|&(row, _)| self.rows.row(row).len()).sum();
+        let of_all: usize = solution
+            .peeled
+            .pivots
+            .iter()
+            .map(|&(row, _)| self.rows.row(row).len())
+            .sum();
         let (_, of_product) = group(inactive, isis.len());
-        let slots = |row| wanted.row(row).iter().map(|&column| self.slots[column as usize]);
+        let slots = |row| {
+            wanted
+                .row(row)
+                .iter()
+                .map(|&column| self.slots[column as usize])
+        };
         let rows = 0..index(isis.len());
         if of_all < of_product {
             self.all_pivots(sums);
-            rows.zip(self.targets..).for_each(|(row, target)| sums.push(target, false, slots(row)));
+            rows.zip(self.targets..)
+                .for_each(|(row, target)| sums.push(target, false, slots(row)));
             return true;
         }
         let words = inactive.div_ceil(64);
@@ -428,23 +576,39 @@ impl<'a, S: System> Builder<'a, S> {
             ends.push(sources.len());
         }
         let sources = ends.windows(2).map(|ends| &sources[ends[0]..ends[1]]);
-        let products: Vec<Product<'_>> =
-            sources.zip(bits.chunks_exact(words)).map(|(sources, bits)| Product { sources, bits }).collect();
-        let of_inactive: Vec<u32> = solution.peeled.inactive.iter().map(|&column| self.slots[column as usize]).collect();
+        let products: Vec<Product<'_>> = sources
+            .zip(bits.chunks_exact(words))
+            .map(|(sources, bits)| Product { sources, bits })
+            .collect();
+        let of_inactive: Vec<u32> = solution
+            .peeled
+            .inactive
+            .iter()
+            .map(|&column| self.slots[column as usize])
+            .collect();
         self.multiply(sums, &of_inactive, self.targets, false, &products);
         false
     }
 
     /// Products of binary rows with `sources`, into targets from `target` on: sums of a few
     /// neighbours each are made first, as far as they are used.
-    fn multiply(&mut self, sums: &mut Sums, sources: &[u32], target: u32, accumulate: bool, products: &[Product<'_>]) {
+    fn multiply(
+        &mut self,
+        sums: &mut Sums,
+        sources: &[u32],
+        target: u32,
+        accumulate: bool,
+        products: &[Product<'_>],
+    ) {
         let (bits, _) = group(sources.len(), products.len());
         let groups = sources.len().div_ceil(bits);
         let mut is_used = vec![false; groups << bits];
         for product in products {
             for group in 0..groups {
                 let mut sum = product.group(group, bits);
-                while sum & sum.wrapping_sub(1) != 0 && !std::mem::replace(&mut is_used[group << bits | sum], true) {
+                while sum & sum.wrapping_sub(1) != 0
+                    && !std::mem::replace(&mut is_used[group << bits | sum], true)
+                {
                     sum &= sum - 1;
                 }
             }
@@ -467,9 +631,15 @@ impl<'a, S: System> Builder<'a, S> {
         }
         self.end = self.end.max(next);
         for (target, product) in (target..).zip(products) {
-            let groups = (0..groups).map(|group| (group, product.group(group, bits))).filter(|(_, sum)| *sum != 0);
+            let groups = (0..groups)
+                .map(|group| (group, product.group(group, bits)))
+                .filter(|(_, sum)| *sum != 0);
             let of_groups = groups.map(|(group, sum)| slots[group << bits | sum]);
-            sums.push(target, accumulate, product.sources.iter().copied().chain(of_groups));
+            sums.push(
+                target,
+                accumulate,
+                product.sources.iter().copied().chain(of_groups),
+            );
         }
     }
 }
@@ -486,7 +656,10 @@ impl Product<'_> {
     fn group(&self, index: usize, bits: usize) -> usize {
         let (first, mask) = (index * bits, (1 << bits) - 1);
         let low = self.bits[first / 64] >> (first % 64);
-        let high = self.bits.get(first / 64 + 1).map_or(0, |word| word << 1 << (63 - first % 64));
+        let high = self
+            .bits
+            .get(first / 64 + 1)
+            .map_or(0, |word| word << 1 << (63 - first % 64));
         ((low | high) & mask) as usize
     }
 }
@@ -499,7 +672,10 @@ fn group(sources: usize, products: usize) -> (usize, usize) {
         let sums = (1_usize << bits) - 1 - bits;
         groups * sums.min(products) + products * (groups - (groups >> bits))
     };
-    (1..=8).map(|bits| (bits, cost(bits))).min_by_key(|(_, cost)| *cost).expect("there are eight")
+    (1..=8)
+        .map(|bits| (bits, cost(bits)))
+        .min_by_key(|(_, cost)| *cost)
+        .expect("there are eight")
 }
 
 /// Words of a plan's head, and what marks a term: see `nc_plan`.

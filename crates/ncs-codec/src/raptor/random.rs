@@ -2,7 +2,11 @@
 
 /// The smallest prime that is not less than `from`.
 pub(crate) fn next_prime(from: u32) -> u32 {
-    let is_prime = |n: &u32| (2..).take_while(|divisor| divisor * divisor <= *n).all(|divisor| !n.is_multiple_of(divisor));
+    let is_prime = |n: &u32| {
+        (2..)
+            .take_while(|divisor| divisor * divisor <= *n)
+            .all(|divisor| !n.is_multiple_of(divisor))
+    };
     (from..).find(is_prime).expect("there is a larger prime")
 }
 

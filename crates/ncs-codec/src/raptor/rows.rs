@@ -17,7 +17,10 @@ impl Rows {
         let s = system.size().s;
         let count = s as usize + isis.len();
         // Eight columns a symbol in the mean, with its share of LDPC.
-        let mut rows = Self { columns: Vec::with_capacity(12 * count), bounds: Vec::with_capacity(count + 1) };
+        let mut rows = Self {
+            columns: Vec::with_capacity(12 * count),
+            bounds: Vec::with_capacity(count + 1),
+        };
         for row in 0..s {
             rows.push(|columns| system.ldpc_columns(row, columns));
         }
@@ -25,8 +28,14 @@ impl Rows {
     }
 
     /// Those of some internal symbols alone.
-    pub(super) fn of_symbols(system: &impl System, isis: impl ExactSizeIterator<Item = u32>) -> Self {
-        let rows = Self { columns: Vec::with_capacity(8 * isis.len()), bounds: Vec::with_capacity(isis.len() + 1) };
+    pub(super) fn of_symbols(
+        system: &impl System,
+        isis: impl ExactSizeIterator<Item = u32>,
+    ) -> Self {
+        let rows = Self {
+            columns: Vec::with_capacity(8 * isis.len()),
+            bounds: Vec::with_capacity(isis.len() + 1),
+        };
         rows.with_symbols(system, isis)
     }
 
@@ -35,7 +44,8 @@ impl Rows {
         for isi in isis {
             self.push(|columns| system.columns(isi, columns));
         }
-        self.bounds.push((index(self.columns.len()), index(self.columns.len())));
+        self.bounds
+            .push((index(self.columns.len()), index(self.columns.len())));
         self
     }
 
@@ -51,7 +61,8 @@ impl Rows {
 
     /// All columns of a row.
     pub(super) fn row(&self, row: u32) -> &[u32] {
-        &self.columns[self.bounds[row as usize].0 as usize..self.bounds[row as usize + 1].0 as usize]
+        &self.columns
+            [self.bounds[row as usize].0 as usize..self.bounds[row as usize + 1].0 as usize]
     }
 
     /// Those below W.

@@ -65,18 +65,41 @@ impl Solution {
         let Size { w, l, .. } = system.size();
         let peeled = Peeled::new(rows, w, l);
         if peeled.inactive.len() > INACTIVE_MAX {
-            return Err(Deficit { missing: 1, dependent: Vec::new() });
+            return Err(Deficit {
+                missing: 1,
+                dependent: Vec::new(),
+            });
         }
         let places = places(l, &peeled);
         let bits = pivot_bits(rows, &peeled, &places);
         let elimination = Elimination::new(rows, &peeled, &places, &bits);
-        let Elimination { used, bound, free, transform, free_bits, dependent } = elimination;
-        let solution = Self { peeled, places, bits, rows: used, bound, transform, free, free_bits, dense: None };
+        let Elimination {
+            used,
+            bound,
+            free,
+            transform,
+            free_bits,
+            dependent,
+        } = elimination;
+        let solution = Self {
+            peeled,
+            places,
+            bits,
+            rows: used,
+            bound,
+            transform,
+            free,
+            free_bits,
+            dense: None,
+        };
         if solution.free.is_empty() {
             return Ok(solution);
         }
         match solution.dense(system, rows) {
-            Ok(dense) => Ok(Self { dense: Some(dense), ..solution }),
+            Ok(dense) => Ok(Self {
+                dense: Some(dense),
+                ..solution
+            }),
             Err(missing) => Err(Deficit { missing, dependent }),
         }
     }
@@ -92,17 +115,27 @@ impl Solution {
         let mut columns = system.dense_columns();
         for &(row, pivot) in self.peeled.pivots.iter().rev() {
             let own = std::mem::take(&mut columns[pivot as usize]);
-            rows.row(row).iter().for_each(|&column| columns[column as usize] ^= own);
+            rows.row(row)
+                .iter()
+                .for_each(|&column| columns[column as usize] ^= own);
             columns[pivot as usize] = 0;
         }
-        self.peeled.inactive.iter().map(|&column| columns[column as usize]).collect()
+        self.peeled
+            .inactive
+            .iter()
+            .map(|&column| columns[column as usize])
+            .collect()
     }
 
     /// Solves for the free columns, or says how many rows are missing.
     fn dense(&self, system: &impl System, rows: &Rows) -> Result<Dense, usize> {
         let h = system.size().h as usize;
         let columns = self.dense_columns(system, rows);
-        let mut matrix: Vec<u128> = self.free.iter().map(|&column| columns[column as usize]).collect();
+        let mut matrix: Vec<u128> = self
+            .free
+            .iter()
+            .map(|&column| columns[column as usize])
+            .collect();
         let mut dense = vec![0; h * self.bound.len()];
         for (bound, &column) in self.bound.iter().enumerate() {
             let elements = columns[column as usize];
@@ -114,14 +147,23 @@ impl Solution {
             }
         }
         let inverse = left_inverse(&matrix, h)?;
-        Ok(Dense { rows: dense, inverse })
+        Ok(Dense {
+            rows: dense,
+            inverse,
+        })
     }
 }
 
 fn places(l: u32, peeled: &Peeled) -> Vec<u32> {
     let mut places = vec![0; l as usize];
-    let columns = peeled.pivots.iter().map(|pivot| pivot.1).chain(peeled.inactive.iter().copied());
-    columns.zip(0..).for_each(|(column, place)| places[column as usize] = place);
+    let columns = peeled
+        .pivots
+        .iter()
+        .map(|pivot| pivot.1)
+        .chain(peeled.inactive.iter().copied());
+    columns
+        .zip(0..)
+        .for_each(|(column, place)| places[column as usize] = place);
     places
 }
 
@@ -145,7 +187,10 @@ impl Bits {
     /// None yet, of `width` bits, with room for so many.
     fn new(width: usize, capacity: usize) -> Self {
         let words = width.div_ceil(64);
-        Self { words, bits: Vec::with_capacity(words * capacity) }
+        Self {
+            words,
+            bits: Vec::with_capacity(words * capacity),
+        }
     }
 
     pub(super) fn row(&self, row: usize) -> &[u64] {
@@ -162,7 +207,14 @@ impl Bits {
         let start = self.bits.len();
         self.bits.resize(start + self.words, 0);
         let (held, sum) = self.bits.split_at_mut(start);
-        add_row(sum, held, self.words, columns.iter().filter(|column| **column != except), places, pivots);
+        add_row(
+            sum,
+            held,
+            self.words,
+            columns.iter().filter(|column| **column != except),
+            places,
+            pivots,
+        );
     }
 }
 
@@ -187,7 +239,14 @@ pub(super) fn add_row<'a>(
 impl Solution {
     /// The inactive symbols in the sum of these columns.
     pub(super) fn sum_of(&self, columns: &[u32], sum: &mut [u64]) {
-        add_row(sum, &self.bits.bits, self.bits.words, columns.iter(), &self.places, self.peeled.pivots.len());
+        add_row(
+            sum,
+            &self.bits.bits,
+            self.bits.words,
+            columns.iter(),
+            &self.places,
+            self.peeled.pivots.len(),
+        );
     }
 }
 
@@ -201,11 +260,13 @@ fn bit(row: &[u64], bit: usize) -> bool {
 
 /// The bits that are set, ascending.
 pub(super) fn ones(row: &[u64]) -> impl Iterator<Item = u32> {
-    row.iter().zip((0..).step_by(64)).flat_map(|(&word, first)| {
-        std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)))
-            .take_while(|word| *word != 0)
-            .map(move |word| first + word.trailing_zeros())
-    })
+    row.iter()
+        .zip((0..).step_by(64))
+        .flat_map(|(&word, first)| {
+            std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)))
+                .take_while(|word| *word != 0)
+                .map(move |word| first + word.trailing_zeros())
+        })
 }
 
 /// Gauss-Jordan elimination of the rows that are no pivot rows, over the inactive columns.
@@ -234,7 +295,14 @@ impl Elimination {
             let start = held.len();
             held.resize(start + stride, 0);
             let (before, own) = held.split_at_mut(start);
-            add_row(&mut own[..words], &bits.bits, words, rows.row(row).iter(), places, pivots);
+            add_row(
+                &mut own[..words],
+                &bits.bits,
+                words,
+                rows.row(row).iter(),
+                places,
+                pivots,
+            );
             for (other, &column) in before.chunks_exact(stride).zip(&bound) {
                 if bit(own, column as usize) {
                     add(own, other);
@@ -246,25 +314,45 @@ impl Elimination {
                 continue;
             };
             own[words + used.len() / 64] |= 1 << (used.len() % 64);
-            for other in before.chunks_exact_mut(stride).filter(|other| bit(other, column as usize)) {
+            for other in before
+                .chunks_exact_mut(stride)
+                .filter(|other| bit(other, column as usize))
+            {
                 add(other, own);
             }
             used.push(row);
             bound.push(column);
         }
         let mut is_free = vec![true; width];
-        bound.iter().for_each(|&column| is_free[column as usize] = false);
-        let free: Vec<u32> = (0..index(width)).filter(|&column| is_free[column as usize]).collect();
-        let (mut transform, mut free_bits) = (Bits::new(used.len(), used.len()), Bits::new(free.len(), used.len()));
+        bound
+            .iter()
+            .for_each(|&column| is_free[column as usize] = false);
+        let free: Vec<u32> = (0..index(width))
+            .filter(|&column| is_free[column as usize])
+            .collect();
+        let (mut transform, mut free_bits) = (
+            Bits::new(used.len(), used.len()),
+            Bits::new(free.len(), used.len()),
+        );
         for row in held.chunks_exact(stride) {
-            transform.bits.extend_from_slice(&row[words..][..transform.words]);
+            transform
+                .bits
+                .extend_from_slice(&row[words..][..transform.words]);
             let start = free_bits.bits.len();
             free_bits.bits.resize(start + free_bits.words, 0);
             for (place, &column) in free.iter().enumerate() {
-                free_bits.bits[start + place / 64] |= u64::from(bit(row, column as usize)) << (place % 64);
+                free_bits.bits[start + place / 64] |=
+                    u64::from(bit(row, column as usize)) << (place % 64);
             }
         }
-        Self { used, bound, free, transform, free_bits, dependent }
+        Self {
+            used,
+            bound,
+            free,
+            transform,
+            free_bits,
+            dependent,
+        }
     }
 }
 
@@ -275,33 +363,54 @@ fn left_inverse(columns: &[u128], h: usize) -> Result<Vec<u8>, usize> {
     let width = columns.len() + h;
     let mut matrix = vec![0; h * width];
     for (index, row) in matrix.chunks_exact_mut(width).enumerate() {
-        row.iter_mut().zip(columns).for_each(|(element, column)| *element = column.to_le_bytes()[index]);
+        row.iter_mut()
+            .zip(columns)
+            .for_each(|(element, column)| *element = column.to_le_bytes()[index]);
         row[columns.len() + index] = 1;
     }
     let mut rank = 0;
     for column in 0..columns.len() {
-        let Some(found) = (rank..h).find(|row| matrix[row * width + column] != 0) else { continue };
+        let Some(found) = (rank..h).find(|row| matrix[row * width + column] != 0) else {
+            continue;
+        };
         for at in 0..width {
             matrix.swap(found * width + at, rank * width + at);
         }
         let inverse = gf256::inv(matrix[rank * width + column]);
-        matrix[rank * width..][..width].iter_mut().for_each(|element| *element = product(inverse, *element));
+        matrix[rank * width..][..width]
+            .iter_mut()
+            .for_each(|element| *element = product(inverse, *element));
         let pivot = matrix[rank * width..][..width].to_vec();
-        for (_, row) in matrix.chunks_exact_mut(width).enumerate().filter(|(row, _)| *row != rank) {
+        for (_, row) in matrix
+            .chunks_exact_mut(width)
+            .enumerate()
+            .filter(|(row, _)| *row != rank)
+        {
             let factor = row[column];
-            row.iter_mut().zip(&pivot).for_each(|(element, &other)| *element ^= product(factor, other));
+            row.iter_mut()
+                .zip(&pivot)
+                .for_each(|(element, &other)| *element ^= product(factor, other));
         }
         rank += 1;
     }
     if rank < columns.len() {
         return Err(columns.len() - rank);
     }
-    Ok(matrix.chunks_exact(width).take(rank).flat_map(|row| &row[columns.len()..]).copied().collect())
+    Ok(matrix
+        .chunks_exact(width)
+        .take(rank)
+        .flat_map(|row| &row[columns.len()..])
+        .copied()
+        .collect())
 }
 
 /// By tables: the definition multiplies bit by bit.
 fn product(a: u8, b: u8) -> u8 {
-    if a == 0 || b == 0 { 0 } else { EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])] }
+    if a == 0 || b == 0 {
+        0
+    } else {
+        EXP[usize::from(LOG[usize::from(a)]) + usize::from(LOG[usize::from(b)])]
+    }
 }
 
 /// Maximum number of inactive columns: all that are possible up to K = 4096, and at any K eight

@@ -23,7 +23,8 @@ impl Code for Parameters {
     }
 
     fn decode(&self, (): &(), held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Error> {
-        held.decoded(kernels, self).map_err(|missing| Refusal::Incomplete { missing }.into())
+        held.decoded(kernels, self)
+            .map_err(|missing| Refusal::Incomplete { missing }.into())
     }
 }
 

@@ -38,12 +38,23 @@ impl Parameters {
         if !(Self::K_MIN..=Self::K_MAX).contains(&k) {
             return Err(Error::Symbols { k });
         }
-        let x = (1..).find(|x| x * (x - 1) >= 2 * k).expect("there is a larger square");
+        let x = (1..)
+            .find(|x| x * (x - 1) >= 2 * k)
+            .expect("there is a larger square");
         let s = next_prime(k.div_ceil(100) + x);
-        let h = (1..).find(|&h: &u32| choose(h, h.div_ceil(2)) >= k + s).expect("binomials grow");
+        let h = (1..)
+            .find(|&h: &u32| choose(h, h.div_ceil(2)) >= k + s)
+            .expect("binomials grow");
         let l = k + s + h;
         let j = SYSTEMATIC[(k - Self::K_MIN) as usize].into();
-        Ok(Self { k, j, s, h, l, l_prime: next_prime(l) })
+        Ok(Self {
+            k,
+            j,
+            s,
+            h,
+            l,
+            l_prime: next_prime(l),
+        })
     }
 
     /// `Trip[K, X]`, the triple of encoding symbol `x` (section 5.4.4.4).
@@ -53,7 +64,11 @@ impl Parameters {
         let y = u64::from(b) + u64::from(x) * u64::from(a);
         let y = u32::try_from(y % u64::from(Q)).expect("a remainder of a number of 16 bits");
         let d = degree(random(y, 0, 1 << 20));
-        Triple { d, a: 1 + random(y, 1, self.l_prime - 1), b: random(y, 2, self.l_prime) }
+        Triple {
+            d,
+            a: 1 + random(y, 1, self.l_prime - 1),
+            b: random(y, 2, self.l_prime),
+        }
     }
 
     /// The intermediate symbols that add up to encoding symbol `esi`.
@@ -65,7 +80,9 @@ impl Parameters {
     /// sequence (section 5.4.2.3). Bit h is whether Half row h has symbol j.
     fn gray(&self) -> Vec<u32> {
         let ones = self.h.div_ceil(2);
-        let gray = (0_u32..).map(|i| i ^ (i >> 1)).filter(|g| g.count_ones() == ones);
+        let gray = (0_u32..)
+            .map(|i| i ^ (i >> 1))
+            .filter(|g| g.count_ones() == ones);
         gray.take((self.k + self.s) as usize).collect()
     }
 }
@@ -74,7 +91,14 @@ impl System for Parameters {
     /// The Half symbols, which the dense rows are for, are inactive from the start.
     fn size(&self) -> Size {
         let Self { k, s, h, l, .. } = *self;
-        Size { k, k_prime: k, s, h, w: k + s, l }
+        Size {
+            k,
+            k_prime: k,
+            s,
+            h,
+            w: k + s,
+            l,
+        }
     }
 
     fn isi(&self, esi: u32) -> u32 {
@@ -122,8 +146,16 @@ impl System for Parameters {
     }
 
     fn dense_columns(&self) -> Vec<u128> {
-        let bytes = |bits: u32| (0..self.h).fold(0, |bytes, row| bytes | u128::from(bits >> row & 1) << (8 * row));
-        self.gray().into_iter().map(bytes).chain((0..self.h).map(|row| 1 << (8 * row))).collect()
+        let bytes = |bits: u32| {
+            (0..self.h).fold(0, |bytes, row| {
+                bytes | u128::from(bits >> row & 1) << (8 * row)
+            })
+        };
+        self.gray()
+            .into_iter()
+            .map(bytes)
+            .chain((0..self.h).map(|row| 1 << (8 * row)))
+            .collect()
     }
 
     /// What is summed up to a column is in a row as long as the row has ones: neighbours differ in
@@ -139,8 +171,9 @@ impl System for Parameters {
         };
         let pair = |both: &[u32]| {
             let mut changed = rows(both[0] ^ both[1]);
-            [changed.next(), changed.next()]
-                .map(|row| row.expect("of as many ones, neighbours in a Gray sequence differ in two bits"))
+            [changed.next(), changed.next()].map(|row| {
+                row.expect("of as many ones, neighbours in a Gray sequence differ in two bits")
+            })
         };
         Walk {
             pairs: gray.windows(2).map(pair).collect(),
@@ -152,7 +185,11 @@ impl System for Parameters {
 impl Parameters {
     fn next(&self, b: u32, a: u32) -> u32 {
         let next = b + a;
-        next - if next >= self.l_prime { self.l_prime } else { 0 }
+        next - if next >= self.l_prime {
+            self.l_prime
+        } else {
+            0
+        }
     }
 }
 
@@ -169,15 +206,27 @@ pub struct Triple {
 
 /// `Rand[X, i, m]` (section 5.4.4.1): below `m`. V0 and V1 are those of RaptorQ.
 fn random(x: u32, i: u8, m: u32) -> u32 {
-    let [b0, b1, ..] = x.to_le_bytes().map(|byte| usize::from(byte.wrapping_add(i)));
+    let [b0, b1, ..] = x
+        .to_le_bytes()
+        .map(|byte| usize::from(byte.wrapping_add(i)));
     (RANDOM[0][b0] ^ RANDOM[1][b1]) % m
 }
 
 /// `Deg[v]` (section 5.4.4.2) for `v` below 2^20.
 fn degree(v: u32) -> u32 {
-    const DEGREES: [(u32, u32); 7] =
-        [(10_241, 1), (491_582, 2), (712_794, 3), (831_695, 4), (948_446, 10), (1_032_189, 11), (1_048_576, DEGREE_MAX)];
-    DEGREES.iter().find(|(end, _)| v < *end).map_or(DEGREES[6].1, |(_, degree)| *degree)
+    const DEGREES: [(u32, u32); 7] = [
+        (10_241, 1),
+        (491_582, 2),
+        (712_794, 3),
+        (831_695, 4),
+        (948_446, 10),
+        (1_032_189, 11),
+        (1_048_576, DEGREE_MAX),
+    ];
+    DEGREES
+        .iter()
+        .find(|(end, _)| v < *end)
+        .map_or(DEGREES[6].1, |(_, degree)| *degree)
 }
 
 /// Of `n` things `k`, as long as that is below 2^32.

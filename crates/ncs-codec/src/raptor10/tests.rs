@@ -25,8 +25,15 @@ fn compare(k: u32, symbol_bytes: usize, rng: &mut SmallRng) {
     let mut theirs = raptor_code::SourceBlockEncoder::new(&source, k as usize).unwrap();
     assert_eq!(theirs.nb_source_symbols(), k);
     let far = random_esis(24, ESI_END, rng);
-    for esi in (0..2).chain(k - 1..k + 24).chain(far).chain(65_518..ESI_END) {
-        assert!(symbol(&ours, esi) == theirs.fountain(esi), "K = {k}, symbol {esi}");
+    for esi in (0..2)
+        .chain(k - 1..k + 24)
+        .chain(far)
+        .chain(65_518..ESI_END)
+    {
+        assert!(
+            symbol(&ours, esi) == theirs.fountain(esi),
+            "K = {k}, symbol {esi}"
+        );
     }
     let mut kept: Vec<u32> = (0..k).filter(|_| rng.random_ratio(4, 5)).collect();
     kept.truncate(k as usize - 1);
@@ -37,19 +44,29 @@ fn compare(k: u32, symbol_bytes: usize, rng: &mut SmallRng) {
         assert_eq!(decoder.push(esi, &theirs.fountain(esi)), Ok(Arrival::Kept));
         their_decoder.push_encoding_symbol(&symbol(&ours, esi), esi);
         let decoded = decoder.decode();
-        assert_eq!(decoded.is_ok(), their_decoder.fully_specified(), "K = {k}: {} symbols", decoder.received().len());
+        assert_eq!(
+            decoded.is_ok(),
+            their_decoder.fully_specified(),
+            "K = {k}: {} symbols",
+            decoder.received().len()
+        );
         if let Ok(decoded) = decoded {
             assert!(decoded == source, "K = {k}: ours from theirs");
             break;
         }
     }
-    assert!(their_decoder.decode(source.len()).as_ref() == Some(&source), "K = {k}: theirs from ours");
+    assert!(
+        their_decoder.decode(source.len()).as_ref() == Some(&source),
+        "K = {k}: theirs from ours"
+    );
 }
 
 #[test]
 fn symbols_are_those_of_another_implementation() {
     let mut rng = rng(1);
-    for k in (4..40).chain([63, 64, 65, 101, 127, 200, 255, 256, 500, 511, 777, 1002, 1500, 2048]) {
+    for k in (4..40).chain([
+        63, 64, 65, 101, 127, 200, 255, 256, 500, 511, 777, 1002, 1500, 2048,
+    ]) {
         compare(k, 8, &mut rng);
     }
     for symbol_bytes in [1, 63, 64, 65, 255, 256, 257, 1000, 1280] {
@@ -63,7 +80,10 @@ fn symbols_are_those_of_another_implementation() {
 fn a_wide_sweep_of_another_implementation() {
     let mut rng = rng(2);
     let mut count = 0;
-    for k in (4..=1024).chain((1025..8192).step_by(61)).chain([8191, 8192]) {
+    for k in (4..=1024)
+        .chain((1025..8192).step_by(61))
+        .chain([8191, 8192])
+    {
         compare(k, 4, &mut rng);
         count += 1;
         if k % 64 == 0 || k > 1024 {
@@ -77,8 +97,13 @@ fn a_wide_sweep_of_another_implementation() {
 #[test]
 fn tables_are_those_of_the_rfc() {
     let mut hasher = blake3::Hasher::new();
-    SYSTEMATIC.iter().for_each(|j| _ = hasher.update(&j.to_be_bytes()));
-    assert_eq!(hasher.finalize().to_hex()[..32], *"f1753ea2bf50b45958a74dda697c7158");
+    SYSTEMATIC
+        .iter()
+        .for_each(|j| _ = hasher.update(&j.to_be_bytes()));
+    assert_eq!(
+        hasher.finalize().to_hex()[..32],
+        *"f1753ea2bf50b45958a74dda697c7158"
+    );
     for k in (4..400).chain([1002, 2003, 8192]) {
         assert_eq!(deficit(k, &(0..k).collect::<Vec<_>>()), Ok(0), "K = {k}");
     }
@@ -95,11 +120,21 @@ fn every_index_makes_a_regular_system() {
 /// Numbers and triples as a third implementation, in Go, has them in its tests.
 #[test]
 fn known_parameters_and_triples() {
-    for (k, l, s, h) in [(10, 23, 7, 6), (14, 28, 7, 7), (500, 553, 41, 12), (5000, 5166, 151, 15)] {
+    for (k, l, s, h) in [
+        (10, 23, 7, 6),
+        (14, 28, 7, 7),
+        (500, 553, 41, 12),
+        (5000, 5166, 151, 15),
+    ] {
         let parameters = Parameters::new(k).unwrap();
         assert_eq!((parameters.l, parameters.s, parameters.h), (l, s, h));
     }
-    for (k, x, triple) in [(4, 0, [10, 13, 1]), (4, 4, [4, 6, 2]), (500, 514, [2, 107, 279]), (1000, 52_918, [3, 1070, 121])] {
+    for (k, x, triple) in [
+        (4, 0, [10, 13, 1]),
+        (4, 4, [4, 6, 2]),
+        (500, 514, [2, 107, 279]),
+        (1000, 52_918, [3, 1070, 121]),
+    ] {
         let Triple { d, a, b } = Parameters::new(k).unwrap().triple(x);
         assert_eq!([d, a, b], triple);
     }
@@ -114,7 +149,9 @@ fn intermediate_symbols_are_those_of_the_rfc() {
     for k in [4, 10, 57, 101, 1002, 8192_usize] {
         let source = bytes(k, &mut rng(3));
         let encoder = encoder(&source, 1);
-        let Parameters { s, h, l, l_prime, .. } = *encoder.parameters();
+        let Parameters {
+            s, h, l, l_prime, ..
+        } = *encoder.parameters();
         let (s, h, l, l_prime) = (s as usize, h as usize, l as usize, l_prime as usize);
         let c: Vec<u8> = (0..u32::try_from(l).unwrap())
             .map(|column| {
@@ -134,10 +171,14 @@ fn intermediate_symbols_are_those_of_the_rfc() {
             ldpc[b] ^= symbol;
         }
         assert!(ldpc == c[k..k + s], "K = {k}");
-        let gray: Vec<usize> =
-            (0..1 << h).map(|i| i ^ (i / 2)).filter(|g: &usize| g.count_ones() as usize == h.div_ceil(2)).collect();
+        let gray: Vec<usize> = (0..1 << h)
+            .map(|i| i ^ (i / 2))
+            .filter(|g: &usize| g.count_ones() as usize == h.div_ceil(2))
+            .collect();
         for (row, symbol) in c[k + s..].iter().enumerate() {
-            let sum = (0..k + s).filter(|&j| gray[j] >> row & 1 == 1).fold(0, |sum, j| sum ^ c[j]);
+            let sum = (0..k + s)
+                .filter(|&j| gray[j] >> row & 1 == 1)
+                .fold(0, |sum, j| sum ^ c[j]);
             assert_eq!(sum, *symbol, "K = {k}, Half symbol {row}");
         }
         for esi in (0..k).chain([k, k + 1, 40_000, 65_535]) {
@@ -154,7 +195,10 @@ fn intermediate_symbols_are_those_of_the_rfc() {
                 }
                 result ^= c[b];
             }
-            let expected = source.get(esi).copied().unwrap_or_else(|| symbol(&encoder, u32::try_from(esi).unwrap())[0]);
+            let expected = source
+                .get(esi)
+                .copied()
+                .unwrap_or_else(|| symbol(&encoder, u32::try_from(esi).unwrap())[0]);
             assert_eq!(result, expected, "K = {k}, symbol {esi}");
         }
     }
@@ -162,7 +206,12 @@ fn intermediate_symbols_are_those_of_the_rfc() {
 
 #[test]
 fn repair_symbols_alone_suffice() {
-    testing::repair_symbols_alone_suffice(Decoder::new, &[(4, 40), (10, 8), (64, 300), (1000, 16)], 40, |_| 60_000);
+    testing::repair_symbols_alone_suffice(
+        Decoder::new,
+        &[(4, 40), (10, 8), (64, 300), (1000, 16)],
+        40,
+        |_| 60_000,
+    );
 }
 
 #[test]
@@ -193,7 +242,10 @@ fn failures_are_as_rare_as_is_known() {
             let count = failures::<Parameters>(k, more, 65_521, trials, &mut rng) as f64;
             println!("K = {k}, {more} more: {count} of {trials}");
             let mean = expected * trials as f64;
-            assert!((count - mean).abs() <= 5.0 * mean.sqrt() + 2.0, "K = {k}, {more} more: {count} failures of {trials}");
+            assert!(
+                (count - mean).abs() <= 5.0 * mean.sqrt() + 2.0,
+                "K = {k}, {more} more: {count} failures of {trials}"
+            );
         }
     }
 }
@@ -204,12 +256,18 @@ fn what_does_not_fit_is_refused() {
     let kernels = Kernels::detect();
     for k in [0, 3, 8193, u32::MAX] {
         assert_eq!(Parameters::new(k), Err(Error::Symbols { k }));
-        assert_eq!(Decoder::new(k, 8, kernels).unwrap_err(), Error::Symbols { k });
+        assert_eq!(
+            Decoder::new(k, 8, kernels).unwrap_err(),
+            Error::Symbols { k }
+        );
         assert_eq!(EncodingPlan::new(k), Err(Error::Symbols { k }));
         assert_eq!(deficit(k, &[]), Err(Error::Symbols { k }));
     }
     let plan = EncodingPlan::new(10).unwrap();
-    assert_eq!(Encoder::new(vec![0; 24], 8, &plan, kernels).unwrap_err(), Error::Symbols { k: 3 });
+    assert_eq!(
+        Encoder::new(vec![0; 24], 8, &plan, kernels).unwrap_err(),
+        Error::Symbols { k: 3 }
+    );
 }
 
 /// The largest block: a quarter of it lost.

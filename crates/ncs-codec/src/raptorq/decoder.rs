@@ -53,7 +53,9 @@ impl Code for Parameters {
     fn decode(&self, solver: &Solver, held: &mut Held, kernels: Kernels) -> Result<Vec<u8>, Error> {
         let algebra = solver.algebra.as_ref();
         match &solver.method {
-            Method::Inactivation => held.decoded(kernels, self).map_err(|missing| Refusal::Incomplete { missing }.into()),
+            Method::Inactivation => held
+                .decoded(kernels, self)
+                .map_err(|missing| Refusal::Incomplete { missing }.into()),
             Method::Inversion => decode_densely(self, held, |received, missing, outs| {
                 dense::invert(self, received, missing, outs, kernels, algebra)
             }),
@@ -70,7 +72,10 @@ fn decode_densely(
     solve: impl FnOnce(dense::Received<'_>, &[u32], &mut [&mut [u8]]) -> Result<(), Error>,
 ) -> Result<Vec<u8>, Error> {
     if held.shortage() > 0 {
-        return Err(Refusal::Incomplete { missing: held.shortage() }.into());
+        return Err(Refusal::Incomplete {
+            missing: held.shortage(),
+        }
+        .into());
     }
     let mut block = held.block();
     let missing = held.missing();
@@ -78,7 +83,11 @@ fn decode_densely(
         return Ok(block);
     }
     let mut outs = held.places(&mut block, &missing);
-    let received = dense::Received { symbols: held.symbols(), esis: held.esis(), symbol_bytes: held.symbol_bytes() };
+    let received = dense::Received {
+        symbols: held.symbols(),
+        esis: held.esis(),
+        symbol_bytes: held.symbol_bytes(),
+    };
     if let Err(error) = solve(received, &missing, &mut outs) {
         held.make_room(parameters);
         return Err(error);
@@ -88,16 +97,26 @@ fn decode_densely(
 
 impl raptor::Decoder<Parameters> {
     /// A decoder for a block of `k` source symbols of `symbol_bytes`.
-    pub fn new(k: u32, symbol_bytes: usize, method: Method, kernels: Kernels) -> Result<Self, Error> {
+    pub fn new(
+        k: u32,
+        symbol_bytes: usize,
+        method: Method,
+        kernels: Kernels,
+    ) -> Result<Self, Error> {
         let parameters = Parameters::new(k)?;
         match &method {
             Method::Inactivation => (),
-            Method::Inversion | Method::Reduction(_) if k > DENSE_K_MAX => return Err(Error::Dense { k }),
+            Method::Inversion | Method::Reduction(_) if k > DENSE_K_MAX => {
+                return Err(Error::Dense { k });
+            }
             Method::Inversion => (),
             Method::Reduction(inverse) if inverse.k_prime() == parameters.k_prime => (),
             Method::Reduction(_) => return Err(Refusal::Mismatch.into()),
         }
-        let solver = Solver { method, algebra: Arc::new(Cores::new(kernels, NonZeroUsize::MIN)) };
+        let solver = Solver {
+            method,
+            algebra: Arc::new(Cores::new(kernels, NonZeroUsize::MIN)),
+        };
         Self::with_solver(parameters, symbol_bytes, solver, kernels)
     }
 

@@ -37,23 +37,51 @@ pub(super) fn invert(
     kernels: Kernels,
     algebra: &dyn Algebra,
 ) -> Result<(), Error> {
-    let isis: Vec<u32> = (parameters.k..parameters.k_prime).chain(received.esis.iter().map(|&esi| parameters.isi(esi))).collect();
+    let isis: Vec<u32> = (parameters.k..parameters.k_prime)
+        .chain(received.esis.iter().map(|&esi| parameters.isi(esi)))
+        .collect();
     let padding = isis.len() - received.esis.len();
     let precode = precode(parameters);
     let (order, zeros) = (parameters.l as usize, precode.len() / parameters.l as usize);
-    let sums: Vec<Vec<u32>> = missing.iter().map(|&source| columns(parameters, source)).collect();
+    let sums: Vec<Vec<u32>> = missing
+        .iter()
+        .map(|&source| columns(parameters, source))
+        .collect();
     let mut solve = |chosen: &[usize]| {
-        let matrix = with_rows(parameters, &precode, chosen.iter().map(|&place| isis[place]));
-        let of = |place: &usize| place.checked_sub(padding).map(|place| received.symbol(place));
-        let symbols: Vec<Option<&[u8]>> = (0..zeros).map(|_| None).chain(chosen.iter().map(of)).collect();
-        algebra.solve(&System { order, matrix: &matrix, sums: &sums, symbols: &symbols }, outs)
+        let matrix = with_rows(
+            parameters,
+            &precode,
+            chosen.iter().map(|&place| isis[place]),
+        );
+        let of = |place: &usize| {
+            place
+                .checked_sub(padding)
+                .map(|place| received.symbol(place))
+        };
+        let symbols: Vec<Option<&[u8]>> = (0..zeros)
+            .map(|_| None)
+            .chain(chosen.iter().map(of))
+            .collect();
+        algebra.solve(
+            &System {
+                order,
+                matrix: &matrix,
+                sums: &sums,
+                symbols: &symbols,
+            },
+            outs,
+        )
     };
     let first: Vec<usize> = (0..parameters.k_prime as usize).collect();
     if solve(&first)? {
         return Ok(());
     }
     let is_regular = solve(&independent(parameters, &precode, &isis, kernels)?)?;
-    if is_regular { Ok(()) } else { Err(Error::Algebra) }
+    if is_regular {
+        Ok(())
+    } else {
+        Err(Error::Algebra)
+    }
 }
 
 /// The intermediate symbols as combinations of the K' source symbols: the part of the inverse of
@@ -78,10 +106,20 @@ impl Inverse {
         let parameters = Parameters::new(k)?;
         let width = parameters.k_prime as usize;
         let mut identity = vec![0; width * width];
-        identity.iter_mut().step_by(width + 1).for_each(|element| *element = 1);
+        identity
+            .iter_mut()
+            .step_by(width + 1)
+            .for_each(|element| *element = 1);
         let mut rows = vec![0; width * parameters.l as usize];
-        plan.plan().apply(kernels, &identity, &mut rows.chunks_exact_mut(width).collect::<Vec<_>>());
-        Ok(Self { k_prime: parameters.k_prime, rows })
+        plan.plan().apply(
+            kernels,
+            &identity,
+            &mut rows.chunks_exact_mut(width).collect::<Vec<_>>(),
+        );
+        Ok(Self {
+            k_prime: parameters.k_prime,
+            rows,
+        })
     }
 
     /// K', the source symbols with padding.
@@ -105,14 +143,33 @@ impl Inverse {
         kernels: Kernels,
         algebra: &dyn Algebra,
     ) -> Result<(), Error> {
-        let (width, count, symbol_bytes) = (self.k_prime as usize, missing.len(), received.symbol_bytes);
-        let repair: Vec<usize> = (0..received.esis.len()).filter(|&place| received.esis[place] >= parameters.k).collect();
+        let (width, count, symbol_bytes) =
+            (self.k_prime as usize, missing.len(), received.symbol_bytes);
+        let repair: Vec<usize> = (0..received.esis.len())
+            .filter(|&place| received.esis[place] >= parameters.k)
+            .collect();
         if repair.len() < count {
-            return Err(Refusal::Incomplete { missing: count - repair.len() }.into());
+            return Err(Refusal::Incomplete {
+                missing: count - repair.len(),
+            }
+            .into());
         }
-        let row = |place: &usize| sum(parameters, parameters.isi(received.esis[*place]), &self.rows, width, kernels);
+        let row = |place: &usize| {
+            sum(
+                parameters,
+                parameters.isi(received.esis[*place]),
+                &self.rows,
+                width,
+                kernels,
+            )
+        };
         let mut known = vec![None; width];
-        for (place, &esi) in received.esis.iter().enumerate().filter(|(_, esi)| **esi < parameters.k) {
+        for (place, &esi) in received
+            .esis
+            .iter()
+            .enumerate()
+            .filter(|(_, esi)| **esi < parameters.k)
+        {
             known[esi as usize] = Some(received.symbol(place));
         }
         let sums: Vec<Vec<u32>> = (0..).take(count).map(|row| vec![row]).collect();
@@ -120,11 +177,29 @@ impl Inverse {
             let rows: Vec<Vec<u8>> = chosen.iter().map(row).collect();
             let mut sides = vec![0; count * symbol_bytes];
             let mut targets: Vec<&mut [u8]> = sides.chunks_exact_mut(symbol_bytes).collect();
-            algebra.multiply(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>(), &known, &mut targets)?;
-            targets.iter_mut().zip(chosen).for_each(|(side, &place)| kernels.add(side, received.symbol(place)));
-            let matrix: Vec<u8> = rows.iter().flat_map(|row| missing.iter().map(|&source| row[source as usize])).collect();
+            algebra.multiply(
+                &rows.iter().map(Vec::as_slice).collect::<Vec<_>>(),
+                &known,
+                &mut targets,
+            )?;
+            targets
+                .iter_mut()
+                .zip(chosen)
+                .for_each(|(side, &place)| kernels.add(side, received.symbol(place)));
+            let matrix: Vec<u8> = rows
+                .iter()
+                .flat_map(|row| missing.iter().map(|&source| row[source as usize]))
+                .collect();
             let symbols: Vec<Option<&[u8]>> = sides.chunks_exact(symbol_bytes).map(Some).collect();
-            algebra.solve(&System { order: count, matrix: &matrix, sums: &sums, symbols: &symbols }, outs)
+            algebra.solve(
+                &System {
+                    order: count,
+                    matrix: &matrix,
+                    sums: &sums,
+                    symbols: &symbols,
+                },
+                outs,
+            )
         };
         if solve(&repair[..count])? {
             return Ok(());
@@ -133,34 +208,68 @@ impl Inverse {
             let row = row(place);
             missing.iter().map(|&source| row[source as usize]).collect()
         });
-        let chosen: Vec<usize> = independent_of(kernels, count, rows)?.into_iter().map(|index| repair[index]).collect();
-        if solve(&chosen)? { Ok(()) } else { Err(Error::Algebra) }
+        let chosen: Vec<usize> = independent_of(kernels, count, rows)?
+            .into_iter()
+            .map(|index| repair[index])
+            .collect();
+        if solve(&chosen)? {
+            Ok(())
+        } else {
+            Err(Error::Algebra)
+        }
     }
 }
 
 /// The first of these rows that are independent of those before them, as many as there are columns.
-fn independent_of(kernels: Kernels, count: usize, rows: impl Iterator<Item = Vec<u8>>) -> Result<Vec<usize>, Error> {
+fn independent_of(
+    kernels: Kernels,
+    count: usize,
+    rows: impl Iterator<Item = Vec<u8>>,
+) -> Result<Vec<usize>, Error> {
     let mut elimination = Elimination::new(kernels, count, Tail::None);
-    let mut is_new = |row: &Vec<u8>| elimination.absorb(|coefficients| coefficients.copy_from_slice(row), |_| ());
-    let found = rows.enumerate().filter(|(_, row)| is_new(row)).map(|(index, _)| index);
+    let mut is_new = |row: &Vec<u8>| {
+        elimination.absorb(|coefficients| coefficients.copy_from_slice(row), |_| ())
+    };
+    let found = rows
+        .enumerate()
+        .filter(|(_, row)| is_new(row))
+        .map(|(index, _)| index);
     let found: Vec<usize> = found.take(count).collect();
     let missing = count - found.len();
-    if missing > 0 { Err(Refusal::Incomplete { missing }.into()) } else { Ok(found) }
+    if missing > 0 {
+        Err(Refusal::Incomplete { missing }.into())
+    } else {
+        Ok(found)
+    }
 }
 
 /// The same by inversion of the whole matrix.
 #[cfg(test)]
-pub(super) fn source_inverse(parameters: &Parameters, isis: &[u32], kernels: Kernels) -> Option<Vec<u8>> {
-    let (l, zeros) = (parameters.l as usize, (parameters.s + parameters.h) as usize);
+pub(super) fn source_inverse(
+    parameters: &Parameters,
+    isis: &[u32],
+    kernels: Kernels,
+) -> Option<Vec<u8>> {
+    let (l, zeros) = (
+        parameters.l as usize,
+        (parameters.s + parameters.h) as usize,
+    );
     let matrix = with_rows(parameters, &precode(parameters), isis.iter().copied());
     let inverse = ncs_gf::matrix::invert(kernels, l, &matrix, std::num::NonZeroUsize::MIN)?;
-    Some(inverse.chunks_exact(l).flat_map(|row| row[zeros..].to_vec()).collect())
+    Some(
+        inverse
+            .chunks_exact(l)
+            .flat_map(|row| row[zeros..].to_vec())
+            .collect(),
+    )
 }
 
 /// The rows of an internal symbol's columns, added up.
 fn sum(parameters: &Parameters, isi: u32, rows: &[u8], width: usize, kernels: Kernels) -> Vec<u8> {
     let mut sum = vec![0; width];
-    columns(parameters, isi).into_iter().for_each(|column| kernels.add(&mut sum, &rows[column as usize * width..][..width]));
+    columns(parameters, isi)
+        .into_iter()
+        .for_each(|column| kernels.add(&mut sum, &rows[column as usize * width..][..width]));
     sum
 }
 
@@ -181,10 +290,14 @@ pub fn precode(parameters: &Parameters) -> Vec<u8> {
     for (place, row) in ldpc.chunks_exact_mut(l).zip(0..) {
         columns.clear();
         parameters.ldpc_columns(row, &mut columns);
-        columns.iter().for_each(|&column| place[column as usize] = 1);
+        columns
+            .iter()
+            .for_each(|&column| place[column as usize] = 1);
     }
     for (column, elements) in parameters.hdpc_columns().into_iter().enumerate() {
-        hdpc.chunks_exact_mut(l).zip(elements.to_le_bytes()).for_each(|(row, element)| row[column] = element);
+        hdpc.chunks_exact_mut(l)
+            .zip(elements.to_le_bytes())
+            .for_each(|(row, element)| row[column] = element);
     }
     matrix
 }
@@ -205,7 +318,12 @@ fn with_rows(parameters: &Parameters, precode: &[u8], isis: impl Iterator<Item =
 
 /// K' of these internal symbols whose rows are independent with the precode's, if there are as
 /// many.
-fn independent(parameters: &Parameters, precode: &[u8], isis: &[u32], kernels: Kernels) -> Result<Vec<usize>, Error> {
+fn independent(
+    parameters: &Parameters,
+    precode: &[u8],
+    isis: &[u32],
+    kernels: Kernels,
+) -> Result<Vec<usize>, Error> {
     let l = parameters.l as usize;
     let mut elimination = Elimination::new(kernels, l, Tail::None);
     for row in precode.chunks_exact(l) {
@@ -215,9 +333,25 @@ fn independent(parameters: &Parameters, precode: &[u8], isis: &[u32], kernels: K
     let is_new = |(_, isi): &(usize, &u32)| {
         columns.clear();
         parameters.columns(**isi, &mut columns);
-        elimination.absorb(|coefficients| columns.iter().for_each(|&column| coefficients[column as usize] = 1), |_| ())
+        elimination.absorb(
+            |coefficients| {
+                columns
+                    .iter()
+                    .for_each(|&column| coefficients[column as usize] = 1)
+            },
+            |_| (),
+        )
     };
-    let chosen: Vec<usize> = isis.iter().enumerate().filter(is_new).map(|(place, _)| place).collect();
+    let chosen: Vec<usize> = isis
+        .iter()
+        .enumerate()
+        .filter(is_new)
+        .map(|(place, _)| place)
+        .collect();
     let missing = parameters.k_prime as usize - chosen.len();
-    if missing > 0 { Err(Refusal::Incomplete { missing }.into()) } else { Ok(chosen) }
+    if missing > 0 {
+        Err(Refusal::Incomplete { missing }.into())
+    } else {
+        Ok(chosen)
+    }
 }

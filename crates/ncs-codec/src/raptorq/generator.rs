@@ -50,13 +50,19 @@ impl Generator {
     /// # Panics
     /// If `esi` is 2^24 or more, or `row` is not K long.
     pub fn row(&self, esi: u32, row: &mut [u8]) {
-        self.encoder.symbol(esi, row).expect("ids of encoding symbols are checked when they come");
+        self.encoder
+            .symbol(esi, row)
+            .expect("ids of encoding symbols are checked when they come");
     }
 
     fn new(k: usize) -> Self {
-        let plan = u32::try_from(k).ok().and_then(|k| EncodingPlan::new(k).ok()).expect("a block of the RFC");
+        let plan = u32::try_from(k)
+            .ok()
+            .and_then(|k| EncodingPlan::new(k).ok())
+            .expect("a block of the RFC");
         let identity = (0..k * k).map(|at| u8::from(at / k == at % k)).collect();
-        let encoder = Encoder::new(identity, k, &plan, Kernels::detect()).expect("K symbols of K bytes, and their plan");
+        let encoder = Encoder::new(identity, k, &plan, Kernels::detect())
+            .expect("K symbols of K bytes, and their plan");
         Self { encoder }
     }
 }
@@ -70,8 +76,9 @@ mod tests {
     #[test]
     fn a_row_makes_the_symbol_that_the_encoder_makes() {
         for k in [1_u8, 2, 9, 10, 11, 33, 101] {
-            let source: Vec<u8> =
-                (0..u16::from(k) * 7).map(|at| at.wrapping_mul(37).to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect();
+            let source: Vec<u8> = (0..u16::from(k) * 7)
+                .map(|at| at.wrapping_mul(37).to_le_bytes()[0] ^ at.to_le_bytes()[1])
+                .collect();
             let plan = EncodingPlan::new(k.into()).unwrap();
             let encoder = Encoder::new(source.clone(), 7, &plan, Kernels::detect()).unwrap();
             for esi in [0, u32::from(k), u32::from(k) + 1, 1000, 70_000, ESI_END - 1] {
@@ -79,7 +86,10 @@ mod tests {
                 encoder.symbol(esi, &mut symbol).unwrap();
                 Generator::of(k.into()).row(esi, &mut row);
                 for (at, byte) in symbol.into_iter().enumerate() {
-                    let sum = row.iter().zip(source.chunks(7)).fold(0, |sum, (c, block)| sum ^ gf256::mul(*c, block[at]));
+                    let sum = row
+                        .iter()
+                        .zip(source.chunks(7))
+                        .fold(0, |sum, (c, block)| sum ^ gf256::mul(*c, block[at]));
                     assert_eq!(byte, sum, "K = {k}, symbol {esi}");
                 }
             }

@@ -32,12 +32,19 @@ impl Partition {
     /// If there are no parts.
     pub fn new(items: u64, parts: u64) -> Self {
         let (short, longs) = (items / parts, items % parts);
-        Self { long: items.div_ceil(parts), short, longs, shorts: parts - longs }
+        Self {
+            long: items.div_ceil(parts),
+            short,
+            longs,
+            shorts: parts - longs,
+        }
     }
 
     /// The items of part `part`.
     pub fn items(&self, part: u64) -> Range<u64> {
-        let start = |part: u64| part.min(self.longs) * self.long + part.saturating_sub(self.longs) * self.short;
+        let start = |part: u64| {
+            part.min(self.longs) * self.long + part.saturating_sub(self.longs) * self.short
+        };
         start(part)..start(part + 1)
     }
 }
@@ -53,7 +60,11 @@ pub struct PayloadId {
 impl PayloadId {
     /// The id of symbol `esi` of source block `block`.
     pub fn new(block: u8, esi: u32) -> Result<Self, Error> {
-        if esi >= ESI_END { Err(Refusal::Esi { esi }.into()) } else { Ok(Self { block, esi }) }
+        if esi >= ESI_END {
+            Err(Refusal::Esi { esi }.into())
+        } else {
+            Ok(Self { block, esi })
+        }
     }
 
     /// The encoding symbol id, below 2^24.
@@ -69,7 +80,10 @@ impl PayloadId {
 
     /// Decodes an id; every four bytes are one.
     pub fn from_bytes([block, high, middle, low]: [u8; 4]) -> Self {
-        Self { block, esi: u32::from_be_bytes([0, high, middle, low]) }
+        Self {
+            block,
+            esi: u32::from_be_bytes([0, high, middle, low]),
+        }
     }
 }
 
@@ -94,7 +108,13 @@ impl Oti {
     ///
     /// No block is empty, none has more than [`Parameters::K_MAX`] symbols, and no sub-block is
     /// narrower than `alignment`.
-    pub fn new(length: u64, symbol_bytes: u16, blocks: u8, sub_blocks: u16, alignment: u8) -> Result<Self, Error> {
+    pub fn new(
+        length: u64,
+        symbol_bytes: u16,
+        blocks: u8,
+        sub_blocks: u16,
+        alignment: u8,
+    ) -> Result<Self, Error> {
         let refused = |field, value| Err(Error::Oti { field, value });
         if length == 0 || length > Self::LENGTH_MAX {
             return refused("the transfer length", length);
@@ -109,16 +129,31 @@ impl Oti {
             return refused("the number of sub-blocks", sub_blocks.into());
         }
         let symbols = length.div_ceil(symbol_bytes.into());
-        if blocks == 0 || u64::from(blocks) > symbols || symbols.div_ceil(blocks.into()) > Parameters::K_MAX.into() {
+        if blocks == 0
+            || u64::from(blocks) > symbols
+            || symbols.div_ceil(blocks.into()) > Parameters::K_MAX.into()
+        {
             return refused("the number of source blocks", blocks.into());
         }
-        Ok(Self { length, symbol_bytes, blocks, sub_blocks, alignment })
+        Ok(Self {
+            length,
+            symbol_bytes,
+            blocks,
+            sub_blocks,
+            alignment,
+        })
     }
 
     /// Derives the information by the rules of section 4.3, for packets with `payload_bytes` (P')
     /// for a symbol: the fewest blocks, and sub-blocks that each fit into `memory_bytes` (WS), with
     /// parts of symbols of `part_min` (SS) times `alignment` or more.
-    pub fn derive(length: u64, payload_bytes: u16, alignment: u8, part_min: u16, memory_bytes: u64) -> Result<Self, Error> {
+    pub fn derive(
+        length: u64,
+        payload_bytes: u16,
+        alignment: u8,
+        part_min: u16,
+        memory_bytes: u64,
+    ) -> Result<Self, Error> {
         let refused = |field, value| Err(Error::Oti { field, value });
         if alignment == 0 || part_min == 0 {
             return refused("the alignment", alignment.into());
@@ -131,14 +166,25 @@ impl Oti {
         let symbols = length.div_ceil(symbol_bytes.into());
         // KL(n): the largest K' whose sub-blocks fit if there are n of them.
         let largest = |parts: u64| {
-            let part_bytes = u64::from(alignment) * u64::from(symbol_bytes).div_ceil(u64::from(alignment) * parts);
-            Parameters::table().map(u64::from).take_while(|k| k * part_bytes <= memory_bytes).last()
+            let part_bytes = u64::from(alignment)
+                * u64::from(symbol_bytes).div_ceil(u64::from(alignment) * parts);
+            Parameters::table()
+                .map(u64::from)
+                .take_while(|k| k * part_bytes <= memory_bytes)
+                .last()
         };
-        let Some(most) = largest(parts) else { return refused("the memory for a sub-block", memory_bytes) };
+        let Some(most) = largest(parts) else {
+            return refused("the memory for a sub-block", memory_bytes);
+        };
         let blocks = symbols.div_ceil(most);
-        let sub_blocks = (1..=parts).find(|&parts| largest(parts).is_some_and(|k| symbols.div_ceil(blocks.max(1)) <= k));
-        let Ok(count) = u8::try_from(blocks) else { return refused("the number of source blocks", blocks) };
-        let sub_blocks = sub_blocks.and_then(|parts| u16::try_from(parts).ok()).unwrap_or(1);
+        let sub_blocks = (1..=parts)
+            .find(|&parts| largest(parts).is_some_and(|k| symbols.div_ceil(blocks.max(1)) <= k));
+        let Ok(count) = u8::try_from(blocks) else {
+            return refused("the number of source blocks", blocks);
+        };
+        let sub_blocks = sub_blocks
+            .and_then(|parts| u16::try_from(parts).ok())
+            .unwrap_or(1);
         Self::new(length, symbol_bytes, count, sub_blocks, alignment)
     }
 
@@ -170,41 +216,93 @@ impl Oti {
     /// K, the source symbols of a block; `None` if the object does not have the block.
     pub fn symbols(&self, block: u8) -> Option<u32> {
         let symbols = self.of_blocks().items(block.into());
-        (block < self.blocks).then(|| u32::try_from(symbols.end - symbols.start).expect("no block has more than K_MAX"))
+        (block < self.blocks).then(|| {
+            u32::try_from(symbols.end - symbols.start).expect("no block has more than K_MAX")
+        })
     }
 
     /// The twelve bytes of the common and the scheme-specific part.
     pub fn to_bytes(&self) -> [u8; 12] {
         let [.., f0, f1, f2, f3, f4] = self.length.to_be_bytes();
-        let ([t0, t1], [n0, n1]) = (self.symbol_bytes.to_be_bytes(), self.sub_blocks.to_be_bytes());
-        [f0, f1, f2, f3, f4, 0, t0, t1, self.blocks, n0, n1, self.alignment]
+        let ([t0, t1], [n0, n1]) = (
+            self.symbol_bytes.to_be_bytes(),
+            self.sub_blocks.to_be_bytes(),
+        );
+        [
+            f0,
+            f1,
+            f2,
+            f3,
+            f4,
+            0,
+            t0,
+            t1,
+            self.blocks,
+            n0,
+            n1,
+            self.alignment,
+        ]
     }
 
     /// Decodes the information; refuses bytes that [`to_bytes`](Self::to_bytes) does not make.
-    pub fn from_bytes([f0, f1, f2, f3, f4, reserved, t0, t1, blocks, n0, n1, alignment]: [u8; 12]) -> Result<Self, Error> {
+    pub fn from_bytes(
+        [
+            f0,
+            f1,
+            f2,
+            f3,
+            f4,
+            reserved,
+            t0,
+            t1,
+            blocks,
+            n0,
+            n1,
+            alignment,
+        ]: [u8; 12],
+    ) -> Result<Self, Error> {
         if reserved != 0 {
-            return Err(Error::Oti { field: "the reserved byte", value: reserved.into() });
+            return Err(Error::Oti {
+                field: "the reserved byte",
+                value: reserved.into(),
+            });
         }
         let length = u64::from_be_bytes([0, 0, 0, f0, f1, f2, f3, f4]);
-        Self::new(length, u16::from_be_bytes([t0, t1]), blocks, u16::from_be_bytes([n0, n1]), alignment)
+        Self::new(
+            length,
+            u16::from_be_bytes([t0, t1]),
+            blocks,
+            u16::from_be_bytes([n0, n1]),
+            alignment,
+        )
     }
 
     /// The symbols in source blocks.
     fn of_blocks(&self) -> Partition {
-        Partition::new(self.length.div_ceil(self.symbol_bytes.into()), self.blocks.into())
+        Partition::new(
+            self.length.div_ceil(self.symbol_bytes.into()),
+            self.blocks.into(),
+        )
     }
 
     /// Where in the object a block begins and ends, the last one with its padding.
     fn bytes_of(&self, block: u8) -> Range<u64> {
-        let (symbols, bytes) = (self.of_blocks().items(block.into()), u64::from(self.symbol_bytes));
+        let (symbols, bytes) = (
+            self.of_blocks().items(block.into()),
+            u64::from(self.symbol_bytes),
+        );
         symbols.start * bytes..symbols.end * bytes
     }
 
     /// For each sub-block, which bytes of a symbol are its.
     fn parts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let alignment = u64::from(self.alignment);
-        let partition = Partition::new(u64::from(self.symbol_bytes) / alignment, self.sub_blocks.into());
-        let at = move |units: u64| usize::try_from(units * alignment).expect("a symbol fits in memory");
+        let partition = Partition::new(
+            u64::from(self.symbol_bytes) / alignment,
+            self.sub_blocks.into(),
+        );
+        let at =
+            move |units: u64| usize::try_from(units * alignment).expect("a symbol fits in memory");
         (0..u64::from(self.sub_blocks)).map(move |part| {
             let units = partition.items(part);
             at(units.start)..at(units.end)
@@ -217,8 +315,14 @@ impl Oti {
         let symbol_bytes = self.symbol_bytes();
         self.parts().flat_map(move |part| {
             (0..k).map(move |symbol| {
-                let (of_object, of_symbols) = (part.start * k + part.len() * symbol, symbol * symbol_bytes + part.start);
-                (of_object..of_object + part.len(), of_symbols..of_symbols + part.len())
+                let (of_object, of_symbols) = (
+                    part.start * k + part.len() * symbol,
+                    symbol * symbol_bytes + part.start,
+                );
+                (
+                    of_object..of_object + part.len(),
+                    of_symbols..of_symbols + part.len(),
+                )
             })
         })
     }
@@ -236,13 +340,22 @@ impl ObjectEncoder {
     pub fn new(object: &[u8], oti: Oti, kernels: Kernels) -> Result<Self, Error> {
         if u64::try_from(object.len()).ok() != Some(oti.length) {
             let expected = usize::try_from(oti.length).unwrap_or(usize::MAX);
-            return Err(Refusal::Length { length: object.len(), expected }.into());
+            return Err(Refusal::Length {
+                length: object.len(),
+                expected,
+            }
+            .into());
         }
         let mut plan: Option<EncodingPlan> = None;
         let mut blocks = Vec::with_capacity(oti.blocks.into());
         for block in 0..oti.blocks {
-            let (k, bytes) = (oti.symbols(block).expect("the object has it"), oti.bytes_of(block));
-            let at = |offset: u64| usize::try_from(offset).map_or(object.len(), |offset| offset.min(object.len()));
+            let (k, bytes) = (
+                oti.symbols(block).expect("the object has it"),
+                oti.bytes_of(block),
+            );
+            let at = |offset: u64| {
+                usize::try_from(offset).map_or(object.len(), |offset| offset.min(object.len()))
+            };
             let symbols = source_symbols(&oti, k as usize, &object[at(bytes.start)..at(bytes.end)]);
             // Blocks differ by one symbol at most: their K' seldom do.
             let plan = match &mut plan {
@@ -269,7 +382,10 @@ impl ObjectEncoder {
     /// # Panics
     /// If `out` is not as long as a symbol.
     pub fn symbol(&self, id: PayloadId, out: &mut [u8]) -> Result<(), Error> {
-        let encoder = self.block(id.block).ok_or(Error::Block { block: id.block, blocks: self.oti.blocks })?;
+        let encoder = self.block(id.block).ok_or(Error::Block {
+            block: id.block,
+            blocks: self.oti.blocks,
+        })?;
         encoder.symbol(id.esi, out)
     }
 }
@@ -282,7 +398,8 @@ fn source_symbols(oti: &Oti, k: usize, bytes: &[u8]) -> Vec<u8> {
         return symbols;
     }
     let block = std::mem::replace(&mut symbols, vec![0; k * oti.symbol_bytes()]);
-    oti.pieces(k).for_each(|(of_object, of_symbols)| symbols[of_symbols].copy_from_slice(&block[of_object]));
+    oti.pieces(k)
+        .for_each(|(of_object, of_symbols)| symbols[of_symbols].copy_from_slice(&block[of_object]));
     symbols
 }
 
@@ -308,20 +425,29 @@ enum State {
 impl ObjectDecoder {
     /// An empty decoder, with inactivation decoding.
     pub fn new(oti: Oti, kernels: Kernels) -> Self {
-        Self { oti, kernels, blocks: (0..oti.blocks).map(|_| State::Empty).collect() }
+        Self {
+            oti,
+            kernels,
+            blocks: (0..oti.blocks).map(|_| State::Empty).collect(),
+        }
     }
 
     /// Stores a symbol, and decodes its block if there are enough. Symbols of a decoded block are
     /// duplicates.
     pub fn push(&mut self, id: PayloadId, symbol: &[u8]) -> Result<Arrival, Error> {
         let (oti, kernels) = (self.oti, self.kernels);
-        let k = oti.symbols(id.block).ok_or(Error::Block { block: id.block, blocks: oti.blocks })?;
+        let k = oti.symbols(id.block).ok_or(Error::Block {
+            block: id.block,
+            blocks: oti.blocks,
+        })?;
         let state = &mut self.blocks[usize::from(id.block)];
         if let State::Empty = state {
             let decoder = Decoder::new(k, oti.symbol_bytes(), Method::Inactivation, kernels)?;
             *state = State::Collecting(Box::new(decoder));
         }
-        let State::Collecting(decoder) = state else { return Ok(Arrival::Duplicate) };
+        let State::Collecting(decoder) = state else {
+            return Ok(Arrival::Duplicate);
+        };
         let arrival = decoder.push(id.esi, symbol)?;
         if arrival == Arrival::Kept
             && decoder.is_ready()
@@ -334,7 +460,9 @@ impl ObjectDecoder {
 
     /// The bytes of a block, without padding, if it has been decoded.
     pub fn block(&self, block: u8) -> Option<&[u8]> {
-        let State::Done(bytes) = self.blocks.get(usize::from(block))? else { return None };
+        let State::Done(bytes) = self.blocks.get(usize::from(block))? else {
+            return None;
+        };
         let place = self.oti.bytes_of(block);
         let length = place.end.min(self.oti.length) - place.start;
         usize::try_from(length).ok().map(|length| &bytes[..length])
@@ -342,7 +470,9 @@ impl ObjectDecoder {
 
     /// The object, if all of its blocks have been decoded.
     pub fn object(&self) -> Option<Vec<u8>> {
-        let blocks: Option<Vec<&[u8]>> = (0..self.oti.blocks).map(|block| self.block(block)).collect();
+        let blocks: Option<Vec<&[u8]>> = (0..self.oti.blocks)
+            .map(|block| self.block(block))
+            .collect();
         Some(blocks?.concat())
     }
 }
@@ -353,6 +483,7 @@ fn of_symbols(oti: &Oti, k: usize, symbols: Vec<u8>) -> Vec<u8> {
         return symbols;
     }
     let mut block = vec![0; symbols.len()];
-    oti.pieces(k).for_each(|(of_object, of_symbols)| block[of_object].copy_from_slice(&symbols[of_symbols]));
+    oti.pieces(k)
+        .for_each(|(of_object, of_symbols)| block[of_object].copy_from_slice(&symbols[of_symbols]));
     block
 }

@@ -45,7 +45,19 @@ impl Parameters {
         let (k_prime, j, s, h, w) = SYSTEMATIC[SYSTEMATIC.partition_point(|row| row.0 < k)];
         let l = k_prime + s + h;
         let p = l - w;
-        Ok(Self { k, k_prime, j, s, h, w, l, p, p1: next_prime(p), u: p - h, b: w - s })
+        Ok(Self {
+            k,
+            k_prime,
+            j,
+            s,
+            h,
+            w,
+            l,
+            p,
+            p1: next_prime(p),
+            u: p - h,
+            b: w - s,
+        })
     }
 
     /// Every K' of Table 2, ascending.
@@ -56,7 +68,11 @@ impl Parameters {
     /// X, the internal symbol id, of the encoding symbol `esi`: padding lies between source and
     /// repair symbols.
     pub fn isi(&self, esi: u32) -> u32 {
-        if esi < self.k { esi } else { esi + (self.k_prime - self.k) }
+        if esi < self.k {
+            esi
+        } else {
+            esi + (self.k_prime - self.k)
+        }
     }
 
     /// The tuple of internal symbol `x` (section 5.3.5.4).
@@ -78,7 +94,14 @@ impl Parameters {
     /// Appends the intermediate symbols that add up to internal symbol `x` (section 5.3.5.3): LT
     /// ones, then permanently inactive ones, none twice. Returns the number of LT ones.
     pub fn columns(&self, x: u32, columns: &mut Vec<u32>) -> usize {
-        let Tuple { d, a, mut b, d1, a1, mut b1 } = self.tuple(x);
+        let Tuple {
+            d,
+            a,
+            mut b,
+            d1,
+            a1,
+            mut b1,
+        } = self.tuple(x);
         for _ in 0..d {
             columns.push(b);
             b += a;
@@ -143,7 +166,9 @@ impl Parameters {
         for row in 0..self.h {
             columns[(coded + row) as usize] = 1 << (8 * row);
         }
-        let last = (0..self.h).fold(0, |column, row| column | u128::from(gf256::EXP[row as usize]) << (8 * row));
+        let last = (0..self.h).fold(0, |column, row| {
+            column | u128::from(gf256::EXP[row as usize]) << (8 * row)
+        });
         let mut right = last;
         columns[coded as usize - 1] = last;
         for column in (0..coded - 1).rev() {
@@ -175,13 +200,18 @@ pub struct Tuple {
 
 /// `Rand[y, i, m]` (section 5.3.5.1): below `m`.
 pub(super) fn random(y: u32, i: u8, m: u32) -> u32 {
-    let [b0, b1, b2, b3] = y.to_le_bytes().map(|byte| usize::from(byte.wrapping_add(i)));
+    let [b0, b1, b2, b3] = y
+        .to_le_bytes()
+        .map(|byte| usize::from(byte.wrapping_add(i)));
     (RANDOM[0][b0] ^ RANDOM[1][b1] ^ RANDOM[2][b2] ^ RANDOM[3][b3]) % m
 }
 
 /// `Deg[v]` (section 5.3.5.2), before it is held below W - 1: from 1 to 30 for `v` below 2^20.
 fn degree(v: u32) -> u32 {
-    (1..).zip(&DEGREES[1..]).find(|(_, threshold)| v < **threshold).map_or(30, |(degree, _)| degree)
+    (1..)
+        .zip(&DEGREES[1..])
+        .find(|(_, threshold)| v < **threshold)
+        .map_or(30, |(degree, _)| degree)
 }
 
 /// Sixteen elements, each times alpha.

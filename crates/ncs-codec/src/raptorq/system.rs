@@ -5,8 +5,23 @@ use crate::raptor::{Size, System, Walk, WalkEnd};
 
 impl System for Parameters {
     fn size(&self) -> Size {
-        let Self { k, k_prime, s, h, w, l, .. } = *self;
-        Size { k, k_prime, s, h, w, l }
+        let Self {
+            k,
+            k_prime,
+            s,
+            h,
+            w,
+            l,
+            ..
+        } = *self;
+        Size {
+            k,
+            k_prime,
+            s,
+            h,
+            w,
+            l,
+        }
     }
 
     fn isi(&self, esi: u32) -> u32 {
@@ -29,6 +44,9 @@ impl System for Parameters {
     /// MT column by column, and GAMMA by Horner's rule.
     fn walk(&self) -> Walk {
         let last = self.k_prime + self.s - 1;
-        Walk { pairs: (0..last).map(|column| self.hdpc_pair(column)).collect(), end: WalkEnd::Powers }
+        Walk {
+            pairs: (0..last).map(|column| self.hdpc_pair(column)).collect(),
+            end: WalkEnd::Powers,
+        }
     }
 }

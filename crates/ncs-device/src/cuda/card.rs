@@ -45,7 +45,9 @@ impl Card {
             name: context.name()?,
             sms: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.max(1),
             capability: 10 * major + minor,
-            shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            shared_bytes: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )?,
             texture,
             tables,
             modules: Mutex::default(),
@@ -62,7 +64,10 @@ impl Card {
             sms: self.sms,
             memory_bytes: Context::memory()?.1,
             compute_capability: (self.capability / 10, self.capability % 10),
-            clock_mhz: self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)? / 1000,
+            clock_mhz: self
+                .context
+                .attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?
+                / 1000,
         })
     }
 
@@ -77,7 +82,12 @@ impl Card {
     }
 
     /// A kernel that may use this much dynamic shared memory. The first call looks it up.
-    pub fn function(&self, image: Image, entry: &'static str, shared_bytes: u32) -> Result<Function, Fault> {
+    pub fn function(
+        &self,
+        image: Image,
+        entry: &'static str,
+        shared_bytes: u32,
+    ) -> Result<Function, Fault> {
         let known = lock(&self.functions).get(entry).copied();
         let (function, allowed) = match known {
             Some(known) => known,
@@ -106,7 +116,8 @@ impl Card {
 fn driver() -> String {
     let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let words = text.lines().next().unwrap_or_default().split_whitespace();
-    let mut versions = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
+    let mut versions =
+        words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'));
     versions.next().unwrap_or("unknown").to_owned()
 }
 

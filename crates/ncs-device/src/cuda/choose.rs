@@ -23,7 +23,11 @@ use crate::{Error, Kernel, Resident, Workload};
 type Measured = (&'static Combine, f64);
 
 /// Finds the fastest kernel. Returns an engine that uses it, and a sentence with the reason.
-pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) -> Result<(Engine, String), Fault> {
+pub(super) fn fastest(
+    mut card: Card,
+    workload: &Workload,
+    host: &HostMemory,
+) -> Result<(Engine, String), Fault> {
     let begun = Instant::now();
     let mut measured: Vec<Measured> = Vec::new();
     for combine in candidates(card.capability) {
@@ -36,17 +40,39 @@ pub(super) fn fastest(mut card: Card, workload: &Workload, host: &HostMemory) ->
         card = engine.into_card();
     }
     measured.sort_by(|one, other| other.1.total_cmp(&one.1));
-    let &(combine, _) = measured.first().ok_or_else(|| Fault::Driver("no kernel runs on this GPU".to_owned()))?;
-    let Workload { n, block_bytes, batch_blocks } = workload;
-    let rates: Vec<String> = measured.iter().map(|(combine, rate)| format!("{} {rate:.1}", combine.kernel)).collect();
-    let why = format!("GB/s at n = {n}, k = {block_bytes}, {batch_blocks} blocks a batch: {}", rates.join(", "));
+    let &(combine, _) = measured
+        .first()
+        .ok_or_else(|| Fault::Driver("no kernel runs on this GPU".to_owned()))?;
+    let Workload {
+        n,
+        block_bytes,
+        batch_blocks,
+    } = workload;
+    let rates: Vec<String> = measured
+        .iter()
+        .map(|(combine, rate)| format!("{} {rate:.1}", combine.kernel))
+        .collect();
+    let why = format!(
+        "GB/s at n = {n}, k = {block_bytes}, {batch_blocks} blocks a batch: {}",
+        rates.join(", ")
+    );
     Ok((Engine::new(card, combine, host.clone())?, why))
 }
 
 /// The product's kernels that run on this card.
 fn candidates(capability: u32) -> impl Iterator<Item = &'static Combine> {
-    const OURS: [Kernel; 5] = [Kernel::Tensor, Kernel::Bitsliced, Kernel::Prmt, Kernel::Product, Kernel::Table];
-    let found = OURS.iter().filter_map(|kernel| COMBINES.iter().find(|combine| combine.kernel == kernel.name()));
+    const OURS: [Kernel; 5] = [
+        Kernel::Tensor,
+        Kernel::Bitsliced,
+        Kernel::Prmt,
+        Kernel::Product,
+        Kernel::Table,
+    ];
+    let found = OURS.iter().filter_map(|kernel| {
+        COMBINES
+            .iter()
+            .find(|combine| combine.kernel == kernel.name())
+    });
     found.filter(move |combine| !combine.is_hopper_only || capability == HOPPER)
 }
 
@@ -56,16 +82,30 @@ fn rate(engine: &mut Engine, workload: &Workload) -> Result<f64, Error> {
     let rows = u32::from(workload.n).min(workload.batch_blocks).max(1);
     let wanted = u64::from(workload.batch_blocks.div_ceil(rows));
     let generations = wanted.clamp(1, (Shape::LENGTH_MAX / generation_bytes).max(1));
-    let shape = Shape::local(generations * generation_bytes, workload.block_bytes, workload.n);
+    let shape = Shape::local(
+        generations * generation_bytes,
+        workload.block_bytes,
+        workload.n,
+    );
     let shape = shape.map_err(|error| Error::Unavailable(error.to_string()))?;
     let mut bytes = vec![0; usize::try_from(shape.length()).expect("at most LENGTH_MAX")];
     SmallRng::seed_from_u64(1).fill_bytes(&mut bytes);
     let id = ResidentId(u64::MAX);
-    engine.load(Loading { id, bytes: Bytes::from(bytes), shape, share: Share::ALL });
+    engine.load(Loading {
+        id,
+        bytes: Bytes::from(bytes),
+        shape,
+        share: Share::ALL,
+    });
     while engine.loaded().transpose()?.is_none() {
         std::hint::spin_loop();
     }
-    let resident = Arc::new(Resident { shape, parts: Vec::new(), epoch: 0, now: Arc::default() });
+    let resident = Arc::new(Resident {
+        shape,
+        parts: Vec::new(),
+        epoch: 0,
+        now: Arc::default(),
+    });
     let mut out: Vec<Vec<BytesMut>> = Vec::new();
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
@@ -73,9 +113,18 @@ fn rate(engine: &mut Engine, workload: &Workload) -> Result<f64, Error> {
             id,
             _resident: Arc::clone(&resident),
             generation,
-            rows: Rows::Seeded { key: RowKey { key: 1, generation: u64::from(generation.index) }, first_seed: 0, count: rows },
+            rows: Rows::Seeded {
+                key: RowKey {
+                    key: 1,
+                    generation: u64::from(generation.index),
+                },
+                first_seed: 0,
+                count: rows,
+            },
             first_row: 0,
-            out: out.pop().unwrap_or_else(|| vec![BytesMut::zeroed(workload.block_bytes as usize); rows as usize]),
+            out: out.pop().unwrap_or_else(|| {
+                vec![BytesMut::zeroed(workload.block_bytes as usize); rows as usize]
+            }),
             out_offset: 0,
             task,
         });

@@ -34,9 +34,19 @@ pub struct Ends {
 impl ChunkCode {
     /// The launch for `bytes` bytes of each chunk.
     pub fn shape(&self, card: &Card, bytes: usize) -> Result<Shape, Error> {
-        let (n, rows) = (u32::try_from(self.n).expect("few"), u32::try_from(self.rows).expect("few"));
-        let shape = self.way.shape(&Limits::of(card), n, rows, bytes as u64, self.tile);
-        shape.ok_or_else(|| Error::Unavailable(format!("{:?} has no launch for {n} and {rows} chunks", self.way)))
+        let (n, rows) = (
+            u32::try_from(self.n).expect("few"),
+            u32::try_from(self.rows).expect("few"),
+        );
+        let shape = self
+            .way
+            .shape(&Limits::of(card), n, rows, bytes as u64, self.tile);
+        shape.ok_or_else(|| {
+            Error::Unavailable(format!(
+                "{:?} has no launch for {n} and {rows} chunks",
+                self.way
+            ))
+        })
     }
 
     /// Codes `bytes` bytes of each chunk, a multiple of 16. Chunks and `matrix` are in the card's
@@ -45,8 +55,20 @@ impl ChunkCode {
     /// # Safety
     /// The chunks and the n coefficients of each row are at these addresses, and nothing else uses
     /// them until the stream is done. Chunks begin at multiples of 16 bytes.
-    pub unsafe fn code(&self, card: &Card, matrix: Address, chunks: Ends, bytes: usize, stream: &Stream) -> Result<(), Error> {
-        let Shape { entry, grid, tile, groups } = self.shape(card, bytes)?;
+    pub unsafe fn code(
+        &self,
+        card: &Card,
+        matrix: Address,
+        chunks: Ends,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let Shape {
+            entry,
+            grid,
+            tile,
+            groups,
+        } = self.shape(card, bytes)?;
         let chunks = abi::Chunks {
             source: chunks.sources.start,
             out: chunks.out.start,
@@ -96,7 +118,13 @@ impl ChunkCode {
 ///
 /// # Safety
 /// Both sides have that many rows, and nothing else uses them until the stream is done.
-pub unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn copy(
+    to: Side,
+    from: Side,
+    bytes: usize,
+    rows: usize,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
@@ -116,5 +144,7 @@ pub unsafe fn copy(to: Side, from: Side, bytes: usize, rows: usize, stream: &Str
         Height: rows,
     };
     // SAFETY: the caller's promise.
-    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
+    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }
+        .result()
+        .named("cuMemcpy2DAsync")
 }

@@ -32,7 +32,10 @@ pub struct Shape {
 impl Way {
     /// Looks a kernel up by its name in measurements.
     pub fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|known| known.0 == name).map(|known| known.1)
+        NAMES
+            .iter()
+            .find(|known| known.0 == name)
+            .map(|known| known.1)
     }
 
     /// The kernel for files. Tables serve few code chunks or few native ones. Tensor cores serve
@@ -40,7 +43,10 @@ impl Way {
     /// any code is taken.
     pub fn of_files(card: &Limits, n: usize, rows: usize) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let has = |way: Self| way.shape(card, count(n), count(rows), 16, (1, 256)).is_some();
+        let has = |way: Self| {
+            way.shape(card, count(n), count(rows), 16, (1, 256))
+                .is_some()
+        };
         let has_tensor = n <= CHUNKS_MAX && has(Self::Tensor);
         match has(Self::Stripes) {
             true if has_tensor && n.min(rows) >= TENSOR_MIN => Self::Tensor,
@@ -52,16 +58,33 @@ impl Way {
 
     /// The launch for `rows` code chunks of n native ones of `bytes` bytes. `None` if the card has
     /// too little memory, or the kernel has no such tile.
-    pub fn shape(self, card: &Limits, n: u32, rows: u32, bytes: u64, tile: (u32, u32)) -> Option<Shape> {
+    pub fn shape(
+        self,
+        card: &Limits,
+        n: u32,
+        rows: u32,
+        bytes: u64,
+        tile: (u32, u32),
+    ) -> Option<Shape> {
         match self {
             Self::Stripes => stripes(card, n, rows),
             Self::Tensor => tensor(card, n, rows, bytes),
             Self::Tiles(entry, element) => {
-                let threads = tile.0.checked_mul(tile.1).filter(|threads| (1..=TILE_THREADS).contains(threads))?;
+                let threads = tile
+                    .0
+                    .checked_mul(tile.1)
+                    .filter(|threads| (1..=TILE_THREADS).contains(threads))?;
                 let shared_bytes = (tile.0 * n).next_multiple_of(16) + n * tile.1 * element;
                 let columns = (bytes / u64::from(element)).div_ceil(u64::from(tile.1));
-                let across = u32::try_from(columns).unwrap_or(u32::MAX).min(card.sms * TILES_PER_SM).max(1);
-                let grid = Grid { blocks: (across, rows.div_ceil(tile.0), 1), threads, shared_bytes };
+                let across = u32::try_from(columns)
+                    .unwrap_or(u32::MAX)
+                    .min(card.sms * TILES_PER_SM)
+                    .max(1);
+                let grid = Grid {
+                    blocks: (across, rows.div_ceil(tile.0), 1),
+                    threads,
+                    shared_bytes,
+                };
                 (shared_bytes <= card.shared_bytes - STATIC_MAX).then_some(Shape {
                     entry: (Image::ReedSolomon, entry),
                     grid,
@@ -70,9 +93,21 @@ impl Way {
                 })
             }
             Self::Squares(entry) => {
-                let across = u32::try_from(bytes.div_ceil(16)).unwrap_or(u32::MAX).min(card.sms * TILES_PER_SM).max(1);
-                let grid = Grid { blocks: (across, rows.div_ceil(16), 1), threads: 256, shared_bytes: 0 };
-                Some(Shape { entry: (Image::ReedSolomon, entry), grid, tile: (16, 16), groups: 0 })
+                let across = u32::try_from(bytes.div_ceil(16))
+                    .unwrap_or(u32::MAX)
+                    .min(card.sms * TILES_PER_SM)
+                    .max(1);
+                let grid = Grid {
+                    blocks: (across, rows.div_ceil(16), 1),
+                    threads: 256,
+                    shared_bytes: 0,
+                };
+                Some(Shape {
+                    entry: (Image::ReedSolomon, entry),
+                    grid,
+                    tile: (16, 16),
+                    groups: 0,
+                })
             }
         }
     }
@@ -88,7 +123,11 @@ pub struct Limits {
 
 impl Limits {
     pub fn of(card: &Card) -> Self {
-        Self { sms: card.sms, shared_bytes: card.shared_bytes, is_hopper: card.capability == HOPPER }
+        Self {
+            sms: card.sms,
+            shared_bytes: card.shared_bytes,
+            is_hopper: card.capability == HOPPER,
+        }
     }
 }
 
@@ -98,7 +137,10 @@ fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
     let all = rows.div_ceil(define("NC_STRIPES_ROWS"));
     let tables = card.shared_bytes / define("NC_STRIPES_TABLE_BYTES");
     let groups = |copies: u32| (tables / (n * copies)).min(all);
-    let &(copies, entry) = STRIPES.iter().find(|(copies, _)| groups(*copies) >= all.min(GROUPS_MIN)).or(STRIPES.last())?;
+    let &(copies, entry) = STRIPES
+        .iter()
+        .find(|(copies, _)| groups(*copies) >= all.min(GROUPS_MIN))
+        .or(STRIPES.last())?;
     let groups = groups(copies);
     if groups == 0 {
         return None;
@@ -109,30 +151,49 @@ fn stripes(card: &Limits, n: u32, rows: u32) -> Option<Shape> {
         threads: define("NC_STRIPES_THREADS"),
         shared_bytes: groups * n * copies * define("NC_STRIPES_TABLE_BYTES"),
     };
-    Some(Shape { entry: (Image::Stripes, entry), grid, tile: (0, 0), groups })
+    Some(Shape {
+        entry: (Image::Stripes, entry),
+        grid,
+        tile: (0, 0),
+        groups,
+    })
 }
 
 /// Takes as many rows from the same tiles as there is room for their bits. All thread blocks get
 /// the same work.
 fn tensor(card: &Limits, n: u32, rows: u32, bytes: u64) -> Option<Shape> {
     let steps = u32::try_from(tensor_steps(n as usize)).expect("few");
-    let units = if n <= TENSOR_UNITS_N { define("NC_TENSOR_CHUNKS_UNITS") } else { 1 };
+    let units = if n <= TENSOR_UNITS_N {
+        define("NC_TENSOR_CHUNKS_UNITS")
+    } else {
+        1
+    };
     let tiles = define("NC_TENSOR_CHUNKS_FIXED") + steps * units * define("NC_TENSOR_CHUNKS_TILES");
     let bits = steps * define("NC_TENSOR_CHUNKS_BITS");
-    let room = card.shared_bytes.min(define("NC_TENSOR_SHARED_MAX")).checked_sub(tiles)? / bits;
+    let room = card
+        .shared_bytes
+        .min(define("NC_TENSOR_SHARED_MAX"))
+        .checked_sub(tiles)?
+        / bits;
     if !card.is_hopper || room == 0 {
         return None;
     }
     let all = rows.div_ceil(define("NC_TENSOR_CHUNKS_ROWS"));
     let groups = all.div_ceil(all.div_ceil(room));
     let down = all.div_ceil(groups);
-    let columns = u32::try_from(bytes.div_ceil(define("NC_TENSOR_UNIT_BYTES").into())).unwrap_or(u32::MAX);
+    let columns =
+        u32::try_from(bytes.div_ceil(define("NC_TENSOR_UNIT_BYTES").into())).unwrap_or(u32::MAX);
     let grid = Grid {
         blocks: ((card.sms / down).min(columns).max(1), down, 1),
         threads: define("NC_TENSOR_CHUNKS_THREADS"),
         shared_bytes: tiles + groups * bits,
     };
-    Some(Shape { entry: (Image::Tensor, "nc_tensor_chunks"), grid, tile: (0, 0), groups })
+    Some(Shape {
+        entry: (Image::Tensor, "nc_tensor_chunks"),
+        grid,
+        tile: (0, 0),
+        groups,
+    })
 }
 
 /// By the number of table copies, largest first.
@@ -191,7 +252,11 @@ pub const NAMES: &[(&str, Way)] = &[
 mod tests {
     use super::*;
 
-    const CARD: Limits = Limits { sms: 132, shared_bytes: 232_448, is_hopper: true };
+    const CARD: Limits = Limits {
+        sms: 132,
+        shared_bytes: 232_448,
+        is_hopper: true,
+    };
 
     #[test]
     fn tables_fit_and_all_rows_are_made() {
@@ -203,21 +268,35 @@ mod tests {
                 };
                 assert!(shape.grid.shared_bytes <= CARD.shared_bytes, "{n} {rows}");
                 assert!(shape.groups * shape.grid.blocks.1 * 4 >= rows, "{n} {rows}");
-                assert!((shape.grid.blocks.1 - 1) * shape.groups * 4 < rows, "{n} {rows}");
+                assert!(
+                    (shape.grid.blocks.1 - 1) * shape.groups * 4 < rows,
+                    "{n} {rows}"
+                );
             }
         }
         let small = Way::Stripes.shape(&CARD, 4, 2, 1 << 20, (1, 256)).unwrap();
-        assert_eq!((small.entry.1, small.groups, small.grid.shared_bytes), ("nc_stripes_32", 1, 128 << 10));
+        assert_eq!(
+            (small.entry.1, small.groups, small.grid.shared_bytes),
+            ("nc_stripes_32", 1, 128 << 10)
+        );
     }
 
     #[test]
     fn bits_fit_and_all_rows_are_made() {
         for n in 1..=255_u32 {
             for rows in 1..=(256 - n) {
-                let shape = Way::Tensor.shape(&CARD, n, rows, 1 << 20, (1, 256)).expect("there is room for any code");
+                let shape = Way::Tensor
+                    .shape(&CARD, n, rows, 1 << 20, (1, 256))
+                    .expect("there is room for any code");
                 assert!(shape.grid.shared_bytes <= CARD.shared_bytes, "{n} {rows}");
-                assert!(shape.groups * shape.grid.blocks.1 * 32 >= rows, "{n} {rows}");
-                assert!((shape.grid.blocks.1 - 1) * shape.groups * 32 < rows, "{n} {rows}");
+                assert!(
+                    shape.groups * shape.grid.blocks.1 * 32 >= rows,
+                    "{n} {rows}"
+                );
+                assert!(
+                    (shape.grid.blocks.1 - 1) * shape.groups * 32 < rows,
+                    "{n} {rows}"
+                );
             }
         }
         let shape = |n, rows, bytes| {
@@ -228,17 +307,29 @@ mod tests {
         assert_eq!(shape(4, 196, 10 << 20), (7, (132, 1, 1), 91_136));
         assert_eq!(shape(4, 196, 528), (7, (2, 1, 1), 91_136));
         assert_eq!(shape(129, 127, 10 << 20), (1, (33, 4, 1), 197_632));
-        let older = Limits { is_hopper: false, ..CARD };
+        let older = Limits {
+            is_hopper: false,
+            ..CARD
+        };
         assert_eq!(Way::Tensor.shape(&older, 4, 2, 1 << 20, (1, 256)), None);
     }
 
     #[test]
     fn files_are_coded_by_what_has_room_and_is_fast() {
         let way = |n, rows| Way::of_files(&CARD, n, rows);
-        assert_eq!([way(4, 2), way(4, 196), way(128, 4), way(31, 200)], [Way::Stripes; 4]);
-        assert_eq!([way(32, 32), way(128, 64), way(230, 20), way(255, 1)], [Way::Tensor; 4]);
+        assert_eq!(
+            [way(4, 2), way(4, 196), way(128, 4), way(31, 200)],
+            [Way::Stripes; 4]
+        );
+        assert_eq!(
+            [way(32, 32), way(128, 64), way(230, 20), way(255, 1)],
+            [Way::Tensor; 4]
+        );
         assert_eq!(way(256, 256), Way::Squares("nc_rs_naive"));
-        let older = Limits { is_hopper: false, ..CARD };
+        let older = Limits {
+            is_hopper: false,
+            ..CARD
+        };
         assert_eq!(Way::of_files(&older, 128, 64), Way::Stripes);
         assert_eq!(Way::of_files(&older, 230, 20), Way::Squares("nc_rs_naive"));
     }
@@ -246,7 +337,13 @@ mod tests {
     #[test]
     fn tiles_have_a_thread_an_element_at_most() {
         let way = Way::named("rs-mod").unwrap();
-        assert_eq!(way.shape(&CARD, 4, 2, 1 << 20, (1, 256)).unwrap().grid.threads, 256);
+        assert_eq!(
+            way.shape(&CARD, 4, 2, 1 << 20, (1, 256))
+                .unwrap()
+                .grid
+                .threads,
+            256
+        );
         for tile in [(0, 256), (2, 256), (u32::MAX, 2)] {
             assert_eq!(way.shape(&CARD, 4, 2, 1 << 20, tile), None);
         }

@@ -100,7 +100,13 @@ impl Places {
             at
         };
         let (count, padded) = (shape.count, shape.padded());
-        let wide = |bytes: usize| if matches!(way, Inversion::Wide) { count * bytes } else { 0 };
+        let wide = |bytes: usize| {
+            if matches!(way, Inversion::Wide) {
+                count * bytes
+            } else {
+                0
+            }
+        };
         let places = Self {
             matrices: take(count * shape.matrix_bytes()),
             inverses: take(count * shape.matrix_bytes()),
@@ -134,8 +140,12 @@ pub enum Inversion {
 impl Inversion {
     /// Chooses a thread block per matrix, as long as shared memory holds the matrix.
     pub fn of(order: usize, card: &Card) -> Self {
-        let small = u32::try_from(order).ok().and_then(|order| Inverter::shared(order, card));
-        small.filter(|_| order <= SHARED_MAX).map_or(Self::Wide, Self::Block)
+        let small = u32::try_from(order)
+            .ok()
+            .and_then(|order| Inverter::shared(order, card));
+        small
+            .filter(|_| order <= SHARED_MAX)
+            .map_or(Self::Wide, Self::Block)
     }
 }
 
@@ -162,7 +172,9 @@ impl Systems<'_> {
                     pitch: number(self.shape.pitch()),
                 }
             };
-            let tasks: Vec<u8> = (0..self.shape.count).flat_map(|index| bytes_of(&task(index)).to_vec()).collect();
+            let tasks: Vec<u8> = (0..self.shape.count)
+                .flat_map(|index| bytes_of(&task(index)).to_vec())
+                .collect();
             // SAFETY: the place is that large.
             unsafe { upload(self.places.tasks, &tasks) }?;
         }
@@ -208,9 +220,16 @@ impl Systems<'_> {
             tiles,
             reserved: 0,
         };
-        let grid = |blocks: u32, shared_bytes: u32| Grid { blocks: (blocks, count, 1), threads: THREADS, shared_bytes };
+        let grid = |blocks: u32, shared_bytes: u32| Grid {
+            blocks: (blocks, count, 1),
+            threads: THREADS,
+            shared_bytes,
+        };
         let begin = grid((padded * padded / 4).div_ceil(THREADS * WORDS_A_THREAD), 0);
-        let update = grid(padded.div_ceil(ROWS) * (padded / PANEL_U32).div_ceil(tiles), 0);
+        let update = grid(
+            padded.div_ceil(ROWS) * (padded / PANEL_U32).div_ceil(tiles),
+            0,
+        );
         // SAFETY: the places are as large as `nc_wide` says for this order, the grids are those of
         // `nc_abi.h`, and the caller keeps the memory.
         unsafe {
@@ -218,10 +237,22 @@ impl Systems<'_> {
             for first in (0..padded).step_by(PANEL) {
                 wide.first = first;
                 launch::wide(self.card, "nc_wide_factor", grid(1, 0), &wide, stream)?;
-                launch::wide(self.card, "nc_wide_panel", grid(padded.div_ceil(THREADS), 0), &wide, stream)?;
+                launch::wide(
+                    self.card,
+                    "nc_wide_panel",
+                    grid(padded.div_ceil(THREADS), 0),
+                    &wide,
+                    stream,
+                )?;
                 launch::wide(self.card, "nc_wide_update", update, &wide, stream)?;
             }
-            launch::wide(self.card, "nc_wide_arrange", grid(wide.n, padded), &wide, stream)
+            launch::wide(
+                self.card,
+                "nc_wide_arrange",
+                grid(wide.n, padded),
+                &wide,
+                stream,
+            )
         }
     }
 
@@ -262,7 +293,11 @@ impl Systems<'_> {
             adds: 0,
             reserved: 0,
         };
-        let grid = Grid { blocks: (sums.rows, number(shape.count), 1), threads: THREADS, shared_bytes: 0 };
+        let grid = Grid {
+            blocks: (sums.rows, number(shape.count), 1),
+            threads: THREADS,
+            shared_bytes: 0,
+        };
         // SAFETY: as the caller promises; the places are as large as these say.
         unsafe {
             launch::wide(self.card, "nc_wide_sum", grid, &sums, stream)?;
@@ -276,9 +311,18 @@ impl Systems<'_> {
 /// # Safety
 /// The task's matrices are as large as it says, in memory that stays allocated until the stream has
 /// passed this, and nothing else writes there.
-pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn multiply(
+    card: &Card,
+    product: &abi::WideProduct,
+    count: usize,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let blocks = product.rows.div_ceil(ROWS) * product.columns.div_ceil(COLUMNS);
-    let grid = Grid { blocks: (blocks, number(count), 1), threads: THREADS, shared_bytes: 0 };
+    let grid = Grid {
+        blocks: (blocks, number(count), 1),
+        threads: THREADS,
+        shared_bytes: 0,
+    };
     // SAFETY: the grid is that of `nc_abi.h`; the rest is the caller's promise.
     unsafe { launch::wide(card, "nc_wide_multiply", grid, product, stream) }
 }
@@ -287,7 +331,9 @@ pub unsafe fn multiply(card: &Card, product: &abi::WideProduct, count: usize, st
 /// expansion of factors; but every multiprocessor needs some blocks.
 fn tiles(padded: u32, count: u32, sms: u32) -> u32 {
     let (down, across) = (padded.div_ceil(ROWS) * count, padded / PANEL_U32);
-    let blocks_across = (BLOCKS_A_SM * sms).div_ceil(down.max(1)).clamp(1, across.max(1));
+    let blocks_across = (BLOCKS_A_SM * sms)
+        .div_ceil(down.max(1))
+        .clamp(1, across.max(1));
     across.div_ceil(blocks_across).clamp(1, TILES_MAX)
 }
 
@@ -308,8 +354,14 @@ impl Calculator {
     /// Opens the GPU with this number.
     pub fn open(ordinal: u16) -> Result<Self, Fault> {
         let card = Card::open(ordinal, Field::Standard)?;
-        let inner = Inner { stream: Stream::new(&card.context)?, memory: None, card };
-        Ok(Self { inner: Mutex::new(inner) })
+        let inner = Inner {
+            stream: Stream::new(&card.context)?,
+            memory: None,
+            card,
+        };
+        Ok(Self {
+            inner: Mutex::new(inner),
+        })
     }
 
     fn ask<T>(&self, ask: impl FnOnce(&mut Inner) -> Result<T, Fault>) -> Result<T, Failed> {
@@ -326,9 +378,16 @@ impl Algebra for Calculator {
         self.ask(|inner| inner.solve(system, outs))
     }
 
-    fn multiply(&self, rows: &[&[u8]], symbols: &[Option<&[u8]>], outs: &mut [&mut [u8]]) -> Result<(), Failed> {
+    fn multiply(
+        &self,
+        rows: &[&[u8]],
+        symbols: &[Option<&[u8]>],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), Failed> {
         check_rows(rows, symbols, outs);
-        let Some(symbol_bytes) = outs.first().map(|out| out.len()) else { return Ok(()) };
+        let Some(symbol_bytes) = outs.first().map(|out| out.len()) else {
+            return Ok(());
+        };
         if symbols.is_empty() {
             outs.iter_mut().for_each(|out| out.fill(0));
             return Ok(());
@@ -347,21 +406,41 @@ impl Inner {
             symbol_bytes: outs.first().map_or(0, |out| out.len()),
         };
         if shape.order > ORDER_MAX {
-            return Err(Fault::Driver(format!("matrices of {ORDER_MAX} rows at most")));
+            return Err(Fault::Driver(format!(
+                "matrices of {ORDER_MAX} rows at most"
+            )));
         }
         let way = Inversion::of(shape.order, &self.card);
         let (_, bytes) = Places::new(&shape, &way, 0);
-        let (places, _) = Places::new(&shape, &way, Buffer::reserve(&mut self.memory, &self.card.context, bytes)?);
-        let systems = Systems { card: &self.card, shape, way, places };
+        let (places, _) = Places::new(
+            &shape,
+            &way,
+            Buffer::reserve(&mut self.memory, &self.card.context, bytes)?,
+        );
+        let systems = Systems {
+            card: &self.card,
+            shape,
+            way,
+            places,
+        };
         systems.prepare()?;
         let (terms, ends) = terms_and_ends(system.sums);
         // SAFETY: all places are as large as the shape says and inside the memory, which nothing
         // uses: every call waits for its work.
         unsafe {
-            upload(places.matrices, &spaced(system.matrix.chunks_exact(shape.order).map(Some), shape.pitch()))?;
+            upload(
+                places.matrices,
+                &spaced(
+                    system.matrix.chunks_exact(shape.order).map(Some),
+                    shape.pitch(),
+                ),
+            )?;
             upload(places.terms, &terms)?;
             upload(places.ends, &ends)?;
-            upload(places.symbols, &spaced(system.symbols.iter().copied(), shape.symbol_pitch()))?;
+            upload(
+                places.symbols,
+                &spaced(system.symbols.iter().copied(), shape.symbol_pitch()),
+            )?;
             systems.invert(&self.stream)?;
             systems.multiply(&self.stream)?;
         }
@@ -388,8 +467,15 @@ impl Inner {
         let left_pitch = inner.next_multiple_of(abi::ROW_ALIGN);
         let left = spaced(rows.iter().copied().map(Some), left_pitch);
         let right = spaced(symbols.iter().copied(), pitch);
-        let (left_bytes, right_bytes) = (left.len().next_multiple_of(PLACE_ALIGN), right.len().next_multiple_of(PLACE_ALIGN));
-        let at = Buffer::reserve(&mut self.memory, &self.card.context, left_bytes + right_bytes + outs.len() * pitch)?;
+        let (left_bytes, right_bytes) = (
+            left.len().next_multiple_of(PLACE_ALIGN),
+            right.len().next_multiple_of(PLACE_ALIGN),
+        );
+        let at = Buffer::reserve(
+            &mut self.memory,
+            &self.card.context,
+            left_bytes + right_bytes + outs.len() * pitch,
+        )?;
         let product = abi::WideProduct {
             left: at,
             right: at + left_bytes as u64,
@@ -423,7 +509,8 @@ impl Inner {
 pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = Option<&'a [u8]>>, pitch: usize) -> Vec<u8> {
     let mut bytes = vec![0; rows.len() * pitch];
     for (place, row) in bytes.chunks_exact_mut(pitch.max(1)).zip(rows) {
-        row.into_iter().for_each(|row| place[..row.len()].copy_from_slice(row));
+        row.into_iter()
+            .for_each(|row| place[..row.len()].copy_from_slice(row));
     }
     bytes
 }
@@ -465,14 +552,20 @@ pub unsafe fn download(bytes: &mut [u8], from: Address) -> Result<(), Fault> {
 /// # Safety
 /// As many symbols as `outs` are at this address, `pitch` bytes apart, and their writer has been
 /// waited for.
-unsafe fn download_symbols(from: Address, pitch: usize, outs: &mut [&mut [u8]]) -> Result<(), Fault> {
+unsafe fn download_symbols(
+    from: Address,
+    pitch: usize,
+    outs: &mut [&mut [u8]],
+) -> Result<(), Fault> {
     if outs.is_empty() {
         return Ok(());
     }
     let mut bytes = vec![0; outs.len() * pitch];
     // SAFETY: the caller's promise.
     unsafe { download(&mut bytes, from) }?;
-    outs.iter_mut().zip(bytes.chunks_exact(pitch)).for_each(|(out, symbol)| out.copy_from_slice(&symbol[..out.len()]));
+    outs.iter_mut()
+        .zip(bytes.chunks_exact(pitch))
+        .for_each(|(out, symbol)| out.copy_from_slice(&symbol[..out.len()]));
     Ok(())
 }
 
@@ -499,8 +592,17 @@ mod tests {
 
     #[test]
     fn places_lie_one_behind_the_other() {
-        let shape = Shape { order: 33, count: 3, wanted: 5, terms: 17, symbol_bytes: 20 };
-        assert_eq!((shape.pitch(), shape.symbol_pitch(), shape.padded()), (48, 32, 64));
+        let shape = Shape {
+            order: 33,
+            count: 3,
+            wanted: 5,
+            terms: 17,
+            symbol_bytes: 20,
+        };
+        assert_eq!(
+            (shape.pitch(), shape.symbol_pitch(), shape.padded()),
+            (48, 32, 64)
+        );
         let (places, bytes) = Places::new(&shape, &Inversion::Wide, 1 << 20);
         let starts = [
             places.matrices,
@@ -538,9 +640,14 @@ mod tests {
         ];
         assert_eq!(starts[0], 1 << 20);
         for (index, size) in sizes.into_iter().enumerate() {
-            let next = starts.get(index + 1).copied().unwrap_or((1 << 20) + bytes as u64);
+            let next = starts
+                .get(index + 1)
+                .copied()
+                .unwrap_or((1 << 20) + bytes as u64);
             assert!(
-                next - starts[index] >= size && next - starts[index] < size + 256 && starts[index] % 256 == 0,
+                next - starts[index] >= size
+                    && next - starts[index] < size + 256
+                    && starts[index] % 256 == 0,
                 "place {index}"
             );
         }
@@ -562,14 +669,24 @@ mod tests {
     #[test]
     fn sums_are_lists_with_their_ends() {
         let (terms, ends) = terms_and_ends(&[vec![3, 1], vec![], vec![70_000]]);
-        let words =
-            |bytes: &[u8]| bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect::<Vec<_>>();
-        assert_eq!((words(&terms), words(&ends)), (vec![3, 1, 70_000], vec![2, 2, 3]));
+        let words = |bytes: &[u8]| {
+            bytes
+                .chunks_exact(4)
+                .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (words(&terms), words(&ends)),
+            (vec![3, 1, 70_000], vec![2, 2, 3])
+        );
     }
 
     #[test]
     fn rows_are_spaced_with_zeros() {
         let rows: [Option<&[u8]>; 3] = [Some(&[1, 2, 3]), None, Some(&[4])];
-        assert_eq!(spaced(rows.into_iter(), 4), [1, 2, 3, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(
+            spaced(rows.into_iter(), 4),
+            [1, 2, 3, 0, 0, 0, 0, 0, 4, 0, 0, 0]
+        );
     }
 }

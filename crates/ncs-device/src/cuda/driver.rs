@@ -42,8 +42,16 @@ pub trait Named<T> {
 
 impl<T> Named<T> for Result<T, DriverError> {
     fn named(self, call: &str) -> Result<T, Fault> {
-        let text = |text: Result<&CStr, DriverError>| text.map_or(String::new(), |text| text.to_string_lossy().into_owned());
-        self.map_err(|error| Fault::Driver(format!("{call}: {} ({})", text(error.error_string()), text(error.error_name()))))
+        let text = |text: Result<&CStr, DriverError>| {
+            text.map_or(String::new(), |text| text.to_string_lossy().into_owned())
+        };
+        self.map_err(|error| {
+            Fault::Driver(format!(
+                "{call}: {} ({})",
+                text(error.error_string()),
+                text(error.error_name())
+            ))
+        })
     }
 }
 
@@ -76,7 +84,8 @@ impl Context {
         result::init().named("cuInit")?;
         let device = result::device::get(ordinal.into()).named("cuDeviceGet")?;
         // SAFETY: the device was given by the driver; the context is released in `drop`.
-        let context = unsafe { result::primary_ctx::retain(device) }.named("cuDevicePrimaryCtxRetain")?;
+        let context =
+            unsafe { result::primary_ctx::retain(device) }.named("cuDevicePrimaryCtxRetain")?;
         let context = Arc::new(Self { device, context });
         context.bind()?;
         Ok(context)
@@ -98,14 +107,18 @@ impl Context {
         let mut text = [0_u8; BUS_ID_BYTES];
         let room = i32::try_from(text.len()).expect("a few bytes");
         // SAFETY: there is room for so many bytes, the last of which the driver makes a zero.
-        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), room, self.device) }.result().named("cuDeviceGetPCIBusId")?;
-        let text = CStr::from_bytes_until_nul(&text).map_err(|error| Fault::Driver(format!("cuDeviceGetPCIBusId: {error}")))?;
+        unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), room, self.device) }
+            .result()
+            .named("cuDeviceGetPCIBusId")?;
+        let text = CStr::from_bytes_until_nul(&text)
+            .map_err(|error| Fault::Driver(format!("cuDeviceGetPCIBusId: {error}")))?;
         Ok(text.to_owned())
     }
 
     pub fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, Fault> {
         // SAFETY: the device was given by the driver.
-        let value = unsafe { result::device::get_attribute(self.device, attribute) }.named("cuDeviceGetAttribute")?;
+        let value = unsafe { result::device::get_attribute(self.device, attribute) }
+            .named("cuDeviceGetAttribute")?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
@@ -135,8 +148,12 @@ unsafe impl Send for Stream {}
 
 impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        let raw = result::stream::create(result::stream::StreamKind::NonBlocking).named("cuStreamCreate")?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .named("cuStreamCreate")?;
+        Ok(Self {
+            raw,
+            _context: Arc::clone(context),
+        })
     }
 
     /// Waits until all work in it is done.
@@ -177,7 +194,10 @@ impl Event {
 
     fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Fault> {
         let raw = result::event::create(flags).named("cuEventCreate")?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        Ok(Self {
+            raw,
+            _context: Arc::clone(context),
+        })
     }
 
     pub fn record(&self, stream: &Stream) -> Result<(), Fault> {
@@ -189,7 +209,8 @@ impl Event {
     pub fn hold(&self, stream: &Stream) -> Result<(), Fault> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both are destroyed in `drop` only.
-        unsafe { result::stream::wait_event(stream.raw, self.raw, flags) }.named("cuStreamWaitEvent")
+        unsafe { result::stream::wait_event(stream.raw, self.raw, flags) }
+            .named("cuStreamWaitEvent")
     }
 
     /// Whether the stream has passed it.
@@ -205,8 +226,11 @@ impl Event {
     /// Time between two events, both of which are done.
     pub fn since(&self, earlier: &Self) -> Result<Duration, Fault> {
         // SAFETY: both are destroyed in `drop` only.
-        let milliseconds = unsafe { result::event::elapsed(earlier.raw, self.raw) }.named("cuEventElapsedTime")?;
-        Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+        let milliseconds =
+            unsafe { result::event::elapsed(earlier.raw, self.raw) }.named("cuEventElapsedTime")?;
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds.max(0.0)) / 1e3,
+        ))
     }
 }
 
@@ -235,13 +259,22 @@ impl Buffer {
     /// Allocates memory with undefined contents, aligned to at least 256 bytes.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, Fault> {
         // SAFETY: freed once, in `drop`.
-        let address = unsafe { result::malloc_sync(len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
-        Ok(Self { address, len, _context: Arc::clone(context) })
+        let address = unsafe { result::malloc_sync(len.max(1)) }
+            .map_err(|error| out_of_memory(error, len))?;
+        Ok(Self {
+            address,
+            len,
+            _context: Arc::clone(context),
+        })
     }
 
     /// Address of at least this many bytes, which no work under way uses: those of `kept` if it is
     /// large enough, otherwise a new buffer's.
-    pub fn reserve(kept: &mut Option<Self>, context: &Arc<Context>, len: usize) -> Result<Address, Fault> {
+    pub fn reserve(
+        kept: &mut Option<Self>,
+        context: &Arc<Context>,
+        len: usize,
+    ) -> Result<Address, Fault> {
         if let Some(kept) = kept.as_ref().filter(|kept| kept.len >= len) {
             return Ok(kept.address);
         }
@@ -260,7 +293,12 @@ impl Buffer {
 
     /// Writes `bytes` to its beginning, and waits for the copy.
     pub fn write(&self, bytes: &[u8]) -> Result<(), Fault> {
-        assert!(bytes.len() <= self.len, "{} bytes for a buffer of {}", bytes.len(), self.len);
+        assert!(
+            bytes.len() <= self.len,
+            "{} bytes for a buffer of {}",
+            bytes.len(),
+            self.len
+        );
         // SAFETY: the buffer is large enough and lives.
         unsafe { result::memcpy_htod_sync(self.address, bytes) }.named("cuMemcpyHtoD")?;
         // The copy returns when the bytes are in the driver's own memory. Our streams do not wait
@@ -298,7 +336,11 @@ unsafe impl Send for Texture {}
 impl Texture {
     /// A texture over the first `len` bytes of a buffer, which must outlive it.
     pub fn over(context: &Arc<Context>, buffer: &Buffer, len: usize) -> Result<Self, Fault> {
-        assert!(len <= buffer.len, "a texture of {len} bytes over a buffer of {}", buffer.len);
+        assert!(
+            len <= buffer.len,
+            "a texture of {len} bytes over a buffer of {}",
+            buffer.len
+        );
         let linear = sys::CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3 {
             devPtr: buffer.address,
             format: sys::CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8,
@@ -317,10 +359,20 @@ impl Texture {
         texture.flags = sys::CU_TRSF_READ_AS_INTEGER;
         let mut raw = 0;
         // SAFETY: the descriptions are complete, and there is no view.
-        unsafe { sys::cuTexObjectCreate(&raw mut raw, &raw const resource, &raw const texture, ptr::null()) }
-            .result()
-            .named("cuTexObjectCreate")?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        unsafe {
+            sys::cuTexObjectCreate(
+                &raw mut raw,
+                &raw const resource,
+                &raw const texture,
+                ptr::null(),
+            )
+        }
+        .result()
+        .named("cuTexObjectCreate")?;
+        Ok(Self {
+            raw,
+            _context: Arc::clone(context),
+        })
     }
 
     /// The handle that kernels take.
@@ -356,7 +408,11 @@ impl Pinned {
         let start: *mut u8 = start.map_err(|error| out_of_memory(error, len))?.cast();
         // SAFETY: the allocation is that long.
         unsafe { ptr::write_bytes(start, 0, len) };
-        Ok(Self { start, len, _context: Arc::clone(context) })
+        Ok(Self {
+            start,
+            len,
+            _context: Arc::clone(context),
+        })
     }
 
     /// Its address for the device. All systems that CUDA 13 supports have one address space, so it
@@ -410,18 +466,26 @@ impl Pool {
         let mut keep = u64::MAX;
         // SAFETY: the device was given by the driver, and the attribute is a 64-bit number.
         unsafe {
-            let pool = result::device::get_default_mem_pool(context.device).named("cuDeviceGetDefaultMemPool")?;
+            let pool = result::device::get_default_mem_pool(context.device)
+                .named("cuDeviceGetDefaultMemPool")?;
             let threshold = sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            result::mem_pool::set_attribute(pool, threshold, ptr::from_mut(&mut keep).cast::<c_void>())
-                .named("cuMemPoolSetAttribute")?;
+            result::mem_pool::set_attribute(
+                pool,
+                threshold,
+                ptr::from_mut(&mut keep).cast::<c_void>(),
+            )
+            .named("cuMemPoolSetAttribute")?;
         }
-        Ok(Self { stream: Stream::new(context)? })
+        Ok(Self {
+            stream: Stream::new(context)?,
+        })
     }
 
     /// Allocates a piece. Work that begins from now on may use it.
     pub fn take(&self, len: usize) -> Result<Piece, Fault> {
         // SAFETY: the stream lives; the piece is freed by `free` or with the context.
-        let address = unsafe { result::malloc_async(self.stream.raw, len.max(1)) }.map_err(|error| out_of_memory(error, len))?;
+        let address = unsafe { result::malloc_async(self.stream.raw, len.max(1)) }
+            .map_err(|error| out_of_memory(error, len))?;
         self.stream.synchronize()?;
         Ok(Piece { address, len })
     }
@@ -454,8 +518,12 @@ impl Module {
     /// Loads a fatbin. The driver takes its machine code for this card, or compiles its PTX.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Self, Fault> {
         // SAFETY: a complete image, embedded at compile time; the driver copies it.
-        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }.named("cuModuleLoadData")?;
-        Ok(Self { raw, _context: Arc::clone(context) })
+        let raw = unsafe { result::module::load_data(image.as_ptr().cast()) }
+            .named("cuModuleLoadData")?;
+        Ok(Self {
+            raw,
+            _context: Arc::clone(context),
+        })
     }
 
     /// Looks up a kernel.
@@ -470,10 +538,12 @@ impl Module {
 impl Function {
     /// Allows the kernel this much dynamic shared memory.
     pub fn allow_shared(&self, bytes: u32) -> Result<(), Fault> {
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let bytes = i32::try_from(bytes).expect("less than a megabyte");
         // SAFETY: the function was found in a module that stays loaded while the card is open.
-        unsafe { result::function::set_function_attribute(self.0, attribute, bytes) }.named("cuFuncSetAttribute")
+        unsafe { result::function::set_function_attribute(self.0, attribute, bytes) }
+            .named("cuFuncSetAttribute")
     }
 }
 

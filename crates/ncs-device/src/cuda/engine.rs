@@ -79,7 +79,11 @@ struct Active {
 
 impl Engine {
     /// Allocates all device memory of a run, except for segments.
-    pub(super) fn new(card: Card, combine: &'static Combine, host: HostMemory) -> Result<Self, Fault> {
+    pub(super) fn new(
+        card: Card,
+        combine: &'static Combine,
+        host: HostMemory,
+    ) -> Result<Self, Fault> {
         let lanes = (0..LANES).map(|_| BatchLane::new(&card, OUT_BYTES, ROW_BYTES, UPLOAD_BYTES));
         let engine = Self {
             combine,
@@ -107,14 +111,23 @@ impl Engine {
 
     fn limits(&self) -> Limits {
         let coefficient_bytes = self.combine.row_form.bytes();
-        Limits { out_bytes: OUT_BYTES, row_bytes: ROW_BYTES, upload_bytes: UPLOAD_BYTES / 2, coefficient_bytes }
+        Limits {
+            out_bytes: OUT_BYTES,
+            row_bytes: ROW_BYTES,
+            upload_bytes: UPLOAD_BYTES / 2,
+            coefficient_bytes,
+        }
     }
 
     /// Ends launches that are done, and begins launches on free lanes.
     fn advance(&mut self) -> Result<(), Fault> {
         let mut index = 0;
         while index < self.active.len() {
-            if self.active[index].lane.as_ref().map_or(Ok(true), BatchLane::is_done)? {
+            if self.active[index]
+                .lane
+                .as_ref()
+                .map_or(Ok(true), BatchLane::is_done)?
+            {
                 let active = self.active.swap_remove(index);
                 self.retire(active)?;
             } else {
@@ -135,8 +148,12 @@ impl Engine {
     /// Accounts for a launch that is done, and copies its blocks to slots that the device could not
     /// reach.
     fn retire(&mut self, mut active: Active) -> Result<(), Fault> {
-        let Some(lane) = active.lane.take() else { return Ok(()) };
-        let Active { batch, way, bytes, .. } = active;
+        let Some(lane) = active.lane.take() else {
+            return Ok(());
+        };
+        let Active {
+            batch, way, bytes, ..
+        } = active;
         let (kernel, copy) = lane.times()?;
         self.counts.kernel += kernel;
         match way {
@@ -167,23 +184,39 @@ impl Engine {
 
     /// Begins a launch on an idle lane.
     fn launch(&mut self, index: usize, pieces: Vec<Piece>) -> Result<(), Fault> {
-        let Some(mut lane) = self.idle.pop() else { return Ok(()) };
+        let Some(mut lane) = self.idle.pop() else {
+            return Ok(());
+        };
         let batch = self.first_batch + index as u64;
         let (way, bytes) = self.begin(&mut lane, index, &pieces)?;
         self.batches[index].launches += 1;
-        self.active.push(Active { lane: Some(lane), batch, pieces, way, bytes });
+        self.active.push(Active {
+            lane: Some(lane),
+            batch,
+            pieces,
+            way,
+            bytes,
+        });
         Ok(())
     }
 
-    fn begin(&mut self, lane: &mut BatchLane, index: usize, pieces: &[Piece]) -> Result<(Way, usize), Fault> {
+    fn begin(
+        &mut self,
+        lane: &mut BatchLane,
+        index: usize,
+        pieces: &[Piece],
+    ) -> Result<(Way, usize), Fault> {
         let works = &mut self.batches[index].batch;
-        let (mut bytes, mut runs, mut is_pinned, mut is_aligned) = (0, Vec::with_capacity(pieces.len()), true, true);
+        let (mut bytes, mut runs, mut is_pinned, mut is_aligned) =
+            (0, Vec::with_capacity(pieces.len()), true, true);
         let mut view = self.host.view();
         for piece in pieces {
             let work = &mut works[piece.work];
             let (k, offset) = (work.block_bytes(), work.out_offset);
             bytes += k * piece.slots.len();
-            let addresses = work.out[piece.slots.clone()].iter_mut().map(|slot| slot.as_mut_ptr() as usize + offset);
+            let addresses = work.out[piece.slots.clone()]
+                .iter_mut()
+                .map(|slot| slot.as_mut_ptr() as usize + offset);
             let addresses = addresses.map(|address| {
                 let range = view.range(address, k);
                 is_pinned &= range.is_some();
@@ -193,13 +226,26 @@ impl Engine {
             runs.push(plan::runs(addresses, k));
         }
         drop(view);
-        is_aligned &= runs.iter().flatten().all(|run| run.pitch.is_multiple_of(STORE_ALIGN));
-        let way = plan::way(bytes, runs.iter().map(Vec::len).sum(), is_pinned, is_aligned);
+        is_aligned &= runs
+            .iter()
+            .flatten()
+            .all(|run| run.pitch.is_multiple_of(STORE_ALIGN));
+        let way = plan::way(
+            bytes,
+            runs.iter().map(Vec::len).sum(),
+            is_pinned,
+            is_aligned,
+        );
 
         lane.begin(way != Way::Stores)?;
         let works = &self.batches[index].batch;
         let variant = self.variant(works, pieces)?;
-        let plan = LaunchPlan { works, pieces, runs: &runs, way };
+        let plan = LaunchPlan {
+            works,
+            pieces,
+            runs: &runs,
+            way,
+        };
         let tasks = self.tasks(lane, plan, &variant);
         let addresses = (way == Way::Scatter).then(|| put_addresses(lane, &runs));
         self.compute(lane, &tasks, &variant)?;
@@ -216,7 +262,11 @@ impl Engine {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let shape = |piece: &Piece| {
             let work = &works[piece.work];
-            (number(work.n()), number(piece.slots.len()), number(work.block_bytes()))
+            (
+                number(work.n()),
+                number(piece.slots.len()),
+                number(work.block_bytes()),
+            )
         };
         let demand = Demand::of(pieces.iter().map(shape), &self.card);
         self.combine.variant_for(&demand)
@@ -224,25 +274,45 @@ impl Engine {
 
     /// The tasks of a launch. The rows and addresses that they point to are added to the upload.
     fn tasks(&self, lane: &mut BatchLane, plan: LaunchPlan<'_>, variant: &Variant) -> Tasks {
-        let LaunchPlan { works, pieces, runs, way } = plan;
-        let mut tasks = Tasks { list: Vec::with_capacity(pieces.len()), units: 0, rows: 0, needs_rows: !variant.makes_rows };
+        let LaunchPlan {
+            works,
+            pieces,
+            runs,
+            way,
+        } = plan;
+        let mut tasks = Tasks {
+            list: Vec::with_capacity(pieces.len()),
+            units: 0,
+            rows: 0,
+            needs_rows: !variant.makes_rows,
+        };
         let (mut out, mut coefficients) = (lane.out.address(), lane.rows.address());
         for (piece, runs) in pieces.iter().zip(runs) {
             let work = &works[piece.work];
-            let segment = self.loader.segment(work.id).expect("a batch is not begun without its segments");
+            let segment = self
+                .loader
+                .segment(work.id)
+                .expect("a batch is not begun without its segments");
             let (n, k) = (u32::from(work.generation.n), work.generation.block_bytes);
             let pitch = work.n().next_multiple_of(abi::ROW_ALIGN) * self.combine.row_form.bytes();
             let mut first = work.first_row + piece.slots.start;
             let destinations = match way {
                 Way::Stores => runs.as_slice(),
-                _ => &[Run { start: 0, pitch: 0, count: piece.slots.len() }],
+                _ => &[Run {
+                    start: 0,
+                    pitch: 0,
+                    count: piece.slots.len(),
+                }],
             };
             for run in destinations {
                 let (kind, given, first_seed, key) = given(lane, &work.rows, first, run.count);
                 tasks.needs_rows |= kind != abi::ROWS_SEEDED;
                 let rows = u32::try_from(run.count).expect("fewer rows than bytes of a launch");
                 let (out_address, out_pitch) = match way {
-                    Way::Stores => (run.start as Address, u32::try_from(run.pitch).expect("runs are closer than that")),
+                    Way::Stores => (
+                        run.start as Address,
+                        u32::try_from(run.pitch).expect("runs are closer than that"),
+                    ),
                     _ => (out, k),
                 };
                 let task = abi::Task {
@@ -279,7 +349,14 @@ impl Engine {
     fn compute(&self, lane: &mut BatchLane, tasks: &Tasks, variant: &Variant) -> Result<(), Fault> {
         let count = u32::try_from(tasks.list.len()).expect("few tasks");
         let row_form = self.combine.row_form as u32;
-        let mut launch = abi::Launch { tasks: 0, count, units: tasks.units, rows: tasks.rows, row_form, ..Default::default() };
+        let mut launch = abi::Launch {
+            tasks: 0,
+            count,
+            units: tasks.units,
+            rows: tasks.rows,
+            row_form,
+            ..Default::default()
+        };
         match launch.few.get_mut(..tasks.list.len()) {
             Some(few) => few.copy_from_slice(&tasks.list),
             None => {
@@ -300,12 +377,32 @@ impl Engine {
         }
         // SAFETY: as above; slots are pinned, and the caller that handed them in does not touch
         // them before the batch has ended.
-        unsafe { launch::combine(&self.card, self.combine, variant, &launch, self.card.sms, &lane.stream) }
+        unsafe {
+            launch::combine(
+                &self.card,
+                self.combine,
+                variant,
+                &launch,
+                self.card.sms,
+                &lane.stream,
+            )
+        }
     }
 
     /// Begins to copy the blocks to their slots.
-    fn deliver(&self, lane: &mut BatchLane, plan: LaunchPlan<'_>, addresses: Option<Address>, bytes: usize) -> Result<(), Fault> {
-        let LaunchPlan { works, pieces, runs, way } = plan;
+    fn deliver(
+        &self,
+        lane: &mut BatchLane,
+        plan: LaunchPlan<'_>,
+        addresses: Option<Address>,
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        let LaunchPlan {
+            works,
+            pieces,
+            runs,
+            way,
+        } = plan;
         let mut offset = 0;
         match way {
             Way::Stores => {}
@@ -331,7 +428,16 @@ impl Engine {
                     let count = u32::try_from(count).expect("fewer rows than bytes of a launch");
                     // SAFETY: pinned and aligned, as `way` was told; the addresses were uploaded
                     // with the tasks.
-                    unsafe { launch::scatter(function, grid, addresses, (from, k), (count, k), &lane.stream) }?;
+                    unsafe {
+                        launch::scatter(
+                            function,
+                            grid,
+                            addresses,
+                            (from, k),
+                            (count, k),
+                            &lane.stream,
+                        )
+                    }?;
                     addresses += u64::from(count) * plan::ADDRESS_BYTES as u64;
                     offset += count as usize * k as usize;
                 }
@@ -344,13 +450,16 @@ impl Engine {
     fn lose(&mut self, fault: &Fault) {
         let reason = fault.to_string();
         for active in std::mem::take(&mut self.active) {
-            let index = usize::try_from(active.batch - self.first_batch).expect("few batches are under way");
+            let index = usize::try_from(active.batch - self.first_batch)
+                .expect("few batches are under way");
             self.batches[index].launches -= 1;
             // The drop waits. A failed driver reports its failure again; a working one stops
             // writing to slots.
         }
         for running in &mut self.batches {
-            running.error.get_or_insert_with(|| Error::Lost(reason.clone()));
+            running
+                .error
+                .get_or_insert_with(|| Error::Lost(reason.clone()));
         }
         self.solver.lose(&reason);
         self.lost.get_or_insert(reason);
@@ -375,11 +484,23 @@ struct Tasks {
 
 /// Describes rows from number `first` on: their kind, the address of explicit ones, the first seed,
 /// the key.
-fn given(lane: &mut BatchLane, rows: &Rows, first: usize, count: usize) -> (u32, Address, u32, (u64, u64)) {
+fn given(
+    lane: &mut BatchLane,
+    rows: &Rows,
+    first: usize,
+    count: usize,
+) -> (u32, Address, u32, (u64, u64)) {
     match rows {
-        Rows::Seeded { key, first_seed, .. } => {
+        Rows::Seeded {
+            key, first_seed, ..
+        } => {
             let offset = u32::try_from(first).expect("fewer rows than 2^32");
-            (abi::ROWS_SEEDED, 0, first_seed.wrapping_add(offset), (key.key, key.generation))
+            (
+                abi::ROWS_SEEDED,
+                0,
+                first_seed.wrapping_add(offset),
+                (key.key, key.generation),
+            )
         }
         Rows::Explicit { n, coefficients } => {
             let n = usize::from(*n);
@@ -387,7 +508,10 @@ fn given(lane: &mut BatchLane, rows: &Rows, first: usize, count: usize) -> (u32,
             (abi::ROWS_EXPLICIT, address, 0, (0, 0))
         }
         Rows::Source { indices } => {
-            let bytes: Vec<u8> = indices[first..first + count].iter().flat_map(|index| index.to_le_bytes()).collect();
+            let bytes: Vec<u8> = indices[first..first + count]
+                .iter()
+                .flat_map(|index| index.to_le_bytes())
+                .collect();
             (abi::ROWS_SOURCE, lane.put(&bytes), 0, (0, 0))
         }
     }
@@ -395,7 +519,10 @@ fn given(lane: &mut BatchLane, rows: &Rows, first: usize, count: usize) -> (u32,
 
 /// Adds the address of every slot to the upload.
 fn put_addresses(lane: &mut BatchLane, runs: &[Vec<Run>]) -> Address {
-    let every = runs.iter().flatten().flat_map(|run| (0..run.count).map(|i| (run.start + i * run.pitch) as u64));
+    let every = runs
+        .iter()
+        .flatten()
+        .flat_map(|run| (0..run.count).map(|i| (run.start + i * run.pitch) as u64));
     let bytes: Vec<u8> = every.flat_map(u64::to_le_bytes).collect();
     lane.put(&bytes)
 }
@@ -439,12 +566,20 @@ impl Backend for Engine {
     }
 
     fn start(&mut self, batch: Vec<Work>) {
-        let is_known = batch.iter().all(|work| self.loader.segment(work.id).is_some());
+        let is_known = batch
+            .iter()
+            .all(|work| self.loader.segment(work.id).is_some());
         let error = match &self.lost {
             Some(reason) => Some(Error::Lost(reason.clone())),
             None => (!is_known).then_some(Error::Stale),
         };
-        self.batches.push_back(Running { batch, cursor: Cursor::default(), launches: 0, begun: Instant::now(), error });
+        self.batches.push_back(Running {
+            batch,
+            cursor: Cursor::default(),
+            launches: 0,
+            begun: Instant::now(),
+            error,
+        });
         if let Err(fault) = self.advance() {
             self.lose(&fault);
         }
@@ -456,10 +591,22 @@ impl Backend for Engine {
         {
             self.lose(&fault);
         }
-        let is_over = self.batches.front().is_some_and(|running| running.launches == 0 && running.is_cut());
-        let Running { batch, begun, error, .. } = self.batches.pop_front_if(|_| is_over)?;
+        let is_over = self
+            .batches
+            .front()
+            .is_some_and(|running| running.launches == 0 && running.is_cut());
+        let Running {
+            batch,
+            begun,
+            error,
+            ..
+        } = self.batches.pop_front_if(|_| is_over)?;
         self.first_batch += 1;
-        Some(Ended { batch, result: error.map_or(Ok(()), Err), elapsed: begun.elapsed() })
+        Some(Ended {
+            batch,
+            result: error.map_or(Ok(()), Err),
+            elapsed: begun.elapsed(),
+        })
     }
 
     fn decode(&mut self, jobs: Vec<Decode>) {

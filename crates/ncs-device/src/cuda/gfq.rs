@@ -67,13 +67,20 @@ impl Calculator {
             card: Arc::clone(&card),
         };
         let coder = Coder::new(&card, host, inner.field, inner.work_bytes)?;
-        Ok(Self { inner: Mutex::new(inner), coder, context: Arc::clone(&card.context) })
+        Ok(Self {
+            inner: Mutex::new(inner),
+            coder,
+            context: Arc::clone(&card.context),
+        })
     }
 
     /// Limits its memory so far that all work is done in several portions.
     #[cfg(test)]
     pub fn with_work_bytes(mut self, bytes: usize) -> Self {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).work_bytes = bytes;
+        self.inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .work_bytes = bytes;
         self.coder.limit(bytes);
         self
     }
@@ -96,21 +103,30 @@ impl Drop for Calculator {
 impl Arithmetic for Calculator {
     fn keep(&self, source: &[u8], padded: usize) -> Result<Option<Arc<dyn Kept>>, NotKept> {
         assert!(source.len() <= padded, "{} bytes in {padded}", source.len());
-        let kept = self.coder.keep(source, padded).map_err(|fault| match fault {
-            Fault::Memory(bytes) => NotKept::Memory(bytes),
-            Fault::Driver(reason) => Failed(reason).into(),
-        });
+        let kept = self
+            .coder
+            .keep(source, padded)
+            .map_err(|fault| match fault {
+                Fault::Memory(bytes) => NotKept::Memory(bytes),
+                Fault::Driver(reason) => Failed(reason).into(),
+            });
         Ok(kept?.map(|segment| Arc::new(segment) as _))
     }
 
     fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
         tasks.iter().for_each(|task| _ = task.count(shape));
-        self.coder.encode(shape, tasks).map_err(|fault| Failed(fault.to_string()))
+        self.coder
+            .encode(shape, tasks)
+            .map_err(|fault| Failed(fault.to_string()))
     }
 
     fn recode(&self, shape: Shape, tasks: &mut [Recode<'_>]) -> Result<(), Failed> {
         tasks.iter().for_each(|task| _ = task.count(shape));
-        self.ask(|inner| tasks.iter_mut().try_for_each(|task| inner.recode(shape, task)))
+        self.ask(|inner| {
+            tasks
+                .iter_mut()
+                .try_for_each(|task| inner.recode(shape, task))
+        })
     }
 
     fn decode(&self, shape: Shape, tasks: &mut [Decode<'_>]) -> Result<Vec<Rebuilt>, Failed> {
@@ -120,7 +136,10 @@ impl Arithmetic for Calculator {
 
     fn hash(&self, group: Group, words: usize, blocks: &[&[u8]]) -> Result<Vec<u8>, Failed> {
         let is_short = |block: &&[u8]| block.len() <= words * WORD_BYTES;
-        assert!(words <= usize::from(Shape::WORDS_MAX) && blocks.iter().all(is_short), "blocks of {words} words");
+        assert!(
+            words <= usize::from(Shape::WORDS_MAX) && blocks.iter().all(is_short),
+            "blocks of {words} words"
+        );
         if words == 0 || blocks.is_empty() {
             // The empty product.
             let one = [vec![0; group.hash_bytes() - 1], vec![1]].concat();
@@ -140,7 +159,11 @@ impl Inner {
     fn lay<T>(&mut self, lay: impl Fn(&mut Places) -> T) -> Result<T, Fault> {
         let mut places = Places::at(0);
         lay(&mut places);
-        Ok(lay(&mut Places::at(Buffer::reserve(&mut self.memory, &self.card.context, places.bytes)?)))
+        Ok(lay(&mut Places::at(Buffer::reserve(
+            &mut self.memory,
+            &self.card.context,
+            places.bytes,
+        )?)))
     }
 
     /// Does all steps, and waits.
@@ -149,7 +172,9 @@ impl Inner {
     /// The conditions of [`Step::start`] hold for each; all memory is this calculator's.
     unsafe fn run(&self, steps: &[Step]) -> Result<(), Fault> {
         // SAFETY: the caller's promise.
-        let started = steps.iter().try_for_each(|step| unsafe { step.start(&self.card, &self.stream) });
+        let started = steps
+            .iter()
+            .try_for_each(|step| unsafe { step.start(&self.card, &self.stream) });
         // Steps that have begun use memory, even if a later one failed.
         let waited = self.stream.synchronize();
         started.and(waited)
@@ -158,27 +183,69 @@ impl Inner {
     fn recode(&mut self, shape: Shape, task: &mut Recode<'_>) -> Result<(), Fault> {
         let (n, words, inner) = (shape.n(), shape.words(), task.held.len());
         if inner > INNER_MAX {
-            return Err(Fault::Driver(format!("{inner} blocks to be combined, and {INNER_MAX} are the most")));
+            return Err(Fault::Driver(format!(
+                "{inner} blocks to be combined, and {INNER_MAX} are the most"
+            )));
         }
-        let (pitch, vector_pitch, factors_pitch) = (row_pitch(words), row_pitch(n), row_pitch(inner));
-        let most = rows_at_once(self.work_bytes, inner * (pitch + vector_pitch), pitch + vector_pitch + factors_pitch);
+        let (pitch, vector_pitch, factors_pitch) =
+            (row_pitch(words), row_pitch(n), row_pitch(inner));
+        let most = rows_at_once(
+            self.work_bytes,
+            inner * (pitch + vector_pitch),
+            pitch + vector_pitch + factors_pitch,
+        );
         let most = most.min((task.rows.len() / inner).max(1));
-        let vectors: Vec<Element> = task.held.iter().flat_map(|block| block.vector.elements()).collect();
+        let vectors: Vec<Element> = task
+            .held
+            .iter()
+            .flat_map(|block| block.vector.elements())
+            .collect();
         let payloads = task.held.iter().map(|block| &**block.payload.as_bytes());
         let (vectors, payloads) = (rows_of(&vectors, n), spaced(payloads, pitch));
         let outs = task.vectors.chunks_mut(most * shape.recoded_vector_bytes());
         let outs = outs.zip(task.payloads.chunks_mut(most * shape.payload_bytes()));
-        for (index, (rows, (vectors_out, payloads_out))) in task.rows.chunks(most * inner).zip(outs).enumerate() {
+        for (index, (rows, (vectors_out, payloads_out))) in
+            task.rows.chunks(most * inner).zip(outs).enumerate()
+        {
             let count = rows.len() / inner;
-            let [held_vectors, held_payloads, factors, made_vectors, made_payloads] = self.lay(|places| {
-                let sizes = [inner * vector_pitch, inner * pitch, most * factors_pitch, most * vector_pitch, most * pitch];
+            let [
+                held_vectors,
+                held_payloads,
+                factors,
+                made_vectors,
+                made_payloads,
+            ] = self.lay(|places| {
+                let sizes = [
+                    inner * vector_pitch,
+                    inner * pitch,
+                    most * factors_pitch,
+                    most * vector_pitch,
+                    most * pitch,
+                ];
                 sizes.map(|bytes| places.take(bytes))
             })?;
             let steps = [
-                Step::combine(false, product((count, inner, n), [held_vectors, factors, made_vectors], self.field), 1),
-                Step::combine(false, product((count, inner, words), [held_payloads, factors, made_payloads], self.field), 1),
+                Step::combine(
+                    false,
+                    product(
+                        (count, inner, n),
+                        [held_vectors, factors, made_vectors],
+                        self.field,
+                    ),
+                    1,
+                ),
+                Step::combine(
+                    false,
+                    product(
+                        (count, inner, words),
+                        [held_payloads, factors, made_payloads],
+                        self.field,
+                    ),
+                    1,
+                ),
             ];
-            let (mut new_vectors, mut new_payloads) = (vec![0; count * vector_pitch], vec![0; count * pitch]);
+            let (mut new_vectors, mut new_payloads) =
+                (vec![0; count * vector_pitch], vec![0; count * pitch]);
             // SAFETY: places are as large as the tasks say, and every call waits for its work.
             unsafe {
                 if index == 0 {
@@ -210,12 +277,25 @@ impl Inner {
             let mut status = vec![0; 4 * count];
             let mut made = vec![0; count * generation.payloads];
             for (index, task) in (0_u64..).zip(tasks.iter()) {
-                let elements: Vec<Element> = task.blocks.iter().flat_map(|block| block.vector.elements()).collect();
-                let payloads = spaced(task.blocks.iter().map(|block| &**block.payload.as_bytes()), row_pitch(shape.words()));
+                let elements: Vec<Element> = task
+                    .blocks
+                    .iter()
+                    .flat_map(|block| block.vector.elements())
+                    .collect();
+                let payloads = spaced(
+                    task.blocks.iter().map(|block| &**block.payload.as_bytes()),
+                    row_pitch(shape.words()),
+                );
                 // SAFETY: there is room for that many generations, and nothing uses it.
                 unsafe {
-                    upload(places.matrices + index * generation.matrix as u64, &rows_of(&elements, n))?;
-                    upload(places.payloads + index * generation.payloads as u64, &payloads)?;
+                    upload(
+                        places.matrices + index * generation.matrix as u64,
+                        &rows_of(&elements, n),
+                    )?;
+                    upload(
+                        places.payloads + index * generation.payloads as u64,
+                        &payloads,
+                    )?;
                 }
             }
             // SAFETY: places are as large as the tasks say, and every call waits for its work.
@@ -224,9 +304,21 @@ impl Inner {
                 download(&mut status, places.status)?;
                 download(&mut made, places.made)?;
             }
-            let statuses = status.as_chunks().0.iter().map(|status| u32::from_le_bytes(*status));
-            for ((task, is_regular), made) in tasks.iter_mut().zip(statuses).zip(made.chunks_exact(generation.payloads)) {
-                rebuilt.push(if is_regular == 0 { Rebuilt::Singular } else { unpack(shape, made, task.out) });
+            let statuses = status
+                .as_chunks()
+                .0
+                .iter()
+                .map(|status| u32::from_le_bytes(*status));
+            for ((task, is_regular), made) in tasks
+                .iter_mut()
+                .zip(statuses)
+                .zip(made.chunks_exact(generation.payloads))
+            {
+                rebuilt.push(if is_regular == 0 {
+                    Rebuilt::Singular
+                } else {
+                    unpack(shape, made, task.out)
+                });
             }
         }
         Ok(rebuilt)
@@ -234,7 +326,10 @@ impl Inner {
 
     /// The table of a group's generators, for at least this many words.
     fn generators(&mut self, group: Group, words: usize) -> Result<(Tables, Address), Fault> {
-        let found = self.generators.iter().position(|(tables, _)| tables.group == group);
+        let found = self
+            .generators
+            .iter()
+            .position(|(tables, _)| tables.group == group);
         if let Some(found) = found {
             let (tables, buffer) = &self.generators[found];
             if tables.words >= words {
@@ -244,12 +339,20 @@ impl Inner {
         }
         let free = usize::try_from(Context::memory()?.0).unwrap_or(usize::MAX);
         let fits = |tables: &Tables| tables.bytes() <= TABLE_BYTES.min(free / TABLE_PART);
-        let all = [8, 4].map(|window| Tables { group, words, window });
+        let all = [8, 4].map(|window| Tables {
+            group,
+            words,
+            window,
+        });
         let tables = all.into_iter().find(fits).unwrap_or(all[1]);
         let buffer = Buffer::new(&self.card.context, tables.bytes())?;
         let bases = number_bytes(&group.generators(words)[..words]);
         let at = self.lay(|places| places.take(bases.len()))?;
-        let hash = abi::Hash { bases: at, table: buffer.address(), ..tables.hash(1, 0, true, self.card.sms) };
+        let hash = abi::Hash {
+            bases: at,
+            table: buffer.address(),
+            ..tables.hash(1, 0, true, self.card.sms)
+        };
         // SAFETY: bases and table are as large as the task says.
         unsafe {
             upload(at, &bases)?;
@@ -271,9 +374,19 @@ impl Inner {
             let hash = tables.hash(blocks.len(), pitch, false, sms);
             let [exponents, parts, out] = self.lay(|places| {
                 let parts = blocks.len() * hash.count as usize * bytes;
-                [places.take(blocks.len() * pitch), places.take(parts), places.take(blocks.len() * bytes)]
+                [
+                    places.take(blocks.len() * pitch),
+                    places.take(parts),
+                    places.take(blocks.len() * bytes),
+                ]
             })?;
-            let hash = abi::Hash { table, exponents, parts, out, ..hash };
+            let hash = abi::Hash {
+                table,
+                exponents,
+                parts,
+                out,
+                ..hash
+            };
             let mut made = vec![0; blocks.len() * bytes];
             // SAFETY: places are as large as the task says, and every call waits for its work.
             unsafe {

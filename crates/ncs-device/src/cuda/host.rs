@@ -39,22 +39,43 @@ impl HostMemory {
     pub fn pin(&self, memory: &mut [u8]) -> Option<Box<dyn Any + Send + Sync>> {
         let context = self.0.context.get()?;
         let (start, len) = (memory.as_mut_ptr() as usize, memory.len());
-        let registered = context.bind().map_err(|fault| fault.to_string()).and_then(|()| {
-            // SAFETY: the range belongs to the caller, who keeps it until the pin is dropped.
-            let result = unsafe { sys::cuMemHostRegister_v2(memory.as_mut_ptr().cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE) };
-            result.result().map_err(|error| error.to_string())
-        });
+        let registered = context
+            .bind()
+            .map_err(|fault| fault.to_string())
+            .and_then(|()| {
+                // SAFETY: the range belongs to the caller, who keeps it until the pin is dropped.
+                let result = unsafe {
+                    sys::cuMemHostRegister_v2(
+                        memory.as_mut_ptr().cast(),
+                        len,
+                        sys::CU_MEMHOSTREGISTER_PORTABLE,
+                    )
+                };
+                result.result().map_err(|error| error.to_string())
+            });
         if let Err(reason) = registered {
-            tracing::warn!("cannot pin {len} bytes of the ring, so every block takes an extra copy: {reason}");
+            tracing::warn!(
+                "cannot pin {len} bytes of the ring, so every block takes an extra copy: {reason}"
+            );
             return None;
         }
-        self.0.ranges.write().unwrap_or_else(PoisonError::into_inner).insert(start, len);
-        Some(Box::new(Pin { shared: Arc::clone(&self.0), start }))
+        self.0
+            .ranges
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(start, len);
+        Some(Box::new(Pin {
+            shared: Arc::clone(&self.0),
+            start,
+        }))
     }
 
     /// A view for a series of look-ups.
     pub fn view(&self) -> View<'_> {
-        View { ranges: self.0.ranges.read().unwrap_or_else(PoisonError::into_inner), last: (0, 0) }
+        View {
+            ranges: self.0.ranges.read().unwrap_or_else(PoisonError::into_inner),
+            last: (0, 0),
+        }
     }
 }
 
@@ -68,11 +89,16 @@ pub struct View<'a> {
 impl View<'_> {
     /// Start of the pinned range that contains these bytes; `None` if none does.
     pub fn range(&mut self, start: usize, len: usize) -> Option<usize> {
-        let is_in = |(first, length): (usize, usize)| start >= first && start + len <= first + length;
+        let is_in =
+            |(first, length): (usize, usize)| start >= first && start + len <= first + length;
         if is_in(self.last) {
             return Some(self.last.0);
         }
-        let found = self.ranges.range(..=start).next_back().map(|(&first, &length)| (first, length));
+        let found = self
+            .ranges
+            .range(..=start)
+            .next_back()
+            .map(|(&first, &length)| (first, length));
         self.last = found.unwrap_or(self.last);
         found.filter(|range| is_in(*range)).map(|(first, _)| first)
     }
@@ -80,8 +106,17 @@ impl View<'_> {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.shared.ranges.write().unwrap_or_else(PoisonError::into_inner).remove(&self.start);
-        if self.shared.context.get().is_some_and(|context| context.bind().is_ok()) {
+        self.shared
+            .ranges
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.start);
+        if self
+            .shared
+            .context
+            .get()
+            .is_some_and(|context| context.bind().is_ok())
+        {
             // SAFETY: it was registered with this start, and nobody who looks at `ranges` uses it
             // any more.
             let _ = unsafe { sys::cuMemHostUnregister(self.start as *mut c_void) };

@@ -94,7 +94,11 @@ mod tests {
 
     macro_rules! kernels {
         ($file:literal) => {
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/", $file))
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../kernels/",
+                $file
+            ))
         };
     }
 
@@ -115,9 +119,19 @@ mod tests {
             ];
             let text = headers.concat() + source;
             let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-            let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-            let line = SOURCES.lines().find(|line| line.ends_with(&format!(" {name}")));
-            assert_eq!(line, Some(format!("{digest} {name}").as_str()), "run kernels/build.py and commit what it makes");
+            let digest: String = digest
+                .as_ref()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            let line = SOURCES
+                .lines()
+                .find(|line| line.ends_with(&format!(" {name}")));
+            assert_eq!(
+                line,
+                Some(format!("{digest} {name}").as_str()),
+                "run kernels/build.py and commit what it makes"
+            );
             assert!(image.bytes().len() > 1000);
         }
     }

@@ -25,7 +25,10 @@ impl Inverter {
     pub fn fastest(n: u32, count: u32, card: &Card) -> Self {
         let clustered = Self::clustered(n);
         // Code for other cards, which the driver can be told to take, has no clusters.
-        let is_there = || card.function(clustered.image, clustered.entry, clustered.shared_bytes).is_ok();
+        let is_there = || {
+            card.function(clustered.image, clustered.entry, clustered.shared_bytes)
+                .is_ok()
+        };
         if card.capability == HOPPER && n >= CLUSTER_MIN && count <= CLUSTERED_MAX && is_there() {
             return clustered;
         }
@@ -50,12 +53,21 @@ impl Inverter {
 
     /// A kernel that uses this many bytes of a thread block's shared memory.
     pub const fn new(entry: &'static str, shared_bytes: u32) -> Self {
-        Self { image: Image::Invert, entry, threads: define("NC_INVERT_THREADS"), shared_bytes, cluster: 1 }
+        Self {
+            image: Image::Invert,
+            entry,
+            threads: define("NC_INVERT_THREADS"),
+            shared_bytes,
+            cluster: 1,
+        }
     }
 
     /// The kernel that works in global memory.
     pub const fn in_global() -> Self {
-        Self { threads: define("NC_INVERT_GLOBAL_THREADS"), ..Self::new("nc_invert_global", GLOBAL_BYTES) }
+        Self {
+            threads: define("NC_INVERT_GLOBAL_THREADS"),
+            ..Self::new("nc_invert_global", GLOBAL_BYTES)
+        }
     }
 
     /// The kernel with several blocks per matrix: more for larger matrices, and at most the 16 that
@@ -68,19 +80,38 @@ impl Inverter {
         };
         let rows = (n.div_ceil(32) * 2).div_ceil(cluster) * 16;
         let matrix = n.div_ceil(32) * 32 * 32 + rows * pitch(n);
-        let shared_bytes = define("NC_INVERT_CLUSTER_FIXED_BYTES") + matrix.max(1024 * define("NC_INVERT_STRIPE"));
-        Self { cluster, ..Self::new("nc_invert_cluster", shared_bytes) }
+        let shared_bytes =
+            define("NC_INVERT_CLUSTER_FIXED_BYTES") + matrix.max(1024 * define("NC_INVERT_STRIPE"));
+        Self {
+            cluster,
+            ..Self::new("nc_invert_cluster", shared_bytes)
+        }
     }
 
     /// Begins to invert `count` matrices.
     ///
     /// # Safety
     /// The conditions of `launch::invert`.
-    pub unsafe fn launch(&self, card: &Card, tasks: Address, count: u32, stream: &Stream) -> Result<(), Fault> {
+    pub unsafe fn launch(
+        &self,
+        card: &Card,
+        tasks: Address,
+        count: u32,
+        stream: &Stream,
+    ) -> Result<(), Fault> {
         let function = card.function(self.image, self.entry, self.shared_bytes)?;
         let grid = Grid::line(count * self.cluster, self.threads, self.shared_bytes);
         // SAFETY: the grid is one of this kernel; the rest is the caller's promise.
-        unsafe { launch::invert(function, grid, self.cluster, (tasks, count), card.tables(), stream) }
+        unsafe {
+            launch::invert(
+                function,
+                grid,
+                self.cluster,
+                (tasks, count),
+                card.tables(),
+                stream,
+            )
+        }
     }
 }
 

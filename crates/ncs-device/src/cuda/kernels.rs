@@ -112,23 +112,58 @@ pub struct Combine {
 
 /// All kernels with which back ends combine.
 pub const COMBINES: &[Combine] = &[
-    Combine { form: Form::Logs, row_form: RowForm::Logs16, ..Combine::new(Kernel::Table.name(), Image::Table, table) },
-    Combine { form: Form::Tiles, is_hopper_only: true, ..Combine::new(Kernel::Tensor.name(), Image::Tensor, tensor) },
-    Combine { form: Form::Planes, ..Combine::new(Kernel::Bitsliced.name(), Image::Bitsliced, |demand| demand.grant(BITSLICED)) },
-    Combine { form: Form::Selectors, ..Combine::new(Kernel::Prmt.name(), Image::Prmt, |demand| demand.grant(PRMT)) },
-    Combine::new(Kernel::Product.name(), Image::Product, |demand| demand.grant(PRODUCT)),
+    Combine {
+        form: Form::Logs,
+        row_form: RowForm::Logs16,
+        ..Combine::new(Kernel::Table.name(), Image::Table, table)
+    },
+    Combine {
+        form: Form::Tiles,
+        is_hopper_only: true,
+        ..Combine::new(Kernel::Tensor.name(), Image::Tensor, tensor)
+    },
+    Combine {
+        form: Form::Planes,
+        ..Combine::new(Kernel::Bitsliced.name(), Image::Bitsliced, |demand| {
+            demand.grant(BITSLICED)
+        })
+    },
+    Combine {
+        form: Form::Selectors,
+        ..Combine::new(Kernel::Prmt.name(), Image::Prmt, |demand| {
+            demand.grant(PRMT)
+        })
+    },
+    Combine::new(Kernel::Product.name(), Image::Product, |demand| {
+        demand.grant(PRODUCT)
+    }),
 ];
 
 impl Demand {
     /// The demand of tasks of these shapes, (n, rows, k), on a card.
     pub fn of(tasks: impl IntoIterator<Item = (u32, u32, u32)>, card: &Card) -> Self {
-        let none = Self { n: 1, rows_per_task: 0, rows: 0, k: 1, sms: card.sms, shared_bytes: card.shared_bytes };
+        let none = Self {
+            n: 1,
+            rows_per_task: 0,
+            rows: 0,
+            k: 1,
+            sms: card.sms,
+            shared_bytes: card.shared_bytes,
+        };
         let mut count = 0_u32;
         let sum = tasks.into_iter().fold(none, |sum, (n, rows, k)| {
             count += 1;
-            Self { n: sum.n.max(n), rows: sum.rows.saturating_add(rows), k: sum.k.max(k), ..sum }
+            Self {
+                n: sum.n.max(n),
+                rows: sum.rows.saturating_add(rows),
+                k: sum.k.max(k),
+                ..sum
+            }
         });
-        Self { rows_per_task: sum.rows.div_ceil(count.max(1)), ..sum }
+        Self {
+            rows_per_task: sum.rows.div_ceil(count.max(1)),
+            ..sum
+        }
     }
 
     /// The variant, if the card has enough shared memory for it.
@@ -140,59 +175,134 @@ impl Demand {
 impl Combine {
     /// The variant for some work.
     pub fn variant_for(&self, demand: &Demand) -> Result<Variant, Fault> {
-        let none = || Fault::Driver(format!("the kernel {} has no variant for {demand:?}", self.kernel));
+        let none = || {
+            Fault::Driver(format!(
+                "the kernel {} has no variant for {demand:?}",
+                self.kernel
+            ))
+        };
         (self.variant)(demand).ok_or_else(none)
     }
 
     /// A kernel over plain bytes and plain coefficients.
-    pub const fn new(kernel: &'static str, image: Image, variant: fn(&Demand) -> Option<Variant>) -> Self {
-        Self { kernel, image, form: Form::Bytes, row_form: RowForm::Bytes, is_hopper_only: false, variant }
+    pub const fn new(
+        kernel: &'static str,
+        image: Image,
+        variant: fn(&Demand) -> Option<Variant>,
+    ) -> Self {
+        Self {
+            kernel,
+            image,
+            form: Form::Bytes,
+            row_form: RowForm::Bytes,
+            is_hopper_only: false,
+            variant,
+        }
     }
 }
 
 impl Variant {
-    pub const fn new(entry: &'static str, unit: (u32, u32), threads: u32, blocks_per_sm: u32) -> Self {
-        Self { entry, unit, threads, shared_bytes: 0, blocks_per_sm, units_per_block: 1, cluster: 1, makes_rows: false }
+    pub const fn new(
+        entry: &'static str,
+        unit: (u32, u32),
+        threads: u32,
+        blocks_per_sm: u32,
+    ) -> Self {
+        Self {
+            entry,
+            unit,
+            threads,
+            shared_bytes: 0,
+            blocks_per_sm,
+            units_per_block: 1,
+            cluster: 1,
+            makes_rows: false,
+        }
     }
 }
 
 const TABLE: Variant = {
     let unit = (define("NC_TABLE_ROWS"), define("NC_TABLE_BYTES"));
-    let variant = Variant::new("nc_table", unit, define("NC_TABLE_THREADS"), define("NC_TABLE_CTAS"));
-    Variant { shared_bytes: define("NC_TABLE_SHARED"), ..variant }
+    let variant = Variant::new(
+        "nc_table",
+        unit,
+        define("NC_TABLE_THREADS"),
+        define("NC_TABLE_CTAS"),
+    );
+    Variant {
+        shared_bytes: define("NC_TABLE_SHARED"),
+        ..variant
+    }
 };
 
 const TABLE_SMALL: Variant = {
-    let unit = (define("NC_TABLE_SMALL_ROWS"), define("NC_TABLE_SMALL_BYTES"));
-    let (threads, blocks) = (define("NC_TABLE_SMALL_THREADS"), define("NC_TABLE_SMALL_CTAS"));
+    let unit = (
+        define("NC_TABLE_SMALL_ROWS"),
+        define("NC_TABLE_SMALL_BYTES"),
+    );
+    let (threads, blocks) = (
+        define("NC_TABLE_SMALL_THREADS"),
+        define("NC_TABLE_SMALL_CTAS"),
+    );
     let variant = Variant::new("nc_table_small", unit, threads, blocks);
-    Variant { shared_bytes: define("NC_TABLE_SMALL_SHARED"), makes_rows: true, ..variant }
+    Variant {
+        shared_bytes: define("NC_TABLE_SMALL_SHARED"),
+        makes_rows: true,
+        ..variant
+    }
 };
 
 const BITSLICED: Variant = {
-    let unit = (define("NC_BITSLICED_UNIT_ROWS"), define("NC_BITSLICED_UNIT_BYTES"));
+    let unit = (
+        define("NC_BITSLICED_UNIT_ROWS"),
+        define("NC_BITSLICED_UNIT_BYTES"),
+    );
     let blocks = define("NC_BITSLICED_BLOCKS_PER_SM");
     let variant = Variant::new("nc_bitsliced", unit, define("NC_BITSLICED_THREADS"), blocks);
-    Variant { shared_bytes: define("NC_BITSLICED_SHARED"), ..variant }
+    Variant {
+        shared_bytes: define("NC_BITSLICED_SHARED"),
+        ..variant
+    }
 };
 
 const PRMT: Variant = {
     let unit = (define("NC_PRMT_UNIT_ROWS"), define("NC_PRMT_UNIT_BYTES"));
-    let variant = Variant::new("nc_prmt", unit, define("NC_PRMT_THREADS"), define("NC_PRMT_BLOCKS_PER_SM"));
-    Variant { shared_bytes: define("NC_PRMT_SHARED"), ..variant }
+    let variant = Variant::new(
+        "nc_prmt",
+        unit,
+        define("NC_PRMT_THREADS"),
+        define("NC_PRMT_BLOCKS_PER_SM"),
+    );
+    Variant {
+        shared_bytes: define("NC_PRMT_SHARED"),
+        ..variant
+    }
 };
 
 const PRODUCT: Variant = {
-    let unit = (define("NC_PRODUCT_UNIT_ROWS"), define("NC_PRODUCT_UNIT_BYTES"));
-    let variant = Variant::new("nc_product", unit, define("NC_PRODUCT_THREADS"), define("NC_PRODUCT_BLOCKS_PER_SM"));
-    Variant { shared_bytes: define("NC_PRODUCT_SHARED"), ..variant }
+    let unit = (
+        define("NC_PRODUCT_UNIT_ROWS"),
+        define("NC_PRODUCT_UNIT_BYTES"),
+    );
+    let variant = Variant::new(
+        "nc_product",
+        unit,
+        define("NC_PRODUCT_THREADS"),
+        define("NC_PRODUCT_BLOCKS_PER_SM"),
+    );
+    Variant {
+        shared_bytes: define("NC_PRODUCT_SHARED"),
+        ..variant
+    }
 };
 
 /// A launch of few units ends sooner if it makes its rows itself; a large unit reads the source
 /// less often.
 fn table(demand: &Demand) -> Option<Variant> {
     let units = TABLE_SMALL.units(demand.rows, demand.k);
-    let small = demand.grant(TABLE_SMALL).filter(|_| units <= SMALL_UNITS_PER_SM * demand.sms);
+    let small = demand
+        .grant(TABLE_SMALL)
+        .filter(|_| units <= SMALL_UNITS_PER_SM * demand.sms);
     small.or_else(|| demand.grant(TABLE))
 }
 
@@ -207,12 +317,18 @@ fn tensor(demand: &Demand) -> Option<Variant> {
         () if demand.n <= 512 => [TENSOR_32, TENSOR_16, TENSOR_8],
         () => [TENSOR_PAIR, TENSOR_16, TENSOR_8],
     };
-    wanted.iter().find_map(|variant| variant.for_n(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX)))
+    wanted
+        .iter()
+        .find_map(|variant| variant.for_n(demand.n, demand.shared_bytes.min(TENSOR_SHARED_MAX)))
 }
 
 /// Groups of 32 sources in the tensor kernel's loop.
 pub const fn tensor_steps(n: usize) -> usize {
-    if n <= 64 { n.div_ceil(32) } else { 4 * n.div_ceil(128) }
+    if n <= 64 {
+        n.div_ceil(32)
+    } else {
+        4 * n.div_ceil(128)
+    }
 }
 
 struct TensorVariant {
@@ -233,14 +349,29 @@ impl TensorVariant {
     fn for_n(&self, n: u32, available: u32) -> Option<Variant> {
         let slots = n.div_ceil(128);
         let needed = self.shared + slots * self.shared_slot;
-        let blocks = if needed <= available / self.blocks_per_sm { self.blocks_per_sm } else { 1 };
+        let blocks = if needed <= available / self.blocks_per_sm {
+            self.blocks_per_sm
+        } else {
+            1
+        };
         let room = (available / blocks).checked_sub(self.shared)? / self.shared_slot;
         if room < slots {
             return None;
         }
-        let shared_bytes = self.shared + room.min(2 * slots).min(TENSOR_SLOTS_MAX) * self.shared_slot;
-        let variant = Variant::new(self.entry, (self.rows, TENSOR_UNIT_BYTES), self.threads, blocks);
-        Some(Variant { shared_bytes, cluster: self.cluster, makes_rows: true, ..variant })
+        let shared_bytes =
+            self.shared + room.min(2 * slots).min(TENSOR_SLOTS_MAX) * self.shared_slot;
+        let variant = Variant::new(
+            self.entry,
+            (self.rows, TENSOR_UNIT_BYTES),
+            self.threads,
+            blocks,
+        );
+        Some(Variant {
+            shared_bytes,
+            cluster: self.cluster,
+            makes_rows: true,
+            ..variant
+        })
     }
 }
 

@@ -34,7 +34,12 @@ pub(super) struct BatchLane {
 }
 
 impl BatchLane {
-    pub(super) fn new(card: &Card, out_bytes: usize, row_bytes: usize, upload_bytes: usize) -> Result<Self, Fault> {
+    pub(super) fn new(
+        card: &Card,
+        out_bytes: usize,
+        row_bytes: usize,
+        upload_bytes: usize,
+    ) -> Result<Self, Fault> {
         let context = &card.context;
         Ok(Self {
             stream: Stream::new(context)?,
@@ -56,7 +61,11 @@ impl BatchLane {
     /// Begins a launch, with copies after its kernels or without, and an empty upload.
     pub(super) fn begin(&mut self, copies: bool) -> Result<(), Fault> {
         (self.uploaded, self.copies, self.begun_at) = (0, copies, Instant::now());
-        if copies { self.begun.record(&self.stream) } else { Ok(()) }
+        if copies {
+            self.begun.record(&self.stream)
+        } else {
+            Ok(())
+        }
     }
 
     /// Adds bytes to the upload. Returns their device address, a multiple of 16.
@@ -74,8 +83,14 @@ impl BatchLane {
         }
         // SAFETY: both buffers live as long as the lane, whose work is waited for before it is
         // dropped, and nothing writes to the host's side before the lane is used again.
-        unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }
-            .named("cuMemcpyHtoDAsync")
+        unsafe {
+            result::memcpy_htod_async(
+                self.upload.address(),
+                &self.upload_host[..self.uploaded],
+                self.stream.raw,
+            )
+        }
+        .named("cuMemcpyHtoDAsync")
     }
 
     /// Marks the end of the kernels.
@@ -85,13 +100,21 @@ impl BatchLane {
 
     /// Marks the end of everything.
     pub(super) fn mark_done(&self) -> Result<(), Fault> {
-        let event = if self.copies { &self.done } else { &self.stored };
+        let event = if self.copies {
+            &self.done
+        } else {
+            &self.stored
+        };
         event.record(&self.stream)
     }
 
     /// Whether all its work is done.
     pub(super) fn is_done(&self) -> Result<bool, Fault> {
-        let event = if self.copies { &self.done } else { &self.stored };
+        let event = if self.copies {
+            &self.done
+        } else {
+            &self.stored
+        };
         event.is_done()
     }
 
@@ -101,7 +124,10 @@ impl BatchLane {
         if !self.copies {
             return Ok((self.begun_at.elapsed(), Duration::ZERO));
         }
-        Ok((self.computed.since(&self.begun)?, self.done.since(&self.computed)?))
+        Ok((
+            self.computed.since(&self.begun)?,
+            self.done.since(&self.computed)?,
+        ))
     }
 
     /// Copies contiguous blocks of `k` bytes, from `offset` in the lane's blocks on, to a run of
@@ -109,7 +135,12 @@ impl BatchLane {
     ///
     /// # Safety
     /// The slots are pinned, and nothing else uses them until the stream is done.
-    pub(super) unsafe fn copy_to_run(&self, offset: usize, k: usize, run: &Run) -> Result<(), Fault> {
+    pub(super) unsafe fn copy_to_run(
+        &self,
+        offset: usize,
+        k: usize,
+        run: &Run,
+    ) -> Result<(), Fault> {
         // SAFETY: the source is inside `out`; the caller promises the destination.
         unsafe { copy_run(self.out.address() + offset as u64, k, k, run, &self.stream) }
     }
@@ -121,7 +152,10 @@ impl BatchLane {
         }
         let bounce = self.bounce.as_mut().expect("it was made a line ago");
         // SAFETY: both live as long as the lane, and nobody reads before the stream is done.
-        unsafe { result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw) }.named("cuMemcpyDtoHAsync")
+        unsafe {
+            result::memcpy_dtoh_async(&mut bounce[..bytes], self.out.address(), self.stream.raw)
+        }
+        .named("cuMemcpyDtoHAsync")
     }
 
     /// The bytes copied there.
@@ -135,7 +169,13 @@ impl BatchLane {
 /// # Safety
 /// That many blocks are there, the slots are pinned, and nothing else uses either until the stream
 /// is done.
-pub(super) unsafe fn copy_run(from: Address, pitch: usize, k: usize, run: &Run, stream: &Stream) -> Result<(), Fault> {
+pub(super) unsafe fn copy_run(
+    from: Address,
+    pitch: usize,
+    k: usize,
+    run: &Run,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let copy = sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,
         srcY: 0,
@@ -155,5 +195,7 @@ pub(super) unsafe fn copy_run(from: Address, pitch: usize, k: usize, run: &Run, 
         Height: run.count,
     };
     // SAFETY: the caller's promise.
-    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }.result().named("cuMemcpy2DAsync")
+    unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.raw) }
+        .result()
+        .named("cuMemcpy2DAsync")
 }

@@ -25,7 +25,11 @@ pub struct Grid {
 
 impl Grid {
     pub const fn line(blocks: u32, threads: u32, shared_bytes: u32) -> Self {
-        Self { blocks: (blocks, 1, 1), threads, shared_bytes }
+        Self {
+            blocks: (blocks, 1, 1),
+            threads,
+            shared_bytes,
+        }
     }
 }
 
@@ -33,13 +37,33 @@ impl Grid {
 ///
 /// # Safety
 /// As the module says.
-pub unsafe fn rows(card: &Card, launch: &abi::Launch, n: u32, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn rows(
+    card: &Card,
+    launch: &abi::Launch,
+    n: u32,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let function = card.function(Image::Rows, "nc_rows", 0)?;
-    let blocks = (launch.rows.div_ceil(ROWS_PER_BLOCK).max(1), n.div_ceil(COEFFICIENTS_PER_STEP).max(1), 1);
-    let grid = Grid { blocks, threads: ROWS_THREADS, shared_bytes: 0 };
+    let blocks = (
+        launch.rows.div_ceil(ROWS_PER_BLOCK).max(1),
+        n.div_ceil(COEFFICIENTS_PER_STEP).max(1),
+        1,
+    );
+    let grid = Grid {
+        blocks,
+        threads: ROWS_THREADS,
+        shared_bytes: 0,
+    };
     let tables = card.tables();
     // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(launch), argument(&tables)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(launch), argument(&tables)],
+            stream,
+        )
+    }
 }
 
 /// Combines with this variant of `combine` on up to `sms` multiprocessors.
@@ -55,11 +79,22 @@ pub unsafe fn combine(
     stream: &Stream,
 ) -> Result<(), Fault> {
     let function = card.function(combine.image, variant.entry, variant.shared_bytes)?;
-    let grid = Grid::line(variant.blocks(launch.units, sms), variant.threads, variant.shared_bytes);
+    let grid = Grid::line(
+        variant.blocks(launch.units, sms),
+        variant.threads,
+        variant.shared_bytes,
+    );
     let (tables, texture) = (card.tables(), card.texture());
     // SAFETY: the caller's promise. Kernels without texture have two parameters; the driver reads
     // as many as the kernel has.
-    unsafe { start(function, grid, &mut [argument(launch), argument(&tables), argument(&texture)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(launch), argument(&tables), argument(&texture)],
+            stream,
+        )
+    }
 }
 
 /// Converts generations into a form, with `across` thread blocks each. `tasks` is the device
@@ -67,13 +102,30 @@ pub unsafe fn combine(
 ///
 /// # Safety
 /// As the module says.
-pub unsafe fn form(card: &Card, form: Form, across: u32, (tasks, count): (Address, u32), stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn form(
+    card: &Card,
+    form: Form,
+    across: u32,
+    (tasks, count): (Address, u32),
+    stream: &Stream,
+) -> Result<(), Fault> {
     let (image, entry, threads) = form.maker();
     let function = card.function(image, entry, 0)?;
-    let grid = Grid { blocks: (across, count, 1), threads, shared_bytes: 0 };
+    let grid = Grid {
+        blocks: (across, count, 1),
+        threads,
+        shared_bytes: 0,
+    };
     let tables = card.tables();
     // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(&tasks), argument(&count), argument(&tables)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(&tasks), argument(&count), argument(&tables)],
+            stream,
+        )
+    }
 }
 
 /// Copies `count` blocks of `bytes` bytes, `pitch` apart, to the addresses in a list.
@@ -88,7 +140,13 @@ pub unsafe fn scatter(
     (count, bytes): (u32, u32),
     stream: &Stream,
 ) -> Result<(), Fault> {
-    let mut arguments = [argument(&addresses), argument(&from), argument(&pitch), argument(&count), argument(&bytes)];
+    let mut arguments = [
+        argument(&addresses),
+        argument(&from),
+        argument(&pitch),
+        argument(&count),
+        argument(&bytes),
+    ];
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut arguments, stream) }
 }
@@ -113,16 +171,22 @@ pub unsafe fn invert(
         return unsafe { start(function, grid, &mut arguments, stream) };
     }
     if cluster > PORTABLE_CLUSTER {
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        let attribute =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
         // SAFETY: the function was found in a loaded module.
-        unsafe { result::function::set_function_attribute(function.0, attribute, 1) }.named(function.1)?;
+        unsafe { result::function::set_function_attribute(function.0, attribute, 1) }
+            .named(function.1)?;
     }
     let mut attribute = sys::CUlaunchAttribute {
         id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
         pad: [0; 4],
         value: sys::CUlaunchAttributeValue { pad: [0; 64] },
     };
-    attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+    attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+        x: cluster,
+        y: 1,
+        z: 1,
+    };
     let config = sys::CUlaunchConfig {
         gridDimX: grid.blocks.0,
         gridDimY: grid.blocks.1,
@@ -137,9 +201,16 @@ pub unsafe fn invert(
     };
     // SAFETY: the driver copies configuration and arguments before it returns; the rest is the
     // caller's promise.
-    unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, arguments.as_mut_ptr(), ptr::null_mut()) }
-        .result()
-        .named(function.1)
+    unsafe {
+        sys::cuLaunchKernelEx(
+            &raw const config,
+            function.0,
+            arguments.as_mut_ptr(),
+            ptr::null_mut(),
+        )
+    }
+    .result()
+    .named(function.1)
 }
 
 /// Makes code chunks from native ones.
@@ -156,7 +227,14 @@ pub unsafe fn chunks(
     let function = card.function(image, entry, grid.shared_bytes)?;
     let tables = card.tables();
     // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(chunks), argument(&tables)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(chunks), argument(&tables)],
+            stream,
+        )
+    }
 }
 
 /// Replays plans on symbols.
@@ -164,7 +242,13 @@ pub unsafe fn chunks(
 /// # Safety
 /// As the module says; plans have the format of `nc_plan`, and their slots, inputs and places are
 /// within the numbers that they and the task state.
-pub unsafe fn replay(card: &Card, entry: &'static str, grid: Grid, task: &abi::Replay, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn replay(
+    card: &Card,
+    entry: &'static str,
+    grid: Grid,
+    task: &abi::Replay,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let function = card.function(Image::Replay, entry, grid.shared_bytes)?;
     // SAFETY: the caller's promise.
     unsafe { start(function, grid, &mut [argument(task)], stream) }
@@ -175,12 +259,25 @@ pub unsafe fn replay(card: &Card, entry: &'static str, grid: Grid, task: &abi::R
 ///
 /// # Safety
 /// As the module says; the entry takes this structure, and the grid is one that `nc_abi.h` allows.
-pub unsafe fn wide<T: abi::Plain>(card: &Card, entry: &'static str, grid: Grid, task: &T, stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn wide<T: abi::Plain>(
+    card: &Card,
+    entry: &'static str,
+    grid: Grid,
+    task: &T,
+    stream: &Stream,
+) -> Result<(), Fault> {
     let function = card.function(Image::Wide, entry, grid.shared_bytes)?;
     let tables = card.tables();
     // SAFETY: the caller's promise. Kernels without tables have one parameter; the driver reads as
     // many as the kernel has.
-    unsafe { start(function, grid, &mut [argument(task), argument(&tables)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(task), argument(&tables)],
+            stream,
+        )
+    }
 }
 
 /// Starts a kernel over words of 257 bits, or over hashes.
@@ -208,10 +305,24 @@ pub fn argument<T>(value: &T) -> *mut c_void {
 ///
 /// # Safety
 /// The arguments are those that the kernel's source declares, and the callers' conditions hold.
-pub unsafe fn start(function: Function, grid: Grid, arguments: &mut [*mut c_void], stream: &Stream) -> Result<(), Fault> {
+pub unsafe fn start(
+    function: Function,
+    grid: Grid,
+    arguments: &mut [*mut c_void],
+    stream: &Stream,
+) -> Result<(), Fault> {
     // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
-    unsafe { result::launch_kernel(function.0, grid.blocks, (grid.threads, 1, 1), grid.shared_bytes, stream.raw, arguments) }
-        .named(function.1)
+    unsafe {
+        result::launch_kernel(
+            function.0,
+            grid.blocks,
+            (grid.threads, 1, 1),
+            grid.shared_bytes,
+            stream.raw,
+            arguments,
+        )
+    }
+    .named(function.1)
 }
 
 /// Maximum blocks of a cluster on every card that has clusters.

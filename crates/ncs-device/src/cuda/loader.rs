@@ -82,7 +82,10 @@ impl Loader {
         let (mut offsets, mut left) = (Vec::with_capacity(generations.len()), VecDeque::new());
         for generation in &generations {
             offsets.push(form_bytes as u64);
-            form_bytes += self.form.bytes(generation.n.into(), size(generation.block_bytes)).next_multiple_of(FORM_ALIGN);
+            form_bytes += self
+                .form
+                .bytes(generation.n.into(), size(generation.block_bytes))
+                .next_multiple_of(FORM_ALIGN);
             let start = size(generation.offset);
             left.push_back((start..start + size(generation.length), raw_bytes));
             raw_bytes += size(generation.length).next_multiple_of(RAW_ALIGN);
@@ -95,15 +98,31 @@ impl Loader {
                 return Err(fault);
             }
         };
-        let addresses = offsets.iter().map(|offset| piece.address + offset).collect();
-        let segment = Segment { piece, share: load.share, addresses };
-        self.current = Some(Current { load, segment, raw, left, turn: 0, tasks: None });
+        let addresses = offsets
+            .iter()
+            .map(|offset| piece.address + offset)
+            .collect();
+        let segment = Segment {
+            piece,
+            share: load.share,
+            addresses,
+        };
+        self.current = Some(Current {
+            load,
+            segment,
+            raw,
+            left,
+            turn: 0,
+            tasks: None,
+        });
         Ok(())
     }
 
     /// Advances the load. Returns the segment's size in device memory once it is in its form.
     pub(super) fn advance(&mut self, card: &Card) -> Result<Option<u64>, Fault> {
-        let Some(current) = &mut self.current else { return Ok(None) };
+        let Some(current) = &mut self.current else {
+            return Ok(None);
+        };
         if current.tasks.is_none() {
             let (buffer, event) = &mut self.staging[current.turn];
             if !current.left.is_empty() && event.is_done()? {
@@ -112,7 +131,8 @@ impl Loader {
                 current.turn = 1 - current.turn;
             }
             if current.left.is_empty() {
-                current.tasks = Some(current.transform(card, self.form, &self.pool, &self.stream)?);
+                current.tasks =
+                    Some(current.transform(card, self.form, &self.pool, &self.stream)?);
                 self.done.record(&self.stream)?;
             }
             return Ok(None);
@@ -120,7 +140,16 @@ impl Loader {
         if !self.done.is_done()? {
             return Ok(None);
         }
-        let Some(Current { load, segment, raw, tasks, .. }) = self.current.take() else { return Ok(None) };
+        let Some(Current {
+            load,
+            segment,
+            raw,
+            tasks,
+            ..
+        }) = self.current.take()
+        else {
+            return Ok(None);
+        };
         self.pool.free(raw)?;
         tasks.map_or(Ok(()), |tasks| self.pool.free(tasks))?;
         let bytes = segment.piece.len as u64;
@@ -135,11 +164,20 @@ impl Loader {
 
     /// Gives up the load under way.
     pub(super) fn abandon(&mut self) {
-        if let Some(Current { segment, raw, tasks, .. }) = self.current.take() {
+        if let Some(Current {
+            segment,
+            raw,
+            tasks,
+            ..
+        }) = self.current.take()
+        {
             // If the driver has failed, this fails too, and the memory stays until the process
             // ends.
             let _ = self.stream.synchronize();
-            for piece in [Some(segment.piece), Some(raw), tasks].into_iter().flatten() {
+            for piece in [Some(segment.piece), Some(raw), tasks]
+                .into_iter()
+                .flatten()
+            {
                 let _ = self.pool.free(piece);
             }
         }
@@ -147,7 +185,9 @@ impl Loader {
 
     /// Frees a segment that nothing under way uses.
     pub(super) fn free(&mut self, id: ResidentId) -> Result<(), Fault> {
-        self.segments.remove(&id).map_or(Ok(()), |segment| self.pool.free(segment.piece))
+        self.segments
+            .remove(&id)
+            .map_or(Ok(()), |segment| self.pool.free(segment.piece))
     }
 }
 
@@ -167,16 +207,21 @@ impl Current {
         let mut filled = 0;
         while let Some((range, offset)) = self.left.pop_front() {
             let count = range.len().min(buffer.len() - filled);
-            buffer[filled..filled + count].copy_from_slice(&self.load.bytes[range.start..range.start + count]);
+            buffer[filled..filled + count]
+                .copy_from_slice(&self.load.bytes[range.start..range.start + count]);
             // SAFETY: the destination is inside `raw`; the buffer is not touched before its event
             // is done.
             unsafe {
                 let address = self.raw.address + offset as u64;
-                result::memcpy_htod_async(address, &buffer[filled..filled + count], stream.raw).named("cuMemcpyHtoDAsync")?;
+                result::memcpy_htod_async(address, &buffer[filled..filled + count], stream.raw)
+                    .named("cuMemcpyHtoDAsync")?;
             }
-            filled = (filled + count).next_multiple_of(RAW_ALIGN).min(buffer.len());
+            filled = (filled + count)
+                .next_multiple_of(RAW_ALIGN)
+                .min(buffer.len());
             if count < range.len() {
-                self.left.push_front((range.start + count..range.end, offset + count));
+                self.left
+                    .push_front((range.start + count..range.end, offset + count));
             }
             if filled == buffer.len() {
                 break;
@@ -186,14 +231,28 @@ impl Current {
     }
 
     /// Begins the kernel that makes the form. Returns the memory that holds its tasks.
-    fn transform(&self, card: &Card, form: Form, pool: &Pool, stream: &Stream) -> Result<Piece, Fault> {
+    fn transform(
+        &self,
+        card: &Card,
+        form: Form,
+        pool: &Pool,
+        stream: &Stream,
+    ) -> Result<Piece, Fault> {
         let mut raw = self.raw.address;
         let generations: Vec<Generation> = self.load.share.generations(&self.load.shape).collect();
         let mut tasks = Vec::with_capacity(generations.len() * size_of::<abi::FormTask>());
         for (generation, &out) in generations.iter().zip(&self.segment.addresses) {
-            let length = u32::try_from(generation.length).expect("a segment is shorter than 2^32 bytes");
+            let length =
+                u32::try_from(generation.length).expect("a segment is shorter than 2^32 bytes");
             let (n, k) = (generation.n.into(), generation.block_bytes);
-            let task = abi::FormTask { raw, out, raw_pitch: k, raw_length: length, n, k };
+            let task = abi::FormTask {
+                raw,
+                out,
+                raw_pitch: k,
+                raw_length: length,
+                n,
+                k,
+            };
             tasks.extend_from_slice(bytes_of(&task));
             raw += u64::from(length).next_multiple_of(RAW_ALIGN as u64);
         }
@@ -201,10 +260,14 @@ impl Current {
         // In the kernel's stream: a copy on the default stream from memory that is not pinned might
         // arrive after the kernel has begun.
         // SAFETY: the piece is as long as the tasks, and the call returns when they have been read.
-        unsafe { result::memcpy_htod_async(piece.address, &tasks, stream.raw) }.named("cuMemcpyHtoDAsync")?;
-        let bytes = generations.first().map_or(1, |generation| size(generation.padded_length()));
+        unsafe { result::memcpy_htod_async(piece.address, &tasks, stream.raw) }
+            .named("cuMemcpyHtoDAsync")?;
+        let bytes = generations
+            .first()
+            .map_or(1, |generation| size(generation.padded_length()));
         for (first, some) in generations.chunks(FORM_TASKS_MAX).enumerate() {
-            let address = piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
+            let address =
+                piece.address + (first * FORM_TASKS_MAX * size_of::<abi::FormTask>()) as u64;
             let count = u32::try_from(some.len()).expect("at most FORM_TASKS_MAX");
             // SAFETY: tasks, raw bytes and forms live until `done`, which is recorded after this.
             unsafe { launch::form(card, form, form_blocks(bytes), (address, count), stream) }?;
@@ -215,7 +278,9 @@ impl Current {
 
 /// Thread blocks that convert a generation of this many bytes.
 pub(super) fn form_blocks(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK)).unwrap_or(u32::MAX).clamp(1, FORM_BLOCKS_MAX)
+    u32::try_from(bytes.div_ceil(FORM_BYTES_PER_BLOCK))
+        .unwrap_or(u32::MAX)
+        .clamp(1, FORM_BLOCKS_MAX)
 }
 
 fn size(number: impl TryInto<usize>) -> usize {
@@ -235,6 +300,8 @@ const FORM_TASKS_MAX: usize = 65_535;
 impl Loader {
     /// Points every segment to an invalid address, so that the next kernel faults.
     pub(super) fn poison(&mut self) {
-        self.segments.values_mut().for_each(|segment| segment.addresses.fill(16));
+        self.segments
+            .values_mut()
+            .for_each(|segment| segment.addresses.fill(16));
     }
 }

@@ -50,14 +50,20 @@ impl Cursor {
     /// left.
     pub(super) fn next(&mut self, batch: &[Work], limits: &Limits) -> Vec<Piece> {
         let mut pieces = Vec::new();
-        let (mut out, mut rows, mut upload) = (limits.out_bytes, limits.row_bytes, limits.upload_bytes);
+        let (mut out, mut rows, mut upload) =
+            (limits.out_bytes, limits.row_bytes, limits.upload_bytes);
         while let Some(work) = batch.get(self.work) {
             let costs = Costs::of(work, limits.coefficient_bytes);
-            let fits = (out / costs.out).min(rows / costs.row).min(upload.saturating_sub(TASK_BYTES) / costs.upload);
+            let fits = (out / costs.out)
+                .min(rows / costs.row)
+                .min(upload.saturating_sub(TASK_BYTES) / costs.upload);
             let least = usize::from(pieces.is_empty());
             let count = fits.max(least).min(work.out.len() - self.slot);
             if count > 0 {
-                pieces.push(Piece { work: self.work, slots: self.slot..self.slot + count });
+                pieces.push(Piece {
+                    work: self.work,
+                    slots: self.slot..self.slot + count,
+                });
                 out = out.saturating_sub(count * costs.out);
                 rows = rows.saturating_sub(count * costs.row);
                 upload = upload.saturating_sub(TASK_BYTES + count * costs.upload);
@@ -66,7 +72,10 @@ impl Cursor {
             if self.slot < work.out.len() {
                 break;
             }
-            *self = Self { work: self.work + 1, slot: 0 };
+            *self = Self {
+                work: self.work + 1,
+                slot: 0,
+            };
         }
         pieces
     }
@@ -87,7 +96,11 @@ impl Costs {
             Rows::Source { .. } => size_of::<u16>(),
         };
         let row = work.n().next_multiple_of(super::abi::ROW_ALIGN) * coefficient_bytes;
-        Self { out: work.block_bytes(), row, upload: given + ADDRESS_BYTES }
+        Self {
+            out: work.block_bytes(),
+            row,
+            upload: given + ADDRESS_BYTES,
+        }
     }
 }
 
@@ -103,16 +116,33 @@ pub(super) struct Run {
 
 /// Finds runs of blocks of `k` bytes. `addresses` lists the blocks' addresses in order, each with
 /// its pinned range.
-pub(super) fn runs(addresses: impl IntoIterator<Item = (usize, Option<usize>)>, k: usize) -> Vec<Run> {
+pub(super) fn runs(
+    addresses: impl IntoIterator<Item = (usize, Option<usize>)>,
+    k: usize,
+) -> Vec<Run> {
     let (mut runs, mut last): (Vec<Run>, _) = (Vec::new(), None);
     for (address, range) in addresses {
         let is_same = std::mem::replace(&mut last, range) == range;
         match runs.last_mut().filter(|_| is_same) {
-            Some(run) if run.count == 1 && address >= run.start + k && address - run.start <= PITCH_MAX => {
-                *run = Run { start: run.start, pitch: address - run.start, count: 2 };
+            Some(run)
+                if run.count == 1
+                    && address >= run.start + k
+                    && address - run.start <= PITCH_MAX =>
+            {
+                *run = Run {
+                    start: run.start,
+                    pitch: address - run.start,
+                    count: 2,
+                };
             }
-            Some(run) if run.count > 1 && address == run.start + run.count * run.pitch => run.count += 1,
-            _ => runs.push(Run { start: address, pitch: k, count: 1 }),
+            Some(run) if run.count > 1 && address == run.start + run.count * run.pitch => {
+                run.count += 1
+            }
+            _ => runs.push(Run {
+                start: address,
+                pitch: k,
+                count: 1,
+            }),
         }
     }
     runs
@@ -158,11 +188,22 @@ mod tests {
 
     #[test]
     fn runs_are_found() {
-        let run = |start, pitch, count| Run { start, pitch, count };
-        let runs = |addresses: &[usize], k| runs(addresses.iter().map(|&address| (address, Some(0))), k);
-        assert_eq!(runs(&[100, 200, 300, 1000, 1064], 64), [run(100, 100, 3), run(1000, 64, 2)]);
+        let run = |start, pitch, count| Run {
+            start,
+            pitch,
+            count,
+        };
+        let runs =
+            |addresses: &[usize], k| runs(addresses.iter().map(|&address| (address, Some(0))), k);
+        assert_eq!(
+            runs(&[100, 200, 300, 1000, 1064], 64),
+            [run(100, 100, 3), run(1000, 64, 2)]
+        );
         assert_eq!(runs(&[100], 64), [run(100, 64, 1)]);
-        assert_eq!(runs(&[300, 200, 100], 64), [run(300, 64, 1), run(200, 64, 1), run(100, 64, 1)]);
+        assert_eq!(
+            runs(&[300, 200, 100], 64),
+            [run(300, 64, 1), run(200, 64, 1), run(100, 64, 1)]
+        );
         // Slots that would overlap or are far apart are not a run.
         assert_eq!(runs(&[100, 150], 64).len(), 2);
         assert_eq!(runs(&[0, 1 << 40], 64).len(), 2);
@@ -171,8 +212,19 @@ mod tests {
 
     #[test]
     fn no_run_goes_from_one_pinned_range_into_the_next() {
-        let run = |start, count| Run { start, pitch: 64, count };
-        let addresses = [(0, Some(0)), (64, Some(0)), (128, Some(128)), (192, Some(128)), (256, None), (320, None)];
+        let run = |start, count| Run {
+            start,
+            pitch: 64,
+            count,
+        };
+        let addresses = [
+            (0, Some(0)),
+            (64, Some(0)),
+            (128, Some(128)),
+            (192, Some(128)),
+            (256, None),
+            (320, None),
+        ];
         assert_eq!(runs(addresses, 64), [run(0, 2), run(128, 2), run(256, 2)]);
     }
 

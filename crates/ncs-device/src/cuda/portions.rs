@@ -26,8 +26,14 @@ pub(super) struct FileCoder {
 
 impl FileCoder {
     pub(super) fn new(card: Card, demand: &Demand) -> Result<Self, Fault> {
-        let lanes = (0..LANES).map(|_| PortionLane::new(&card, demand)).collect::<Result<_, Fault>>()?;
-        Ok(Self { lanes, under_way: VecDeque::new(), card })
+        let lanes = (0..LANES)
+            .map(|_| PortionLane::new(&card, demand))
+            .collect::<Result<_, Fault>>()?;
+        Ok(Self {
+            lanes,
+            under_way: VecDeque::new(),
+            card,
+        })
     }
 }
 
@@ -38,7 +44,9 @@ impl Coder for FileCoder {
 
     fn begin(&mut self, mut bite: Vec<Portion>) -> Result<(), Spat> {
         let is_free = |index: &usize| self.under_way.iter().all(|(used, _)| used != index);
-        let index = (0..self.lanes.len()).find(is_free).expect("no more bites are begun than there are lanes");
+        let index = (0..self.lanes.len())
+            .find(is_free)
+            .expect("no more bites are begun than there are lanes");
         let lane = &mut self.lanes[index];
         match lane.begin(&self.card, &mut bite) {
             Ok(()) => {
@@ -55,7 +63,10 @@ impl Coder for FileCoder {
 
     fn end(&mut self) -> (Vec<Portion>, Result<(), Error>) {
         let (index, bite) = self.under_way.pop_front().expect("a bite is under way");
-        (bite, self.lanes[index].stream.synchronize().map_err(Error::from))
+        (
+            bite,
+            self.lanes[index].stream.synchronize().map_err(Error::from),
+        )
     }
 
     fn pinner(&self) -> Option<Pinner> {
@@ -63,7 +74,9 @@ impl Coder for FileCoder {
         Some(Box::new(move |bytes| match Shared::new(&context, bytes) {
             Ok(shared) => Some(Memory::Pinned(Box::new(shared))),
             Err(fault) => {
-                tracing::warn!("cannot pin memory for files, so copies to the GPU are slower: {fault}");
+                tracing::warn!(
+                    "cannot pin memory for files, so copies to the GPU are slower: {fault}"
+                );
                 None
             }
         }))
@@ -80,7 +93,10 @@ struct Shared {
 impl Shared {
     fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Fault> {
         context.bind()?;
-        Ok(Self { memory: Some(Pinned::new(context, bytes)?), context: Arc::clone(context) })
+        Ok(Self {
+            memory: Some(Pinned::new(context, bytes)?),
+            context: Arc::clone(context),
+        })
     }
 }
 
@@ -88,13 +104,17 @@ impl Deref for Shared {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.memory.as_deref().expect("it is there until it is dropped")
+        self.memory
+            .as_deref()
+            .expect("it is there until it is dropped")
     }
 }
 
 impl DerefMut for Shared {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.memory.as_deref_mut().expect("it is there until it is dropped")
+        self.memory
+            .as_deref_mut()
+            .expect("it is there until it is dropped")
     }
 }
 
@@ -154,17 +174,39 @@ impl PortionLane {
                 let (rows, n) = (Arc::clone(rows), *n);
                 self.product(card, &rows, n, bite)
             }
-            &Work::Replay { symbol_bytes, inputs, outputs, .. } => {
-                self.replay(card, &Layout { symbol_bytes, inputs, outputs }, bite)
-            }
+            &Work::Replay {
+                symbol_bytes,
+                inputs,
+                outputs,
+                ..
+            } => self.replay(
+                card,
+                &Layout {
+                    symbol_bytes,
+                    inputs,
+                    outputs,
+                },
+                bite,
+            ),
         }
     }
 
     /// Codes with one launch per portion, all with the same rows.
-    fn product(&mut self, card: &Card, rows: &Arc<[u8]>, n: usize, bite: &mut [Portion]) -> Result<(), Error> {
+    fn product(
+        &mut self,
+        card: &Card,
+        rows: &Arc<[u8]>,
+        n: usize,
+        bite: &mut [Portion],
+    ) -> Result<(), Error> {
         let count = rows.len() / n;
         let way = Way::of_files(&Limits::of(card), n, count);
-        let code = ChunkCode { way, tile: (1, 256), n, rows: count };
+        let code = ChunkCode {
+            way,
+            tile: (1, 256),
+            n,
+            rows: count,
+        };
         // Chunks begin at multiples of 16 bytes.
         let pitch_of = |portion: &Portion| match portion.work {
             Work::Product { bytes, .. } => bytes.next_multiple_of(16),
@@ -184,14 +226,37 @@ impl PortionLane {
             let pitch = pitch_of(portion);
             let bytes = portion.work.input_bytes() / n;
             let host = Ends {
-                sources: Side { start: portion.input.as_ptr() as Address, pitch: bytes },
-                out: Side { start: portion.output.as_mut_ptr() as Address, pitch: bytes },
+                sources: Side {
+                    start: portion.input.as_ptr() as Address,
+                    pitch: bytes,
+                },
+                out: Side {
+                    start: portion.output.as_mut_ptr() as Address,
+                    pitch: bytes,
+                },
             };
-            let device = Ends { sources: Side { start: input, pitch }, out: Side { start: output, pitch } };
+            let device = Ends {
+                sources: Side {
+                    start: input,
+                    pitch,
+                },
+                out: Side {
+                    start: output,
+                    pitch,
+                },
+            };
             // SAFETY: a crew only takes portions whose memory is as large as their work's input and
             // output; the lane has just been given room for all of them. Portions are returned, and
             // the lane is reused, only after the stream has been waited for.
-            unsafe { code.through(card, Some(self.head.address()), (host, device), bytes, &self.stream) }?;
+            unsafe {
+                code.through(
+                    card,
+                    Some(self.head.address()),
+                    (host, device),
+                    bytes,
+                    &self.stream,
+                )
+            }?;
             input += (n * pitch) as Address;
             output += (count * pitch) as Address;
         }
@@ -200,26 +265,61 @@ impl PortionLane {
 
     /// Codes the source blocks of all portions in one launch.
     fn replay(&mut self, card: &Card, layout: &Layout, bite: &mut [Portion]) -> Result<(), Error> {
-        let Layout { symbol_bytes, inputs, outputs } = *layout;
+        let Layout {
+            symbol_bytes,
+            inputs,
+            outputs,
+        } = *layout;
         // A thread takes four bytes of each symbol.
         let pitch = symbol_bytes.next_multiple_of(4);
-        let plans: Vec<Arc<Plan>> = bite.iter().flat_map(|portion| plans_of(&portion.work)).cloned().collect();
+        let plans: Vec<Arc<Plan>> = bite
+            .iter()
+            .flat_map(|portion| plans_of(&portion.work))
+            .cloned()
+            .collect();
         let count = plans.len();
         self.hold(&plans)?;
-        reserve(&self.context, &mut self.places, count * size_of::<Address>())?;
+        reserve(
+            &self.context,
+            &mut self.places,
+            count * size_of::<Address>(),
+        )?;
         upload(&self.places, &self.addresses(&plans), &self.stream)?;
         reserve(&self.context, &mut self.input, count * inputs * pitch)?;
         reserve(&self.context, &mut self.output, count * outputs * pitch)?;
-        let number = |number: usize| u32::try_from(number).map_err(|_| Error::Unavailable("too much for one launch".to_owned()));
-        let slots = number(plans.iter().map(|plan| plan.slots()).max().unwrap_or_default())?;
+        let number = |number: usize| {
+            u32::try_from(number)
+                .map_err(|_| Error::Unavailable("too much for one launch".to_owned()))
+        };
+        let slots = number(
+            plans
+                .iter()
+                .map(|plan| plan.slots())
+                .max()
+                .unwrap_or_default(),
+        )?;
         let shape = ReplayShape::new(card, slots, number(count * strips_of(pitch))?, 1);
         reserve(&self.context, &mut self.work, shape.work_bytes())?;
         let (mut input, mut output) = (self.input.address(), self.output.address());
         for portion in bite.iter() {
             let symbols = plans_of(&portion.work).len() * inputs;
-            let host = Side { start: portion.input.as_ptr() as Address, pitch: symbol_bytes };
+            let host = Side {
+                start: portion.input.as_ptr() as Address,
+                pitch: symbol_bytes,
+            };
             // SAFETY: as for products.
-            unsafe { copy(Side { start: input, pitch }, host, symbol_bytes, symbols, &self.stream) }?;
+            unsafe {
+                copy(
+                    Side {
+                        start: input,
+                        pitch,
+                    },
+                    host,
+                    symbol_bytes,
+                    symbols,
+                    &self.stream,
+                )
+            }?;
             input += (symbols * pitch) as Address;
         }
         let blocks = Blocks {
@@ -237,9 +337,23 @@ impl PortionLane {
         unsafe { shape.replay(card, &blocks, &self.stream) }?;
         for portion in bite {
             let symbols = plans_of(&portion.work).len() * outputs;
-            let host = Side { start: portion.output.as_mut_ptr() as Address, pitch: symbol_bytes };
+            let host = Side {
+                start: portion.output.as_mut_ptr() as Address,
+                pitch: symbol_bytes,
+            };
             // SAFETY: as for products.
-            unsafe { copy(host, Side { start: output, pitch }, symbol_bytes, symbols, &self.stream) }?;
+            unsafe {
+                copy(
+                    host,
+                    Side {
+                        start: output,
+                        pitch,
+                    },
+                    symbol_bytes,
+                    symbols,
+                    &self.stream,
+                )
+            }?;
             output += (symbols * pitch) as Address;
         }
         Ok(())
@@ -253,7 +367,11 @@ impl PortionLane {
         let (mut held, mut bytes) = (Vec::<(Arc<Plan>, usize)>::new(), Vec::new());
         for plan in plans {
             // Most blocks have the same plan as the block before.
-            if held.iter().rev().all(|(other, _)| !Arc::ptr_eq(other, plan)) {
+            if held
+                .iter()
+                .rev()
+                .all(|(other, _)| !Arc::ptr_eq(other, plan))
+            {
                 held.push((Arc::clone(plan), bytes.len()));
                 bytes.extend(plan.bytes());
                 bytes.resize(bytes.len().next_multiple_of(16), 0);
@@ -268,13 +386,21 @@ impl PortionLane {
 
     /// Address of a plan that the lane has.
     fn place(&self, plan: &Arc<Plan>) -> Option<Address> {
-        let Held::Plans(held) = &self.held else { return None };
-        let found = held.iter().rev().find(|(other, _)| Arc::ptr_eq(other, plan));
+        let Held::Plans(held) = &self.held else {
+            return None;
+        };
+        let found = held
+            .iter()
+            .rev()
+            .find(|(other, _)| Arc::ptr_eq(other, plan));
         found.map(|(_, at)| self.head.address() + *at as Address)
     }
 
     fn addresses(&self, plans: &[Arc<Plan>]) -> Vec<u8> {
-        plans.iter().flat_map(|plan| self.place(plan).expect("they are held").to_le_bytes()).collect()
+        plans
+            .iter()
+            .flat_map(|plan| self.place(plan).expect("they are held").to_le_bytes())
+            .collect()
     }
 }
 
@@ -310,10 +436,16 @@ fn reserve(context: &Arc<Context>, buffer: &mut Buffer, bytes: usize) -> Result<
 
 /// Uploads bytes to the beginning of a buffer, in the order of the stream.
 fn upload(buffer: &Buffer, bytes: &[u8], stream: &Stream) -> Result<(), Fault> {
-    assert!(bytes.len() <= buffer.len(), "{} bytes for a buffer of {}", bytes.len(), buffer.len());
+    assert!(
+        bytes.len() <= buffer.len(),
+        "{} bytes for a buffer of {}",
+        bytes.len(),
+        buffer.len()
+    );
     // SAFETY: inside the buffer, as asserted; memory that is not pinned is copied before the call
     // returns.
-    unsafe { result::memcpy_htod_async(buffer.address(), bytes, stream.raw) }.named("cuMemcpyHtoDAsync")
+    unsafe { result::memcpy_htod_async(buffer.address(), bytes, stream.raw) }
+        .named("cuMemcpyHtoDAsync")
 }
 
 /// Room for alignment in a bite: up to 15 bytes for each chunk of a stripe.

@@ -110,13 +110,26 @@ enum Host {
 impl Solver {
     pub(super) fn new(card: &Card, combine: &'static Combine) -> Result<Self, Fault> {
         let pool = Pool::new(&card.context)?;
-        Ok(Self { combine, pool, calls: VecDeque::new(), first_call: 0, lanes: Vec::new() })
+        Ok(Self {
+            combine,
+            pool,
+            calls: VecDeque::new(),
+            first_call: 0,
+            lanes: Vec::new(),
+        })
     }
 
     /// Begins a call, or files it as failed.
     pub(super) fn begin(&mut self, jobs: Vec<Decode>, error: Option<Error>) {
         let solved = vec![false; jobs.len()];
-        self.calls.push_back(Call { jobs, solved, next: 0, parts: 0, begun: Instant::now(), error });
+        self.calls.push_back(Call {
+            jobs,
+            solved,
+            next: 0,
+            parts: 0,
+            begun: Instant::now(),
+            error,
+        });
     }
 
     /// Advances all calls.
@@ -130,7 +143,8 @@ impl Solver {
         }
         for index in 0..self.lanes.len() {
             if let Some(part) = &self.lanes[index].part {
-                let call = &mut self.calls[usize::try_from(part.call - self.first_call).expect("few calls are under way")];
+                let call = &mut self.calls[usize::try_from(part.call - self.first_call)
+                    .expect("few calls are under way")];
                 if self.lanes[index].advance(card, self.combine, call)? {
                     self.retire(index, counts)?;
                 }
@@ -144,9 +158,21 @@ impl Solver {
 
     /// The oldest call, once it has ended.
     pub(super) fn ended(&mut self) -> Option<Solved> {
-        let Call { jobs, solved, begun, error, .. } = self.calls.pop_front_if(|call| call.parts == 0 && call.is_cut())?;
+        let Call {
+            jobs,
+            solved,
+            begun,
+            error,
+            ..
+        } = self
+            .calls
+            .pop_front_if(|call| call.parts == 0 && call.is_cut())?;
         self.first_call += 1;
-        Some(Solved { jobs, result: error.map_or(Ok(solved), Err), elapsed: begun.elapsed() })
+        Some(Solved {
+            jobs,
+            result: error.map_or(Ok(solved), Err),
+            elapsed: begun.elapsed(),
+        })
     }
 
     /// Gives up all work after a fault of the driver.
@@ -154,7 +180,8 @@ impl Solver {
         self.abandon();
         for call in &mut self.calls {
             call.parts = 0;
-            call.error.get_or_insert_with(|| Error::Lost(reason.to_owned()));
+            call.error
+                .get_or_insert_with(|| Error::Lost(reason.to_owned()));
         }
     }
 
@@ -172,13 +199,18 @@ impl Solver {
 
     /// Fails the jobs that have not begun for lack of memory.
     fn refuse(&mut self, bytes: u64) {
-        self.calls.iter_mut().filter(|call| !call.is_cut()).for_each(|call| {
-            call.error.get_or_insert(Error::Memory { bytes });
-        });
+        self.calls
+            .iter_mut()
+            .filter(|call| !call.is_cut())
+            .for_each(|call| {
+                call.error.get_or_insert(Error::Memory { bytes });
+            });
     }
 
     fn retire(&mut self, index: usize, counts: &mut Counts) -> Result<(), Fault> {
-        let Some(part) = self.lanes[index].part.take() else { return Ok(()) };
+        let Some(part) = self.lanes[index].part.take() else {
+            return Ok(());
+        };
         counts.kernel += self.lanes[index].computed.since(&self.lanes[index].begun)?;
         let call = usize::try_from(part.call - self.first_call).expect("few calls are under way");
         self.calls[call].parts -= 1;
@@ -187,7 +219,9 @@ impl Solver {
 
     /// Gives a lane the next part of the oldest call that has one.
     fn fill(&mut self, index: usize, card: &Card) -> Result<(), Fault> {
-        let Some(number) = self.calls.iter().position(|call| !call.is_cut()) else { return Ok(()) };
+        let Some(number) = self.calls.iter().position(|call| !call.is_cut()) else {
+            return Ok(());
+        };
         let call = &mut self.calls[number];
         let jobs = call.next..call.next + next_part(&call.jobs[call.next..], self.combine);
         let layout = Layout::new(&call.jobs[jobs.clone()], self.combine);
@@ -201,17 +235,34 @@ impl Solver {
         };
         let variant = variant(card, self.combine, &layout)?;
         let head = layout.head(piece.address, &call.jobs[jobs.clone()], &variant);
-        let transfer = |host, len, offset: usize| Transfer { host, start: 0, len, device: piece.address + offset as u64 };
+        let transfer = |host, len, offset: usize| Transfer {
+            host,
+            start: 0,
+            len,
+            device: piece.address + offset as u64,
+        };
         let places = || jobs.clone().zip(&layout.jobs);
-        let payloads = places().map(|(job, place)| transfer(Host::Payload(job), place.bytes(), place.raw));
-        let up = [transfer(Host::Head, layout.head, 0)].into_iter().chain(payloads).collect();
+        let payloads =
+            places().map(|(job, place)| transfer(Host::Payload(job), place.bytes(), place.raw));
+        let up = [transfer(Host::Head, layout.head, 0)]
+            .into_iter()
+            .chain(payloads)
+            .collect();
         let outs = places().map(|(job, place)| transfer(Host::Out(job), place.bytes(), place.out));
         let status = transfer(Host::Status, jobs.len() * STATUS_BYTES, layout.status);
         let down = [status].into_iter().chain(outs).collect();
         call.next = jobs.end;
         call.parts += 1;
-        self.lanes[index].part =
-            Some(CallPart { call: self.first_call + number as u64, jobs, piece, layout, variant, head, up, down });
+        self.lanes[index].part = Some(CallPart {
+            call: self.first_call + number as u64,
+            jobs,
+            piece,
+            layout,
+            variant,
+            head,
+            up,
+            down,
+        });
         Ok(())
     }
 }
@@ -236,15 +287,33 @@ impl SolverLane {
         let buffer = || {
             let used = Event::new(context)?;
             used.record(&stream)?;
-            Ok::<_, Fault>(Buffer { pinned: Pinned::new(context, BUFFER_BYTES)?, used, arriving: Vec::new() })
+            Ok::<_, Fault>(Buffer {
+                pinned: Pinned::new(context, BUFFER_BYTES)?,
+                used,
+                arriving: Vec::new(),
+            })
         };
         let buffers = [buffer()?, buffer()?];
-        Ok(Self { part: None, buffers, turn: 0, begun: Event::new(context)?, computed: Event::new(context)?, stream })
+        Ok(Self {
+            part: None,
+            buffers,
+            turn: 0,
+            begun: Event::new(context)?,
+            computed: Event::new(context)?,
+            stream,
+        })
     }
 
     /// Does one step of its part if the next buffer is free. Returns true when the part is done.
-    fn advance(&mut self, card: &Card, combine: &'static Combine, call: &mut Call) -> Result<bool, Fault> {
-        let Some(part) = &mut self.part else { return Ok(true) };
+    fn advance(
+        &mut self,
+        card: &Card,
+        combine: &'static Combine,
+        call: &mut Call,
+    ) -> Result<bool, Fault> {
+        let Some(part) = &mut self.part else {
+            return Ok(true);
+        };
         let buffer = &mut self.buffers[self.turn];
         if !buffer.used.is_done()? {
             return Ok(false);
@@ -262,7 +331,9 @@ impl SolverLane {
         }
         self.turn = 1 - self.turn;
         let is_empty = self.buffers.iter().all(|buffer| buffer.arriving.is_empty());
-        let Some(part) = &self.part else { return Ok(true) };
+        let Some(part) = &self.part else {
+            return Ok(true);
+        };
         Ok(part.up.is_empty() && part.down.is_empty() && is_empty)
     }
 }
@@ -281,7 +352,8 @@ impl Buffer {
             to.copy_from_slice(&from[transfer.start..transfer.start + transfer.len]);
             // SAFETY: the destination is inside the part's piece; the buffer is not touched before
             // its event is done.
-            unsafe { result::memcpy_htod_async(transfer.device, to, stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(transfer.device, to, stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
             filled += transfer.len;
         }
         self.used.record(stream)
@@ -294,7 +366,8 @@ impl Buffer {
             let to = &mut self.pinned[filled..filled + transfer.len];
             // SAFETY: the source is inside the part's piece; nobody reads the buffer before its
             // event is done.
-            unsafe { result::memcpy_dtoh_async(to, transfer.device, stream.raw) }.named("cuMemcpyDtoHAsync")?;
+            unsafe { result::memcpy_dtoh_async(to, transfer.device, stream.raw) }
+                .named("cuMemcpyDtoHAsync")?;
             filled += transfer.len;
             self.arriving.push(transfer);
         }
@@ -307,10 +380,16 @@ impl Buffer {
         for transfer in self.arriving.drain(..) {
             let (bytes, others) = rest.split_at(transfer.len);
             match transfer.host {
-                Host::Out(job) => call.jobs[job].out[transfer.start..transfer.start + transfer.len].copy_from_slice(bytes),
+                Host::Out(job) => call.jobs[job].out[transfer.start..transfer.start + transfer.len]
+                    .copy_from_slice(bytes),
                 Host::Status => {
-                    let solved = bytes.chunks_exact(STATUS_BYTES).map(|status| status.iter().any(|&byte| byte != 0));
-                    call.solved[part.jobs.clone()].iter_mut().zip(solved).for_each(|(place, is_solved)| *place = is_solved);
+                    let solved = bytes
+                        .chunks_exact(STATUS_BYTES)
+                        .map(|status| status.iter().any(|&byte| byte != 0));
+                    call.solved[part.jobs.clone()]
+                        .iter_mut()
+                        .zip(solved)
+                        .for_each(|(place, is_solved)| *place = is_solved);
                 }
                 Host::Head | Host::Payload(_) => unreachable!("these go up"),
             }
@@ -327,7 +406,12 @@ fn next_transfer(queue: &mut VecDeque<Transfer>, room: usize) -> Option<Transfer
         return None;
     }
     let transfer = Transfer { len, ..*front };
-    *front = Transfer { start: front.start + len, len: front.len - len, device: front.device + len as u64, ..*front };
+    *front = Transfer {
+        start: front.start + len,
+        len: front.len - len,
+        device: front.device + len as u64,
+        ..*front
+    };
     if front.len == 0 {
         queue.pop_front();
     }
@@ -354,17 +438,39 @@ fn compute(card: &Card, combine: &Combine, part: &CallPart, stream: &Stream) -> 
     let largest = layout.jobs.iter().map(Place::bytes).max().unwrap_or(1);
     // SAFETY: here and below: the tasks describe memory of the part's piece, which is kept until
     // the stream is done.
-    unsafe { launch::form(card, combine.form, form_blocks(largest), (at(layout.forms), count), stream) }?;
+    unsafe {
+        launch::form(
+            card,
+            combine.form,
+            form_blocks(largest),
+            (at(layout.forms), count),
+            stream,
+        )
+    }?;
     invert(card, part, stream)?;
     let CallPart { variant, .. } = part;
-    let (row_form, rows, units) = (combine.row_form as u32, layout.blocks, layout.units(variant));
-    let launch = abi::Launch { tasks: at(layout.rows), count, units, rows, row_form, ..abi::Launch::default() };
+    let (row_form, rows, units) = (
+        combine.row_form as u32,
+        layout.blocks,
+        layout.units(variant),
+    );
+    let launch = abi::Launch {
+        tasks: at(layout.rows),
+        count,
+        units,
+        rows,
+        row_form,
+        ..abi::Launch::default()
+    };
     if combine.row_form != RowForm::Bytes {
         let n = layout.jobs.iter().map(Place::pitch).max().map_or(1, number);
         // SAFETY: as above.
         unsafe { launch::rows(card, &launch, n, stream) }?;
     }
-    let launch = abi::Launch { tasks: at(layout.combinations), ..launch };
+    let launch = abi::Launch {
+        tasks: at(layout.combinations),
+        ..launch
+    };
     // SAFETY: as above.
     unsafe { launch::combine(card, combine, variant, &launch, card.sms, stream) }
 }
@@ -375,7 +481,10 @@ fn invert(card: &Card, part: &CallPart, stream: &Stream) -> Result<(), Fault> {
     let is_alike = |one: &Place, other: &Place| alone(one).is_kernel_of(&alone(other));
     let mut tasks = part.piece.address + part.layout.inversions as u64;
     for run in part.layout.jobs.chunk_by(is_alike) {
-        let (largest, count) = (run.iter().map(|place| number(place.n)).max().unwrap_or(1), number(run.len()));
+        let (largest, count) = (
+            run.iter().map(|place| number(place.n)).max().unwrap_or(1),
+            number(run.len()),
+        );
         // SAFETY: as in `compute`.
         unsafe { Inverter::fastest(largest, count, card).launch(card, tasks, count, stream) }?;
         tasks += (run.len() * size_of::<abi::InvertTask>()) as u64;

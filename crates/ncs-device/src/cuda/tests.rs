@@ -8,7 +8,10 @@ use super::*;
 /// Whether there is a GPU.
 pub(super) fn is_here() -> bool {
     let absence = count().err();
-    assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
+    assert!(
+        absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(),
+        "a GPU was to be here: {absence:?}"
+    );
     absence.is_none()
 }
 
@@ -16,7 +19,12 @@ pub(super) fn is_here() -> bool {
 fn asking_never_panics_and_always_has_a_reason() {
     if let Err(absence) = count() {
         absence.tell();
-        assert!(absence.into_error(BackendChoice::Cuda).to_string().contains("\"cuda\""));
+        assert!(
+            absence
+                .into_error(BackendChoice::Cuda)
+                .to_string()
+                .contains("\"cuda\"")
+        );
     }
 }
 
@@ -24,9 +32,16 @@ fn asking_never_panics_and_always_has_a_reason() {
 fn every_kernel_of_a_gpu_is_there() {
     for &kernel in Kernel::ALL {
         let choice = KernelChoice::Named(kernel);
-        assert_eq!(combine_of(choice).is_ok(), kernel != Kernel::Simd, "{kernel}");
+        assert_eq!(
+            combine_of(choice).is_ok(),
+            kernel != Kernel::Simd,
+            "{kernel}"
+        );
     }
-    assert_eq!(combine_of(KernelChoice::Default).unwrap().unwrap().kernel, "table");
+    assert_eq!(
+        combine_of(KernelChoice::Default).unwrap().unwrap().kernel,
+        "table"
+    );
     assert!(combine_of(KernelChoice::Auto).unwrap().is_none());
 }
 
@@ -101,10 +116,18 @@ fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
     }
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let output = child
+            .args([NAME, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-        return assert!(output.status.success() && said.contains("1 passed"), "{}", output.status);
+        return assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{}",
+            output.status
+        );
     }
     let host = HostMemory::default();
     let open = move || {
@@ -112,6 +135,11 @@ fn a_kernel_that_faults_moves_its_work_to_the_cpu() {
         let engine = open_engine(0, table, &Workload::default(), &host)?;
         Ok(Box::new(Poisoned { engine, batches: 0 }) as Box<dyn Backend>)
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(members::lose_one(open, |reason| assert!(reason.contains("CUDA_ERROR"), "{reason}")));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(members::lose_one(open, |reason| {
+        assert!(reason.contains("CUDA_ERROR"), "{reason}")
+    }));
 }

@@ -13,7 +13,10 @@ impl Arithmetic for Broken {
     }
 
     fn encode(&self, _: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Failed> {
-        tasks.iter_mut().flat_map(|task| &mut task.out).for_each(|out| out.fill(0xff));
+        tasks
+            .iter_mut()
+            .flat_map(|task| &mut task.out)
+            .for_each(|out| out.fill(0xff));
         Err(Failed("broken".to_owned()))
     }
 
@@ -43,7 +46,9 @@ fn what_fails_is_done_by_the_cores() {
     let (shape, source) = (Shape::new(2, 1).unwrap(), [7; 64]);
     let encoded = |arithmetic: &dyn Arithmetic| {
         let mut out = vec![0; 33];
-        arithmetic.encode(shape, &mut [Encode::new(shape, &source, &[3, 4], &mut out)]).unwrap();
+        arithmetic
+            .encode(shape, &mut [Encode::new(shape, &source, &[3, 4], &mut out)])
+            .unwrap();
         out
     };
     assert_eq!(encoded(&*steady), encoded(&cores));
@@ -54,24 +59,52 @@ fn what_fails_is_done_by_the_cores() {
     assert!(matches!(steady.keep(&source, 64), Ok(None)));
     // However many calls fail, it is reported once.
     let reason = "arithmetic over the prime field failed: broken".to_owned();
-    assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
+    assert_eq!(
+        (&*losses.health().borrow(), sums.fallbacks()),
+        (&Health::Degraded(reason), 1)
+    );
 }
 
 #[tokio::test]
 async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
     let (hoard, (losses, sums)) = (Hoard::new(u64::MAX), losses());
-    let config = Config { hang_timeout: Duration::from_millis(200), ..Config::default() };
-    let provider = Arc::new(GfqProvider::of(Box::new(hoard.clone()), &config, losses.clone()));
-    let kept = Arc::clone(&provider).run(|arithmetic| arithmetic.keep(&[7; 64], 64)).await.unwrap().unwrap().unwrap();
+    let config = Config {
+        hang_timeout: Duration::from_millis(200),
+        ..Config::default()
+    };
+    let provider = Arc::new(GfqProvider::of(
+        Box::new(hoard.clone()),
+        &config,
+        losses.clone(),
+    ));
+    let kept = Arc::clone(&provider)
+        .run(|arithmetic| arithmetic.keep(&[7; 64], 64))
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(kept.is_alive() && *losses.health().borrow() == Health::Good);
     hoard.hold(true);
-    let hash = || Arc::clone(&provider).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
+    let hash =
+        || Arc::clone(&provider).run(|arithmetic| arithmetic.hash(Group::P1024, 1, &[&[7; 32]]));
     // Calls that wait for the same card learn it at the same time.
     let (one, other) = tokio::join!(hash(), hash());
     let reason = "it has finished no work over the prime field for 200ms".to_owned();
-    assert_eq!((one, other), (Err(Error::Lost(reason.clone())), Err(Error::Lost(reason.clone()))));
-    assert_eq!((&*losses.health().borrow(), sums.fallbacks()), (&Health::Degraded(reason), 1));
-    assert_eq!(hash().await.unwrap(), Cores::all().hash(Group::P1024, 1, &[&[7; 32]]));
+    assert_eq!(
+        (one, other),
+        (
+            Err(Error::Lost(reason.clone())),
+            Err(Error::Lost(reason.clone()))
+        )
+    );
+    assert_eq!(
+        (&*losses.health().borrow(), sums.fallbacks()),
+        (&Health::Degraded(reason), 1)
+    );
+    assert_eq!(
+        hash().await.unwrap(),
+        Cores::all().hash(Group::P1024, 1, &[&[7; 32]])
+    );
     assert!(matches!(provider.get().keep(&[7; 64], 64), Ok(None)));
     // None of it is freed: freeing could hang as well.
     assert!(!kept.is_alive());
@@ -82,10 +115,17 @@ async fn a_card_that_hangs_is_given_up_and_the_cores_do_its_work() {
 
 #[test]
 fn a_card_hangs_if_it_ends_nothing_while_something_is_under_way() {
-    let watch = Watch { losses: losses().0, calls: Mutex::default() };
+    let watch = Watch {
+        losses: losses().0,
+        calls: Mutex::default(),
+    };
     let (start, limit) = (Instant::now(), Duration::from_secs(10));
     let later = |seconds| start + Duration::from_secs(seconds);
-    assert_eq!(watch.patience(later(100), limit), limit, "nothing is asked of it");
+    assert_eq!(
+        watch.patience(later(100), limit),
+        limit,
+        "nothing is asked of it"
+    );
     let first = watch.begin(later(100)).unwrap();
     let second = watch.begin(later(109)).unwrap();
     assert_eq!(watch.patience(later(109), limit), Duration::from_secs(1));
@@ -106,13 +146,21 @@ fn losses() -> (Losses, Sums) {
 
 #[test]
 fn it_is_opened_once_and_the_cpu_is_there_where_nothing_else_is() {
-    let config = |backend| Config { backend, gpus: crate::Gpus::List(vec![u16::MAX]), ..Config::default() };
+    let config = |backend| Config {
+        backend,
+        gpus: crate::Gpus::List(vec![u16::MAX]),
+        ..Config::default()
+    };
     for backend in [BackendChoice::Cpu, BackendChoice::Auto] {
         let provider = GfqProvider::new(&config(backend), cuda::HostMemory::default(), losses().0);
         assert!(Arc::ptr_eq(&provider.open().unwrap(), &provider.get()));
     }
     // No host has a GPU of this number.
-    let provider = GfqProvider::new(&config(BackendChoice::Cuda), cuda::HostMemory::default(), losses().0);
+    let provider = GfqProvider::new(
+        &config(BackendChoice::Cuda),
+        cuda::HostMemory::default(),
+        losses().0,
+    );
     assert!(provider.open().is_err());
     assert!(Arc::ptr_eq(&provider.get(), &provider.get()));
 }

@@ -43,7 +43,8 @@ impl<'a> Row<'a> {
         let mut word = [0; WORD_BYTES];
         copy(self.low, index * WORD_BYTES, &mut word);
         let bits = self.bits.get(index / 8).copied().unwrap_or(0);
-        Element::from_word_and_bit(&word, bits >> (index % 8) & 1 == 1).expect("words that were checked")
+        Element::from_word_and_bit(&word, bits >> (index % 8) & 1 == 1)
+            .expect("words that were checked")
     }
 }
 
@@ -61,12 +62,20 @@ impl<'a> RowMut<'a> {
     pub fn packed(bytes: &'a mut [u8], words: usize) -> Self {
         let (low, bits) = bytes.split_at_mut(words * WORD_BYTES);
         bits.fill(0);
-        Self { low, bits: Some(bits), is_wide: false }
+        Self {
+            low,
+            bits: Some(bits),
+            is_wide: false,
+        }
     }
 
     /// A row of words without top bits.
     pub fn plain(low: &'a mut [u8]) -> Self {
-        Self { low, bits: None, is_wide: false }
+        Self {
+            low,
+            bits: None,
+            is_wide: false,
+        }
     }
 
     /// Whether a word did not fit 256 bits.
@@ -134,21 +143,29 @@ impl Dots {
                 let factors: Vec<Vec<[u64; ROWS]>> = factors
                     .chunks(ROWS * sources.len())
                     .map(|rows| {
-                        let factor = |row: usize, source: usize| rows.get(row * sources.len() + source).copied().unwrap_or(0);
-                        (0..sources.len()).map(|source| std::array::from_fn(|row| factor(row, source).into())).collect()
+                        let factor = |row: usize, source: usize| {
+                            rows.get(row * sources.len() + source).copied().unwrap_or(0)
+                        };
+                        (0..sources.len())
+                            .map(|source| std::array::from_fn(|row| factor(row, source).into()))
+                            .collect()
                     })
                     .collect();
                 each_octet(ifma, sources, words(outs), |octet, sources| {
                     for (factors, outs) in factors.iter().zip(outs.chunks_mut(ROWS)) {
                         let sums = ifma.narrow(factors, sources);
-                        outs.iter_mut().zip(sums).for_each(|(out, sum)| put(ifma, out, octet, &sum));
+                        outs.iter_mut()
+                            .zip(sums)
+                            .for_each(|(out, sum)| put(ifma, out, octet, &sum));
                     }
                 });
             }
             Self::Plain => each_word(sources, words(outs), |index, sources| {
                 for (row, out) in rows.clone().zip(outs.iter_mut()) {
                     let mut sum = NarrowSum::default();
-                    row.iter().zip(sources).for_each(|(&factor, source)| sum.add(factor, source));
+                    row.iter()
+                        .zip(sources)
+                        .for_each(|(&factor, source)| sum.add(factor, source));
                     out.put(index, &sum.reduce());
                 }
             }),
@@ -162,7 +179,12 @@ impl Dots {
             (Self::Eight(ifma), Factors::Eight(factors)) => {
                 each_octet(ifma, sources, words(outs), |octet, sources| {
                     for (factors, out) in factors.chunks_exact(sources.len()).zip(outs.iter_mut()) {
-                        put(ifma, out, octet, &ifma.dot(&Elements::default(), factors, sources));
+                        put(
+                            ifma,
+                            out,
+                            octet,
+                            &ifma.dot(&Elements::default(), factors, sources),
+                        );
                     }
                 });
             }
@@ -182,7 +204,9 @@ impl Dots {
             #[cfg(target_arch = "x86_64")]
             Self::Eight(ifma) => {
                 let mut all = vec![Element::ZERO; words];
-                for (weights, sources) in weights.chunks(SOURCES_MAX).zip(sources.chunks(SOURCES_MAX)) {
+                for (weights, sources) in
+                    weights.chunks(SOURCES_MAX).zip(sources.chunks(SOURCES_MAX))
+                {
                     // Row after row, as they lie in memory.
                     let mut sums = vec![ifma::Weighed::default(); words.div_ceil(8)];
                     for (&weight, source) in weights.iter().zip(sources) {
@@ -190,7 +214,9 @@ impl Dots {
                     }
                     for (all, sum) in all.chunks_mut(8).zip(&sums) {
                         let sum = ifma.settle(sum);
-                        all.iter_mut().enumerate().for_each(|(lane, all)| *all = all.add(&lane_of(&sum, lane)));
+                        all.iter_mut()
+                            .enumerate()
+                            .for_each(|(lane, all)| *all = all.add(&lane_of(&sum, lane)));
                     }
                 }
                 all.iter().map(|sum| RADIX.times(sum)).collect()
@@ -199,7 +225,9 @@ impl Dots {
                 // Likewise row after row.
                 let mut sums = vec![WeightedSum::default(); words];
                 for (&weight, source) in weights.iter().zip(sources) {
-                    sums.iter_mut().enumerate().for_each(|(index, sum)| sum.add(weight, &source.element(index)));
+                    sums.iter_mut()
+                        .enumerate()
+                        .for_each(|(index, sum)| sum.add(weight, &source.element(index)));
                 }
                 sums.into_iter().map(WeightedSum::reduce).collect()
             }
@@ -222,7 +250,12 @@ impl Factors {
     pub fn new(dots: Dots, elements: &[Element]) -> Self {
         match dots {
             #[cfg(target_arch = "x86_64")]
-            Dots::Eight(_) => Self::Eight(elements.iter().map(|element| ifma::limbs(RADIX.times(element).limbs())).collect()),
+            Dots::Eight(_) => Self::Eight(
+                elements
+                    .iter()
+                    .map(|element| ifma::limbs(RADIX.times(element).limbs()))
+                    .collect(),
+            ),
             Dots::Plain => Self::Plain(elements.iter().map(Element::factor).collect()),
         }
     }
@@ -239,7 +272,10 @@ impl Factors {
 
 fn sum(factors: &[Factor], sources: &[Element]) -> Element {
     let mut sum = Sum::default();
-    factors.iter().zip(sources).for_each(|(factor, source)| sum.add(factor, source));
+    factors
+        .iter()
+        .zip(sources)
+        .for_each(|(factor, source)| sum.add(factor, source));
     sum.reduce()
 }
 
@@ -251,19 +287,30 @@ fn words(outs: &[RowMut<'_>]) -> usize {
 fn each_word(sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Element])) {
     let mut column = vec![Element::ZERO; sources.len()];
     for index in 0..words {
-        column.iter_mut().zip(sources).for_each(|(word, source)| *word = source.element(index));
+        column
+            .iter_mut()
+            .zip(sources)
+            .for_each(|(word, source)| *word = source.element(index));
         work(index, &column);
     }
 }
 
 /// Calls `work` for each eight words of all sources.
 #[cfg(target_arch = "x86_64")]
-fn each_octet(ifma: Ifma, sources: &[Row<'_>], words: usize, mut work: impl FnMut(usize, &[Elements])) {
+fn each_octet(
+    ifma: Ifma,
+    sources: &[Row<'_>],
+    words: usize,
+    mut work: impl FnMut(usize, &[Elements]),
+) {
     let mut column = vec![Elements::default(); sources.len()];
     for octet in 0..words.div_ceil(8) {
         for (into, source) in column.iter_mut().zip(sources) {
             let bits = source.bits.get(octet).copied().unwrap_or(0);
-            let whole = source.low.get(octet * ifma::WORDS_BYTES..).and_then(|rest| rest.first_chunk());
+            let whole = source
+                .low
+                .get(octet * ifma::WORDS_BYTES..)
+                .and_then(|rest| rest.first_chunk());
             *into = match whole {
                 Some(words) => ifma.unpack(words, bits),
                 None => {
@@ -279,7 +326,13 @@ fn each_octet(ifma: Ifma, sources: &[Row<'_>], words: usize, mut work: impl FnMu
 
 /// Adds a row's words, times its weight, to sums of eight each.
 #[cfg(target_arch = "x86_64")]
-fn add_weighed(ifma: Ifma, weight: u128, source: &Row<'_>, words: usize, sums: &mut [ifma::Weighed]) {
+fn add_weighed(
+    ifma: Ifma,
+    weight: u128,
+    source: &Row<'_>,
+    words: usize,
+    sums: &mut [ifma::Weighed],
+) {
     let weight = ifma::narrow_weight(weight);
     let (whole, _) = source.low.as_chunks::<{ ifma::WORDS_BYTES }>();
     let whole = &whole[..(words / 8).min(whole.len()).min(source.bits.len())];
@@ -312,7 +365,9 @@ fn put(ifma: Ifma, out: &mut RowMut<'_>, octet: usize, sums: &Elements) {
 /// The element in a lane.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn lane_of(elements: &Elements, lane: usize) -> Element {
-    Element(ifma::whole(&std::array::from_fn(|limb| elements[limb].0[lane])))
+    Element(ifma::whole(&std::array::from_fn(|limb| {
+        elements[limb].0[lane]
+    })))
 }
 
 /// 2^260, which is part of a factor of eight and missing from a sum of products with plain numbers.

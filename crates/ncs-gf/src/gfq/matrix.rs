@@ -11,8 +11,16 @@ use super::dots::{Dots, Factors};
 ///
 /// # Panics
 /// If `matrix` is not square.
-#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "one thread does it plainly"))]
-pub fn invert(dots: Dots, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Factors> {
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "one thread does it plainly")
+)]
+pub fn invert(
+    dots: Dots,
+    order: usize,
+    matrix: &[Element],
+    threads: NonZeroUsize,
+) -> Option<Factors> {
     assert_eq!(matrix.len(), order * order, "a matrix of {order} rows");
     match dots {
         #[cfg(target_arch = "x86_64")]
@@ -34,9 +42,13 @@ fn plain(order: usize, matrix: &[Element]) -> Option<Vec<Element>> {
         let own = &mut rows[column * order..][..order];
         let inverse = own[column].inverse().expect("a pivot is not zero").factor();
         own[column] = Element::ONE;
-        own.iter_mut().for_each(|element| *element = inverse.times(element));
+        own.iter_mut()
+            .for_each(|element| *element = inverse.times(element));
         let own = own.to_vec();
-        let others = rows.chunks_exact_mut(order).enumerate().filter(|&(row, _)| row != column);
+        let others = rows
+            .chunks_exact_mut(order)
+            .enumerate()
+            .filter(|&(row, _)| row != column);
         for (_, other) in others {
             let factor = other[column].neg().factor();
             other[column] = Element::ZERO;
@@ -47,7 +59,8 @@ fn plain(order: usize, matrix: &[Element]) -> Option<Vec<Element>> {
     }
     // Rows that were exchanged are columns of the inverse that have to be.
     for (column, &pivot) in swaps.iter().enumerate().rev() {
-        rows.chunks_exact_mut(order).for_each(|row| row.swap(column, pivot));
+        rows.chunks_exact_mut(order)
+            .for_each(|row| row.swap(column, pivot));
     }
     Some(rows)
 }
@@ -64,12 +77,21 @@ mod eight {
     use crate::simd::ifma::{self, Elements, Ifma, LIMBS, WIDTH};
 
     /// The inverse, with every element times 2^260.
-    pub(super) fn invert(ifma: Ifma, order: usize, matrix: &[Element], threads: NonZeroUsize) -> Option<Vec<[u64; LIMBS]>> {
+    pub(super) fn invert(
+        ifma: Ifma,
+        order: usize,
+        matrix: &[Element],
+        threads: NonZeroUsize,
+    ) -> Option<Vec<[u64; LIMBS]>> {
         let width = order.div_ceil(WIDTH);
         let mut rows = vec![Elements::default(); order * width];
         for (row, elements) in rows.chunks_exact_mut(width).zip(matrix.chunks_exact(order)) {
             for (column, element) in elements.iter().enumerate() {
-                put(&mut row[column / WIDTH], column % WIDTH, &RADIX.times(element));
+                put(
+                    &mut row[column / WIDTH],
+                    column % WIDTH,
+                    &RADIX.times(element),
+                );
             }
         }
         let mut swaps = Vec::with_capacity(order);
@@ -81,31 +103,55 @@ mod eight {
             // The rows of the pivots become what they would be if their part of the columns were
             // the unit matrix.
             let own = rows[first * width..][..count * width].to_vec();
-            for (row, factors) in rows[first * width..].chunks_exact_mut(width).zip(corner.chunks_exact(count)) {
+            for (row, factors) in rows[first * width..]
+                .chunks_exact_mut(width)
+                .zip(corner.chunks_exact(count))
+            {
                 for (column, element) in row.iter_mut().enumerate() {
-                    let sources: [Elements; WIDTH] =
-                        std::array::from_fn(|source| own.get(source * width + column).copied().unwrap_or_default());
+                    let sources: [Elements; WIDTH] = std::array::from_fn(|source| {
+                        own.get(source * width + column)
+                            .copied()
+                            .unwrap_or_default()
+                    });
                     *element = ifma.dot(&Elements::default(), factors, &sources[..count]);
                 }
                 row[group] = Elements::default();
-                factors.iter().enumerate().for_each(|(lane, factor)| set(&mut row[group], lane, factor));
+                factors
+                    .iter()
+                    .enumerate()
+                    .for_each(|(lane, factor)| set(&mut row[group], lane, factor));
             }
             // Column behind column, so that the rows of the pivots lie together.
             let mut sources = vec![Elements::default(); count * width];
-            for (index, row) in rows[first * width..].chunks_exact(width).take(count).enumerate() {
-                row.iter().enumerate().for_each(|(column, &element)| sources[column * count + index] = element);
+            for (index, row) in rows[first * width..]
+                .chunks_exact(width)
+                .take(count)
+                .enumerate()
+            {
+                row.iter()
+                    .enumerate()
+                    .for_each(|(column, &element)| sources[column * count + index] = element);
             }
             let (above, below) = rows.split_at_mut(first * width);
-            let others: Vec<_> = above.chunks_exact_mut(width).chain(below.chunks_exact_mut(width).skip(count)).collect();
-            share(others, width * count, threads, |row| clear(ifma, row, group, &sources, count));
+            let others: Vec<_> = above
+                .chunks_exact_mut(width)
+                .chain(below.chunks_exact_mut(width).skip(count))
+                .collect();
+            share(others, width * count, threads, |row| {
+                clear(ifma, row, group, &sources, count)
+            });
         }
         let mut inverse = Vec::with_capacity(order * order);
         for row in rows.chunks_exact(width) {
-            inverse.extend((0..order).map(|column| std::array::from_fn(|limb| row[column / WIDTH][limb].0[column % WIDTH])));
+            inverse.extend((0..order).map(|column| {
+                std::array::from_fn(|limb| row[column / WIDTH][limb].0[column % WIDTH])
+            }));
         }
         // Rows that were exchanged are columns of the inverse that have to be.
         for (column, &pivot) in swaps.iter().enumerate().rev() {
-            inverse.chunks_exact_mut(order).for_each(|row: &mut [[u64; LIMBS]]| row.swap(column, pivot));
+            inverse
+                .chunks_exact_mut(order)
+                .for_each(|row: &mut [[u64; LIMBS]]| row.swap(column, pivot));
         }
         Some(inverse)
     }
@@ -123,10 +169,18 @@ mod eight {
     }
 
     /// Moves rows that have pivots in these columns to their places. `None` if there are none.
-    fn pivots(rows: &mut [Elements], width: usize, first: usize, count: usize, swaps: &mut Vec<usize>) -> Option<()> {
+    fn pivots(
+        rows: &mut [Elements],
+        width: usize,
+        first: usize,
+        count: usize,
+        swaps: &mut Vec<usize>,
+    ) -> Option<()> {
         let group = first / WIDTH;
-        let mut panel: Vec<[Element; WIDTH]> =
-            rows[first * width..].chunks_exact(width).map(|row| std::array::from_fn(|lane| lane_of(&row[group], lane))).collect();
+        let mut panel: Vec<[Element; WIDTH]> = rows[first * width..]
+            .chunks_exact(width)
+            .map(|row| std::array::from_fn(|lane| lane_of(&row[group], lane)))
+            .collect();
         for column in 0..count {
             let pivot = (column..panel.len()).find(|&row| panel[row][column] != Element::ZERO)?;
             swaps.push(first + pivot);
@@ -138,8 +192,12 @@ mod eight {
             if column + 1 == count {
                 break;
             }
-            let inverse = panel[column][column].inverse().expect("a pivot is not zero").factor();
-            let own: [Factor; WIDTH] = std::array::from_fn(|lane| inverse.times(&panel[column][lane]).factor());
+            let inverse = panel[column][column]
+                .inverse()
+                .expect("a pivot is not zero")
+                .factor();
+            let own: [Factor; WIDTH] =
+                std::array::from_fn(|lane| inverse.times(&panel[column][lane]).factor());
             for row in &mut panel[column + 1..] {
                 let factor = row[column].neg();
                 for lane in column + 1..count {
@@ -151,16 +209,33 @@ mod eight {
     }
 
     /// The inverse of the pivots' own part of the matrix, as factors.
-    fn corner(rows: &[Elements], width: usize, first: usize, count: usize) -> Option<Vec<[u64; LIMBS]>> {
+    fn corner(
+        rows: &[Elements],
+        width: usize,
+        first: usize,
+        count: usize,
+    ) -> Option<Vec<[u64; LIMBS]>> {
         let own = rows[first * width..].chunks_exact(width).take(count);
-        let elements: Vec<Element> = own.flat_map(|row| (0..count).map(|lane| lane_of(&row[first / WIDTH], lane))).collect();
+        let elements: Vec<Element> = own
+            .flat_map(|row| (0..count).map(|lane| lane_of(&row[first / WIDTH], lane)))
+            .collect();
         // What is times 2^260 becomes what is divided by it; and is to be times 2^260.
         let inverse = super::plain(count, &elements)?;
-        Some(inverse.iter().map(|element| ifma::limbs(RADIX.times(&RADIX.times(element)).limbs())).collect())
+        Some(
+            inverse
+                .iter()
+                .map(|element| ifma::limbs(RADIX.times(&RADIX.times(element)).limbs()))
+                .collect(),
+        )
     }
 
     /// Processes all rows, on several threads if that pays.
-    fn share(rows: Vec<&mut [Elements]>, work_a_row: usize, threads: NonZeroUsize, work: impl Fn(&mut [Elements]) + Sync) {
+    fn share(
+        rows: Vec<&mut [Elements]>,
+        work_a_row: usize,
+        threads: NonZeroUsize,
+        work: impl Fn(&mut [Elements]) + Sync,
+    ) {
         let threads = (rows.len() * work_a_row / WORK_A_THREAD).clamp(1, threads.get());
         let mut rows = rows;
         let each = rows.len().div_ceil(threads).max(1);
@@ -168,7 +243,9 @@ mod eight {
             let work = &work;
             let mut parts = rows.chunks_mut(each);
             let own = parts.next();
-            parts.for_each(|part| drop(scope.spawn(move || part.iter_mut().for_each(|row| work(row)))));
+            parts.for_each(|part| {
+                drop(scope.spawn(move || part.iter_mut().for_each(|row| work(row))))
+            });
             own.into_iter().flatten().for_each(|row| work(row));
         });
     }
@@ -178,7 +255,10 @@ mod eight {
     }
 
     fn set(elements: &mut Elements, lane: usize, limbs: &[u64; LIMBS]) {
-        elements.iter_mut().zip(limbs).for_each(|(octet, &limb)| octet.0[lane] = limb);
+        elements
+            .iter_mut()
+            .zip(limbs)
+            .for_each(|(octet, &limb)| octet.0[lane] = limb);
     }
 
     /// Products of eight that justify a thread: some hundred microseconds.

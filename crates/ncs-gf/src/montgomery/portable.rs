@@ -15,8 +15,14 @@ impl<const L: usize> Portable<L> {
     /// # Panics
     /// If the modulus has another number of limbs, is even, or its top bit is not set.
     pub fn new(modulus: &[u64]) -> Self {
-        assert!(modulus.len() == L && modulus[0] & 1 == 1 && modulus[L - 1] >> 63 == 1, "an odd modulus of {L} limbs");
-        Self { modulus: modulus.try_into().expect("as many limbs"), inverse: negative_inverse(modulus[0]) }
+        assert!(
+            modulus.len() == L && modulus[0] & 1 == 1 && modulus[L - 1] >> 63 == 1,
+            "an odd modulus of {L} limbs"
+        );
+        Self {
+            modulus: modulus.try_into().expect("as many limbs"),
+            inverse: negative_inverse(modulus[0]),
+        }
     }
 
     /// a · b / 2^(64 L): Montgomery's product, limb by limb of a (Koç, Acar and Kaliski, "Analyzing
@@ -26,14 +32,19 @@ impl<const L: usize> Portable<L> {
         for &a in a {
             let mut carry = 0;
             for (sum, &b) in sum.iter_mut().zip(b) {
-                (*sum, carry) = split(u128::from(a) * u128::from(b) + u128::from(*sum) + u128::from(carry));
+                (*sum, carry) =
+                    split(u128::from(a) * u128::from(b) + u128::from(*sum) + u128::from(carry));
             }
             let (above, is_over) = carry.overflowing_add(top);
             let factor = sum[0].wrapping_mul(self.inverse);
-            let (_, mut carry) = split(u128::from(factor) * u128::from(self.modulus[0]) + u128::from(sum[0]));
+            let (_, mut carry) =
+                split(u128::from(factor) * u128::from(self.modulus[0]) + u128::from(sum[0]));
             for index in 1..L {
-                (sum[index - 1], carry) =
-                    split(u128::from(factor) * u128::from(self.modulus[index]) + u128::from(sum[index]) + u128::from(carry));
+                (sum[index - 1], carry) = split(
+                    u128::from(factor) * u128::from(self.modulus[index])
+                        + u128::from(sum[index])
+                        + u128::from(carry),
+                );
             }
             let (last, is_over_again) = above.overflowing_add(carry);
             sum[L - 1] = last;
@@ -66,7 +77,9 @@ impl<const L: usize> Lanes for Portable<L> {
     }
 
     fn gather(&self, table: &[u64], places: &[u32]) -> [u64; L] {
-        table[places[0] as usize * L..][..L].try_into().expect("a number")
+        table[places[0] as usize * L..][..L]
+            .try_into()
+            .expect("a number")
     }
 
     fn scatter(&self, wide: &[u64; L], table: &mut [u64], places: &[u32]) {

@@ -29,7 +29,11 @@ pub trait Instructions: Copy + Sync {
 
     /// The numbers that begin at `start(lane)` for each lane, in a table that has whole groups of
     /// [`Self::WIDTH`] limbs of each.
-    fn gather<const L: usize>(self, table: &[u64], start: impl Fn(usize) -> usize) -> [Self::Limb; L];
+    fn gather<const L: usize>(
+        self,
+        table: &[u64],
+        start: impl Fn(usize) -> usize,
+    ) -> [Self::Limb; L];
 }
 
 impl Instructions for Ifma {
@@ -41,7 +45,13 @@ impl Instructions for Ifma {
         limb
     }
 
-    fn montgomery<const L: usize>(self, modulus: &[u64; L], inverse: [u64; 2], a: &[Octet; L], b: &[Octet; L]) -> [Octet; L] {
+    fn montgomery<const L: usize>(
+        self,
+        modulus: &[u64; L],
+        inverse: [u64; 2],
+        a: &[Octet; L],
+        b: &[Octet; L],
+    ) -> [Octet; L] {
         self.montgomery(modulus, inverse[0], a, b)
     }
 
@@ -73,7 +83,11 @@ macro_rules! doubles {
                 self.montgomery(modulus, inverse, a, b)
             }
 
-            fn gather<const L: usize>(self, table: &[u64], start: impl Fn(usize) -> usize) -> [$limb; L] {
+            fn gather<const L: usize>(
+                self,
+                table: &[u64],
+                start: impl Fn(usize) -> usize,
+            ) -> [$limb; L] {
                 self.gather(table, std::array::from_fn(start))
             }
         }
@@ -100,12 +114,20 @@ impl<I: Instructions, const L: usize> Several<I, L> {
     /// # Panics
     /// If the modulus is even, or does not leave sixteen bits of the limbs.
     pub fn new(instructions: I, modulus: &[u64]) -> Self {
-        assert!(modulus[0] & 1 == 1 && 64 * modulus.len() + 16 <= LIMB_BITS * L, "an odd modulus");
+        assert!(
+            modulus[0] & 1 == 1 && 64 * modulus.len() + 16 <= LIMB_BITS * L,
+            "an odd modulus"
+        );
         let (mut limbs, mut inverse) = ([0; L], [0; 2]);
         narrow(modulus, &mut limbs);
         let lowest = u128::from(modulus[0]) | u128::from(modulus[1]) << 64;
         narrow(&halves(negative_inverse_wide(lowest)), &mut inverse);
-        Self { instructions, modulus: modulus.into(), limbs: limbs.map(I::form), inverse: inverse.map(I::form) }
+        Self {
+            instructions,
+            modulus: modulus.into(),
+            limbs: limbs.map(I::form),
+            inverse: inverse.map(I::form),
+        }
     }
 }
 
@@ -141,18 +163,23 @@ impl<I: Instructions, const L: usize> Lanes for Several<I, L> {
     }
 
     fn gather(&self, table: &[u64], places: &[u32]) -> Self::Wide {
-        self.instructions.gather(table, |lane| places[lane] as usize * Self::STRIDE)
+        self.instructions
+            .gather(table, |lane| places[lane] as usize * Self::STRIDE)
     }
 
     fn scatter(&self, wide: &Self::Wide, table: &mut [u64], places: &[u32]) {
         for (lane, &place) in places.iter().enumerate() {
             let place = &mut table[place as usize * Self::STRIDE..][..L];
-            place.iter_mut().zip(wide).for_each(|(limb, all)| *limb = all.as_ref()[lane]);
+            place
+                .iter_mut()
+                .zip(wide)
+                .for_each(|(limb, all)| *limb = all.as_ref()[lane]);
         }
     }
 
     fn mul(&self, a: &Self::Wide, b: &Self::Wide) -> Self::Wide {
-        self.instructions.montgomery(&self.limbs, self.inverse, a, b)
+        self.instructions
+            .montgomery(&self.limbs, self.inverse, a, b)
     }
 }
 
@@ -161,7 +188,11 @@ fn narrow(number: &[u64], limbs: &mut [u64]) {
     for (index, limb) in limbs.iter_mut().enumerate() {
         let (whole, shift) = (index * LIMB_BITS / 64, index * LIMB_BITS % 64);
         let at = |index: usize| number.get(index).copied().unwrap_or(0);
-        let high = if shift == 0 { 0 } else { at(whole + 1) << (64 - shift) };
+        let high = if shift == 0 {
+            0
+        } else {
+            at(whole + 1) << (64 - shift)
+        };
         *limb = (at(whole) >> shift | high) & LIMB;
     }
 }

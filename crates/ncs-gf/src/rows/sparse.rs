@@ -20,7 +20,11 @@ use super::{RowKey, Rows};
 
 /// The minimum weight (number of non-zero coefficients) with which rows of `n` coefficients are as
 /// good as dense ones: ceil(ln n) + 8.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the logarithm of a u16 is 0 to 12")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the logarithm of a u16 is 0 to 12"
+)]
 pub fn weight_min(n: u16) -> u16 {
     f64::from(n.max(1)).ln().ceil() as u16 + 8
 }
@@ -41,13 +45,26 @@ impl RowKey {
     /// # Panics
     /// If the row is longer than 2^24.
     pub fn fill_sparse(&self, seed: u32, weight: u16, row: &mut [u8]) {
-        let n = u32::try_from(row.len()).ok().filter(|n| *n <= 1 << PLACE_BITS).expect("a row of 2^24 coefficients at most");
+        let n = u32::try_from(row.len())
+            .ok()
+            .filter(|n| *n <= 1 << PLACE_BITS)
+            .expect("a row of 2^24 coefficients at most");
         row.fill(0);
-        let mut draws = Draws { key: *self, seed, bytes: [0; BYTES], used: BYTES, next: FIRST_COUNTER };
+        let mut draws = Draws {
+            key: *self,
+            seed,
+            bytes: [0; BYTES],
+            used: BYTES,
+            next: FIRST_COUNTER,
+        };
         for last in n - n.min(weight.into())..n {
             let (place, value) = draws.below(last + 1);
             // A place that is taken stands for the last one, which could not be drawn before.
-            let place = if row[place] == 0 { place } else { last as usize };
+            let place = if row[place] == 0 {
+                place
+            } else {
+                last as usize
+            };
             row[place] = value;
         }
     }
@@ -62,7 +79,10 @@ impl Rows {
             key.fill_sparse(seed, weight.get(), row);
             seed = seed.wrapping_add(1);
         }
-        Self::Explicit { n, coefficients: Bytes::from(coefficients) }
+        Self::Explicit {
+            n,
+            coefficients: Bytes::from(coefficients),
+        }
     }
 }
 
@@ -80,11 +100,15 @@ impl Draws {
     fn below(&mut self, bound: u32) -> (usize, u8) {
         loop {
             let [value, low @ ..] = self.word().to_be_bytes();
-            let product = u64::from(u32::from_be_bytes([0, low[0], low[1], low[2]])) * u64::from(bound);
+            let product =
+                u64::from(u32::from_be_bytes([0, low[0], low[1], low[2]])) * u64::from(bound);
             let rest = product % (1 << PLACE_BITS);
             let is_even = rest >= u64::from(bound) || rest >= (1 << PLACE_BITS) % u64::from(bound);
             if value != 0 && is_even {
-                return (usize::try_from(product >> PLACE_BITS).expect("below the bound"), value);
+                return (
+                    usize::try_from(product >> PLACE_BITS).expect("below the bound"),
+                    value,
+                );
             }
         }
     }
@@ -95,7 +119,9 @@ impl Draws {
             self.next = self.next.wrapping_add(CALLS);
             self.used = 0;
         }
-        let word = self.bytes[self.used..].first_chunk().expect("whole words are used");
+        let word = self.bytes[self.used..]
+            .first_chunk()
+            .expect("whole words are used");
         self.used += 4;
         u32::from_le_bytes(*word)
     }
@@ -114,7 +140,10 @@ const FIRST_COUNTER: u32 = 1 << 31;
 mod tests {
     use super::*;
 
-    const KEY: RowKey = RowKey { key: 0x0123_4567_89ab_cdef, generation: 42 };
+    const KEY: RowKey = RowKey {
+        key: 0x0123_4567_89ab_cdef,
+        generation: 42,
+    };
 
     fn row(seed: u32, weight: u16, n: usize) -> Vec<u8> {
         let mut row = vec![0xEE; n];
@@ -130,7 +159,9 @@ mod tests {
     /// cells.
     fn chi_square(seen: &[u32]) -> f64 {
         let expected = f64::from(seen.iter().sum::<u32>()) / seen.len() as f64;
-        seen.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum()
+        seen.iter()
+            .map(|&count| (f64::from(count) - expected).powi(2) / expected)
+            .sum()
     }
 
     #[test]
@@ -138,7 +169,11 @@ mod tests {
         for n in [1, 2, 3, 16, 64, 100, 128, 1024] {
             for weight in [0, 1, 2, 3, 13, 63, 64, 1023, 1024, u16::MAX] {
                 for seed in [0, 1, 7, u32::MAX] {
-                    assert_eq!(count(&row(seed, weight, n)), n.min(weight.into()), "n = {n}, weight {weight}, seed {seed}");
+                    assert_eq!(
+                        count(&row(seed, weight, n)),
+                        n.min(weight.into()),
+                        "n = {n}, weight {weight}, seed {seed}"
+                    );
                 }
             }
         }
@@ -152,7 +187,10 @@ mod tests {
         rows.sort_unstable();
         rows.dedup();
         assert_eq!(rows.len(), 1000, "seeds differ");
-        let other = RowKey { generation: 43, ..KEY };
+        let other = RowKey {
+            generation: 43,
+            ..KEY
+        };
         let mut differs = vec![0; 64];
         other.fill_sparse(0, 5, &mut differs);
         assert_ne!(differs, row(0, 5, 64));
@@ -165,14 +203,21 @@ mod tests {
         for weight in [1, 5, 13, 100] {
             let (mut places, mut values) = ([0; 128], [0; 255]);
             for seed in 0..4000 {
-                for (place, &c) in row(seed, weight, 128).iter().enumerate().filter(|(_, c)| **c != 0) {
+                for (place, &c) in row(seed, weight, 128)
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, c)| **c != 0)
+                {
                     places[place] += 1;
                     values[usize::from(c) - 1] += 1;
                 }
             }
             let (places, values) = (chi_square(&places), chi_square(&values));
             assert!(places < 127.0 + 80.0, "weight {weight}: places {places}");
-            assert!((254.0 - 115.0..254.0 + 115.0).contains(&values), "weight {weight}: values {values}");
+            assert!(
+                (254.0 - 115.0..254.0 + 115.0).contains(&values),
+                "weight {weight}: values {values}"
+            );
         }
     }
 
@@ -187,7 +232,10 @@ mod tests {
             pairs[first * 5 + second] += 1;
         }
         let pairs: Vec<u32> = pairs.into_iter().filter(|&count| count > 0).collect();
-        assert!(pairs.len() == 10 && chi_square(&pairs) < 9.0 + 22.0, "{pairs:?}");
+        assert!(
+            pairs.len() == 10 && chi_square(&pairs) < 9.0 + 22.0,
+            "{pairs:?}"
+        );
     }
 
     #[test]
@@ -203,8 +251,19 @@ mod tests {
 
     #[test]
     fn the_least_weight_is_that_of_the_rule() {
-        let expected =
-            [(0, 8), (1, 8), (2, 9), (7, 10), (8, 11), (32, 12), (64, 13), (128, 13), (148, 13), (149, 14), (1024, 15)];
+        let expected = [
+            (0, 8),
+            (1, 8),
+            (2, 9),
+            (7, 10),
+            (8, 11),
+            (32, 12),
+            (64, 13),
+            (128, 13),
+            (148, 13),
+            (149, 14),
+            (1024, 15),
+        ];
         for (n, weight) in expected {
             assert_eq!(weight_min(n), weight, "n = {n}");
         }

@@ -56,7 +56,10 @@ fn xor(a: Vector, b: Vector) -> Vector {
 #[target_feature(enable = "avx2")]
 fn split(vector: Vector) -> Split {
     let low = _mm256_set1_epi8(15);
-    [_mm256_and_si256(vector, low), _mm256_and_si256(_mm256_srli_epi16::<4>(vector), low)]
+    [
+        _mm256_and_si256(vector, low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(vector), low),
+    ]
 }
 
 #[inline]
@@ -64,14 +67,25 @@ fn split(vector: Vector) -> Split {
 fn factor(c: u8) -> Factor {
     let (low, high) = gf256::NIBBLE_PRODUCTS[usize::from(c)].split_at(16);
     // SAFETY: both halves are 16 bytes.
-    let [low, high] = unsafe { [_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast())] };
-    [_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high)]
+    let [low, high] = unsafe {
+        [
+            _mm_loadu_si128(low.as_ptr().cast()),
+            _mm_loadu_si128(high.as_ptr().cast()),
+        ]
+    };
+    [
+        _mm256_broadcastsi128_si256(low),
+        _mm256_broadcastsi128_si256(high),
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 fn mul_add(sum: Vector, [low, high]: Split, [low_products, high_products]: Factor) -> Vector {
-    let (low, high) = (_mm256_shuffle_epi8(low_products, low), _mm256_shuffle_epi8(high_products, high));
+    let (low, high) = (
+        _mm256_shuffle_epi8(low_products, low),
+        _mm256_shuffle_epi8(high_products, high),
+    );
     _mm256_xor_si256(sum, _mm256_xor_si256(low, high))
 }
 

@@ -56,7 +56,10 @@ fn xor(a: Vector, b: Vector) -> Vector {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn split(vector: Vector) -> Split {
     let low = _mm512_set1_epi8(15);
-    [_mm512_and_si512(vector, low), _mm512_and_si512(_mm512_srli_epi16::<4>(vector), low)]
+    [
+        _mm512_and_si512(vector, low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(vector), low),
+    ]
 }
 
 #[inline]
@@ -64,14 +67,22 @@ fn split(vector: Vector) -> Split {
 fn factor(c: u8) -> Factor {
     let (low, high) = gf256::NIBBLE_PRODUCTS[usize::from(c)].split_at(16);
     // SAFETY: both halves are 16 bytes.
-    let [low, high] = unsafe { [_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast())] };
+    let [low, high] = unsafe {
+        [
+            _mm_loadu_si128(low.as_ptr().cast()),
+            _mm_loadu_si128(high.as_ptr().cast()),
+        ]
+    };
     [_mm512_broadcast_i32x4(low), _mm512_broadcast_i32x4(high)]
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn mul_add(sum: Vector, [low, high]: Split, [low_products, high_products]: Factor) -> Vector {
-    let (low, high) = (_mm512_shuffle_epi8(low_products, low), _mm512_shuffle_epi8(high_products, high));
+    let (low, high) = (
+        _mm512_shuffle_epi8(low_products, low),
+        _mm512_shuffle_epi8(high_products, high),
+    );
     _mm512_ternarylogic_epi32::<XOR3>(sum, low, high)
 }
 

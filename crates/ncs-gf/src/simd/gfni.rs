@@ -83,7 +83,11 @@ fn mul_add(sum: Vector, split: Split, factor: Factor) -> Vector {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 fn mul_add_step(sum: Vector, splits: [Split; STEP], factors: [Factor; STEP]) -> Vector {
-    _mm512_ternarylogic_epi64::<XOR3>(sum, product(splits[0], factors[0]), product(splits[1], factors[1]))
+    _mm512_ternarylogic_epi64::<XOR3>(
+        sum,
+        product(splits[0], factors[0]),
+        product(splits[1], factors[1]),
+    )
 }
 
 /// The truth table of a ^ b ^ c.

@@ -37,15 +37,22 @@ pub const LIMB: u64 = (1 << LIMB_BITS) - 1;
 impl Ifma {
     /// The proof, if this processor has them.
     pub fn detect() -> Option<Self> {
-        let is_there =
-            is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512ifma");
+        let is_there = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512ifma");
         is_there.then_some(Self(()))
     }
 
     /// a · b / 2^(52 L) modulo a number, in each lane, without a last subtraction: the factors may
     /// be up to twice the modulus, and so may the product, if the modulus is below 2^(52 L - 2).
     /// `inverse` is -1 / modulus, modulo 2^52.
-    pub fn montgomery<const L: usize>(self, modulus: &[u64; L], inverse: u64, a: &[Octet; L], b: &[Octet; L]) -> [Octet; L] {
+    pub fn montgomery<const L: usize>(
+        self,
+        modulus: &[u64; L],
+        inverse: u64,
+        a: &[Octet; L],
+        b: &[Octet; L],
+    ) -> [Octet; L] {
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { montgomery(modulus, inverse, a, b) }
     }
@@ -58,7 +65,10 @@ impl Ifma {
     /// If the table is too short for a number.
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Octet; L] {
         let last = L.next_multiple_of(WIDTH);
-        assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
+        assert!(
+            starts.iter().all(|&start| start + last <= table.len()),
+            "numbers of the table"
+        );
         // SAFETY: `self` is the proof that the processor has the features, and every number is in
         // the table.
         unsafe { gather(table.as_ptr(), starts) }
@@ -81,8 +91,16 @@ macro_rules! unrolled {
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn montgomery<const L: usize>(modulus: &[u64; L], inverse: u64, a: &[Octet; L], b: &[Octet; L]) -> [Octet; L] {
-    let (zero, inverse) = (_mm512_setzero_si512(), _mm512_set1_epi64(inverse.cast_signed()));
+fn montgomery<const L: usize>(
+    modulus: &[u64; L],
+    inverse: u64,
+    a: &[Octet; L],
+    b: &[Octet; L],
+) -> [Octet; L] {
+    let (zero, inverse) = (
+        _mm512_setzero_si512(),
+        _mm512_set1_epi64(inverse.cast_signed()),
+    );
     let mut sum = [zero; L];
     for b in b {
         let b = load(b);
@@ -122,13 +140,21 @@ fn carried<const L: usize>(mut sum: [__m512i; L]) -> [__m512i; L] {
 /// # Safety
 /// From each start on there are as many elements as whole groups of eight for `L` take.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn gather<const L: usize>(table: *const u64, starts: [usize; WIDTH]) -> [Octet; L] {
+pub(super) unsafe fn gather<const L: usize>(
+    table: *const u64,
+    starts: [usize; WIDTH],
+) -> [Octet; L] {
     let mut out = [Octet::default(); L];
     for first in (0..L).step_by(WIDTH) {
         // SAFETY: the caller's promise.
-        let rows = array::from_fn(|row| unsafe { _mm512_loadu_epi64(table.add(starts[row] + first).cast()) });
+        let rows = array::from_fn(|row| unsafe {
+            _mm512_loadu_epi64(table.add(starts[row] + first).cast())
+        });
         let columns = transpose(rows);
-        out[first..].iter_mut().zip(columns).for_each(|(out, column)| store(out, column));
+        out[first..]
+            .iter_mut()
+            .zip(columns)
+            .for_each(|(out, column)| store(out, column));
     }
     out
 }
@@ -140,15 +166,27 @@ fn transpose(rows: [__m512i; WIDTH]) -> [__m512i; WIDTH] {
     // Pairs of lanes, then pairs of pairs, then halves.
     let pairs: [__m512i; WIDTH] = array::from_fn(|index| {
         let (low, high) = (rows[index & !1], rows[index | 1]);
-        if index & 1 == 0 { _mm512_unpacklo_epi64(low, high) } else { _mm512_unpackhi_epi64(low, high) }
+        if index & 1 == 0 {
+            _mm512_unpacklo_epi64(low, high)
+        } else {
+            _mm512_unpackhi_epi64(low, high)
+        }
     });
     let quarters: [__m512i; WIDTH] = array::from_fn(|index| {
         let (low, high) = (pairs[index & !2], pairs[index | 2]);
-        if index & 2 == 0 { _mm512_shuffle_i64x2::<0x88>(low, high) } else { _mm512_shuffle_i64x2::<0xdd>(low, high) }
+        if index & 2 == 0 {
+            _mm512_shuffle_i64x2::<0x88>(low, high)
+        } else {
+            _mm512_shuffle_i64x2::<0xdd>(low, high)
+        }
     });
     array::from_fn(|index| {
         let (low, high) = (quarters[index & !4], quarters[index | 4]);
-        if index & 4 == 0 { _mm512_shuffle_i64x2::<0x88>(low, high) } else { _mm512_shuffle_i64x2::<0xdd>(low, high) }
+        if index & 4 == 0 {
+            _mm512_shuffle_i64x2::<0x88>(low, high)
+        } else {
+            _mm512_shuffle_i64x2::<0xdd>(low, high)
+        }
     })
 }
 
@@ -197,7 +235,13 @@ const RECIPROCAL: u64 = order::RECIPROCAL >> 12;
 /// A number below 2^260 in limbs of 52 bits.
 pub const fn limbs(number: &[u64; order::LIMBS]) -> [u64; LIMBS] {
     let [a, b, c, d, e] = *number;
-    [a & LIMB, (a >> 52 | b << 12) & LIMB, (b >> 40 | c << 24) & LIMB, (c >> 28 | d << 36) & LIMB, (d >> 16 | e << 48) & LIMB]
+    [
+        a & LIMB,
+        (a >> 52 | b << 12) & LIMB,
+        (b >> 40 | c << 24) & LIMB,
+        (c >> 28 | d << 36) & LIMB,
+        (d >> 16 | e << 48) & LIMB,
+    ]
 }
 
 /// A number below 2^104 in two such limbs.
@@ -209,7 +253,13 @@ pub const fn narrow_weight(weight: u128) -> [u64; 2] {
 /// The number with these limbs of 52 bits.
 pub const fn whole(limbs: &[u64; LIMBS]) -> [u64; order::LIMBS] {
     let [a, b, c, d, e] = *limbs;
-    [a | b << 52, b >> 12 | c << 40, c >> 24 | d << 28, d >> 36 | e << 16, e >> 48]
+    [
+        a | b << 52,
+        b >> 12 | c << 40,
+        c >> 24 | d << 28,
+        d >> 36 | e << 16,
+        e >> 48,
+    ]
 }
 
 impl Ifma {
@@ -231,8 +281,16 @@ impl Ifma {
     ///
     /// # Panics
     /// If there are not as many factors, or 2^10 sources and more.
-    pub fn narrow<const R: usize>(self, factors: &[[u64; R]], sources: &[Elements]) -> [Elements; R] {
-        assert!(factors.len() == sources.len() && sources.len() <= 1 << 10, "factors of {} sources", sources.len());
+    pub fn narrow<const R: usize>(
+        self,
+        factors: &[[u64; R]],
+        sources: &[Elements],
+    ) -> [Elements; R] {
+        assert!(
+            factors.len() == sources.len() && sources.len() <= 1 << 10,
+            "factors of {} sources",
+            sources.len()
+        );
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { narrow(factors, sources) }
     }
@@ -242,8 +300,18 @@ impl Ifma {
     ///
     /// # Panics
     /// If there are not as many bytes of top bits and sums as eights of words.
-    pub fn weigh(self, weight: [u64; 2], words: &[[u8; WORDS_BYTES]], bits: &[u8], sums: &mut [Weighed]) {
-        assert!(words.len() == bits.len() && words.len() == sums.len(), "sums of {} times eight words", words.len());
+    pub fn weigh(
+        self,
+        weight: [u64; 2],
+        words: &[[u8; WORDS_BYTES]],
+        bits: &[u8],
+        sums: &mut [Weighed],
+    ) {
+        assert!(
+            words.len() == bits.len() && words.len() == sums.len(),
+            "sums of {} times eight words",
+            words.len()
+        );
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { weigh(weight, words, bits, sums) }
     }
@@ -259,7 +327,11 @@ impl Ifma {
     /// # Panics
     /// If there are not as many factors, or more than 2^10.
     pub fn dot(self, base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Elements {
-        assert!(factors.len() == sources.len() && sources.len() <= 1 << 10, "factors of {} sources", sources.len());
+        assert!(
+            factors.len() == sources.len() && sources.len() <= 1 << 10,
+            "factors of {} sources",
+            sources.len()
+        );
         // SAFETY: `self` is the proof that the processor has the features.
         unsafe { dot(base, factors, sources) }
     }
@@ -295,13 +367,19 @@ fn unpacked(words: &[u8; WORDS_BYTES], bits: u8) -> [__m512i; LIMBS] {
     let turn = _mm512_set4_epi32(0x0809_0a0b, 0x0c0d_0e0f, 0x0001_0203, 0x0405_0607);
     let [a, b, c, d]: [__m512i; 4] = array::from_fn(|index| {
         // SAFETY: four vectors are as long as the words.
-        _mm512_shuffle_epi8(unsafe { _mm512_loadu_epi64(words.as_ptr().add(64 * index).cast()) }, turn)
+        _mm512_shuffle_epi8(
+            unsafe { _mm512_loadu_epi64(words.as_ptr().add(64 * index).cast()) },
+            turn,
+        )
     });
     // From each pair the limbs of one place of four words: lanes of the first vector, then of the
     // second.
     let of = |first: i64| {
         let low = _mm512_setr_epi64(first, first + 4, first + 8, first + 12, 0, 0, 0, 0);
-        let (low_half, high_half) = (_mm512_permutex2var_epi64(a, low, b), _mm512_permutex2var_epi64(c, low, d));
+        let (low_half, high_half) = (
+            _mm512_permutex2var_epi64(a, low, b),
+            _mm512_permutex2var_epi64(c, low, d),
+        );
         _mm512_shuffle_i64x2::<0x44>(low_half, high_half)
     };
     let (x3, x2, x1, x0) = (of(0), of(1), of(2), of(3));
@@ -351,12 +429,15 @@ fn narrow<const R: usize>(factors: &[[u64; R]], sources: &[Elements]) -> [Elemen
             let factor = broadcast(factors[row]);
             for limb in 0..LIMBS {
                 sums[row][limb] = _mm512_madd52lo_epu64(sums[row][limb], source[limb], factor);
-                sums[row][limb + 1] = _mm512_madd52hi_epu64(sums[row][limb + 1], source[limb], factor);
+                sums[row][limb + 1] =
+                    _mm512_madd52hi_epu64(sums[row][limb + 1], source[limb], factor);
             }
         }
     }
     let mut out = [[Octet::default(); LIMBS]; R];
-    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = barrett(sum));
+    out.iter_mut()
+        .zip(sums)
+        .for_each(|(out, sum)| *out = barrett(sum));
     out
 }
 
@@ -367,7 +448,10 @@ fn narrow<const R: usize>(factors: &[[u64; R]], sources: &[Elements]) -> [Elemen
 fn barrett(sum: [__m512i; LIMBS + 1]) -> Elements {
     let zero = _mm512_setzero_si512();
     let sum = carried(sum);
-    let top = _mm512_or_si512(_mm512_srli_epi64::<48>(sum[LIMBS - 1]), _mm512_slli_epi64::<4>(sum[LIMBS]));
+    let top = _mm512_or_si512(
+        _mm512_srli_epi64::<48>(sum[LIMBS - 1]),
+        _mm512_slli_epi64::<4>(sum[LIMBS]),
+    );
     let quotient = _mm512_madd52hi_epu64(zero, top, broadcast(RECIPROCAL));
     // The rest is below 3 q, so that what is above the fifth limb does not count.
     let mut product = [zero; LIMBS + 1];
@@ -399,7 +483,9 @@ fn borrowed(mut rest: [__m512i; LIMBS]) -> ([__m512i; LIMBS], __mmask8) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_once(number: [__m512i; LIMBS]) -> [__m512i; LIMBS] {
-    let (rest, is_below) = borrowed(array::from_fn(|limb| _mm512_sub_epi64(number[limb], broadcast(Q[limb]))));
+    let (rest, is_below) = borrowed(array::from_fn(|limb| {
+        _mm512_sub_epi64(number[limb], broadcast(Q[limb]))
+    }));
     array::from_fn(|limb| _mm512_mask_mov_epi64(rest[limb], is_below, number[limb]))
 }
 
@@ -421,12 +507,17 @@ fn dot(base: &Elements, factors: &[[u64; LIMBS]], sources: &[Elements]) -> Eleme
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn add_product<const F: usize, const S: usize>(sum: &mut [__m512i; S], factor: &[u64; F], source: [__m512i; LIMBS]) {
+fn add_product<const F: usize, const S: usize>(
+    sum: &mut [__m512i; S],
+    factor: &[u64; F],
+    source: [__m512i; LIMBS],
+) {
     for (place, &factor) in factor.iter().enumerate() {
         let factor = broadcast(factor);
         for limb in 0..LIMBS {
             sum[place + limb] = _mm512_madd52lo_epu64(sum[place + limb], source[limb], factor);
-            sum[place + limb + 1] = _mm512_madd52hi_epu64(sum[place + limb + 1], source[limb], factor);
+            sum[place + limb + 1] =
+                _mm512_madd52hi_epu64(sum[place + limb + 1], source[limb], factor);
         }
     }
 }
@@ -436,10 +527,13 @@ fn add_product<const F: usize, const S: usize>(sum: &mut [__m512i; S], factor: &
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn montgomery_reduced(mut sum: [__m512i; 2 * LIMBS]) -> [__m512i; 2 * LIMBS] {
     for place in 0..LIMBS {
-        let factor = _mm512_madd52lo_epu64(_mm512_setzero_si512(), sum[place], broadcast(Q_INVERSE));
+        let factor =
+            _mm512_madd52lo_epu64(_mm512_setzero_si512(), sum[place], broadcast(Q_INVERSE));
         for limb in 0..LIMBS {
-            sum[place + limb] = _mm512_madd52lo_epu64(sum[place + limb], factor, broadcast(Q[limb]));
-            sum[place + limb + 1] = _mm512_madd52hi_epu64(sum[place + limb + 1], factor, broadcast(Q[limb]));
+            sum[place + limb] =
+                _mm512_madd52lo_epu64(sum[place + limb], factor, broadcast(Q[limb]));
+            sum[place + limb + 1] =
+                _mm512_madd52hi_epu64(sum[place + limb + 1], factor, broadcast(Q[limb]));
         }
         sum[place + 1] = _mm512_add_epi64(sum[place + 1], _mm512_srli_epi64::<52>(sum[place]));
     }
@@ -450,6 +544,8 @@ fn montgomery_reduced(mut sum: [__m512i; 2 * LIMBS]) -> [__m512i; 2 * LIMBS] {
 #[target_feature(enable = "avx512f")]
 fn stored<const L: usize>(vectors: [__m512i; L]) -> [Octet; L] {
     let mut out = [Octet::default(); L];
-    out.iter_mut().zip(vectors).for_each(|(out, vector)| store(out, vector));
+    out.iter_mut()
+        .zip(vectors)
+        .for_each(|(out, vector)| store(out, vector));
     out
 }

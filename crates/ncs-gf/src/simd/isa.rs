@@ -23,7 +23,13 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets, the fastest last.
-    pub const ALL: [Self; 5] = [Self::Scalar, Self::Ssse3, Self::Avx2, Self::Avx512, Self::Gfni];
+    pub const ALL: [Self; 5] = [
+        Self::Scalar,
+        Self::Ssse3,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Gfni,
+    ];
 
     /// The name in the configuration, in metrics and in the log.
     pub const fn name(self) -> &'static str {
@@ -47,7 +53,10 @@ impl FromStr for Isa {
     type Err = UnknownIsa;
 
     fn from_str(text: &str) -> Result<Self, UnknownIsa> {
-        Self::ALL.into_iter().find(|isa| isa.name() == text).ok_or_else(|| UnknownIsa(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|isa| isa.name() == text)
+            .ok_or_else(|| UnknownIsa(text.to_owned()))
     }
 }
 

@@ -8,7 +8,17 @@ use super::table::Table;
 use crate::gf256;
 use crate::sums::{Fold, Sums};
 
-pub(super) static TABLE: Table = Table { isa: Isa::Scalar, add, scale, mul_add, combine, combine_apart, spread, sum, fold };
+pub(super) static TABLE: Table = Table {
+    isa: Isa::Scalar,
+    add,
+    scale,
+    mul_add,
+    combine,
+    combine_apart,
+    spread,
+    sum,
+    fold,
+};
 
 fn add(dst: &mut [u8], src: &[u8]) {
     dst.iter_mut().zip(src).for_each(|(sum, byte)| *sum ^= byte);
@@ -19,7 +29,9 @@ fn scale(dst: &mut [u8], c: u8) {
 }
 
 fn mul_add(dst: &mut [u8], src: &[u8], c: u8) {
-    dst.iter_mut().zip(src).for_each(|(sum, &byte)| *sum ^= product(c, byte));
+    dst.iter_mut()
+        .zip(src)
+        .for_each(|(sum, &byte)| *sum ^= product(c, byte));
 }
 
 fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
@@ -35,7 +47,13 @@ fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, 
     }
 }
 
-fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], bytes: Range<usize>, _is_past_cache: bool) {
+fn combine_apart(
+    sources: Apart<'_>,
+    rows: &[&[u8]],
+    outs: &mut [&mut [u8]],
+    bytes: Range<usize>,
+    _is_past_cache: bool,
+) {
     for (row, out) in rows.iter().zip(outs) {
         let sum = &mut out[bytes.clone()];
         sum.fill(0);
@@ -47,7 +65,11 @@ fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], byt
 
 fn spread(rows: &mut [Line], stride: usize, first: usize, factors: &[u8], source: &[Line]) {
     for (row, &c) in rows.chunks_exact_mut(stride).zip(factors) {
-        mul_add(Line::bytes_mut(&mut row[first..first + source.len()]), Line::bytes(source), c);
+        mul_add(
+            Line::bytes_mut(&mut row[first..first + source.len()]),
+            Line::bytes(source),
+            c,
+        );
     }
 }
 
@@ -55,7 +77,10 @@ fn sum(sums: &Sums, pieces: &mut [Line], width: usize) {
     for (target, accumulate, sources) in sums.each() {
         let mut total = vec![Line::ZERO; width];
         for &source in accumulate.then_some(&target).into_iter().chain(sources) {
-            add(Line::bytes_mut(&mut total), Line::bytes(piece(pieces, source, width)));
+            add(
+                Line::bytes_mut(&mut total),
+                Line::bytes(piece(pieces, source, width)),
+            );
         }
         piece(pieces, target, width).copy_from_slice(&total);
     }
@@ -66,18 +91,31 @@ fn fold(fold: &Fold, pieces: &mut [Line], width: usize) {
     for step in &fold.steps {
         scale(Line::bytes_mut(&mut running), gf256::GENERATOR);
         if step.source != Fold::NOTHING {
-            add(Line::bytes_mut(&mut running), Line::bytes(piece(pieces, step.source, width)));
+            add(
+                Line::bytes_mut(&mut running),
+                Line::bytes(piece(pieces, step.source, width)),
+            );
         }
         for target in step.targets {
-            add(Line::bytes_mut(piece(pieces, target, width)), Line::bytes(&running));
+            add(
+                Line::bytes_mut(piece(pieces, target, width)),
+                Line::bytes(&running),
+            );
         }
     }
     scale(Line::bytes_mut(&mut running), gf256::GENERATOR);
     if fold.last != Fold::NOTHING {
-        add(Line::bytes_mut(&mut running), Line::bytes(piece(pieces, fold.last, width)));
+        add(
+            Line::bytes_mut(&mut running),
+            Line::bytes(piece(pieces, fold.last, width)),
+        );
     }
     for (&target, &c) in fold.powers.iter().zip(&gf256::EXP) {
-        mul_add(Line::bytes_mut(piece(pieces, target, width)), Line::bytes(&running), c);
+        mul_add(
+            Line::bytes_mut(piece(pieces, target, width)),
+            Line::bytes(&running),
+            c,
+        );
     }
 }
 

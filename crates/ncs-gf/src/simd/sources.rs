@@ -27,7 +27,13 @@ impl Line {
 }
 
 /// The places of a combination's sources.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only wide instructions read sources where they are"))]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(
+        dead_code,
+        reason = "only wide instructions read sources where they are"
+    )
+)]
 pub(super) trait Sources: Copy {
     /// The number of sources.
     fn count(self) -> usize;
@@ -84,8 +90,17 @@ pub struct Strip<'a> {
 impl<'a> Strip<'a> {
     /// A strip; checks that all sources lie within `lines`.
     pub fn new(lines: &'a [Line], count: usize, stride: usize, first: usize, width: usize) -> Self {
-        assert!(lines.len() >= count * stride && first + width <= stride, "{count} sources of {width} lines");
-        Self { lines, count, stride, first, width }
+        assert!(
+            lines.len() >= count * stride && first + width <= stride,
+            "{count} sources of {width} lines"
+        );
+        Self {
+            lines,
+            count,
+            stride,
+            first,
+            width,
+        }
     }
 
     pub(super) fn source(&self, i: usize) -> &'a [u8] {

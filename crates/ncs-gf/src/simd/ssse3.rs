@@ -56,7 +56,10 @@ fn xor(a: Vector, b: Vector) -> Vector {
 #[target_feature(enable = "ssse3")]
 fn split(vector: Vector) -> Split {
     let low = _mm_set1_epi8(15);
-    [_mm_and_si128(vector, low), _mm_and_si128(_mm_srli_epi16::<4>(vector), low)]
+    [
+        _mm_and_si128(vector, low),
+        _mm_and_si128(_mm_srli_epi16::<4>(vector), low),
+    ]
 }
 
 #[inline]
@@ -64,14 +67,22 @@ fn split(vector: Vector) -> Split {
 fn factor(c: u8) -> Factor {
     let (low, high) = gf256::NIBBLE_PRODUCTS[usize::from(c)].split_at(16);
     // SAFETY: both halves are 16 bytes.
-    let [low, high] = unsafe { [_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast())] };
+    let [low, high] = unsafe {
+        [
+            _mm_loadu_si128(low.as_ptr().cast()),
+            _mm_loadu_si128(high.as_ptr().cast()),
+        ]
+    };
     [low, high]
 }
 
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn mul_add(sum: Vector, [low, high]: Split, [low_products, high_products]: Factor) -> Vector {
-    let (low, high) = (_mm_shuffle_epi8(low_products, low), _mm_shuffle_epi8(high_products, high));
+    let (low, high) = (
+        _mm_shuffle_epi8(low_products, low),
+        _mm_shuffle_epi8(high_products, high),
+    );
     _mm_xor_si128(sum, _mm_xor_si128(low, high))
 }
 

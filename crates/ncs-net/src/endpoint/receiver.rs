@@ -58,17 +58,21 @@ impl fmt::Debug for Apart {
 /// Starts a thread that ends with the endpoint made with this. Without `gso`, each call sends one
 /// packet.
 pub(super) fn start(gso: bool) -> io::Result<Arc<dyn Runtime>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
     let handle = runtime.handle().clone();
     let (sender, receiver) = oneshot::channel::<Driver>();
-    thread::Builder::new().name("quic-receive".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            // Without an endpoint there is nothing to do.
-            if let Ok(driver) = receiver.await {
-                Rounds::new(driver).await;
-            }
-        });
-    })?;
+    thread::Builder::new()
+        .name("quic-receive".to_owned())
+        .spawn(move || {
+            runtime.block_on(async {
+                // Without an endpoint there is nothing to do.
+                if let Ok(driver) = receiver.await {
+                    Rounds::new(driver).await;
+                }
+            });
+        })?;
     Ok(Arc::new(Apart::new(handle, Receiver::Thread(sender), gso)))
 }
 
@@ -79,7 +83,11 @@ pub(super) fn here(gso: bool) -> Arc<dyn Runtime> {
 
 impl Apart {
     fn new(handle: Handle, receiver: Receiver, gso: bool) -> Self {
-        Self { handle, receiver: Mutex::new(Some(receiver)), station: Station::new(gso) }
+        Self {
+            handle,
+            receiver: Mutex::new(Some(receiver)),
+            station: Station::new(gso),
+        }
     }
 }
 
@@ -91,7 +99,10 @@ struct Rounds {
 
 impl Rounds {
     fn new(driver: Driver) -> Self {
-        Self { task: Task::new(driver), ended: Instant::now() }
+        Self {
+            task: Task::new(driver),
+            ended: Instant::now(),
+        }
     }
 }
 
@@ -113,7 +124,11 @@ impl Runtime for Apart {
     }
 
     fn spawn(&self, future: Driver) {
-        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let receiver = self
+            .receiver
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         match receiver {
             // The thread waits for it.
             Some(Receiver::Thread(thread)) => drop(thread.send(future)),

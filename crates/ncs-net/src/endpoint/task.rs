@@ -22,7 +22,11 @@ impl Task {
     pub(super) fn new(driver: Driver) -> Self {
         let signal = Arc::new(Signal::default());
         let waker = Waker::from(Arc::clone(&signal));
-        Self { driver, signal, waker }
+        Self {
+            driver,
+            signal,
+            waker,
+        }
     }
 
     /// Polls again while the task wakes itself, at most `rounds_max` times; then other tasks run
@@ -31,7 +35,12 @@ impl Task {
         self.signal.task.register(cx.waker());
         for _ in 0..rounds_max {
             self.signal.state.store(RUNS, Ordering::Release);
-            if self.driver.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready() {
+            if self
+                .driver
+                .as_mut()
+                .poll(&mut Context::from_waker(&self.waker))
+                .is_ready()
+            {
                 return Poll::Ready(());
             }
             if self.signal.state.swap(IDLE, Ordering::AcqRel) != GOES_ON {
@@ -61,7 +70,11 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let goes_on = |state| (state != IDLE).then_some(GOES_ON);
-        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, goes_on).is_err() {
+        if self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, goes_on)
+            .is_err()
+        {
             self.task.wake();
         }
     }

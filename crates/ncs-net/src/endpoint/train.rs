@@ -42,7 +42,10 @@ pub(super) struct Station {
 impl Station {
     /// If `couples` is false, each call sends one packet.
     pub(super) fn new(couples: bool) -> Self {
-        Self { couples, socket: OnceLock::new() }
+        Self {
+            couples,
+            socket: OnceLock::new(),
+        }
     }
 
     /// Wraps the socket of the endpoint's connections.
@@ -90,12 +93,19 @@ struct Engine {
 
 impl Socket {
     fn new(inner: Arc<dyn AsyncUdpSocket>, couples: bool) -> Arc<Self> {
-        Arc::new(Self { inner, couples, is_full: AtomicBool::new(false) })
+        Arc::new(Self {
+            inner,
+            couples,
+            is_full: AtomicBool::new(false),
+        })
     }
 
     fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let result = self.inner.try_send(transmit);
-        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+        if result
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        {
             self.is_full.store(true, Ordering::Relaxed);
         }
         result
@@ -108,7 +118,10 @@ impl Socket {
 
 impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Poller { socket: self, inner: None })
+        Box::pin(Poller {
+            socket: self,
+            inner: None,
+        })
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
@@ -124,7 +137,12 @@ impl AsyncUdpSocket for Socket {
         })
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         self.inner.poll_recv(cx, bufs, meta)
     }
 
@@ -163,7 +181,9 @@ impl UdpPoller for Poller {
             return Poll::Ready(Ok(()));
         }
         let this = &mut *self;
-        let inner = this.inner.get_or_insert_with(|| Arc::clone(&this.socket.inner).create_io_poller());
+        let inner = this
+            .inner
+            .get_or_insert_with(|| Arc::clone(&this.socket.inner).create_io_poller());
         ready!(inner.as_mut().poll_writable(cx))?;
         this.socket.is_full.store(false, Ordering::Relaxed);
         Poll::Ready(Ok(()))
@@ -172,14 +192,21 @@ impl UdpPoller for Poller {
 
 impl fmt::Debug for Poller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Poller").field("socket", &self.socket).finish_non_exhaustive()
+        f.debug_struct("Poller")
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
     }
 }
 
 impl Engine {
     fn of(transmit: &Transmit<'_>) -> Self {
         let datagram = transmit.segment_size.unwrap_or(transmit.contents.len());
-        Self { destination: transmit.destination, source: transmit.src_ip, ecn: transmit.ecn, datagram }
+        Self {
+            destination: transmit.destination,
+            source: transmit.src_ip,
+            ecn: transmit.ecn,
+            datagram,
+        }
     }
 
     fn send(&self, bytes: &[u8], socket: &Socket) -> io::Result<()> {
@@ -196,7 +223,9 @@ impl Engine {
 impl Train {
     /// Whether these datagrams can be appended, with at most `datagrams_max` per call.
     fn takes(&self, transmit: &Transmit<'_>, datagrams_max: usize) -> bool {
-        let Some(engine) = self.engine else { return true };
+        let Some(engine) = self.engine else {
+            return true;
+        };
         let next = Engine::of(transmit);
         let bytes = self.bytes.len() + transmit.contents.len();
         // A shorter one can only be the last.
@@ -205,7 +234,10 @@ impl Train {
             None => next.datagram <= engine.datagram,
         };
         fits && self.bytes.len().is_multiple_of(engine.datagram)
-            && Engine { datagram: engine.datagram, ..next } == engine
+            && Engine {
+                datagram: engine.datagram,
+                ..next
+            } == engine
             && bytes.div_ceil(engine.datagram) <= datagrams_max
             && bytes <= BYTES_MAX
     }
@@ -250,7 +282,10 @@ impl<'a> Boarding<'a> {
         TRAIN.with_borrow_mut(|train| {
             // Any other error was logged at its source, and the packets are lost.
             let _ = train.leave(self.0);
-            train.engine.map(|engine| Held { engine, bytes: std::mem::take(&mut train.bytes) })
+            train.engine.map(|engine| Held {
+                engine,
+                bytes: std::mem::take(&mut train.bytes),
+            })
         })
     }
 }
@@ -280,7 +315,14 @@ struct Turns {
 impl Turns {
     /// The task of a connection that sends by this socket.
     fn new(driver: Driver, socket: Arc<Socket>) -> Self {
-        Self { task: Task::new(driver), poller: Poller { socket, inner: None }, held: None }
+        Self {
+            task: Task::new(driver),
+            poller: Poller {
+                socket,
+                inner: None,
+            },
+            held: None,
+        }
     }
 
     /// Sends a train that the socket did not take before.

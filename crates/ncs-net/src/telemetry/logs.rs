@@ -20,18 +20,33 @@ pub struct Logs {
 pub fn init(config: &Config) -> Result<Logs, Error> {
     let (filter, handle) = reload::Layer::new(parse(&config.log_filter)?);
     let lines = if is_pretty(config.log_format) {
-        fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).boxed()
+        fmt::layer()
+            .with_target(false)
+            .with_ansi(io::stderr().is_terminal())
+            .with_writer(io::stderr)
+            .boxed()
     } else {
-        fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed()
+        fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(io::stderr)
+            .boxed()
     };
-    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| Error::Twice)?;
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()
+        .map_err(|_| Error::Twice)?;
     Ok(Logs { filter: handle })
 }
 
 impl Logs {
     /// Replaces the filter; an invalid one changes nothing.
     pub fn set_filter(&self, filter: &str) -> Result<(), Error> {
-        let refused = |error: reload::Error| Error::Filter { filter: filter.into(), reason: error.to_string() };
+        let refused = |error: reload::Error| Error::Filter {
+            filter: filter.into(),
+            reason: error.to_string(),
+        };
         self.filter.reload(parse(filter)?).map_err(refused)
     }
 }
@@ -52,43 +67,74 @@ fn is_pretty(format: LogFormat) -> bool {
 /// Libraries log every packet at debug and every connection at info, so they are limited to `warn`
 /// unless the filter names them.
 fn parse(filter: &str) -> Result<EnvFilter, Error> {
-    let refused = |reason: String| Error::Filter { filter: filter.into(), reason };
+    let refused = |reason: String| Error::Filter {
+        filter: filter.into(),
+        reason,
+    };
     if let Some(word) = mistyped(filter) {
-        let reason = format!("`{word}` is none of {LEVELS}; set the level of one module as in ncserverd=debug");
+        let reason = format!(
+            "`{word}` is none of {LEVELS}; set the level of one module as in ncserverd=debug"
+        );
         return Err(refused(reason));
     }
     let quiet = QUIET.into_iter().filter(|target| !filter.contains(target));
     let quiet = quiet.map(|target| format!("{target}=warn"));
-    let all = quiet.chain(filter.split(',').flat_map(in_packages)).collect::<Vec<_>>().join(",");
-    EnvFilter::builder().parse(all).map_err(|error| refused(error.to_string()))
+    let all = quiet
+        .chain(filter.split(',').flat_map(in_packages))
+        .collect::<Vec<_>>()
+        .join(",");
+    EnvFilter::builder()
+        .parse(all)
+        .map_err(|error| refused(error.to_string()))
 }
 
 /// A single word that is not a level. It would count as the name of a module, and nothing else
 /// would be logged.
 fn mistyped(filter: &str) -> Option<&str> {
-    let is_word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    filter.split(',').map(str::trim).find(|part| is_word(part) && part.parse::<LevelFilter>().is_err())
+    let is_word = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    filter
+        .split(',')
+        .map(str::trim)
+        .find(|part| is_word(part) && part.parse::<LevelFilter>().is_err())
 }
 
 /// A directive of the filter, with the module names of log lines in place of the program's and its
 /// modules' names: operators know these from the documents, and need not know the packages.
 fn in_packages(directive: &str) -> Vec<String> {
     let as_given = || vec![directive.to_owned()];
-    let Some(rest) = directive.trim().strip_prefix(PROGRAM) else { return as_given() };
+    let Some(rest) = directive.trim().strip_prefix(PROGRAM) else {
+        return as_given();
+    };
     // The filter was split at the commas within braces, too.
     if rest.matches('{').count() != rest.matches('}').count() {
         return as_given();
     }
     if let Some(path) = rest.strip_prefix("::") {
-        let end = path.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(path.len());
+        let end = path
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(path.len());
         let (module, rest) = path.split_at(end);
         let moved = MOVED.iter().find(|(name, _)| *name == module);
-        return moved.map_or_else(as_given, |(_, places)| places.iter().map(|place| format!("{place}{rest}")).collect());
+        return moved.map_or_else(as_given, |(_, places)| {
+            places
+                .iter()
+                .map(|place| format!("{place}{rest}"))
+                .collect()
+        });
     }
     if !rest.starts_with(['=', '[']) {
         return as_given();
     }
-    [PROGRAM].into_iter().chain(PACKAGES).map(|package| format!("{package}{rest}")).collect()
+    [PROGRAM]
+        .into_iter()
+        .chain(PACKAGES)
+        .map(|package| format!("{package}{rest}"))
+        .collect()
 }
 
 /// The root package, and the others that log for the program.
@@ -100,7 +146,14 @@ const MOVED: [(&str, &[&str]); 12] = [
     ("admission", &["ncs_serve::admission"]),
     ("device", &["ncs_device"]),
     ("directory", &["ncs_serve::directory"]),
-    ("endpoint", &["ncs_net::endpoint", "ncs_serve::accept", "ncs_serve::headroom"]),
+    (
+        "endpoint",
+        &[
+            "ncs_net::endpoint",
+            "ncs_serve::accept",
+            "ncs_serve::headroom",
+        ],
+    ),
     ("peer", &["ncpeer"]),
     ("relay", &["ncpeer::relay"]),
     ("ring", &["ncs_serve::ring"]),
@@ -112,7 +165,9 @@ const MOVED: [(&str, &[&str]); 12] = [
 
 const LEVELS: &str = "off, error, warn, info, debug, trace";
 
-const QUIET: [&str; 7] = ["quinn", "rustls", "hyper", "reqwest", "h2", "axum", "notify"];
+const QUIET: [&str; 7] = [
+    "quinn", "rustls", "hyper", "reqwest", "h2", "axum", "notify",
+];
 
 #[cfg(test)]
 mod tests {
@@ -120,31 +175,67 @@ mod tests {
 
     #[test]
     fn the_name_of_the_program_means_all_of_its_packages() {
-        let all = |filter: &str| filter.split(',').flat_map(in_packages).collect::<Vec<_>>().join(",");
+        let all = |filter: &str| {
+            filter
+                .split(',')
+                .flat_map(in_packages)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
         assert_eq!(
             all("info,ncserverd=debug"),
             "info,ncserverd=debug,ncpeer=debug,ncs_device=debug,ncs_net=debug,ncs_serve=debug"
         );
         assert_eq!(all("ncserverd::tls::pin=trace"), "ncs_net::tls::pin=trace");
         assert_eq!(all("ncserverd::device=debug"), "ncs_device=debug");
-        for other in ["ncserverd::store=debug", "ncserverd[a{b=1,c}]=debug", "ncserverdx=debug", "quinn=info", ""] {
+        for other in [
+            "ncserverd::store=debug",
+            "ncserverd[a{b=1,c}]=debug",
+            "ncserverdx=debug",
+            "quinn=info",
+            "",
+        ] {
             assert_eq!(all(other), other);
         }
-        assert!(parse("info,ncserverd=debug").unwrap().to_string().contains("ncs_net=debug"));
+        assert!(
+            parse("info,ncserverd=debug")
+                .unwrap()
+                .to_string()
+                .contains("ncs_net=debug")
+        );
     }
 
     #[test]
     fn libraries_are_quiet_unless_named() {
         assert!(parse("info").unwrap().to_string().contains("quinn=warn"));
-        assert!(!parse("info,quinn=debug").unwrap().to_string().contains("quinn=warn"));
+        assert!(
+            !parse("info,quinn=debug")
+                .unwrap()
+                .to_string()
+                .contains("quinn=warn")
+        );
         for filter in ["infoo", "info,ncserverd", "verbose, quinn=debug"] {
             let error = parse(filter).unwrap_err().to_string();
-            assert!(error.contains("is none of off, error, warn, info, debug, trace"), "{error}");
+            assert!(
+                error.contains("is none of off, error, warn, info, debug, trace"),
+                "{error}"
+            );
         }
-        for filter in ["INFO", "off", "3", "warn,ncserverd=debug", "ncserverd::peer=trace", "[session{peer}]=debug", ""] {
+        for filter in [
+            "INFO",
+            "off",
+            "3",
+            "warn,ncserverd=debug",
+            "ncserverd::peer=trace",
+            "[session{peer}]=debug",
+            "",
+        ] {
             assert!(parse(filter).is_ok(), "{filter}");
         }
         let error = parse("ncserverd=loud").unwrap_err().to_string();
-        assert!(error.starts_with("\"ncserverd=loud\" is not a log filter: "), "{error}");
+        assert!(
+            error.starts_with("\"ncserverd=loud\" is not a log filter: "),
+            "{error}"
+        );
     }
 }

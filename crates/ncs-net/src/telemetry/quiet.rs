@@ -21,7 +21,10 @@ struct Kind {
 impl<K: Eq + Hash> RateLimited<K> {
     /// Allows one line of a kind per `every`.
     pub fn new(every: Duration) -> Self {
-        Self { every, kinds: Mutex::default() }
+        Self {
+            every,
+            kinds: Mutex::default(),
+        }
     }
 
     /// Whether a line of this kind may be written now; if so, how many were suppressed since the
@@ -34,7 +37,10 @@ impl<K: Eq + Hash> RateLimited<K> {
                 return None;
             }
             let unsaid = known.unsaid;
-            *known = Kind { said: now, unsaid: 0 };
+            *known = Kind {
+                said: now,
+                unsaid: 0,
+            };
             return Some(unsaid);
         }
         if kinds.len() >= KINDS_MAX {
@@ -44,7 +50,13 @@ impl<K: Eq + Hash> RateLimited<K> {
         if kinds.len() >= KINDS_MAX {
             return None;
         }
-        kinds.insert(kind, Kind { said: now, unsaid: 0 });
+        kinds.insert(
+            kind,
+            Kind {
+                said: now,
+                unsaid: 0,
+            },
+        );
         Some(0)
     }
 }
@@ -78,8 +90,14 @@ mod tests {
     #[test]
     fn the_number_of_kinds_is_bounded() {
         let (lines, begin) = (RateLimited::new(Duration::from_secs(10)), Instant::now());
-        let said = (0..1000).filter(|kind| lines.admit(*kind, begin).is_some()).count();
+        let said = (0..1000)
+            .filter(|kind| lines.admit(*kind, begin).is_some())
+            .count();
         assert_eq!(said, KINDS_MAX);
-        assert_eq!(lines.admit(1000, begin + Duration::from_secs(10)), Some(0), "the old ones go");
+        assert_eq!(
+            lines.admit(1000, begin + Duration::from_secs(10)),
+            Some(0),
+            "the old ones go"
+        );
     }
 }

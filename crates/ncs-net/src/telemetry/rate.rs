@@ -16,9 +16,19 @@ pub async fn log(registry: Registry, interval: Duration) {
     loop {
         let now = timer.tick().await;
         let seen = Seen::read(&registry);
-        if let Some(Line { rate, viewers, streams }) = seen.line_since(&before, now - then) {
+        if let Some(Line {
+            rate,
+            viewers,
+            streams,
+        }) = seen.line_since(&before, now - then)
+        {
             let coded_bytes_total = seen.coded_bytes;
-            tracing::info!(encode_mb_per_s = rate, coded_bytes_total, viewers, "encoded {rate:.1} MB/s{streams}");
+            tracing::info!(
+                encode_mb_per_s = rate,
+                coded_bytes_total,
+                viewers,
+                "encoded {rate:.1} MB/s{streams}"
+            );
         }
         (then, before) = (now, seen);
     }
@@ -45,7 +55,11 @@ impl Seen {
         let mut seen = Self::default();
         for family in registry.gather() {
             if family.name() == CODED_BYTES {
-                seen.coded_bytes = family.get_metric().iter().map(|counter| counter.get_counter().get_value()).sum();
+                seen.coded_bytes = family
+                    .get_metric()
+                    .iter()
+                    .map(|counter| counter.get_counter().get_value())
+                    .sum();
             } else if let Some(column) = STREAM.iter().position(|name| *name == family.name()) {
                 seen.read_streams(column, &family);
             }
@@ -55,7 +69,13 @@ impl Seen {
 
     fn read_streams(&mut self, column: usize, family: &MetricFamily) {
         for metric in family.get_metric() {
-            let Some(stream) = metric.get_label().iter().find(|label| label.name() == "stream") else { continue };
+            let Some(stream) = metric
+                .get_label()
+                .iter()
+                .find(|label| label.name() == "stream")
+            else {
+                continue;
+            };
             // A metric has one of the two; the other is zero.
             let value = metric.get_gauge().get_value() + metric.get_counter().get_value();
             self.streams.entry(stream.value().to_owned()).or_default()[column] = value;
@@ -67,7 +87,11 @@ impl Seen {
         let coded = self.coded_bytes - before.coded_bytes;
         let streams = self.streams_since(before, time);
         // Blocks coded in advance alone are no news.
-        (!streams.is_empty()).then(|| Line { rate: megabytes_per_second(coded, time), viewers: self.viewers(), streams })
+        (!streams.is_empty()).then(|| Line {
+            rate: megabytes_per_second(coded, time),
+            viewers: self.viewers(),
+            streams,
+        })
     }
 
     /// Viewers of all streams; one that watches two counts twice.
@@ -80,16 +104,23 @@ impl Seen {
         let since = |name: &String, values: &[f64; STREAM.len()]| {
             let before = before.streams.get(name).copied().unwrap_or_default();
             // A stream that was removed and added again begins at zero.
-            let mut since = std::array::from_fn(|column| (values[column] - before[column]).max(0.0));
+            let mut since =
+                std::array::from_fn(|column| (values[column] - before[column]).max(0.0));
             since[VIEWERS] = values[VIEWERS];
             since
         };
-        let streams = self.streams.iter().map(|(name, values)| (name, since(name, values)));
-        let mut streams: Vec<(&String, [f64; STREAM.len()])> =
-            streams.filter(|(_, since)| since.iter().any(|value| *value > 0.0)).collect();
+        let streams = self
+            .streams
+            .iter()
+            .map(|(name, values)| (name, since(name, values)));
+        let mut streams: Vec<(&String, [f64; STREAM.len()])> = streams
+            .filter(|(_, since)| since.iter().any(|value| *value > 0.0))
+            .collect();
         streams.sort_by(|(_, one), (_, other)| other[VIEWERS].total_cmp(&one[VIEWERS]));
         let mut text = String::new();
-        for (name, [viewers, bytes, coded, repair, late, refused]) in streams.iter().take(STREAMS_SHOWN) {
+        for (name, [viewers, bytes, coded, repair, late, refused]) in
+            streams.iter().take(STREAMS_SHOWN)
+        {
             let rate = megabytes_per_second(*bytes, time);
             write!(
                 text,
@@ -140,7 +171,10 @@ mod tests {
         let counter = counters(&registry, CODED_BYTES, "kernel");
         counter.with_label_values(&["avx2"]).inc_by(90_000_000);
         counter.with_label_values(&["table"]).inc_by(30_000_000);
-        assert_eq!(megabytes_per_second(Seen::read(&registry).coded_bytes, Duration::from_secs(60)), 2.0);
+        assert_eq!(
+            megabytes_per_second(Seen::read(&registry).coded_bytes, Duration::from_secs(60)),
+            2.0
+        );
     }
 
     #[test]
@@ -148,7 +182,8 @@ mod tests {
         let registry = Registry::new();
         let viewers = IntGaugeVec::new(Opts::new(STREAM[VIEWERS], "help"), &["stream"]).unwrap();
         registry.register(Box::new(viewers.clone())).unwrap();
-        let [bytes, coded, repair, late, refused] = [1, 2, 3, 4, 5].map(|at| counters(&registry, STREAM[at], "stream"));
+        let [bytes, coded, repair, late, refused] =
+            [1, 2, 3, 4, 5].map(|at| counters(&registry, STREAM[at], "stream"));
         refused.with_label_values(&["other"]).inc_by(1);
         let before = Seen::read(&registry);
         for (stream, count) in [("live", 7), ("sport", 40), ("idle", 0)] {
@@ -165,10 +200,16 @@ mod tests {
                     ; live: 7 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 0 refused\
                     ; other: 0 viewers, 0.0 MB/s, 0 coded, 0 repair, 0 late, 5 refused";
         let minute = Duration::from_secs(60);
-        assert_eq!(seen.line_since(&before, minute).map(|line| (line.viewers, line.streams)), Some((47.0, said.to_owned())));
+        assert_eq!(
+            seen.line_since(&before, minute)
+                .map(|line| (line.viewers, line.streams)),
+            Some((47.0, said.to_owned()))
+        );
         // With viewers there is a line, however little is sent; without viewers there is none.
         assert!(seen.line_since(&seen, minute).is_some());
-        ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(0));
+        ["live", "sport"]
+            .iter()
+            .for_each(|stream| viewers.with_label_values(&[stream]).set(0));
         let encoder = counters(&registry, CODED_BYTES, "kernel");
         encoder.with_label_values(&["avx2"]).inc_by(65_536);
         assert_eq!(
@@ -176,10 +217,18 @@ mod tests {
             None,
             "a playlist is followed, and the first blocks are made"
         );
-        ["live", "sport"].iter().for_each(|stream| viewers.with_label_values(&[stream]).set(1));
+        ["live", "sport"]
+            .iter()
+            .for_each(|stream| viewers.with_label_values(&[stream]).set(1));
         for index in 0..20 {
-            viewers.with_label_values(&[&format!("channel-{index}")]).set(1);
+            viewers
+                .with_label_values(&[&format!("channel-{index}")])
+                .set(1);
         }
-        assert!(Seen::read(&registry).streams_since(&seen, Duration::from_secs(60)).ends_with("; 14 more streams"));
+        assert!(
+            Seen::read(&registry)
+                .streams_since(&seen, Duration::from_secs(60))
+                .ends_with("; 14 more streams")
+        );
     }
 }

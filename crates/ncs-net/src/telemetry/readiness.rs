@@ -45,7 +45,10 @@ pub enum Status {
 impl Readiness {
     /// Not ready until the part `server` reports the end of the start.
     pub fn new() -> Self {
-        let readiness = Self { words: Arc::default(), is_dead: Arc::default() };
+        let readiness = Self {
+            words: Arc::default(),
+            is_dead: Arc::default(),
+        };
         readiness.not_ready("server", "starting");
         readiness
     }
@@ -57,12 +60,24 @@ impl Readiness {
 
     /// The part serves, but not as intended. Its latest report counts.
     pub fn degraded(&self, part: &'static str, reason: impl Into<String>) {
-        self.lock().insert(part, Word { serves: true, reason: reason.into() });
+        self.lock().insert(
+            part,
+            Word {
+                serves: true,
+                reason: reason.into(),
+            },
+        );
     }
 
     /// The part cannot serve. Its latest report counts.
     pub fn not_ready(&self, part: &'static str, reason: impl Into<String>) {
-        self.lock().insert(part, Word { serves: false, reason: reason.into() });
+        self.lock().insert(
+            part,
+            Word {
+                serves: false,
+                reason: reason.into(),
+            },
+        );
     }
 
     /// The part has died, and the process ends.
@@ -78,14 +93,24 @@ impl Readiness {
 
     /// Reports this part as not ready while `refused` returns the size of a segment without room,
     /// at two looks in a row or more.
-    pub async fn heed_room(self, part: &'static str, every: Duration, refused: impl Fn(Instant) -> Option<u64>) {
+    pub async fn heed_room(
+        self,
+        part: &'static str,
+        every: Duration,
+        refused: impl Fn(Instant) -> Option<u64>,
+    ) {
         let mut was_refused = false;
         loop {
             tokio::time::sleep(every).await;
             let bytes = refused(Instant::now());
             match bytes {
                 Some(bytes) if was_refused => {
-                    self.not_ready(part, format!("no room for a segment of {bytes} bytes: every held segment is in use"));
+                    self.not_ready(
+                        part,
+                        format!(
+                            "no room for a segment of {bytes} bytes: every held segment is in use"
+                        ),
+                    );
                 }
                 Some(_) => {}
                 None => self.ready(part),
@@ -102,8 +127,17 @@ impl Readiness {
             (false, true) => Status::Degraded,
             (false, false) => Status::NotReady,
         };
-        let due = words.iter().filter(|(_, word)| word.serves == (status == Status::Degraded));
-        (status, due.map(|(&part, word)| Reason { part, reason: word.reason.clone() }).collect())
+        let due = words
+            .iter()
+            .filter(|(_, word)| word.serves == (status == Status::Degraded));
+        (
+            status,
+            due.map(|(&part, word)| Reason {
+                part,
+                reason: word.reason.clone(),
+            })
+            .collect(),
+        )
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Word>> {
@@ -127,7 +161,16 @@ mod tests {
         let shared = readiness.clone();
         shared.not_ready("streams", "no streams");
         readiness.ready("server");
-        assert_eq!(readiness.status(), (Status::NotReady, vec![Reason { part: "streams", reason: "no streams".into() }]));
+        assert_eq!(
+            readiness.status(),
+            (
+                Status::NotReady,
+                vec![Reason {
+                    part: "streams",
+                    reason: "no streams".into()
+                }]
+            )
+        );
         shared.ready("streams");
         assert_eq!(readiness.status(), (Status::Ready, Vec::new()));
     }
@@ -136,9 +179,27 @@ mod tests {
     fn what_is_degraded_serves() {
         let readiness = Readiness::new();
         readiness.degraded("device", "it fell back");
-        assert_eq!(readiness.status(), (Status::NotReady, vec![Reason { part: "server", reason: "starting".into() }]));
+        assert_eq!(
+            readiness.status(),
+            (
+                Status::NotReady,
+                vec![Reason {
+                    part: "server",
+                    reason: "starting".into()
+                }]
+            )
+        );
         readiness.ready("server");
-        assert_eq!(readiness.status(), (Status::Degraded, vec![Reason { part: "device", reason: "it fell back".into() }]));
+        assert_eq!(
+            readiness.status(),
+            (
+                Status::Degraded,
+                vec![Reason {
+                    part: "device",
+                    reason: "it fell back".into()
+                }]
+            )
+        );
         readiness.not_ready("device", "it is gone");
         assert_eq!(readiness.status().0, Status::NotReady);
         readiness.ready("device");

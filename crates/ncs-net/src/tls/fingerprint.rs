@@ -47,11 +47,18 @@ impl FromStr for Fingerprint {
         if digits.len() != 64 {
             return Err(ParseFingerprintError);
         }
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
+        let digit = |byte: u8| {
+            char::from(byte)
+                .to_digit(16)
+                .and_then(|value| u8::try_from(value).ok())
+        };
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             *byte = match pair {
-                &[high, low] => digit(high).zip(digit(low)).map(|(high, low)| high << 4 | low).ok_or(ParseFingerprintError)?,
+                &[high, low] => digit(high)
+                    .zip(digit(low))
+                    .map(|(high, low)| high << 4 | low)
+                    .ok_or(ParseFingerprintError)?,
                 _ => return Err(ParseFingerprintError),
             };
         }
@@ -74,11 +81,19 @@ mod tests {
         let fingerprint = Fingerprint::of(&b"abc".as_slice().into());
         assert_eq!(fingerprint.to_string(), of_abc);
         assert_eq!(of_abc.parse(), Ok(fingerprint));
-        let colons: Vec<_> =
-            of_abc.to_uppercase().as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair).into_owned()).collect();
+        let colons: Vec<_> = of_abc
+            .to_uppercase()
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| String::from_utf8_lossy(pair).into_owned())
+            .collect();
         assert_eq!(colons.join(":").parse(), Ok(fingerprint));
         for wrong in ["", "ba78", &"zz".repeat(32), &"é".repeat(32)] {
-            assert_eq!(wrong.parse::<Fingerprint>(), Err(ParseFingerprintError), "{wrong}");
+            assert_eq!(
+                wrong.parse::<Fingerprint>(),
+                Err(ParseFingerprintError),
+                "{wrong}"
+            );
         }
     }
 }

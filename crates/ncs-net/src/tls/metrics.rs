@@ -29,7 +29,9 @@ impl Metrics {
     /// Sets both for the certificate in use.
     pub fn show(&self, identity: &ServerIdentity) {
         let validity = identity.validity();
-        self.expires.set(validity.map_or(0, |validity| validity.until));
-        self.begins.set(validity.map_or(0, |validity| validity.from));
+        self.expires
+            .set(validity.map_or(0, |validity| validity.until));
+        self.begins
+            .set(validity.map_or(0, |validity| validity.from));
     }
 }

@@ -12,7 +12,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, date_time_ymd};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256, date_time_ymd,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -53,25 +55,42 @@ pub(super) fn ephemeral() -> Result<Pair, Error> {
 
 fn load(cert: &Path, key: &Path, origin: Origin) -> Result<Pair, Error> {
     let (cert_pem, key_pem) = (read(cert)?, read(key)?);
-    parse(&cert_pem, &key_pem, origin).map_err(|reason| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), reason })
+    parse(&cert_pem, &key_pem, origin).map_err(|reason| Error::Pair {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        reason,
+    })
 }
 
 fn parse(cert_pem: &[u8], key_pem: &[u8], origin: Origin) -> Result<Pair, String> {
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(cert_pem)
         .collect::<Result<_, _>>()
         .map_err(|error| format!("the certificate is not PEM: {error}"))?;
-    let fingerprint = chain.first().map(Fingerprint::of).ok_or("the certificate file contains no certificate")?;
-    let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| format!("the key is not PEM: {error}"))?;
-    let certified =
-        CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()).map_err(|error| error.to_string())?;
-    Ok(Pair { certified: Arc::new(certified), fingerprint, origin })
+    let fingerprint = chain
+        .first()
+        .map(Fingerprint::of)
+        .ok_or("the certificate file contains no certificate")?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem)
+        .map_err(|error| format!("the key is not PEM: {error}"))?;
+    let certified = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
+        .map_err(|error| error.to_string())?;
+    Ok(Pair {
+        certified: Arc::new(certified),
+        fingerprint,
+        origin,
+    })
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |reason: String| Error::Read { path: path.to_owned(), reason };
+    let failed = |reason: String| Error::Read {
+        path: path.to_owned(),
+        reason,
+    };
     let metadata = fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES_MAX {
-        return Err(failed(format!("not a file of at most {FILE_BYTES_MAX} bytes")));
+        return Err(failed(format!(
+            "not a file of at most {FILE_BYTES_MAX} bytes"
+        )));
     }
     fs::read(path).map_err(|error| failed(error.to_string()))
 }
@@ -83,37 +102,60 @@ fn kept_or_new(config: &Config) -> Result<Pair, Error> {
         return load(&path, &path, Origin::Kept(path.clone()));
     }
     let pem = generate(&config.names)?;
-    let keep = |error: io::Error| Error::Keep { directory: directory.clone(), reason: error.to_string() };
+    let keep = |error: io::Error| Error::Keep {
+        directory: directory.clone(),
+        reason: error.to_string(),
+    };
     match write(&directory, &path, pem.as_bytes()) {
         Ok(()) => load(&path, &path, Origin::Generated(path.clone())),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(&path, &path, Origin::Kept(path.clone())),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            load(&path, &path, Origin::Kept(path.clone()))
+        }
         Err(error) => Err(keep(error)),
     }
 }
 
 fn generate(names: &[String]) -> Result<String, Error> {
     let mut all: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
-    all.extend(names.iter().filter(|name| !["localhost", "127.0.0.1", "::1"].contains(&name.as_str())).cloned());
+    all.extend(
+        names
+            .iter()
+            .filter(|name| !["localhost", "127.0.0.1", "::1"].contains(&name.as_str()))
+            .cloned(),
+    );
     let refused = |error: rcgen::Error| Error::Name(error.to_string());
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| Error::Setup(error.to_string()))?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+        .map_err(|error| Error::Setup(error.to_string()))?;
     let mut params = CertificateParams::new(all).map_err(refused)?;
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "ncserverd");
-    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2049, 12, 31));
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "ncserverd");
+    (params.not_before, params.not_after) =
+        (date_time_ymd(2020, 1, 1), date_time_ymd(2049, 12, 31));
     let certificate = params.self_signed(&key).map_err(refused)?;
     Ok(certificate.pem() + &key.serialize_pem())
 }
 
 /// Creates a file that only the owner may read, as a whole or not at all; an existing one stays.
 pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let draft: PathBuf = directory.join(format!(".{name}.{}", std::process::id()));
-    let written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::hard_link(&draft, path)
-    });
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::hard_link(&draft, path)
+        });
     let removed = fs::remove_file(&draft);
     written.and(removed)
 }

@@ -37,12 +37,22 @@ pub fn client_config_noting(
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = super::provider();
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Fingerprint(pin) => Arc::new(Pinned { pin: *pin, signatures: Signatures::default(), rejection }),
-        Trust::System => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
+        Trust::Fingerprint(pin) => Arc::new(Pinned {
+            pin: *pin,
+            signatures: Signatures::default(),
+            rejection,
+        }),
+        Trust::System => {
+            Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?)
+        }
     };
     let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).map_err(setup)?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let builder = builder
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(setup)?;
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let mut tls = match own {
         Some(pair) => builder.with_client_cert_resolver(Arc::new(Shown(pair.0.clone()))),
         None => builder.with_no_client_auth(),
@@ -81,7 +91,11 @@ impl Rejection {
 struct Shown(Arc<CertifiedKey>);
 
 impl ResolvesClientCert for Shown {
-    fn resolve(&self, _root_hint_subjects: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    fn resolve(
+        &self,
+        _root_hint_subjects: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
 

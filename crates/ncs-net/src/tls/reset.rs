@@ -31,7 +31,10 @@ impl ResetKey {
         match kept_or_new(directory) {
             Ok(key) => Self(Arc::new(key)),
             Err(reason) => {
-                tracing::warn!(reason, "cannot store the key for stateless resets: peers notice a crash late");
+                tracing::warn!(
+                    reason,
+                    "cannot store the key for stateless resets: peers notice a crash late"
+                );
                 Self::ephemeral()
             }
         }
@@ -63,7 +66,12 @@ fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
         }
     }
     let bytes = pair::read(&path).map_err(|error| error.to_string())?;
-    bytes.try_into().map_err(|_| format!("{} is not a key of {KEY_BYTES} bytes: remove the file", path.display()))
+    bytes.try_into().map_err(|_| {
+        format!(
+            "{} is not a key of {KEY_BYTES} bytes: remove the file",
+            path.display()
+        )
+    })
 }
 
 pub(super) const FILE_NAME: &str = "ncserverd-reset.key";
@@ -78,7 +86,9 @@ mod tests {
 
     /// A tag made with a key.
     fn tag(key: &ResetKey, address: &str) -> Vec<u8> {
-        hmac::sign(&key.of(address.parse().unwrap()), b"id").as_ref().to_vec()
+        hmac::sign(&key.of(address.parse().unwrap()), b"id")
+            .as_ref()
+            .to_vec()
     }
 
     #[test]
@@ -86,22 +96,51 @@ mod tests {
         let place = tempfile::TempDir::new().unwrap();
         let directory = place.path().join("a/tls");
         let first = ResetKey::kept_in(&directory);
-        assert_eq!(directory.join(FILE_NAME).metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no draft stays");
+        assert_eq!(
+            directory
+                .join(FILE_NAME)
+                .metadata()
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::read_dir(&directory).unwrap().count(),
+            1,
+            "no draft stays"
+        );
         let second = ResetKey::kept_in(&directory);
         assert_eq!(tag(&first, "[::]:4443"), tag(&second, "[::]:4443"));
         assert_ne!(tag(&first, "[::]:4443"), tag(&first, "[::]:4444"));
-        assert_ne!(tag(&first, "[::]:4443"), tag(&ResetKey::ephemeral(), "[::]:4443"));
-        assert!(!format!("{first:?}").contains(char::is_numeric), "{first:?}");
+        assert_ne!(
+            tag(&first, "[::]:4443"),
+            tag(&ResetKey::ephemeral(), "[::]:4443")
+        );
+        assert!(
+            !format!("{first:?}").contains(char::is_numeric),
+            "{first:?}"
+        );
     }
 
     #[test]
     fn a_file_that_is_no_key_is_left_alone() {
         let place = tempfile::TempDir::new().unwrap();
         std::fs::write(place.path().join(FILE_NAME), "short").unwrap();
-        assert!(kept_or_new(place.path()).unwrap_err().contains("remove the file"));
-        let (one, other) = (ResetKey::kept_in(place.path()), ResetKey::kept_in(place.path()));
+        assert!(
+            kept_or_new(place.path())
+                .unwrap_err()
+                .contains("remove the file")
+        );
+        let (one, other) = (
+            ResetKey::kept_in(place.path()),
+            ResetKey::kept_in(place.path()),
+        );
         assert_ne!(tag(&one, "[::]:1"), tag(&other, "[::]:1"));
-        assert_eq!(std::fs::read(place.path().join(FILE_NAME)).unwrap(), b"short");
+        assert_eq!(
+            std::fs::read(place.path().join(FILE_NAME)).unwrap(),
+            b"short"
+        );
     }
 }

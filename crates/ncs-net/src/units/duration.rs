@@ -13,6 +13,9 @@ pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S:
 /// Reads a duration from text.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
-    humantime::parse_duration(&text)
-        .map_err(|error| D::Error::custom(format!("`{text}` is not a duration such as \"250ms\" or \"2s\": {error}")))
+    humantime::parse_duration(&text).map_err(|error| {
+        D::Error::custom(format!(
+            "`{text}` is not a duration such as \"250ms\" or \"2s\": {error}"
+        ))
+    })
 }

@@ -20,8 +20,19 @@ where
         Many(Vec<String>),
     }
     let texts = match Given::deserialize(deserializer)? {
-        Given::One(text) => text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect(),
+        Given::One(text) => text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+            .map(str::to_owned)
+            .collect(),
         Given::Many(texts) => texts,
     };
-    texts.iter().map(|text| text.parse().map_err(|error| D::Error::custom(format!("`{text}`: {error}")))).collect()
+    texts
+        .iter()
+        .map(|text| {
+            text.parse()
+                .map_err(|error| D::Error::custom(format!("`{text}`: {error}")))
+        })
+        .collect()
 }

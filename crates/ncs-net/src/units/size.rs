@@ -9,7 +9,10 @@ use serde::{Deserialize, Deserializer, Serializer, de::Error};
 /// A size as exact text.
 pub fn exact(size: ByteSize) -> String {
     let bytes = size.as_u64();
-    let (divisor, unit) = UNITS.into_iter().find(|(divisor, _)| bytes != 0 && bytes.is_multiple_of(*divisor)).unwrap_or((1, "B"));
+    let (divisor, unit) = UNITS
+        .into_iter()
+        .find(|(divisor, _)| bytes != 0 && bytes.is_multiple_of(*divisor))
+        .unwrap_or((1, "B"));
     format!("{}{unit}", bytes / divisor)
 }
 
@@ -28,9 +31,11 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSiz
     }
     match Given::deserialize(deserializer)? {
         Given::Bytes(bytes) => Ok(ByteSize(bytes)),
-        Given::Text(text) => {
-            text.parse().map_err(|_| D::Error::custom(format!("`{text}` is not a size such as \"512KiB\" or \"2GiB\"")))
-        }
+        Given::Text(text) => text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "`{text}` is not a size such as \"512KiB\" or \"2GiB\""
+            ))
+        }),
     }
 }
 
@@ -40,7 +45,10 @@ pub mod optional {
     use serde::{Deserialize, Deserializer, Serializer};
 
     /// Writes a size exactly.
-    pub fn serialize<S: Serializer>(size: &Option<ByteSize>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        size: &Option<ByteSize>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         match size {
             Some(size) => super::serialize(size, serializer),
             None => serializer.serialize_none(),
@@ -48,14 +56,21 @@ pub mod optional {
     }
 
     /// Reads a size from text; a bare number is bytes.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ByteSize>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<ByteSize>, D::Error> {
         #[derive(Deserialize)]
         struct Given(#[serde(with = "super")] ByteSize);
         Ok(Option::<Given>::deserialize(deserializer)?.map(|given| given.0))
     }
 }
 
-const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+const UNITS: [(u64, &str); 4] = [
+    (1 << 40, "TiB"),
+    (1 << 30, "GiB"),
+    (1 << 20, "MiB"),
+    (1 << 10, "KiB"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -70,16 +85,35 @@ mod tests {
 
     #[test]
     fn a_size_survives_printing() {
-        for (bytes, text) in [(0, "0B"), (1, "1B"), (1500, "1500B"), (1536, "1536B"), (512 << 10, "512KiB"), (3 << 30, "3GiB")] {
-            let written = serde_json::to_value(Held { size: ByteSize(bytes) }).unwrap();
+        for (bytes, text) in [
+            (0, "0B"),
+            (1, "1B"),
+            (1500, "1500B"),
+            (1536, "1536B"),
+            (512 << 10, "512KiB"),
+            (3 << 30, "3GiB"),
+        ] {
+            let written = serde_json::to_value(Held {
+                size: ByteSize(bytes),
+            })
+            .unwrap();
             assert_eq!(written["size"], text);
-            assert_eq!(serde_json::from_value::<Held>(written).unwrap().size, ByteSize(bytes));
+            assert_eq!(
+                serde_json::from_value::<Held>(written).unwrap().size,
+                ByteSize(bytes)
+            );
         }
     }
 
     #[test]
     fn other_texts_are_refused_with_an_example() {
-        let error = serde_json::from_str::<Held>(r#"{"size": "big"}"#).err().unwrap().to_string();
-        assert!(error.contains("`big` is not a size such as \"512KiB\""), "{error}");
+        let error = serde_json::from_str::<Held>(r#"{"size": "big"}"#)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("`big` is not a size such as \"512KiB\""),
+            "{error}"
+        );
     }
 }

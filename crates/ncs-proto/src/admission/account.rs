@@ -31,7 +31,10 @@ pub struct Book<K: Eq + Hash + Clone> {
 
 impl<K: Eq + Hash + Clone> Clone for Book<K> {
     fn clone(&self) -> Self {
-        Self { pages: Arc::clone(&self.pages), most: self.most }
+        Self {
+            pages: Arc::clone(&self.pages),
+            most: self.most,
+        }
     }
 }
 
@@ -87,41 +90,69 @@ impl<K: Eq + Hash + Clone> Book<K> {
 
     /// A book with this many places in all.
     pub fn with_room_for(most: Option<u32>) -> Self {
-        Self { pages: Arc::new(Mutex::new(Pages { accounts: HashMap::new(), sweep_at: SWEEP_FROM })), most }
+        Self {
+            pages: Arc::new(Mutex::new(Pages {
+                accounts: HashMap::new(),
+                sweep_at: SWEEP_FROM,
+            })),
+            most,
+        }
     }
 
     /// Takes a place, if fewer than `most` of this account are taken, and one is free.
     pub fn enter(&self, now: Instant, key: K, most: Option<u32>) -> Result<Place<K>, Full> {
         let mut pages = self.lock();
         if pages.accounts.len() >= pages.sweep_at {
-            pages.accounts.retain(|_, account| account.places > 0 || account.owes(now));
+            pages
+                .accounts
+                .retain(|_, account| account.places > 0 || account.owes(now));
             pages.sweep_at = SWEEP_FROM.max(2 * pages.accounts.len());
         }
-        if self.most.is_some_and(|most| pages.accounts.values().map(|account| account.places).sum::<u32>() >= most) {
+        if self.most.is_some_and(|most| {
+            pages
+                .accounts
+                .values()
+                .map(|account| account.places)
+                .sum::<u32>()
+                >= most
+        }) {
             return Err(Full);
         }
-        let account = pages.accounts.entry(key.clone()).or_insert_with(|| Account {
-            places: 0,
-            purse: Arc::new(Mutex::new(Purse::new(now))),
-            ledger: Arc::default(),
-        });
+        let account = pages
+            .accounts
+            .entry(key.clone())
+            .or_insert_with(|| Account {
+                places: 0,
+                purse: Arc::new(Mutex::new(Purse::new(now))),
+                ledger: Arc::default(),
+            });
         if most.is_some_and(|most| account.places >= most) {
             return Err(Full);
         }
         account.places += 1;
         lock(&account.purse).tell(now);
         let (purse, ledger) = (Arc::clone(&account.purse), Arc::clone(&account.ledger));
-        Ok(Place { book: self.clone(), key, purse, ledger })
+        Ok(Place {
+            book: self.clone(),
+            key,
+            purse,
+            ledger,
+        })
     }
 
     /// The number of places taken.
     pub fn places(&self, key: &K) -> u32 {
-        self.lock().accounts.get(key).map_or(0, |account| account.places)
+        self.lock()
+            .accounts
+            .get(key)
+            .map_or(0, |account| account.places)
     }
 
     fn leave(&self, key: &K) {
         let mut pages = self.lock();
-        let Some(account) = pages.accounts.get_mut(key) else { return };
+        let Some(account) = pages.accounts.get_mut(key) else {
+            return;
+        };
         account.places = account.places.saturating_sub(1);
         if account.places == 0 && !account.owes(account.told()) {
             pages.accounts.remove(key);
@@ -184,7 +215,11 @@ struct Purse {
 
 impl Purse {
     const fn new(now: Instant) -> Self {
-        Self { rate: None, full_at: now, told: now }
+        Self {
+            rate: None,
+            full_at: now,
+            told: now,
+        }
     }
 
     fn tell(&mut self, now: Instant) {
@@ -197,7 +232,9 @@ impl Purse {
 
     fn allowance(&mut self, now: Instant) -> Result<u64, Instant> {
         self.tell(now);
-        let Some(rate) = self.rate else { return Ok(u64::MAX) };
+        let Some(rate) = self.rate else {
+            return Ok(u64::MAX);
+        };
         let missing = self.full_at.saturating_duration_since(now);
         let left = DEPTH.saturating_sub(missing);
         if left.is_zero() {
@@ -211,7 +248,8 @@ impl Purse {
         self.tell(now);
         let Some(rate) = self.rate else { return };
         let micros = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
-        self.full_at = self.full_at.max(now) + Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(DEBT_MAX);
+        self.full_at = self.full_at.max(now)
+            + Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(DEBT_MAX);
     }
 }
 
@@ -251,15 +289,25 @@ mod tests {
     #[test]
     fn bytes_flow_at_the_rate_and_a_second_of_it_at_once() {
         let (book, now) = (Book::new(), Instant::now());
-        let (one, other) = (book.enter(now, "a", None).unwrap(), book.enter(now, "a", None).unwrap());
+        let (one, other) = (
+            book.enter(now, "a", None).unwrap(),
+            book.enter(now, "a", None).unwrap(),
+        );
         assert_eq!(one.allowance(now), Ok(u64::MAX));
         one.set_rate(Some(1000));
         assert_eq!(other.allowance(now), Ok(1000), "both spend from one purse");
         other.spend(now, 600);
         assert_eq!(one.allowance(now), Ok(400));
         one.spend(now, 2400);
-        assert_eq!(one.allowance(now), Err(now + 2 * DEPTH), "overdrawn by 2,000");
-        assert_eq!(one.allowance(now + 2 * DEPTH + Duration::from_millis(100)), Ok(100));
+        assert_eq!(
+            one.allowance(now),
+            Err(now + 2 * DEPTH),
+            "overdrawn by 2,000"
+        );
+        assert_eq!(
+            one.allowance(now + 2 * DEPTH + Duration::from_millis(100)),
+            Ok(100)
+        );
         // With queries as soon as they are allowed, the rate holds over time.
         let (mut at, mut spent) = (now + 3 * DEPTH, 0);
         one.spend(at, 1000);
@@ -273,7 +321,10 @@ mod tests {
                 Err(later) => at = later + Duration::from_millis(1),
             }
         }
-        assert!((19_000..=21_500).contains(&spent), "{spent} bytes in 20 seconds at 1,000");
+        assert!(
+            (19_000..=21_500).contains(&spent),
+            "{spent} bytes in 20 seconds at 1,000"
+        );
     }
 
     #[test]
@@ -287,7 +338,10 @@ mod tests {
         assert!(back.allowance(now).is_err());
         let far = now + DEBT_MAX;
         back.spend(now, u64::MAX);
-        assert!(back.allowance(far).is_err(), "the largest debt is a time that can be told");
+        assert!(
+            back.allowance(far).is_err(),
+            "the largest debt is a time that can be told"
+        );
         assert_eq!(book.lock().accounts.len(), 1);
     }
 
@@ -301,11 +355,22 @@ mod tests {
         }
         assert_eq!(book.lock().accounts.len(), 10 * SWEEP_FROM, "all owe");
         drop(book.enter(now + DEBT_MAX, 0, None));
-        let later = |number| book.enter(now + DEBT_MAX, 20 * SWEEP_FROM + number, None).unwrap();
+        let later = |number| {
+            book.enter(now + DEBT_MAX, 20 * SWEEP_FROM + number, None)
+                .unwrap()
+        };
         let newcomers: Vec<_> = (0..10 * SWEEP_FROM).map(later).collect();
-        assert_eq!(book.lock().accounts.len(), newcomers.len(), "those who have gone have paid since");
+        assert_eq!(
+            book.lock().accounts.len(),
+            newcomers.len(),
+            "those who have gone have paid since"
+        );
         drop(newcomers);
-        assert!(book.lock().accounts.len() <= SWEEP_FROM, "{}", book.lock().accounts.len());
+        assert!(
+            book.lock().accounts.len() <= SWEEP_FROM,
+            "{}",
+            book.lock().accounts.len()
+        );
     }
 
     #[test]
@@ -314,7 +379,13 @@ mod tests {
         let place = book.enter(now, "a", None).unwrap();
         place.ledger().ask(now, 1000, 1);
         drop(place);
-        assert!(book.enter(now, "a", None).unwrap().ledger().resumes(now).is_some());
+        assert!(
+            book.enter(now, "a", None)
+                .unwrap()
+                .ledger()
+                .resumes(now)
+                .is_some()
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ impl Holder {
     pub fn of(kind: &str, parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ncserverd admission holder v1");
         for part in [&[kind.as_bytes()], parts].concat() {
-            hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+            hasher
+                .update(&(part.len() as u64).to_le_bytes())
+                .update(part);
         }
         Self(*hasher.finalize().as_bytes())
     }

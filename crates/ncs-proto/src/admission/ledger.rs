@@ -85,13 +85,26 @@ pub struct Share {
 impl Ledger {
     /// Counts an entry of this many bytes for a session, where `most` bytes are allowed in all; a
     /// single entry may be larger. `None` if that is too much.
-    pub fn take(self: &Arc<Self>, now: Instant, (kept, bytes): (Kept, u64), session: u64, most: u64) -> Option<Share> {
+    pub fn take(
+        self: &Arc<Self>,
+        now: Instant,
+        (kept, bytes): (Kept, u64),
+        session: u64,
+        most: u64,
+    ) -> Option<Share> {
         let mut books = self.books();
         if !books.entries.contains_key(&kept) && !books.make_room(now, (bytes, most), session) {
             return None;
         }
         let is_revoked = books.hold(now, kept, bytes, session);
-        Some(Share { ledger: Arc::clone(self), kept, session, is_revoked, reads: false, read_at: now })
+        Some(Share {
+            ledger: Arc::clone(self),
+            kept,
+            session,
+            is_revoked,
+            reads: false,
+            read_at: now,
+        })
     }
 
     /// Counts queries, with `most` allowed in a second.
@@ -113,7 +126,9 @@ impl Ledger {
     }
 
     fn earned_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.earned_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.earned_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes counted.
@@ -137,10 +152,19 @@ impl Books {
                 _ => break,
             }
         }
-        let with_it = self.sessions.get(&session).map_or(0, |held| held.bytes).saturating_add(bytes);
+        let with_it = self
+            .sessions
+            .get(&session)
+            .map_or(0, |held| held.bytes)
+            .saturating_add(bytes);
         while !fits(self) {
-            let Some((_, largest)) = self.by_bytes.last().filter(|(bytes, _)| *bytes > with_it) else { return false };
-            let Some(kept) = self.sessions.get(largest).and_then(|held| held.all.first()) else { return false };
+            let Some((_, largest)) = self.by_bytes.last().filter(|(bytes, _)| *bytes > with_it)
+            else {
+                return false;
+            };
+            let Some(kept) = self.sessions.get(largest).and_then(|held| held.all.first()) else {
+                return false;
+            };
             self.revoke(*kept, *largest);
         }
         true
@@ -148,11 +172,21 @@ impl Books {
 
     /// Counts a request of a session for a segment, or a delivery.
     fn hold(&mut self, now: Instant, kept: Kept, bytes: u64, session: u64) -> Arc<AtomicBool> {
-        let Self { entries, bytes: total, unread, .. } = self;
+        let Self {
+            entries,
+            bytes: total,
+            unread,
+            ..
+        } = self;
         let entry = entries.entry(kept).or_insert_with(|| {
             *total += bytes;
             unread.insert((now, kept));
-            Entry { bytes, readers: 0, read_at: now, holders: HashMap::new() }
+            Entry {
+                bytes,
+                readers: 0,
+                read_at: now,
+                holders: HashMap::new(),
+            }
         });
         let bytes = entry.bytes;
         let holder = entry.holders.entry(session).or_default();
@@ -170,7 +204,9 @@ impl Books {
     /// Returns the share of a request.
     fn give_back(&mut self, share: &Share) {
         self.note(share, false);
-        let Some(holder) = self.holder(share) else { return };
+        let Some(holder) = self.holder(share) else {
+            return;
+        };
         holder.shares -= 1;
         if holder.shares == 0 {
             self.revoke(share.kept, share.session);
@@ -179,16 +215,24 @@ impl Books {
 
     /// Notes whether the request of a share receives blocks.
     fn note(&mut self, share: &Share, reads: bool) {
-        let Some(holder) = self.holder(share) else { return };
+        let Some(holder) = self.holder(share) else {
+            return;
+        };
         let before = holder.readers;
-        holder.readers = if reads { before + 1 } else { before - u32::from(share.reads) };
+        holder.readers = if reads {
+            before + 1
+        } else {
+            before - u32::from(share.reads)
+        };
         let after = holder.readers;
         self.count_readers(share.kept, (before, after), share.read_at);
     }
 
     /// Updates the number of requests that read an entry.
     fn count_readers(&mut self, kept: Kept, (before, after): (u32, u32), at: Instant) {
-        let Some(entry) = self.entries.get_mut(&kept) else { return };
+        let Some(entry) = self.entries.get_mut(&kept) else {
+            return;
+        };
         self.unread.remove(&(entry.read_at, kept));
         entry.readers = entry.readers - before + after;
         entry.read_at = entry.read_at.max(at);
@@ -200,19 +244,33 @@ impl Books {
     /// The part of a share's session in its entry. After a revocation the entry may have been
     /// counted anew.
     fn holder(&mut self, share: &Share) -> Option<&mut Holder> {
-        let holder = self.entries.get_mut(&share.kept)?.holders.get_mut(&share.session)?;
+        let holder = self
+            .entries
+            .get_mut(&share.kept)?
+            .holders
+            .get_mut(&share.session)?;
         Arc::ptr_eq(&holder.is_revoked, &share.is_revoked).then_some(holder)
     }
 
     fn remove(&mut self, kept: Kept) {
-        let holders = self.entries.get(&kept).map(|entry| entry.holders.keys().copied().collect::<Vec<_>>());
-        holders.into_iter().flatten().for_each(|session| self.revoke(kept, session));
+        let holders = self
+            .entries
+            .get(&kept)
+            .map(|entry| entry.holders.keys().copied().collect::<Vec<_>>());
+        holders
+            .into_iter()
+            .flatten()
+            .for_each(|session| self.revoke(kept, session));
     }
 
     /// Stops counting an entry for a session, and altogether if it was the last.
     fn revoke(&mut self, kept: Kept, session: u64) {
-        let Some(entry) = self.entries.get_mut(&kept) else { return };
-        let Some(holder) = entry.holders.remove(&session) else { return };
+        let Some(entry) = self.entries.get_mut(&kept) else {
+            return;
+        };
+        let Some(holder) = entry.holders.remove(&session) else {
+            return;
+        };
         holder.is_revoked.store(true, Ordering::Release);
         let (bytes, read_at, is_last) = (entry.bytes, entry.read_at, entry.holders.is_empty());
         self.count_readers(kept, (holder.readers, 0), read_at);
@@ -286,7 +344,12 @@ mod tests {
     /// Whether nothing is counted.
     fn is_empty(ledger: &Ledger) -> bool {
         let books = ledger.books();
-        let counts = [books.entries.len(), books.unread.len(), books.sessions.len(), books.by_bytes.len()];
+        let counts = [
+            books.entries.len(),
+            books.unread.len(),
+            books.sessions.len(),
+            books.by_bytes.len(),
+        ];
         counts == [0; 4] && books.bytes == 0
     }
 
@@ -299,14 +362,20 @@ mod tests {
         assert_eq!(ledger.resumes(now), Some(now + Duration::from_millis(200)));
         ledger.ask(now, u32::MAX, u32::MAX);
         assert_eq!(ledger.resumes(now), Some(now + DEPTH), "no more is owed");
-        assert_eq!((ledger.resumes(now + DEPTH), ledger.owes(now + DEBT_MAX)), (None, false));
+        assert_eq!(
+            (ledger.resumes(now + DEPTH), ledger.owes(now + DEBT_MAX)),
+            (None, false)
+        );
     }
 
     #[test]
     fn a_segment_counts_once_and_one_alone_may_be_larger() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
         let (large, small) = (segment(1, 1000), segment(2, 10));
-        let shares = [ledger.take(now, large, 1, 100).unwrap(), ledger.take(now, large, 1, 100).unwrap()];
+        let shares = [
+            ledger.take(now, large, 1, 100).unwrap(),
+            ledger.take(now, large, 1, 100).unwrap(),
+        ];
         assert_eq!(ledger.bytes(), 1000);
         assert!(ledger.take(now, small, 1, 100).is_none());
         drop(shares);
@@ -322,15 +391,37 @@ mod tests {
     fn what_nobody_reads_makes_room() {
         let (ledger, now) = (Arc::new(Ledger::default()), Instant::now());
         let segments = [segment(1, 50), segment(2, 50)];
-        let mut shares: Vec<Share> = segments.iter().map(|segment| ledger.take(now, *segment, 1, 100).unwrap()).collect();
+        let mut shares: Vec<Share> = segments
+            .iter()
+            .map(|segment| ledger.take(now, *segment, 1, 100).unwrap())
+            .collect();
         let (later, third) = (now + GRACE, segment(3, 50));
-        assert!(ledger.take(later - Duration::from_millis(1), third, 1, 100).is_none(), "they have just come");
+        assert!(
+            ledger
+                .take(later - Duration::from_millis(1), third, 1, 100)
+                .is_none(),
+            "they have just come"
+        );
         shares[0].note_read(later);
-        let taken = ledger.take(later, third, 1, 100).expect("the second is not read");
-        assert_eq!((shares[0].is_revoked(), shares[1].is_revoked(), ledger.bytes()), (false, true, 100));
-        assert!(ledger.take(later, segments[1], 1, 100).is_none(), "it is counted as a new one");
+        let taken = ledger
+            .take(later, third, 1, 100)
+            .expect("the second is not read");
+        assert_eq!(
+            (
+                shares[0].is_revoked(),
+                shares[1].is_revoked(),
+                ledger.bytes()
+            ),
+            (false, true, 100)
+        );
+        assert!(
+            ledger.take(later, segments[1], 1, 100).is_none(),
+            "it is counted as a new one"
+        );
         shares[1].note_read(later + GRACE);
-        let again = ledger.take(later + GRACE, segments[1], 1, 100).expect("the third is not read");
+        let again = ledger
+            .take(later + GRACE, segments[1], 1, 100)
+            .expect("the third is not read");
         assert!(taken.is_revoked() && !shares[0].is_revoked());
         drop((shares, taken));
         assert_eq!(ledger.bytes(), 50, "what was revoked is given back once");
@@ -349,8 +440,13 @@ mod tests {
             ledger.take(at, first, 1, 100).unwrap().note_read(at);
         }
         let at = now + 3 * GRACE;
-        assert!(ledger.take(at, second, 1, 100).is_none(), "it was read just now");
-        let taken = ledger.take(at + GRACE, second, 1, 100).expect("its request reads nothing");
+        assert!(
+            ledger.take(at, second, 1, 100).is_none(),
+            "it was read just now"
+        );
+        let taken = ledger
+            .take(at + GRACE, second, 1, 100)
+            .expect("its request reads nothing");
         assert!(unread.is_revoked());
         drop((unread, taken));
         assert!(is_empty(&ledger));
@@ -369,13 +465,25 @@ mod tests {
         assert!(take(10, 0).is_none(), "it has most itself");
         let newcomer = take(10, 2).expect("it has nothing");
         let revoked = |shares: &[Share]| shares.iter().filter(|share| share.is_revoked()).count();
-        assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..]), ledger.bytes()), (1, 0, 100));
+        assert_eq!(
+            (revoked(&crowd[..7]), revoked(&crowd[7..]), ledger.bytes()),
+            (1, 0, 100)
+        );
         let rest: Vec<Share> = (0..2).map(|_| take(11, 2).unwrap()).collect();
-        assert_eq!((revoked(&crowd[..7]), revoked(&crowd[7..])), (2, 0), "as many as there are requests");
+        assert_eq!(
+            (revoked(&crowd[..7]), revoked(&crowd[7..])),
+            (2, 0),
+            "as many as there are requests"
+        );
         // An entry that another session has, too, stays, and counts for that session.
         let shared = take(2, 3).unwrap();
         let more = take(0, 3).expect("the largest has five");
-        assert!(crowd[2].is_revoked() && crowd[3].is_revoked() && !crowd[4].is_revoked() && !shared.is_revoked());
+        assert!(
+            crowd[2].is_revoked()
+                && crowd[3].is_revoked()
+                && !crowd[4].is_revoked()
+                && !shared.is_revoked()
+        );
         drop((crowd, newcomer, rest, shared, more));
         assert!(is_empty(&ledger));
     }

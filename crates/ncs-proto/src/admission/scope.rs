@@ -29,13 +29,18 @@ struct Pattern {
 
 /// A list of patterns that is not a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end with `*`")]
+#[error(
+    "a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end with `*`"
+)]
 pub struct ScopeError;
 
 impl Scope {
     /// All paths.
     pub fn everything() -> Self {
-        Self(Arc::new([Pattern { text: b"/".to_vec(), open: true }]))
+        Self(Arc::new([Pattern {
+            text: b"/".to_vec(),
+            open: true,
+        }]))
     }
 
     /// The paths that one of these patterns covers.
@@ -43,7 +48,11 @@ impl Scope {
         if !(1..=PATTERNS_MAX).contains(&patterns.len()) {
             return Err(ScopeError);
         }
-        patterns.iter().map(|pattern| Pattern::parse(pattern.as_ref())).collect::<Result<Arc<[_]>, _>>().map(Self)
+        patterns
+            .iter()
+            .map(|pattern| Pattern::parse(pattern.as_ref()))
+            .collect::<Result<Arc<[_]>, _>>()
+            .map(Self)
     }
 
     /// Whether a path with or without a query may be asked for.
@@ -56,27 +65,40 @@ impl Scope {
     /// Whether every path of this stream may be asked for.
     pub fn covers(&self, stream: &str) -> bool {
         let top = format!("/{stream}/").into_bytes();
-        self.0.iter().any(|pattern| pattern.open && top.starts_with(&pattern.text))
+        self.0
+            .iter()
+            .any(|pattern| pattern.open && top.starts_with(&pattern.text))
     }
 
     /// Whether any path of this stream may be asked for.
     pub fn touches(&self, stream: &str) -> bool {
         let top = format!("/{stream}/").into_bytes();
-        self.0.iter().any(|pattern| pattern.text.starts_with(&top) || (pattern.open && top.starts_with(&pattern.text)))
+        self.0.iter().any(|pattern| {
+            pattern.text.starts_with(&top) || (pattern.open && top.starts_with(&pattern.text))
+        })
     }
 }
 
 impl Pattern {
     fn parse(text: &str) -> Result<Self, ScopeError> {
-        let (bare, open) = text.strip_suffix('*').map_or((text, false), |bare| (bare, true));
+        let (bare, open) = text
+            .strip_suffix('*')
+            .map_or((text, false), |bare| (bare, true));
         if !bare.starts_with('/') || bare.contains(['*', '?', '#']) {
             return Err(ScopeError);
         }
-        Ok(Self { text: percent_decode_str(bare).collect(), open })
+        Ok(Self {
+            text: percent_decode_str(bare).collect(),
+            open,
+        })
     }
 
     fn covers(&self, path: &[u8]) -> bool {
-        if self.open { path.starts_with(&self.text) } else { path == self.text }
+        if self.open {
+            path.starts_with(&self.text)
+        } else {
+            path == self.text
+        }
     }
 }
 
@@ -142,9 +164,13 @@ impl Access {
     /// The rights after its end, if that has come.
     pub fn lapsed(&self, now: Instant) -> Option<Self> {
         match self {
-            Self::Granted { until: Some(until), grace, .. } if *until <= now => {
-                Some(grace.map_or(Self::Free, |grace| Self::Refused { until: *until + grace }))
-            }
+            Self::Granted {
+                until: Some(until),
+                grace,
+                ..
+            } if *until <= now => Some(grace.map_or(Self::Free, |grace| Self::Refused {
+                until: *until + grace,
+            })),
             _ => None,
         }
     }
@@ -188,21 +214,39 @@ mod tests {
         }
         assert!(Scope::everything().allows("/any/thing"));
         assert_eq!(Scope::parse(&["/*"]), Ok(Scope::everything()));
-        assert!(Scope::parse(&["/live/%62unny/*"]).unwrap().allows("/live/bunny/1.ts"), "patterns are decoded, too");
+        assert!(
+            Scope::parse(&["/live/%62unny/*"])
+                .unwrap()
+                .allows("/live/bunny/1.ts"),
+            "patterns are decoded, too"
+        );
     }
 
     #[test]
     fn streams_are_touched_by_patterns_inside_and_around_them() {
-        for (pattern, touches) in
-            [("/live/bunny/*", true), ("/live/x.ts", true), ("/li*", true), ("/*", true), ("/live", false), ("/lives/*", false)]
-        {
+        for (pattern, touches) in [
+            ("/live/bunny/*", true),
+            ("/live/x.ts", true),
+            ("/li*", true),
+            ("/*", true),
+            ("/live", false),
+            ("/lives/*", false),
+        ] {
             assert_eq!(scope(&[pattern]).touches("live"), touches, "{pattern}");
         }
     }
 
     #[test]
     fn what_is_no_pattern_is_no_scope() {
-        for pattern in ["", "*", "live/*", "/live/*/x", "/live/**", "/live/x?a=b", "/live/x#a"] {
+        for pattern in [
+            "",
+            "*",
+            "live/*",
+            "/live/*/x",
+            "/live/**",
+            "/live/x?a=b",
+            "/live/x#a",
+        ] {
             assert_eq!(Scope::parse(&[pattern]), Err(ScopeError), "{pattern}");
         }
         assert!(Scope::parse::<&str>(&[]).is_err());
@@ -211,15 +255,29 @@ mod tests {
 
     #[test]
     fn segments_of_unknown_paths_are_for_those_who_may_have_everything() {
-        let granted = |patterns: &[&str]| Access::Granted { scope: scope(patterns), until: None, grace: None };
+        let granted = |patterns: &[&str]| Access::Granted {
+            scope: scope(patterns),
+            until: None,
+            grace: None,
+        };
         for (access, known, unknown) in [
             (Access::Free, true, true),
             (granted(&["/*"]), true, true),
             (granted(&["/live/*"]), true, false),
             (granted(&["/files/*"]), false, false),
-            (Access::Refused { until: Instant::now() }, false, false),
+            (
+                Access::Refused {
+                    until: Instant::now(),
+                },
+                false,
+                false,
+            ),
         ] {
-            assert_eq!(access.allows_segment(Some("/live/1.ts")), known, "{access:?}");
+            assert_eq!(
+                access.allows_segment(Some("/live/1.ts")),
+                known,
+                "{access:?}"
+            );
             assert_eq!(access.allows_segment(None), unknown, "{access:?}");
         }
     }

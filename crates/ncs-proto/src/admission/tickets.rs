@@ -40,6 +40,10 @@ impl Tickets {
         }
         // A star in a stream's name would act as that of a pattern.
         let scope = Scope::parse(&[format!("/{}/*", says.stream)]).ok()?;
-        Some(Right { scope, until, holder: Holder::of("ticket", &[&says.nonce]) })
+        Some(Right {
+            scope,
+            until,
+            holder: Holder::of("ticket", &[&says.nonce]),
+        })
     }
 }

@@ -19,7 +19,10 @@ pub const COLUMNS: u8 = 8;
 /// k × `columns` random bytes, row by row.
 fn random(seed: &[u8; 32], segment: &SegmentId, generation: &Generation, columns: u8) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new_keyed(seed);
-    hasher.update(b"ncs/1 CHECKS").update(segment.as_bytes()).update(&generation.index.to_be_bytes());
+    hasher
+        .update(b"ncs/1 CHECKS")
+        .update(segment.as_bytes())
+        .update(&generation.index.to_be_bytes());
     let mut bytes = vec![0; generation.block_bytes as usize * usize::from(columns)];
     hasher.finalize_xof().fill(&mut bytes);
     bytes
@@ -35,8 +38,19 @@ pub fn project(
     columns: u8,
     bytes: &[u8],
 ) -> Vec<u8> {
-    let panel = Panel::of(&random(seed, segment, generation, columns), generation.block_bytes as usize, usize::from(columns));
-    products(kernels, &panel, generation.block_bytes as usize, &bytes.chunks(generation.block_bytes as usize).collect::<Vec<_>>())
+    let panel = Panel::of(
+        &random(seed, segment, generation, columns),
+        generation.block_bytes as usize,
+        usize::from(columns),
+    );
+    products(
+        kernels,
+        &panel,
+        generation.block_bytes as usize,
+        &bytes
+            .chunks(generation.block_bytes as usize)
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// The product of each of `rows`, padded to `length`, with the panel; one behind the other.
@@ -44,11 +58,26 @@ fn products(kernels: Kernels, panel: &Panel, length: usize, rows: &[&[u8]]) -> V
     let mut out = vec![0; rows.len() * panel.block_bytes()];
     let padded: Vec<_> = rows
         .iter()
-        .map(|row| if row.len() < length { [row, &vec![0; length - row.len()][..]].concat() } else { Vec::new() })
+        .map(|row| {
+            if row.len() < length {
+                [row, &vec![0; length - row.len()][..]].concat()
+            } else {
+                Vec::new()
+            }
+        })
         .collect();
-    let rows: Vec<&[u8]> =
-        rows.iter().zip(&padded).map(|(row, padded)| if padded.is_empty() { row } else { &padded[..] }).collect();
-    kernels.combine(&rows, panel, &mut out.chunks_exact_mut(panel.block_bytes()).collect::<Vec<_>>());
+    let rows: Vec<&[u8]> = rows
+        .iter()
+        .zip(&padded)
+        .map(|(row, padded)| if padded.is_empty() { row } else { &padded[..] })
+        .collect();
+    kernels.combine(
+        &rows,
+        panel,
+        &mut out
+            .chunks_exact_mut(panel.block_bytes())
+            .collect::<Vec<_>>(),
+    );
     out
 }
 
@@ -65,7 +94,13 @@ pub struct RowChecks {
 impl RowChecks {
     /// Takes an answer about this generation; `None` if it does not have the generation's length.
     /// The caller has verified the sender of the answer.
-    pub fn new(kernels: Kernels, segment: &SegmentId, key: RowKey, generation: Generation, answer: &Checks) -> Option<Self> {
+    pub fn new(
+        kernels: Kernels,
+        segment: &SegmentId,
+        key: RowKey,
+        generation: Generation,
+        answer: &Checks,
+    ) -> Option<Self> {
         let columns = usize::from(answer.columns);
         if answer.projections.len() != usize::from(generation.n) * columns {
             return None;
@@ -84,12 +119,29 @@ impl RowChecks {
     /// generation.
     pub fn are_right(&self, rows: &[(&Vector, &[u8])]) -> Vec<bool> {
         let payloads: Vec<_> = rows.iter().map(|(_, payload)| *payload).collect();
-        let found = products(self.kernels, &self.random, self.generation.block_bytes as usize, &payloads);
-        let vectors: Vec<_> = rows.iter().map(|(vector, _)| self.coefficients(vector)).collect();
+        let found = products(
+            self.kernels,
+            &self.random,
+            self.generation.block_bytes as usize,
+            &payloads,
+        );
+        let vectors: Vec<_> = rows
+            .iter()
+            .map(|(vector, _)| self.coefficients(vector))
+            .collect();
         let vectors: Vec<_> = vectors.iter().map(Vec::as_slice).collect();
-        let expected = products(self.kernels, &self.projections, usize::from(self.generation.n), &vectors);
+        let expected = products(
+            self.kernels,
+            &self.projections,
+            usize::from(self.generation.n),
+            &vectors,
+        );
         let columns = self.random.block_bytes();
-        found.chunks_exact(columns).zip(expected.chunks_exact(columns)).map(|(found, expected)| found == expected).collect()
+        found
+            .chunks_exact(columns)
+            .zip(expected.chunks_exact(columns))
+            .map(|(found, expected)| found == expected)
+            .collect()
     }
 
     fn coefficients(&self, vector: &Vector) -> Vec<u8> {
@@ -119,18 +171,38 @@ mod tests {
     }
 
     fn case(length: u64, block_bytes: u32, n: u16, columns: u8, rng: &mut SmallRng) -> Case {
-        let generation = Shape::new(length, block_bytes, n).unwrap().generation(0).unwrap();
+        let generation = Shape::new(length, block_bytes, n)
+            .unwrap()
+            .generation(0)
+            .unwrap();
         let mut bytes = vec![0; usize::try_from(length).unwrap()];
         rng.fill_bytes(&mut bytes);
         let id = SegmentId::of(&bytes);
         let seed = rng.random();
-        let projections = project(Kernels::detect(), &seed, &id, &generation, columns, &bytes).into();
-        Case { id, generation, bytes, answer: Checks { request: 0, seed, columns, projections, signature: None } }
+        let projections =
+            project(Kernels::detect(), &seed, &id, &generation, columns, &bytes).into();
+        Case {
+            id,
+            generation,
+            bytes,
+            answer: Checks {
+                request: 0,
+                seed,
+                columns,
+                projections,
+                signature: None,
+            },
+        }
     }
 
     #[test]
     fn projections_are_what_the_definition_says() {
-        let Case { id, generation, bytes, answer } = case(150, 64, 3, 5, &mut SmallRng::seed_from_u64(1));
+        let Case {
+            id,
+            generation,
+            bytes,
+            answer,
+        } = case(150, 64, 3, 5, &mut SmallRng::seed_from_u64(1));
         let random = random(&answer.seed, &id, &generation, 5);
         for i in 0..3 {
             for l in 0..5 {
@@ -139,10 +211,35 @@ mod tests {
                 assert_eq!(answer.projections[i * 5 + l], sum);
             }
         }
-        let checks = RowChecks::new(Kernels::detect(), &id, row_key(&id, &generation), generation, &answer).unwrap();
-        let short = Checks { projections: answer.projections.slice(5..), ..answer };
-        assert!(RowChecks::new(Kernels::detect(), &id, row_key(&id, &generation), generation, &short).is_none());
-        assert_eq!(checks.are_right(&[(&Vector::Source(2), &bytes[128..]), (&Vector::Source(1), &bytes[..64])]), [true, false]);
+        let checks = RowChecks::new(
+            Kernels::detect(),
+            &id,
+            row_key(&id, &generation),
+            generation,
+            &answer,
+        )
+        .unwrap();
+        let short = Checks {
+            projections: answer.projections.slice(5..),
+            ..answer
+        };
+        assert!(
+            RowChecks::new(
+                Kernels::detect(),
+                &id,
+                row_key(&id, &generation),
+                generation,
+                &short
+            )
+            .is_none()
+        );
+        assert_eq!(
+            checks.are_right(&[
+                (&Vector::Source(2), &bytes[128..]),
+                (&Vector::Source(1), &bytes[..64])
+            ]),
+            [true, false]
+        );
     }
 
     proptest! {

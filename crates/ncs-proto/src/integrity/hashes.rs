@@ -14,10 +14,20 @@ impl BlockHashes {
     /// The hashes of the segment with these bytes; `bytes` has the shape's length. Homomorphic
     /// hashes are [made](Self::made) elsewhere, with more processing power.
     pub fn of(bytes: &[u8], shape: &Shape) -> Self {
-        debug_assert!(!shape.codec().is_gfq(), "homomorphic hashes are made elsewhere");
-        debug_assert_eq!(bytes.len() as u64, shape.length(), "the bytes of another segment");
+        debug_assert!(
+            !shape.codec().is_gfq(),
+            "homomorphic hashes are made elsewhere"
+        );
+        debug_assert_eq!(
+            bytes.len() as u64,
+            shape.length(),
+            "the bytes of another segment"
+        );
         let block_bytes = shape.block_bytes() as usize;
-        let hashes = bytes.chunks(block_bytes).flat_map(|block| hash(block, block_bytes)).collect::<Vec<_>>();
+        let hashes = bytes
+            .chunks(block_bytes)
+            .flat_map(|block| hash(block, block_bytes))
+            .collect::<Vec<_>>();
         Self(hashes.into())
     }
 
@@ -26,14 +36,19 @@ impl BlockHashes {
     /// # Panics
     /// If they are not as long as the shape's are.
     pub fn made(hashes: Bytes, shape: &Shape) -> Self {
-        assert_eq!(hashes.len() as u64, Self::bytes(shape), "a hash for each block");
+        assert_eq!(
+            hashes.len() as u64,
+            Self::bytes(shape),
+            "a hash for each block"
+        );
         Self(hashes)
     }
 
     /// Takes received hashes for a segment of `shape`, if they have this digest.
     pub fn checked(sent: Bytes, shape: &Shape, digest: &[u8; 32]) -> Option<Self> {
         let hashes = Self(sent);
-        (hashes.0.len() as u64 == Self::bytes(shape) && hashes.digest() == *digest).then_some(hashes)
+        (hashes.0.len() as u64 == Self::bytes(shape) && hashes.digest() == *digest)
+            .then_some(hashes)
     }
 
     /// Bytes of all hashes of a segment of `shape`.
@@ -53,10 +68,15 @@ impl BlockHashes {
     /// segment.
     pub fn of_generation(&self, generation: &Generation) -> Bytes {
         let each = Self::each(generation.codec);
-        let first =
-            usize::try_from(generation.offset / u64::from(generation.block_bytes)).unwrap_or(usize::MAX).saturating_mul(each);
+        let first = usize::try_from(generation.offset / u64::from(generation.block_bytes))
+            .unwrap_or(usize::MAX)
+            .saturating_mul(each);
         let end = first.saturating_add(usize::from(generation.n) * each);
-        if end > self.0.len() { Bytes::new() } else { self.0.slice(first..end) }
+        if end > self.0.len() {
+            Bytes::new()
+        } else {
+            self.0.slice(first..end)
+        }
     }
 
     /// BLAKE3 of all hashes, which a stream's key signs.
@@ -72,8 +92,16 @@ impl BlockHashes {
     /// Whether source block `index` of the segment (not of the generation) is this one. The last
     /// block may lack its padding.
     pub fn fit(&self, index: u64, block: &[u8], block_bytes: u32) -> bool {
-        let Some(start) = usize::try_from(index).ok().and_then(|index| index.checked_mul(BLOCK_HASH_LEN)) else { return false };
-        let expected = self.0.get(start..).and_then(|rest| rest.get(..BLOCK_HASH_LEN));
+        let Some(start) = usize::try_from(index)
+            .ok()
+            .and_then(|index| index.checked_mul(BLOCK_HASH_LEN))
+        else {
+            return false;
+        };
+        let expected = self
+            .0
+            .get(start..)
+            .and_then(|rest| rest.get(..BLOCK_HASH_LEN));
         expected.is_some_and(|expected| hash(block, block_bytes as usize) == expected)
     }
 }
@@ -112,17 +140,29 @@ mod tests {
         let padded = [blocks[2], &[0; 42]].concat();
         assert!(hashes.fit(2, &padded, 64));
         assert!(!hashes.fit(u64::MAX, blocks[0], 64));
-        assert_eq!(hashes.as_bytes()[..16], blake3::hash(blocks[0]).as_bytes()[..16]);
+        assert_eq!(
+            hashes.as_bytes()[..16],
+            blake3::hash(blocks[0]).as_bytes()[..16]
+        );
     }
 
     #[test]
     fn hashes_from_elsewhere_count_where_the_digest_says_so() {
         let shape = Shape::new(150, 64, 2).unwrap();
         let hashes = BlockHashes::of(&[7; 150], &shape);
-        assert_eq!(BlockHashes::checked(hashes.as_bytes().clone(), &shape, &hashes.digest()), Some(hashes.clone()));
+        assert_eq!(
+            BlockHashes::checked(hashes.as_bytes().clone(), &shape, &hashes.digest()),
+            Some(hashes.clone())
+        );
         let other = BlockHashes::of(&[8; 150], &shape);
-        assert_eq!(BlockHashes::checked(other.as_bytes().clone(), &shape, &hashes.digest()), None);
+        assert_eq!(
+            BlockHashes::checked(other.as_bytes().clone(), &shape, &hashes.digest()),
+            None
+        );
         let longer = Shape::new(250, 64, 2).unwrap();
-        assert_eq!(BlockHashes::checked(hashes.as_bytes().clone(), &longer, &hashes.digest()), None);
+        assert_eq!(
+            BlockHashes::checked(hashes.as_bytes().clone(), &longer, &hashes.digest()),
+            None
+        );
     }
 }

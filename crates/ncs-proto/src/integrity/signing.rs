@@ -12,7 +12,9 @@ use rand::CryptoRng;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use crate::wire::message::{Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, Signature, Ticket, is_stream_name};
+use crate::wire::message::{
+    Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, Signature, Ticket, is_stream_name,
+};
 
 /// The public key of a stream, written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,18 +46,27 @@ impl StreamKey {
     pub fn of(meta: &Meta) -> Option<Self> {
         let signature = meta.signature.as_ref()?;
         let key = Self(signature.key);
-        key.has_signed(&meta.signed_part(signature.issued_ms, &signature.blocks), &signature.bytes).then_some(key)
+        key.has_signed(
+            &meta.signed_part(signature.issued_ms, &signature.blocks),
+            &signature.bytes,
+        )
+        .then_some(key)
     }
 
     /// Whether it has signed this answer to `asked`.
     pub fn vouches_for(&self, asked: &GetChecks, answer: &Checks) -> bool {
-        answer.signature.is_some_and(|signature| self.has_signed(&answer.signed_part(asked), &signature))
+        answer
+            .signature
+            .is_some_and(|signature| self.has_signed(&answer.signed_part(asked), &signature))
     }
 
     /// Whether `signature` is a signature of this key over `message`.
     pub fn has_signed(&self, message: &[u8], signature: &[u8; 64]) -> bool {
-        let Ok(key) = VerifyingKey::from_bytes(&self.0) else { return false };
-        key.verify(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
+        let Ok(key) = VerifyingKey::from_bytes(&self.0) else {
+            return false;
+        };
+        key.verify(message, &ed25519_dalek::Signature::from_bytes(signature))
+            .is_ok()
     }
 }
 
@@ -92,16 +103,24 @@ pub struct SigningKey(ed25519_dalek::SigningKey);
 
 /// A file without a signing key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not an Ed25519 private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it")]
+#[error(
+    "not an Ed25519 private key in PEM (PKCS #8), as `openssl genpkey -algorithm ed25519` writes it"
+)]
 pub struct NoSigningKey;
 
 impl SigningKey {
     /// Reads a key from PEM.
     pub fn from_pem(pem: &[u8]) -> Result<Self, NoSigningKey> {
-        let Ok(PrivateKeyDer::Pkcs8(der)) = PrivateKeyDer::from_pem_slice(pem) else { return Err(NoSigningKey) };
+        let Ok(PrivateKeyDer::Pkcs8(der)) = PrivateKeyDer::from_pem_slice(pem) else {
+            return Err(NoSigningKey);
+        };
         let (secret, public) = pkcs8::read(der.secret_pkcs8_der()).ok_or(NoSigningKey)?;
         let key = Self(ed25519_dalek::SigningKey::from_bytes(&secret));
-        if public.is_some_and(|public| public != *key.public().as_bytes()) { Err(NoSigningKey) } else { Ok(key) }
+        if public.is_some_and(|public| public != *key.public().as_bytes()) {
+            Err(NoSigningKey)
+        } else {
+            Ok(key)
+        }
     }
 
     /// A new key, as PEM: the private half alone (PKCS #8 version 1, RFC 8410), as OpenSSL writes
@@ -128,16 +147,34 @@ impl SigningKey {
     /// `blocks`: the [digest](super::hashes::BlockHashes::digest) of a coded segment's block
     /// hashes.
     pub fn sign_meta(&self, meta: &mut Meta, issued_ms: u64, blocks: Option<[u8; 32]>) {
-        debug_assert_eq!(blocks.is_some(), matches!(meta.delivery, Delivery::Coded(_)), "what is coded has block hashes");
+        debug_assert_eq!(
+            blocks.is_some(),
+            matches!(meta.delivery, Delivery::Coded(_)),
+            "what is coded has block hashes"
+        );
         let blocks = blocks.unwrap_or_default();
         let bytes = self.sign(&meta.signed_part(issued_ms, &blocks));
-        meta.signature = Some(Signature { key: *self.public().as_bytes(), issued_ms, blocks, bytes });
+        meta.signature = Some(Signature {
+            key: *self.public().as_bytes(),
+            issued_ms,
+            blocks,
+            bytes,
+        });
     }
 
     /// A ticket that entitles its bearer to the stream, at the peer with this identity, until this
     /// many milliseconds after 1970. `nonce`: random, so that two tickets can be told apart.
-    pub fn ticket(&self, stream: &str, until_ms: u64, identity: [u8; 32], nonce: [u8; 8]) -> Ticket {
-        debug_assert!(is_stream_name(stream), "not the name of a stream: {stream:?}");
+    pub fn ticket(
+        &self,
+        stream: &str,
+        until_ms: u64,
+        identity: [u8; 32],
+        nonce: [u8; 8],
+    ) -> Ticket {
+        debug_assert!(
+            is_stream_name(stream),
+            "not the name of a stream: {stream:?}"
+        );
         let mut bytes = vec![TICKET_VERSION];
         bytes.extend(until_ms.to_be_bytes());
         bytes.extend(identity);
@@ -187,14 +224,18 @@ impl Admitted {
         let (identity, rest) = rest.split_first_chunk::<32>()?;
         let (nonce, rest) = rest.split_first_chunk::<8>()?;
         let (length, name) = rest.split_first()?;
-        let stream = std::str::from_utf8(name).ok().filter(|name| name.len() == usize::from(*length) && is_stream_name(name))?;
+        let stream = std::str::from_utf8(name)
+            .ok()
+            .filter(|name| name.len() == usize::from(*length) && is_stream_name(name))?;
         let signed = [TICKET_CONTEXT, content].concat();
-        key_of(stream)?.has_signed(&signed, signature).then(|| Self {
-            stream: stream.to_owned(),
-            until_ms: u64::from_be_bytes(*until),
-            identity: *identity,
-            nonce: *nonce,
-        })
+        key_of(stream)?
+            .has_signed(&signed, signature)
+            .then(|| Self {
+                stream: stream.to_owned(),
+                until_ms: u64::from_be_bytes(*until),
+                identity: *identity,
+                nonce: *nonce,
+            })
     }
 }
 
@@ -271,24 +312,60 @@ mod tests {
     #[test]
     fn an_answer_counts_for_its_question_alone() {
         let key = key();
-        let asked =
-            GetChecks { request: 1, segment: SegmentId::of(b"x"), generation: 2, nonce: [4; 32], meant: Meant::LastNamed };
-        let mut answer = Checks { request: 1, seed: [5; 32], columns: 2, projections: vec![0; 8].into(), signature: None };
+        let asked = GetChecks {
+            request: 1,
+            segment: SegmentId::of(b"x"),
+            generation: 2,
+            nonce: [4; 32],
+            meant: Meant::LastNamed,
+        };
+        let mut answer = Checks {
+            request: 1,
+            seed: [5; 32],
+            columns: 2,
+            projections: vec![0; 8].into(),
+            signature: None,
+        };
         assert!(!key.public().vouches_for(&asked, &answer));
         key.sign_checks(&asked, &mut answer);
         assert!(key.public().vouches_for(&asked, &answer));
         assert!(!self::key().public().vouches_for(&asked, &answer));
-        assert!(!key.public().vouches_for(&GetChecks { nonce: [6; 32], ..asked.clone() }, &answer));
-        assert!(!key.public().vouches_for(&GetChecks { generation: 3, ..asked.clone() }, &answer));
-        assert!(!key.public().vouches_for(&asked, &Checks { projections: vec![1; 8].into(), ..answer }));
+        assert!(!key.public().vouches_for(
+            &GetChecks {
+                nonce: [6; 32],
+                ..asked.clone()
+            },
+            &answer
+        ));
+        assert!(!key.public().vouches_for(
+            &GetChecks {
+                generation: 3,
+                ..asked.clone()
+            },
+            &answer
+        ));
+        assert!(!key.public().vouches_for(
+            &asked,
+            &Checks {
+                projections: vec![1; 8].into(),
+                ..answer
+            }
+        ));
     }
 
     #[test]
     fn a_ticket_says_what_was_signed_and_nothing_else() {
         let key = key();
         let ticket = key.ticket("live", 1000, [1; 32], [2; 8]);
-        let says = Admitted { stream: "live".into(), until_ms: 1000, identity: [1; 32], nonce: [2; 8] };
-        let by = |ticket: &Ticket| Admitted::by(ticket, |stream| (stream == "live").then_some(key.public()));
+        let says = Admitted {
+            stream: "live".into(),
+            until_ms: 1000,
+            identity: [1; 32],
+            nonce: [2; 8],
+        };
+        let by = |ticket: &Ticket| {
+            Admitted::by(ticket, |stream| (stream == "live").then_some(key.public()))
+        };
         assert_eq!(by(&ticket), Some(says));
         assert_eq!(by(&self::key().ticket("live", 1000, [1; 32], [2; 8])), None);
         assert_eq!(by(&key.ticket("vod", 1000, [1; 32], [2; 8])), None);
@@ -303,7 +380,10 @@ mod tests {
     /// OpenSSL 3.0 reads no other version.
     #[test]
     fn a_new_key_is_written_with_its_private_half_alone() {
-        let text: String = SigningKey::generate(&mut rand::rng()).lines().filter(|line| !line.starts_with('-')).collect();
+        let text: String = SigningKey::generate(&mut rand::rng())
+            .lines()
+            .filter(|line| !line.starts_with('-'))
+            .collect();
         let der = STANDARD.decode(text).unwrap();
         // RFC 8410, section 7: version 0, id-Ed25519, and an octet string of 32 bytes in another.
         // Nothing follows it.
@@ -322,19 +402,29 @@ mod tests {
         // test 1.
         let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
-        assert_eq!(key.public().to_string(), "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a");
+        assert_eq!(
+            key.public().to_string(),
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+        );
         assert!(key.public().has_signed(b"", &key.sign(b"")));
         // The same with the public half (version 2), as older servers wrote it.
         let pem = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
-        assert_eq!(SigningKey::from_pem(pem.as_bytes()).unwrap().public(), key.public());
+        assert_eq!(
+            SigningKey::from_pem(pem.as_bytes()).unwrap().public(),
+            key.public()
+        );
     }
 
     /// `ring` is the former implementation of servers and peers.
     #[test]
     fn another_implementation_makes_and_takes_the_same_signatures() {
         let pem = SigningKey::generate(&mut rand::rng());
-        let (key, text) = (SigningKey::from_pem(pem.as_bytes()).unwrap(), pem.lines().nth(1).unwrap());
-        let other = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&STANDARD.decode(text).unwrap()).unwrap();
+        let (key, text) = (
+            SigningKey::from_pem(pem.as_bytes()).unwrap(),
+            pem.lines().nth(1).unwrap(),
+        );
+        let other =
+            Ed25519KeyPair::from_pkcs8_maybe_unchecked(&STANDARD.decode(text).unwrap()).unwrap();
         assert_eq!(other.public_key().as_ref(), key.public().as_bytes());
         for message in [&b""[..], b"a", &[7; 1000]] {
             let signature = key.sign(message);

@@ -56,7 +56,10 @@ pub struct Birth {
 impl Birth {
     /// A segment that was complete at its source at `at`: its file closed, or its last byte read.
     pub fn new(at: Instant) -> Arc<Self> {
-        Arc::new(Self { at, sent: AtomicBool::new(false) })
+        Arc::new(Self {
+            at,
+            sent: AtomicBool::new(false),
+        })
     }
 
     /// When it was complete at its source.

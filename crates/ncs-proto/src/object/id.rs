@@ -56,7 +56,9 @@ impl fmt::Display for SegmentId {
 
 impl fmt::Debug for SegmentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..6]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -87,7 +89,10 @@ pub(super) const fn context(group: HashGroup) -> &'static str {
 
 /// The key that the rows of `generation` in the segment `id` are drawn with.
 pub fn row_key(id: &SegmentId, generation: &Generation) -> RowKey {
-    RowKey { key: id.coefficient_key(), generation: u64::from(generation.index) }
+    RowKey {
+        key: id.coefficient_key(),
+        generation: u64::from(generation.index),
+    }
 }
 
 /// A text that is not 64 hexadecimal digits.

@@ -35,7 +35,15 @@ impl Loan {
     /// The loan of a segment that comes in now.
     pub fn new(now: Instant) -> Arc<Self> {
         let (leases, readers, is_gone, came_ms, used_ms, left) = Default::default();
-        Arc::new(Self { leases, readers, is_gone, begun: now, came_ms, used_ms, left })
+        Arc::new(Self {
+            leases,
+            readers,
+            is_gone,
+            begun: now,
+            came_ms,
+            used_ms,
+            left,
+        })
     }
 
     /// How many leases there are.
@@ -58,14 +66,17 @@ impl Loan {
     pub fn pace(&self, now: Instant) -> u64 {
         let second = self.millis(now) / 1000;
         let left = self.left.iter().map(|left| left.load(Ordering::Relaxed));
-        left.filter(|left| (left >> 32) + 1 >= (second & LOW)).map(|left| left & LOW).sum()
+        left.filter(|left| (left >> 32) + 1 >= (second & LOW))
+            .map(|left| left & LOW)
+            .sum()
     }
 
     /// How much the segment would be missed.
     pub fn standing(&self, now: Instant) -> Standing {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < GRACE;
         let is_used = self.used_at().is_some_and(is_recent);
-        let has_come = is_recent(self.begun + Duration::from_millis(self.came_ms.load(Ordering::Relaxed)));
+        let has_come =
+            is_recent(self.begun + Duration::from_millis(self.came_ms.load(Ordering::Relaxed)));
         let is_read = is_used && self.readers.load(Ordering::Acquire) > 0;
         match self.leases() > 0 {
             true if is_read || has_come => Standing::InUse,
@@ -83,14 +94,16 @@ impl Loan {
     /// Blocks of the segment leave, with this many bytes.
     fn note_used(&self, now: Instant, bytes: u64) {
         let ms = self.millis(now);
-        self.used_ms.fetch_max(ms.saturating_add(1), Ordering::Relaxed);
+        self.used_ms
+            .fetch_max(ms.saturating_add(1), Ordering::Relaxed);
         let (second, kib) = ((ms / 1000) & LOW, bytes.div_ceil(1024));
         let add = |left: u64| {
             let before = if left >> 32 == second { left & LOW } else { 0 };
             Some((second << 32) | (before + kib).min(LOW))
         };
         let left = &self.left[usize::from(second % 2 == 1)];
-        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).expect("there is always a next one");
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .expect("there is always a next one");
     }
 
     fn millis(&self, now: Instant) -> u64 {
@@ -144,7 +157,13 @@ impl Lease {
     /// A lease of the segment with this loan, until it is dropped.
     pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, loan: Arc<Loan>) -> Self {
         loan.leases.fetch_add(1, Ordering::AcqRel);
-        Self { key, id, shape, loan, reads: AtomicBool::new(false) }
+        Self {
+            key,
+            id,
+            shape,
+            loan,
+            reads: AtomicBool::new(false),
+        }
     }
 
     /// How many leases of the segment there are, this one included.
@@ -180,7 +199,12 @@ impl Lease {
 
     /// Allows the segment to be evicted.
     pub fn release(&self) -> Released {
-        Released { key: self.key, id: self.id, shape: self.shape, loan: Arc::clone(&self.loan) }
+        Released {
+            key: self.key,
+            id: self.id,
+            shape: self.shape,
+            loan: Arc::clone(&self.loan),
+        }
     }
 }
 
@@ -199,7 +223,11 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("key", &self.key).field("id", &self.id).field("shape", &self.shape).finish()
+        f.debug_struct("Lease")
+            .field("key", &self.key)
+            .field("id", &self.id)
+            .field("shape", &self.shape)
+            .finish()
     }
 }
 
@@ -218,7 +246,12 @@ pub struct Released {
 impl Released {
     /// The first one of a segment that comes in now.
     pub fn new(key: SegmentKey, id: SegmentId, shape: Shape, now: Instant) -> Self {
-        Self { key, id, shape, loan: Loan::new(now) }
+        Self {
+            key,
+            id,
+            shape,
+            loan: Loan::new(now),
+        }
     }
 
     /// What leases of the segment share.
@@ -247,7 +280,12 @@ mod tests {
     fn a_released_lease_keeps_nothing_and_comes_back_while_the_segment_is_there() {
         let now = Instant::now();
         let loan = Loan::new(now);
-        let lease = Lease::new(SegmentKey(1), SegmentId::of(b"a"), Shape::new(100, 64, 8).unwrap(), Arc::clone(&loan));
+        let lease = Lease::new(
+            SegmentKey(1),
+            SegmentId::of(b"a"),
+            Shape::new(100, 64, 8).unwrap(),
+            Arc::clone(&loan),
+        );
         let other = lease.clone();
         assert_eq!((loan.leases(), lease.holders()), (2, 2));
         drop(other);
@@ -276,7 +314,14 @@ mod tests {
     fn a_lease_that_reads_nothing_keeps_nothing_by_what_others_read() {
         let now = Instant::now();
         let loan = Loan::new(now);
-        let lease = || Lease::new(SegmentKey(1), SegmentId::of(b"a"), Shape::new(100, 64, 8).unwrap(), Arc::clone(&loan));
+        let lease = || {
+            Lease::new(
+                SegmentKey(1),
+                SegmentId::of(b"a"),
+                Shape::new(100, 64, 8).unwrap(),
+                Arc::clone(&loan),
+            )
+        };
         let unread = lease();
         assert_eq!(loan.standing(now), Standing::InUse, "it has just come");
         // Another reads a block a second, and leases the segment only that long.
@@ -297,7 +342,10 @@ mod tests {
         loan.note_come(at);
         assert_eq!(loan.standing(at), Standing::InUse);
         drop(unread);
-        assert_eq!((loan.standing(at), loan.standing(at + GRACE)), (Standing::Recent, Standing::Idle));
+        assert_eq!(
+            (loan.standing(at), loan.standing(at + GRACE)),
+            (Standing::Recent, Standing::Idle)
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use blake3::Hasher;
 use blake3::hazmat::{
-    ChainingValue, HasherExt as _, Mode, hash_derive_key_context, merge_subtrees_non_root, merge_subtrees_root,
+    ChainingValue, HasherExt as _, Mode, hash_derive_key_context, merge_subtrees_non_root,
+    merge_subtrees_root,
 };
 use bytes::Bytes;
 use ncs_codec::shape::Codec;
@@ -62,29 +63,59 @@ impl Tree {
     /// # Panics
     /// If these are smaller than a chunk of BLAKE3.
     pub fn with_groups(bytes: &[u8], codec: Codec, group_log: u8) -> (SegmentId, Option<Self>) {
-        assert!(group_log >= Self::GROUP_LOG_MIN, "groups of 2^{group_log} bytes");
+        assert!(
+            group_log >= Self::GROUP_LOG_MIN,
+            "groups of 2^{group_log} bytes"
+        );
         if bytes.len() <= 1 << group_log {
             return (SegmentId::of_coded(bytes, codec), None);
         }
         let hashing = Hashing::of(codec);
         let groups = (0u64..).zip(bytes.chunks(1 << group_log));
-        let values: Vec<_> = groups.map(|(index, group)| hashing.value(index << group_log, group)).collect();
+        let values: Vec<_> = groups
+            .map(|(index, group)| hashing.value(index << group_log, group))
+            .collect();
         let id = SegmentId::from_bytes(hashing.root(&values));
-        let level = Level { length: bytes.len() as u64, codec, group_log, values: values.concat().into() };
+        let level = Level {
+            length: bytes.len() as u64,
+            codec,
+            group_log,
+            values: values.concat().into(),
+        };
         (id, Some(Self(Arc::new(level))))
     }
 
     /// The received tree of a segment of `length` bytes, if it is valid and hashes to the segment's
     /// id.
-    pub fn checked(id: &SegmentId, length: u64, codec: Codec, group_log: u8, values: Bytes) -> Option<Self> {
+    pub fn checked(
+        id: &SegmentId,
+        length: u64,
+        codec: Codec,
+        group_log: u8,
+        values: Bytes,
+    ) -> Option<Self> {
         if !(Self::GROUP_LOG_MIN..=Self::GROUP_LOG_MAX).contains(&group_log) {
             return None;
         }
         let groups = usize::try_from(length.div_ceil(1 << group_log)).ok()?;
-        let fits = (2..=Self::GROUPS_MAX).contains(&groups) && values.len() == groups * Self::VALUE_LEN;
-        let list: Vec<ChainingValue> = values.as_chunks().0.iter().copied().take(Self::GROUPS_MAX).collect();
+        let fits =
+            (2..=Self::GROUPS_MAX).contains(&groups) && values.len() == groups * Self::VALUE_LEN;
+        let list: Vec<ChainingValue> = values
+            .as_chunks()
+            .0
+            .iter()
+            .copied()
+            .take(Self::GROUPS_MAX)
+            .collect();
         let is_right = fits && Hashing::of(codec).root(&list) == *id.as_bytes();
-        is_right.then(|| Self(Arc::new(Level { length, codec, group_log, values })))
+        is_right.then(|| {
+            Self(Arc::new(Level {
+                length,
+                codec,
+                group_log,
+                values,
+            }))
+        })
     }
 
     /// Number of groups in the segment: at least two.
@@ -94,7 +125,11 @@ impl Tree {
 
     /// The range of a group in the segment. Empty behind the last.
     pub fn group(&self, index: usize) -> Range<u64> {
-        let at = |index: u64| index.saturating_mul(1 << self.0.group_log).min(self.0.length);
+        let at = |index: u64| {
+            index
+                .saturating_mul(1 << self.0.group_log)
+                .min(self.0.length)
+        };
         let index = index as u64;
         at(index)..at(index.saturating_add(1))
     }
@@ -132,7 +167,12 @@ impl Tree {
 
 impl fmt::Debug for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tree({} groups of {} bytes)", self.groups(), 1u64 << self.0.group_log)
+        write!(
+            f,
+            "Tree({} groups of {} bytes)",
+            self.groups(),
+            1u64 << self.0.group_log
+        )
     }
 }
 
@@ -152,8 +192,14 @@ impl Hashing {
 
     /// The chaining value of a group that begins at `offset`.
     fn value(&self, offset: u64, group: &[u8]) -> ChainingValue {
-        let mut hasher = self.key.as_ref().map_or_else(Hasher::new, Hasher::new_from_context_key);
-        hasher.set_input_offset(offset).update(group).finalize_non_root()
+        let mut hasher = self
+            .key
+            .as_ref()
+            .map_or_else(Hasher::new, Hasher::new_from_context_key);
+        hasher
+            .set_input_offset(offset)
+            .update(group)
+            .finalize_non_root()
     }
 
     /// The hash of a segment whose groups have these values; there are at least two.
@@ -178,7 +224,9 @@ impl Hashing {
     }
 
     fn mode(&self) -> Mode<'_> {
-        self.key.as_ref().map_or(Mode::Hash, Mode::DeriveKeyMaterial)
+        self.key
+            .as_ref()
+            .map_or(Mode::Hash, Mode::DeriveKeyMaterial)
     }
 }
 
@@ -188,28 +236,61 @@ mod tests {
     use crate::object::HashGroup;
 
     fn bytes(length: usize) -> Vec<u8> {
-        (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect()
+        (0..length)
+            .map(|at| u8::try_from(at % 251).unwrap())
+            .collect()
     }
 
     #[test]
     fn the_id_is_the_hash_of_all_bytes() {
-        for codec in [Codec::Rlnc, Codec::RaptorQ, Codec::RlncQ { group: HashGroup::P1024 }] {
-            for length in [1, 1023, 1024, 1025, 2048, 2049, 3000, 5 * 1024, 8 * 1024, 9 * 1024 + 1, 16_384, 31_000] {
+        for codec in [
+            Codec::Rlnc,
+            Codec::RaptorQ,
+            Codec::RlncQ {
+                group: HashGroup::P1024,
+            },
+        ] {
+            for length in [
+                1,
+                1023,
+                1024,
+                1025,
+                2048,
+                2049,
+                3000,
+                5 * 1024,
+                8 * 1024,
+                9 * 1024 + 1,
+                16_384,
+                31_000,
+            ] {
                 let bytes = bytes(length);
                 let (id, tree) = Tree::with_groups(&bytes, codec, 10);
                 assert_eq!(id, SegmentId::of_coded(&bytes, codec), "{length} bytes");
-                assert_eq!(tree.map_or(1, |tree| tree.groups()), length.div_ceil(1024), "{length} bytes");
+                assert_eq!(
+                    tree.map_or(1, |tree| tree.groups()),
+                    length.div_ceil(1024),
+                    "{length} bytes"
+                );
             }
         }
         let long = bytes(100_000);
         let (id, tree) = Tree::of(&long, Codec::Rlnc);
         let tree = tree.unwrap();
-        assert_eq!((id, tree.groups(), tree.group(6)), (SegmentId::of(&long), 7, 98_304..100_000));
+        assert_eq!(
+            (id, tree.groups(), tree.group(6)),
+            (SegmentId::of(&long), 7, 98_304..100_000)
+        );
     }
 
     #[test]
     fn each_group_is_proven_alone() {
-        for codec in [Codec::Rlnc, Codec::RlncQ { group: HashGroup::P2048 }] {
+        for codec in [
+            Codec::Rlnc,
+            Codec::RlncQ {
+                group: HashGroup::P2048,
+            },
+        ] {
             let bytes = bytes(3000);
             let tree = Tree::with_groups(&bytes, codec, 10).1.unwrap();
             for (index, group) in bytes.chunks(1024).enumerate() {
@@ -228,14 +309,57 @@ mod tests {
         let bytes = bytes(3000);
         let (id, tree) = Tree::with_groups(&bytes, Codec::Rlnc, 10);
         let (tree, values) = (tree.clone().unwrap(), tree.unwrap().values().clone());
-        let checked = |id: &SegmentId, length, codec, log, values: Bytes| Tree::checked(id, length, codec, log, values);
-        assert_eq!(checked(&id, 3000, Codec::Rlnc, 10, values.clone()), Some(tree));
-        assert_eq!(checked(&SegmentId::of(b"another"), 3000, Codec::Rlnc, 10, values.clone()), None);
-        assert_eq!(checked(&id, 3000, Codec::RlncQ { group: HashGroup::P1024 }, 10, values.clone()), None);
-        for (length, log) in [(0, 10), (1024, 10), (2048, 10), (3073, 10), (3000, 9), (3000, 11), (3000, 27), (u64::MAX, 26)] {
-            assert_eq!(checked(&id, length, Codec::Rlnc, log, values.clone()), None, "{length} bytes in groups of 2^{log}");
+        let checked = |id: &SegmentId, length, codec, log, values: Bytes| {
+            Tree::checked(id, length, codec, log, values)
+        };
+        assert_eq!(
+            checked(&id, 3000, Codec::Rlnc, 10, values.clone()),
+            Some(tree)
+        );
+        assert_eq!(
+            checked(
+                &SegmentId::of(b"another"),
+                3000,
+                Codec::Rlnc,
+                10,
+                values.clone()
+            ),
+            None
+        );
+        assert_eq!(
+            checked(
+                &id,
+                3000,
+                Codec::RlncQ {
+                    group: HashGroup::P1024
+                },
+                10,
+                values.clone()
+            ),
+            None
+        );
+        for (length, log) in [
+            (0, 10),
+            (1024, 10),
+            (2048, 10),
+            (3073, 10),
+            (3000, 9),
+            (3000, 11),
+            (3000, 27),
+            (u64::MAX, 26),
+        ] {
+            assert_eq!(
+                checked(&id, length, Codec::Rlnc, log, values.clone()),
+                None,
+                "{length} bytes in groups of 2^{log}"
+            );
         }
-        for wrong in [values.slice(32..), values.slice(1..), Bytes::new(), [&values[..], &values[..32]].concat().into()] {
+        for wrong in [
+            values.slice(32..),
+            values.slice(1..),
+            Bytes::new(),
+            [&values[..], &values[..32]].concat().into(),
+        ] {
             assert_eq!(checked(&id, 3000, Codec::Rlnc, 10, wrong), None);
         }
     }

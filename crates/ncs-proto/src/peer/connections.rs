@@ -17,15 +17,22 @@ const IDENTITIES_MAX: usize = 1024;
 
 impl Proto {
     /// A source is connected. It gets `credential` before any query.
-    pub fn handle_connected(&mut self, now: Instant, source: SourceId, credential: Option<Credential>) {
+    pub fn handle_connected(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        credential: Option<Credential>,
+    ) {
         if self.polluters.contains(&source) {
             self.effects.report(Event::Polluter(source));
             return;
         }
         let hello_due = now + self.config.hello_timeout;
-        self.sources.insert(source, Source::new(hello_due, credential.is_some()));
+        self.sources
+            .insert(source, Source::new(hello_due, credential.is_some()));
         self.effects.outbox.open(source);
-        self.effects.send(source, Message::Hello(self.config.hello.clone()));
+        self.effects
+            .send(source, Message::Hello(self.config.hello.clone()));
         if let Some(credential) = credential {
             self.effects.send(source, Message::Auth(credential));
         }
@@ -34,13 +41,26 @@ impl Proto {
         }
         for (request, subscription) in &mut self.subscriptions {
             subscription.refused.remove(&source);
-            self.effects.send(source, Message::Subscribe(Subscribe { request: *request, stream: subscription.stream.clone() }));
+            self.effects.send(
+                source,
+                Message::Subscribe(Subscribe {
+                    request: *request,
+                    stream: subscription.stream.clone(),
+                }),
+            );
         }
     }
 
     /// Takes HELLO, the first message of a source.
-    pub(super) fn handle_hello(&mut self, now: Instant, source: SourceId, message: Message) -> Result<(), Violation> {
-        let Message::Hello(server) = message else { return Err(Violation::Unexpected("message before HELLO")) };
+    pub(super) fn handle_hello(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        message: Message,
+    ) -> Result<(), Violation> {
+        let Message::Hello(server) = message else {
+            return Err(Violation::Unexpected("message before HELLO"));
+        };
         self.config.hello.agree(&server)?;
         self.fetches.opened(source, &server);
         if let Some(source) = self.sources.get_mut(&source) {
@@ -51,15 +71,24 @@ impl Proto {
             self.fetches.set_dark(now, false);
         }
         self.effects.report(Event::Ready(source));
-        if let Some(offer) = self.offer.as_ref().filter(|_| !self.neighbours.contains(&source)) {
-            offer.messages().into_iter().for_each(|message| self.effects.send(source, message));
+        if let Some(offer) = self
+            .offer
+            .as_ref()
+            .filter(|_| !self.neighbours.contains(&source))
+        {
+            offer
+                .messages()
+                .into_iter()
+                .for_each(|message| self.effects.send(source, message));
         }
         Ok(())
     }
 
     /// A source takes no new requests.
     pub(super) fn leave(&mut self, id: SourceId) {
-        let Some(source) = self.sources.get_mut(&id) else { return };
+        let Some(source) = self.sources.get_mut(&id) else {
+            return;
+        };
         if matches!(source.link, Link::Open { .. }) {
             source.link = Link::Leaving;
             self.fetches.leaving(id);
@@ -107,7 +136,9 @@ impl Proto {
 
     /// Whether a source takes no new requests.
     pub fn is_leaving(&self, source: SourceId) -> bool {
-        self.sources.get(&source).is_some_and(|source| matches!(source.link, Link::Leaving))
+        self.sources
+            .get(&source)
+            .is_some_and(|source| matches!(source.link, Link::Leaving))
     }
 
     /// Notes the identity of a source: SHA-256 of the certificate that it has shown.
@@ -115,7 +146,11 @@ impl Proto {
         self.identities.insert(source, identity);
         // Peers come and go under new names. The identities of the oldest are useless.
         if self.identities.len() > IDENTITIES_MAX
-            && let Some(oldest) = self.identities.keys().copied().find(|source| *source != FIRST)
+            && let Some(oldest) = self
+                .identities
+                .keys()
+                .copied()
+                .find(|source| *source != FIRST)
         {
             self.identities.remove(&oldest);
         }
@@ -138,7 +173,8 @@ impl Proto {
     pub fn trouble(&self) -> Option<(SourceId, &str)> {
         let good = self.answered_at.max(self.fetches.progress_at());
         let (at, source, what) = self.trouble.as_ref()?;
-        good.is_none_or(|good| good <= *at).then_some((*source, what))
+        good.is_none_or(|good| good <= *at)
+            .then_some((*source, what))
     }
 
     /// Disconnects all sources that fetches have found to be polluters. True if there were any.
@@ -153,14 +189,31 @@ impl Proto {
 
     /// Disconnects a source that was proved to send wrong blocks or forged answers, and reports it.
     pub(super) fn condemn(&mut self, now: Instant, source: SourceId, pollution: Option<Pollution>) {
-        if let Some(Pollution { segment, generation, blocks, .. }) = pollution
+        if let Some(Pollution {
+            segment,
+            generation,
+            blocks,
+            ..
+        }) = pollution
             && source != FIRST
             && let Some(identity) = self.identities.get(&source).copied()
         {
-            self.effects.send(FIRST, Message::Blame { segment, generation, blocks, identity });
+            self.effects.send(
+                FIRST,
+                Message::Blame {
+                    segment,
+                    generation,
+                    blocks,
+                    identity,
+                },
+            );
         }
         if self.polluters.insert(source) {
-            self.note_trouble(now, source, "it sent blocks that are proved wrong and is no longer used".to_owned());
+            self.note_trouble(
+                now,
+                source,
+                "it sent blocks that are proved wrong and is no longer used".to_owned(),
+            );
             self.handle_disconnected(now, source, false);
             self.fetches.forget(source);
             self.effects.report(Event::Polluter(source));

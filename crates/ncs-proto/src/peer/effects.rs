@@ -63,6 +63,10 @@ impl Outbox {
     /// Rejects a source that asks and does not read the answers.
     pub(super) fn check(&self, source: SourceId) -> Result<(), Violation> {
         let unread = self.queues.get(&source).map_or(0, VecDeque::len);
-        if unread > UNREAD_MAX { Err(Violation::Flood("questions")) } else { Ok(()) }
+        if unread > UNREAD_MAX {
+            Err(Violation::Flood("questions"))
+        } else {
+            Ok(())
+        }
     }
 }

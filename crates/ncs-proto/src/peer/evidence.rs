@@ -37,7 +37,13 @@ const TRIALS_MAX: u32 = 8;
 
 impl Evidence {
     /// Opens the case of a segment to be fetched.
-    pub(super) fn open(&mut self, id: FetchId, order: Order, place: Option<Place>, proof: Option<Proof>) {
+    pub(super) fn open(
+        &mut self,
+        id: FetchId,
+        order: Order,
+        place: Option<Place>,
+        proof: Option<Proof>,
+    ) {
         self.cases.insert(id, Case::new(order, place, proof));
     }
 
@@ -56,7 +62,9 @@ impl Evidence {
 
     /// The order of a segment, and its path.
     pub(super) fn order(&self, id: FetchId) -> Option<(Order, Option<Place>)> {
-        self.cases.get(&id).map(|case| (case.order, case.place.clone()))
+        self.cases
+            .get(&id)
+            .map(|case| (case.order, case.place.clone()))
     }
 
     /// Changes whether somebody waits for a segment.
@@ -91,7 +99,9 @@ impl Evidence {
 
     /// Whether a source has named this segment itself.
     pub(super) fn is_named_by(&self, id: FetchId, source: SourceId) -> bool {
-        self.cases.get(&id).is_some_and(|case| case.named_by.contains(&source))
+        self.cases
+            .get(&id)
+            .is_some_and(|case| case.named_by.contains(&source))
     }
 
     /// Whether a wrong row has ever come.
@@ -105,8 +115,16 @@ impl Evidence {
     }
 
     /// Judges a block of an open request.
-    pub(super) fn look(&mut self, id: FetchId, generation: &Generation, source: SourceId, block: &Block) -> Look {
-        let Some(case) = self.cases.get_mut(&id) else { return Look::Unproved };
+    pub(super) fn look(
+        &mut self,
+        id: FetchId,
+        generation: &Generation,
+        source: SourceId,
+        block: &Block,
+    ) -> Look {
+        let Some(case) = self.cases.get_mut(&id) else {
+            return Look::Unproved;
+        };
         if source != FIRST
             && let Some(fits) = case.fits(generation, block)
         {
@@ -115,7 +133,11 @@ impl Evidence {
         }
         match case.parts.get_mut(&generation.index) {
             Some(part) if part.checks.is_some() => {
-                part.waiting.push(Row { source, block: block.clone(), is_right: false });
+                part.waiting.push(Row {
+                    source,
+                    block: block.clone(),
+                    is_right: false,
+                });
                 Look::Later
             }
             _ => Look::Unproved,
@@ -126,12 +148,21 @@ impl Evidence {
     pub(super) fn test_waiting(&mut self) -> Vec<(FetchId, u32, Vec<Row>)> {
         let mut tested = Vec::new();
         for (id, case) in &mut self.cases {
-            for (index, part) in case.parts.iter_mut().filter(|(_, part)| !part.waiting.is_empty()) {
+            for (index, part) in case
+                .parts
+                .iter_mut()
+                .filter(|(_, part)| !part.waiting.is_empty())
+            {
                 let Some(checks) = &part.checks else { continue };
                 let mut rows = std::mem::take(&mut part.waiting);
-                let blocks: Vec<_> = rows.iter().map(|row| (&row.block.vector, &row.block.payload[..])).collect();
+                let blocks: Vec<_> = rows
+                    .iter()
+                    .map(|row| (&row.block.vector, &row.block.payload[..]))
+                    .collect();
                 let verdicts = checks.are_right(&blocks);
-                rows.iter_mut().zip(verdicts).for_each(|(row, is_right)| row.is_right = is_right);
+                rows.iter_mut()
+                    .zip(verdicts)
+                    .for_each(|(row, is_right)| row.is_right = is_right);
                 self.is_alarmed |= rows.iter().any(|row| !row.is_right);
                 tested.push((*id, *index, rows));
             }
@@ -142,7 +173,9 @@ impl Evidence {
     /// Keeps a row that has raised a rank, if there is room. Otherwise a wrong segment is fetched
     /// anew.
     pub(super) fn keep(&mut self, id: FetchId, generation: u32, row: Row) {
-        let Some(case) = self.cases.get_mut(&id) else { return };
+        let Some(case) = self.cases.get_mut(&id) else {
+            return;
+        };
         let bytes = row.bytes();
         if self.bytes + bytes > self.bytes_max {
             return;
@@ -153,23 +186,38 @@ impl Evidence {
 
     /// The kept rows of a generation.
     pub(super) fn rows(&self, id: FetchId, generation: u32) -> &[Row] {
-        self.cases.get(&id).and_then(|case| case.parts.get(&generation)).map_or(&[], |part| &part.rows)
+        self.cases
+            .get(&id)
+            .and_then(|case| case.parts.get(&generation))
+            .map_or(&[], |part| &part.rows)
     }
 
     /// A generation is complete. No more of its rows come.
     pub(super) fn finished(&mut self, id: FetchId, generation: u32) {
-        if let Some(part) = self.cases.get_mut(&id).and_then(|case| case.parts.get_mut(&generation)) {
+        if let Some(part) = self
+            .cases
+            .get_mut(&id)
+            .and_then(|case| case.parts.get_mut(&generation))
+        {
             part.checks = None;
             part.waiting.clear();
             part.is_asked = false;
         }
-        self.wants.retain(|want| !(want.is_early && want.fetch == id && want.generation == Some(generation)));
+        self.wants.retain(|want| {
+            !(want.is_early && want.fetch == id && want.generation == Some(generation))
+        });
     }
 
     /// A generation is complete and proven. Its rows are not kept any longer.
     pub(super) fn settle(&mut self, id: FetchId, generation: u32) {
         if let Some(case) = self.cases.get_mut(&id) {
-            self.bytes -= case.parts.remove(&generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
+            self.bytes -= case
+                .parts
+                .remove(&generation)
+                .iter()
+                .flat_map(|part| &part.rows)
+                .map(Row::bytes)
+                .sum::<u64>();
         }
     }
 
@@ -193,19 +241,34 @@ impl Evidence {
         open: &BTreeSet<SourceId>,
     ) -> bool {
         self.is_alarmed = true;
-        let Some(case) = self.cases.get_mut(&id) else { return false };
-        let mut known = open.iter().filter(|source| **source == FIRST || case.proof.is_some());
+        let Some(case) = self.cases.get_mut(&id) else {
+            return false;
+        };
+        let mut known = open
+            .iter()
+            .filter(|source| **source == FIRST || case.proof.is_some());
         let can_ask = known.any(|source| !case.refused.contains(&(*source, Topic::Checks)));
-        let untested =
-            case.parts.iter().filter(|(index, part)| generations.contains(index) && part.rows.iter().any(|row| !row.is_right));
+        let untested = case.parts.iter().filter(|(index, part)| {
+            generations.contains(index) && part.rows.iter().any(|row| !row.is_right)
+        });
         let untested: BTreeSet<u32> = untested.map(|(index, _)| *index).collect();
         let has_dropped = !case.dropped.is_disjoint(generations);
         if case.trials >= TRIALS_MAX || !(has_dropped || (can_ask && !untested.is_empty())) {
             return false;
         }
-        let want =
-            |generation: &u32| Want { fetch: id, generation: Some(*generation), is_early: false, not_before: None, retries: 0 };
-        self.wants.retain(|want| want.fetch != id || want.generation.is_none_or(|index| !untested.contains(&index)));
+        let want = |generation: &u32| Want {
+            fetch: id,
+            generation: Some(*generation),
+            is_early: false,
+            not_before: None,
+            retries: 0,
+        };
+        self.wants.retain(|want| {
+            want.fetch != id
+                || want
+                    .generation
+                    .is_none_or(|index| !untested.contains(&index))
+        });
         self.wants.extend(untested.iter().map(want));
         case.refuted.extend(generations);
         match &mut case.stage {
@@ -233,33 +296,60 @@ impl Evidence {
         case.stage = Stage::Coming;
         let refuted = std::mem::take(&mut case.refuted);
         let has_dropped = !case.dropped.is_disjoint(&refuted);
-        case.dropped.retain(|generation| !refuted.contains(generation));
+        case.dropped
+            .retain(|generation| !refuted.contains(generation));
         Some((*id, refuted, has_dropped))
     }
 
     /// Trials of fetches whose deadline has passed.
     pub(super) fn overdue(&self, now: Instant) -> Vec<FetchId> {
-        let is_overdue =
-            |case: &Case| matches!(case.stage, Stage::Trial(_)) && case.order.deadline.is_some_and(|deadline| deadline <= now);
-        self.cases.iter().filter(|(_, case)| is_overdue(case)).map(|(id, _)| *id).collect()
+        let is_overdue = |case: &Case| {
+            matches!(case.stage, Stage::Trial(_))
+                && case.order.deadline.is_some_and(|deadline| deadline <= now)
+        };
+        self.cases
+            .iter()
+            .filter(|(_, case)| is_overdue(case))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Forgets generations that are fetched anew. False if all of them were before: they stay
     /// wrong. Where two generations share wrong bytes, either of them may be to blame. So a
     /// generation is fetched anew more than once as long as another one was not.
     pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> bool {
-        let Some(case) = self.cases.get_mut(&id).filter(|case| !generations.is_subset(&case.again)) else { return false };
+        let Some(case) = self
+            .cases
+            .get_mut(&id)
+            .filter(|case| !generations.is_subset(&case.again))
+        else {
+            return false;
+        };
         for generation in generations {
-            self.bytes -= case.parts.remove(generation).iter().flat_map(|part| &part.rows).map(Row::bytes).sum::<u64>();
+            self.bytes -= case
+                .parts
+                .remove(generation)
+                .iter()
+                .flat_map(|part| &part.rows)
+                .map(Row::bytes)
+                .sum::<u64>();
             case.dropped.remove(generation);
         }
         case.again.extend(generations);
-        let is_anew =
-            |want: &Want| want.fetch == id && want.generation.is_some_and(|generation| generations.contains(&generation));
+        let is_anew = |want: &Want| {
+            want.fetch == id
+                && want
+                    .generation
+                    .is_some_and(|generation| generations.contains(&generation))
+        };
         self.wants.retain(|want| !is_anew(want));
         // An open query is about rows that are gone. Later rows may be made by a source that has
         // seen the answer.
-        for question in self.questions.values_mut().filter(|question| is_anew(&question.want)) {
+        for question in self
+            .questions
+            .values_mut()
+            .filter(|question| is_anew(&question.want))
+        {
             if let Asked::Checks { rows, .. } = &mut question.asked {
                 *rows = 0;
             }

@@ -49,12 +49,19 @@ pub(super) use state::Fetches;
 
 impl Fetches {
     /// Begins a fetch. `proof` is the order's, unless another key of its stream is known.
-    pub(super) fn add(&mut self, now: Instant, order: Order, place: Option<Place>, proof: Option<Proof>) -> FetchId {
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        order: Order,
+        place: Option<Place>,
+        proof: Option<Proof>,
+    ) -> FetchId {
         let id = FetchId(self.next_fetch);
         self.next_fetch += 1;
         if let Some(place) = &place {
             let paths = self.sources.paths.values_mut();
-            let holders = paths.filter(|path| path.is_neighbour && path.holds.contains(&order.segment));
+            let holders =
+                paths.filter(|path| path.is_neighbour && path.holds.contains(&order.segment));
             holders.for_each(|path| path.follow(stream_of(&place.path)));
         }
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
@@ -65,7 +72,15 @@ impl Fetches {
             self.evidence.want_hashes(id);
         }
         let fetch = Fetch::new(now, order, place.clone());
-        self.fetches.insert(id, Fetch { strangers, patient_until, expect_until, ..fetch });
+        self.fetches.insert(
+            id,
+            Fetch {
+                strangers,
+                patient_until,
+                expect_until,
+                ..fetch
+            },
+        );
         self.ask_doubted(id, place.as_ref());
         self.stirred = true;
         id
@@ -109,7 +124,12 @@ impl Fetches {
             self.tend(now, id, effects);
         }
         self.watch(now, &order);
-        for path in self.sources.paths.values_mut().filter(|path| path.load.all.1 == 0) {
+        for path in self
+            .sources
+            .paths
+            .values_mut()
+            .filter(|path| path.load.all.1 == 0)
+        {
             path.pace.idle();
         }
     }
@@ -121,10 +141,22 @@ impl Fetches {
 
     /// When [`Fetches::advance`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        let of_fetch = |fetch: &Fetch| [Some(self.stalls_at(fetch)), fetch.order.deadline, fetch.patience_ends()];
+        let of_fetch = |fetch: &Fetch| {
+            [
+                Some(self.stalls_at(fetch)),
+                fetch.order.deadline,
+                fetch.patience_ends(),
+            ]
+        };
         let of_fetches = self.fetches.values().flat_map(of_fetch);
         let broken = self.broken.front().map(|(at, ..)| *at);
-        let others = [self.evidence.due(), broken, self.drip.due(), self.tests_due(), self.schedule().requests_due()];
+        let others = [
+            self.evidence.due(),
+            broken,
+            self.drip.due(),
+            self.tests_due(),
+            self.schedule().requests_due(),
+        ];
         others.into_iter().chain(of_fetches).flatten().min()
     }
 
@@ -155,7 +187,10 @@ impl Fetches {
 
     /// The counts of all sources, and those that belong to no source.
     pub(super) fn counts(&self) -> Counts {
-        Counts { kept_bytes: self.evidence.bytes(), ..self.sources.counts(self.counts) }
+        Counts {
+            kept_bytes: self.evidence.bytes(),
+            ..self.sources.counts(self.counts)
+        }
     }
 
     pub(super) fn source_counts(&self, source: SourceId) -> SourceCounts {
@@ -169,7 +204,10 @@ impl Fetches {
 
     /// The progress of all generations under way.
     pub(super) fn progress(&self) -> Vec<Progress> {
-        let works = self.fetches.values().flat_map(|fetch| fetch.works.iter().map(|work| (fetch.order.segment, work)));
+        let works = self
+            .fetches
+            .values()
+            .flat_map(|fetch| fetch.works.iter().map(|work| (fetch.order.segment, work)));
         works
             .map(|(segment, (index, work))| Progress {
                 segment,
@@ -183,6 +221,10 @@ impl Fetches {
     /// The generation of an open request.
     pub(super) fn generation(&self, source: SourceId, alias: u16) -> Option<Generation> {
         let id = self.sources.get(source)?.aliases.get(&alias)?;
-        self.fetches.get(&id.fetch)?.order.shape.generation(id.index)
+        self.fetches
+            .get(&id.fetch)?
+            .order
+            .shape
+            .generation(id.index)
     }
 }

@@ -36,7 +36,11 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 enum Gap {
-    Late { since: Instant, later: u8, silent: bool },
+    Late {
+        since: Instant,
+        later: u8,
+        silent: bool,
+    },
     Lost,
 }
 
@@ -78,7 +82,10 @@ impl Flight {
 
     /// The same for a request whose blocks come on a stream in any case.
     pub(super) fn on_stream(self) -> Self {
-        Self { by_stream: true, ..self }
+        Self {
+            by_stream: true,
+            ..self
+        }
     }
 
     /// Blocks that may still come.
@@ -108,7 +115,8 @@ impl Flight {
 
     /// When a block last came, or credit was last given.
     pub(super) fn heard(&self) -> Instant {
-        self.came_at.map_or(self.credited_at, |came_at| came_at.max(self.credited_at))
+        self.came_at
+            .map_or(self.credited_at, |came_at| came_at.max(self.credited_at))
     }
 
     /// When a block last came.
@@ -181,7 +189,16 @@ impl Flight {
                 Some(Gap::Late { .. }) => {}
             }
         } else {
-            self.gaps.extend((self.next..number).map(|missed| (missed, Gap::Late { since: now, later: 0, silent: false })));
+            self.gaps.extend((self.next..number).map(|missed| {
+                (
+                    missed,
+                    Gap::Late {
+                        since: now,
+                        later: 0,
+                        silent: false,
+                    },
+                )
+            }));
             self.next = number + 1;
         }
         self.by_datagram = true;
@@ -205,7 +222,11 @@ impl Flight {
     /// When [`Flight::give_up`] has something to do.
     pub(super) fn give_up_at(&self, patience: Duration) -> Option<Instant> {
         let late = self.gaps.values().filter_map(|gap| match gap {
-            Gap::Late { since, silent: true, .. } => Some(*since + patience),
+            Gap::Late {
+                since,
+                silent: true,
+                ..
+            } => Some(*since + patience),
             _ => None,
         });
         late.min()
@@ -238,7 +259,11 @@ impl Flight {
     fn unwrap(&self, seq: u16) -> u64 {
         let [.., high, low] = self.next.to_be_bytes();
         let ahead = seq.wrapping_sub(u16::from_be_bytes([high, low]));
-        if ahead < 0x8000 { self.next + u64::from(ahead) } else { self.next.saturating_sub(u64::from(ahead.wrapping_neg())) }
+        if ahead < 0x8000 {
+            self.next + u64::from(ahead)
+        } else {
+            self.next.saturating_sub(u64::from(ahead.wrapping_neg()))
+        }
     }
 }
 
@@ -297,7 +322,10 @@ mod tests {
         let (mut flight, now) = flight(200_000);
         for number in 0..200_000u32 {
             let [.., high, low] = number.to_be_bytes();
-            assert_eq!(flight.datagram(now, u16::from_be_bytes([high, low]), false), (Arrival::New, 0));
+            assert_eq!(
+                flight.datagram(now, u16::from_be_bytes([high, low]), false),
+                (Arrival::New, 0)
+            );
         }
         assert_eq!(flight.in_flight(), 0);
     }

@@ -81,7 +81,13 @@ struct Reply {
 impl Gets {
     /// No GETs; objects may have at most this many bytes.
     pub(super) fn new(object_bytes_max: u64) -> Self {
-        Self { open: BTreeMap::new(), next: 1, object_bytes_max, dark_since: None, introduced: VecDeque::new() }
+        Self {
+            open: BTreeMap::new(),
+            next: 1,
+            object_bytes_max,
+            dark_since: None,
+            introduced: VecDeque::new(),
+        }
     }
 
     /// A number for a GET or SUBSCRIBE.
@@ -99,14 +105,21 @@ impl Gets {
     /// Asks one source alone.
     pub(super) fn ask_only(&mut self, source: SourceId, place: Place, due: Instant) -> u64 {
         let request = self.number();
-        self.open.insert(request, Question { only: Some(source), ..Question::new(place, due, None) });
+        self.open.insert(
+            request,
+            Question {
+                only: Some(source),
+                ..Question::new(place, due, None)
+            },
+        );
         request
     }
 
     /// Asks one source for the path of a segment that a fetch needs.
     pub(super) fn introduce(&mut self, introduction: Introduction, place: Place, due: Instant) {
         let request = self.number();
-        self.open.insert(request, Question::new(place, due, Some(introduction)));
+        self.open
+            .insert(request, Question::new(place, due, Some(introduction)));
     }
 
     /// The next introduction that is over.
@@ -131,7 +144,11 @@ impl Gets {
 
     /// The connection of a source is gone: its GETs are asked again, of it or another.
     pub(super) fn disconnected(&mut self, source: SourceId) {
-        self.open.retain(|_, question| question.introduction.is_none_or(|introduction| introduction.source != source));
+        self.open.retain(|_, question| {
+            question
+                .introduction
+                .is_none_or(|introduction| introduction.source != source)
+        });
         for question in self.open.values_mut() {
             question.asked.remove(&source);
             question.refused.remove(&source);
@@ -140,7 +157,11 @@ impl Gets {
 
     /// A source is silent: its GETs may be asked of others at once.
     pub(super) fn press(&mut self, source: SourceId) {
-        for question in self.open.values_mut().filter(|question| question.asked.contains_key(&source)) {
+        for question in self
+            .open
+            .values_mut()
+            .filter(|question| question.asked.contains_key(&source))
+        {
             (question.is_pressing, question.patient_until) = (true, None);
         }
     }
@@ -152,7 +173,9 @@ impl Gets {
 
     /// A server is connected again. The time without one does not count.
     pub(super) fn lighten(&mut self, now: Instant) {
-        let Some(since) = self.dark_since.take() else { return };
+        let Some(since) = self.dark_since.take() else {
+            return;
+        };
         let outage = now.saturating_duration_since(since);
         for question in self.open.values_mut() {
             let added = outage.min(question.outage_left);
@@ -163,13 +186,20 @@ impl Gets {
 
     /// The number of GETs that a source has not answered.
     pub(super) fn unanswered(&self, source: SourceId) -> usize {
-        self.open.values().filter(|question| question.asked.contains_key(&source)).count()
+        self.open
+            .values()
+            .filter(|question| question.asked.contains_key(&source))
+            .count()
     }
 
     /// The path of a GET to a source, if no META has come for it.
     pub(super) fn path(&self, request: u64, source: SourceId) -> Option<&str> {
         let question = self.open.get(&request)?;
-        question.asked.get(&source).filter(|reply| reply.meta.is_none()).map(|_| question.place.path.as_str())
+        question
+            .asked
+            .get(&source)
+            .filter(|reply| reply.meta.is_none())
+            .map(|_| question.place.path.as_str())
     }
 
     /// The next GET to send to a source, if it may leave one more unanswered. A path that `waits`
@@ -189,20 +219,43 @@ impl Gets {
             let is_new = question.asked.is_empty() && question.refused.is_empty() && is_anybodys;
             question.may_be_asked(source) && !(is_new && waits(&question.place.path))
         };
-        let (request, question) = self.open.iter_mut().find(|(_, question)| may_be_asked(question))?;
+        let (request, question) = self
+            .open
+            .iter_mut()
+            .find(|(_, question)| may_be_asked(question))?;
         question.asked.insert(source, Reply::default());
         question.patient_until = Some(now + patience(&question.place.path));
         question.is_pressing = false;
-        let Place { path, offset, length } = question.place.clone();
-        Some(Get { request: *request, path, offset, length })
+        let Place {
+            path,
+            offset,
+            length,
+        } = question.place.clone();
+        Some(Get {
+            request: *request,
+            path,
+            offset,
+            length,
+        })
     }
 
-    pub(super) fn answered(&mut self, source: SourceId, meta: Meta, effects: &mut Effects) -> Result<(), Violation> {
+    pub(super) fn answered(
+        &mut self,
+        source: SourceId,
+        meta: Meta,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
         let request = meta.request;
-        let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
+        let Some(question) = self.open.get_mut(&request) else {
+            return self.check_known(request);
+        };
         let offset = question.place.offset;
-        let covers = meta.offset <= offset && (meta.length == 0 || offset - meta.offset < meta.length);
-        let reply = question.asked.get_mut(&source).filter(|reply| reply.meta.is_none() && covers);
+        let covers =
+            meta.offset <= offset && (meta.length == 0 || offset - meta.offset < meta.length);
+        let reply = question
+            .asked
+            .get_mut(&source)
+            .filter(|reply| reply.meta.is_none() && covers);
         let reply = reply.ok_or(Violation::Unexpected("META"))?;
         if let Some(introduction) = question.introduction {
             let named = match meta.delivery {
@@ -222,7 +275,14 @@ impl Gets {
             }
         };
         self.open.remove(&request);
-        effects.report(Event::Answered { request, answer: Ok(Answer { meta, bytes, source }) });
+        effects.report(Event::Answered {
+            request,
+            answer: Ok(Answer {
+                meta,
+                bytes,
+                source,
+            }),
+        });
         Ok(())
     }
 
@@ -235,7 +295,9 @@ impl Gets {
         sources: &BTreeSet<SourceId>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let Some(question) = self.open.get_mut(&request) else { return self.check_known(request) };
+        let Some(question) = self.open.get_mut(&request) else {
+            return self.check_known(request);
+        };
         if let Some(introduction) = question.introduction {
             self.introduced.push_back((introduction, None));
             self.open.remove(&request);
@@ -246,16 +308,31 @@ impl Gets {
         let is_last = question.only.is_some() || sources.is_subset(&question.refused);
         if question.asked.is_empty() && is_last {
             self.open.remove(&request);
-            effects.report(Event::Answered { request, answer: Err(Failure::Refused(refusal)) });
+            effects.report(Event::Answered {
+                request,
+                answer: Err(Failure::Refused(refusal)),
+            });
         }
         Ok(())
     }
 
     /// Takes bytes of an object. False if they belong to no GET.
-    pub(super) fn object_bytes(&mut self, request: u64, source: SourceId, bytes: &[u8]) -> Result<bool, Violation> {
-        let Some(question) = self.open.get_mut(&request) else { return self.check_known(request).map(|()| false) };
-        let Some(reply) = question.asked.get_mut(&source) else { return Ok(false) };
-        let most = reply.meta.as_ref().map_or(self.object_bytes_max, |meta| meta.length);
+    pub(super) fn object_bytes(
+        &mut self,
+        request: u64,
+        source: SourceId,
+        bytes: &[u8],
+    ) -> Result<bool, Violation> {
+        let Some(question) = self.open.get_mut(&request) else {
+            return self.check_known(request).map(|()| false);
+        };
+        let Some(reply) = question.asked.get_mut(&source) else {
+            return Ok(false);
+        };
+        let most = reply
+            .meta
+            .as_ref()
+            .map_or(self.object_bytes_max, |meta| meta.length);
         if (reply.object.len() + bytes.len()) as u64 > most {
             return Err(Violation::Malformed("object stream"));
         }
@@ -264,8 +341,17 @@ impl Gets {
     }
 
     /// The stream of an object has ended.
-    pub(super) fn finished(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
-        if let Some(reply) = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source)) {
+    pub(super) fn finished(
+        &mut self,
+        request: u64,
+        source: SourceId,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if let Some(reply) = self
+            .open
+            .get_mut(&request)
+            .and_then(|question| question.asked.get_mut(&source))
+        {
             reply.finished = true;
         }
         self.complete(request, source, effects)
@@ -274,18 +360,38 @@ impl Gets {
     pub(super) fn expire(&mut self, now: Instant, effects: &mut Effects) {
         let is_dark = self.dark_since.is_some();
         let is_late = |question: &Question| question.ends_at(is_dark) <= now;
-        let late: Vec<u64> = self.open.iter().filter(|(_, question)| is_late(question)).map(|(request, _)| *request).collect();
+        let late: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, question)| is_late(question))
+            .map(|(request, _)| *request)
+            .collect();
         for request in late {
-            let Some(question) = self.open.remove(&request) else { continue };
-            let has_come = question.asked.values().any(|reply| !reply.object.is_empty());
-            let failure = if has_come { Failure::Slow } else { Failure::Stalled };
+            let Some(question) = self.open.remove(&request) else {
+                continue;
+            };
+            let has_come = question
+                .asked
+                .values()
+                .any(|reply| !reply.object.is_empty());
+            let failure = if has_come {
+                Failure::Slow
+            } else {
+                Failure::Stalled
+            };
             match question.introduction {
                 Some(introduction) => self.introduced.push_back((introduction, None)),
-                None => effects.report(Event::Answered { request, answer: Err(failure) }),
+                None => effects.report(Event::Answered {
+                    request,
+                    answer: Err(failure),
+                }),
             }
         }
         for question in self.open.values_mut() {
-            question.is_pressing |= question.patient_until.take_if(|until| *until <= now).is_some();
+            question.is_pressing |= question
+                .patient_until
+                .take_if(|until| *until <= now)
+                .is_some();
         }
     }
 
@@ -294,30 +400,58 @@ impl Gets {
         let is_dark = self.dark_since.is_some();
         let due = |question: &Question| {
             let ends_at = question.ends_at(is_dark);
-            question.patient_until.map_or(ends_at, |until| until.min(ends_at))
+            question
+                .patient_until
+                .map_or(ends_at, |until| until.min(ends_at))
         };
         self.open.values().map(due).min()
     }
 
     /// Answers a GET if both META and the stream have come.
-    fn complete(&mut self, request: u64, source: SourceId, effects: &mut Effects) -> Result<(), Violation> {
-        let reply = self.open.get_mut(&request).and_then(|question| question.asked.get_mut(&source));
-        let Some(Reply { meta: Some(meta), object, finished }) = reply else { return Ok(()) };
+    fn complete(
+        &mut self,
+        request: u64,
+        source: SourceId,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let reply = self
+            .open
+            .get_mut(&request)
+            .and_then(|question| question.asked.get_mut(&source));
+        let Some(Reply {
+            meta: Some(meta),
+            object,
+            finished,
+        }) = reply
+        else {
+            return Ok(());
+        };
         let came = object.len() as u64;
         if came > meta.length || (*finished && came < meta.length) {
             return Err(Violation::Malformed("object stream"));
         }
         if *finished {
-            let answer = Answer { meta: meta.clone(), bytes: Some(object.split().freeze()), source };
+            let answer = Answer {
+                meta: meta.clone(),
+                bytes: Some(object.split().freeze()),
+                source,
+            };
             self.open.remove(&request);
-            effects.report(Event::Answered { request, answer: Ok(answer) });
+            effects.report(Event::Answered {
+                request,
+                answer: Ok(answer),
+            });
         }
         Ok(())
     }
 
     /// Checks that a GET of this number was ever sent: its answer may come after its end.
     pub(super) fn check_known(&self, request: u64) -> Result<(), Violation> {
-        if request < self.next { Ok(()) } else { Err(Violation::Unexpected("answer")) }
+        if request < self.next {
+            Ok(())
+        } else {
+            Err(Violation::Unexpected("answer"))
+        }
     }
 }
 
@@ -332,12 +466,26 @@ impl Question {
     fn new(place: Place, due: Instant, introduction: Option<Introduction>) -> Self {
         let (asked, refused) = (BTreeMap::new(), BTreeSet::new());
         let outage_left = OUTAGE_MAX;
-        Self { place, due, outage_left, asked, refused, patient_until: None, is_pressing: false, introduction, only: None }
+        Self {
+            place,
+            due,
+            outage_left,
+            asked,
+            refused,
+            patient_until: None,
+            is_pressing: false,
+            introduction,
+            only: None,
+        }
     }
 
     /// When it is given up.
     fn ends_at(&self, is_dark: bool) -> Instant {
-        if is_dark { self.due + self.outage_left } else { self.due }
+        if is_dark {
+            self.due + self.outage_left
+        } else {
+            self.due
+        }
     }
 
     fn may_be_asked(&self, source: SourceId) -> bool {

@@ -87,11 +87,22 @@ pub(super) enum Verdict {
 impl GfqGeneration {
     /// A generation with a code over the prime field, without blocks. `None` for other codes.
     pub fn new(generation: Generation) -> Option<Self> {
-        let Codec::RlncQ { group } = generation.codec else { return None };
+        let Codec::RlncQ { group } = generation.codec else {
+            return None;
+        };
         let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
         let shape = gfq::Shape::new(generation.n, words)?;
         let decoder = Some(Decoder::new(shape));
-        Some(Self { generation, group, shape, decoder, rank: 0, gathered: Vec::new(), since: None, trial: None })
+        Some(Self {
+            generation,
+            group,
+            shape,
+            decoder,
+            rank: 0,
+            gathered: Vec::new(),
+            since: None,
+            trial: None,
+        })
     }
 
     pub(super) fn generation(&self) -> &Generation {
@@ -110,9 +121,18 @@ impl GfqGeneration {
     }
 
     /// Keeps a block until it is tested.
-    pub(super) fn gather(&mut self, now: Instant, source: SourceId, block: ncs_codec::block::Block) {
+    pub(super) fn gather(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        block: ncs_codec::block::Block,
+    ) {
         self.since.get_or_insert(now);
-        self.gathered.push(Row { source, block, is_right: false });
+        self.gathered.push(Row {
+            source,
+            block,
+            is_right: false,
+        });
     }
 
     /// Drops the untested blocks of a source.
@@ -142,13 +162,32 @@ impl GfqGeneration {
         let rows = std::mem::take(&mut self.gathered);
         self.since = None;
         self.trial = Some((number, rows.len()));
-        let Self { group, shape, generation: Generation { index, .. }, .. } = *self;
-        Some(Trial { fetch, segment, index, number, group, shape, hashes, decoder, rows })
+        let Self {
+            group,
+            shape,
+            generation: Generation { index, .. },
+            ..
+        } = *self;
+        Some(Trial {
+            fetch,
+            segment,
+            index,
+            number,
+            group,
+            shape,
+            hashes,
+            decoder,
+            rows,
+        })
     }
 
     /// Takes back what was given away. False if it is not the trial under way.
     pub(super) fn end_trial(&mut self, tested: Tested) -> bool {
-        if self.trial.take_if(|(number, _)| *number == tested.number).is_none() {
+        if self
+            .trial
+            .take_if(|(number, _)| *number == tested.number)
+            .is_none()
+        {
             return false;
         }
         self.rank = u16::try_from(tested.decoder.rank()).unwrap_or(u16::MAX);
@@ -159,10 +198,18 @@ impl GfqGeneration {
     /// The bytes of the generation.
     pub(super) fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
         let n = self.generation.n;
-        let decoder = self.decoder.filter(|_| self.rank == n).ok_or(Error::Incomplete { missing: n - self.rank })?;
+        let decoder = self
+            .decoder
+            .filter(|_| self.rank == n)
+            .ok_or(Error::Incomplete {
+                missing: n - self.rank,
+            })?;
         // Right blocks that do not decode to a source belong to hashes that no source has.
         let bytes = decoder.into_bytes(arithmetic);
-        let mut bytes = bytes.map_err(|_| Error::Foreign { codec: self.generation.codec, n })?;
+        let mut bytes = bytes.map_err(|_| Error::Foreign {
+            codec: self.generation.codec,
+            n,
+        })?;
         bytes.truncate(usize::try_from(self.generation.length).unwrap_or(usize::MAX));
         Ok(bytes)
     }
@@ -174,12 +221,34 @@ impl Trial {
     /// seconds for many blocks: not for a task that others wait for. `random` draws the weights of
     /// the test, which no sender may foresee.
     pub fn run(self, arithmetic: &dyn Arithmetic, random: &mut impl Rng) -> Tested {
-        let Self { fetch, segment, index, number, group, shape, hashes, mut decoder, rows } = self;
+        let Self {
+            fetch,
+            segment,
+            index,
+            number,
+            group,
+            shape,
+            hashes,
+            mut decoder,
+            rows,
+        } = self;
         let Ok(hashes) = Hashes::signed(group, shape, &hashes) else {
-            return Tested { fetch, segment, index, number, decoder, rows: Vec::new(), tested: (0, 0), is_hopeless: true };
+            return Tested {
+                fetch,
+                segment,
+                index,
+                number,
+                decoder,
+                rows: Vec::new(),
+                tested: (0, 0),
+                is_hopeless: true,
+            };
         };
         let rank = decoder.rank();
-        let outcomes: Vec<Verdict> = rows.iter().map(|row| absorb(&mut decoder, parse(row, shape))).collect();
+        let outcomes: Vec<Verdict> = rows
+            .iter()
+            .map(|row| absorb(&mut decoder, parse(row, shape)))
+            .collect();
         let new: Vec<&Coded> = decoder.blocks()[rank..].iter().collect();
         let count = new.len() as u64;
         let holds = new.is_empty() || holds(arithmetic, &hashes, new, random);
@@ -187,7 +256,8 @@ impl Trial {
             (outcomes, (count, u64::from(count > 0)))
         } else {
             decoder.truncate(rank);
-            let (verdicts, (blocks, batches)) = sort(&mut decoder, arithmetic, &hashes, &rows, random);
+            let (verdicts, (blocks, batches)) =
+                sort(&mut decoder, arithmetic, &hashes, &rows, random);
             (verdicts, (blocks, batches + 1))
         };
         Tested {
@@ -210,9 +280,16 @@ fn absorb(decoder: &mut Decoder, block: Option<Coded>) -> Verdict {
 }
 
 /// Whether all of these blocks are right.
-fn holds(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: Vec<&Coded>, random: &mut impl Rng) -> bool {
+fn holds(
+    arithmetic: &dyn Arithmetic,
+    hashes: &Hashes,
+    blocks: Vec<&Coded>,
+    random: &mut impl Rng,
+) -> bool {
     let batch = [Batch::new(hashes, blocks, random)];
-    let holds = arithmetic.holds(&batch).or_else(|_| Cores::all().holds(&batch));
+    let holds = arithmetic
+        .holds(&batch)
+        .or_else(|_| Cores::all().holds(&batch));
     holds.expect("the CPU does not fail")[0]
 }
 
@@ -231,11 +308,15 @@ fn sort(
         Some((block, brings))
     };
     let blocks: Vec<Option<(Coded, bool)>> = rows.iter().map(parse).collect();
-    let some =
-        rows.iter().zip(&blocks).filter_map(|(row, block)| Some((row.source, block.as_ref().filter(|(_, brings)| *brings)?)));
+    let some = rows.iter().zip(&blocks).filter_map(|(row, block)| {
+        Some((row.source, block.as_ref().filter(|(_, brings)| *brings)?))
+    });
     let some: Vec<(SourceId, &Coded)> = some.map(|(source, (block, _))| (source, block)).collect();
     let Sorted { findings, batches } = sort_surely(arithmetic, hashes, &some, random);
-    let tested = findings.iter().filter(|finding| **finding != Finding::Untested).count() as u64;
+    let tested = findings
+        .iter()
+        .filter(|finding| **finding != Finding::Untested)
+        .count() as u64;
     let mut findings = findings.into_iter();
     let verdict = |block: Option<(Coded, bool)>| match block {
         None => Verdict::Wrong,
@@ -252,14 +333,31 @@ fn sort(
 /// Sorts blocks into right and wrong. A polluter is not used again, and a card may be wrong: so
 /// each wrong block is tested once more, alone and by the CPU, which sorts all of them if one is
 /// right.
-fn sort_surely(arithmetic: &dyn Arithmetic, hashes: &Hashes, blocks: &[(SourceId, &Coded)], random: &mut impl Rng) -> Sorted {
+fn sort_surely(
+    arithmetic: &dyn Arithmetic,
+    hashes: &Hashes,
+    blocks: &[(SourceId, &Coded)],
+    random: &mut impl Rng,
+) -> Sorted {
     let cores = Cores::all();
     let sorted = sort_out(arithmetic, hashes, blocks, random);
-    let mut sorted = sorted.or_else(|_| sort_out(&cores, hashes, blocks, random)).expect("the CPU does not fail");
-    let accused = sorted.findings.iter().zip(blocks).filter(|(finding, _)| **finding == Finding::Wrong);
-    let alone: Vec<Batch<'_>> = accused.map(|(_, (_, block))| Batch::new(hashes, vec![block], random)).collect();
+    let mut sorted = sorted
+        .or_else(|_| sort_out(&cores, hashes, blocks, random))
+        .expect("the CPU does not fail");
+    let accused = sorted
+        .findings
+        .iter()
+        .zip(blocks)
+        .filter(|(finding, _)| **finding == Finding::Wrong);
+    let alone: Vec<Batch<'_>> = accused
+        .map(|(_, (_, block))| Batch::new(hashes, vec![block], random))
+        .collect();
     let mut batches = sorted.batches + alone.len() as u64;
-    if cores.holds(&alone).expect("the CPU does not fail").contains(&true) {
+    if cores
+        .holds(&alone)
+        .expect("the CPU does not fail")
+        .contains(&true)
+    {
         sorted = sort_out(&cores, hashes, blocks, random).expect("the CPU does not fail");
         batches += sorted.batches;
     }
@@ -279,7 +377,10 @@ pub fn parsed(shape: gfq::Shape, vector: &Vector, payload: &Bytes) -> Option<Cod
         Vector::Wide(bytes) => gfq::Vector::parse_recoded(shape, bytes),
         _ => return None,
     };
-    Some(Coded { vector: vector.ok()?, payload: Payload::parse(shape, payload.clone()).ok()? })
+    Some(Coded {
+        vector: vector.ok()?,
+        payload: Payload::parse(shape, payload.clone()).ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -309,9 +410,14 @@ mod tests {
 
     /// The same with this many blocks.
     fn generation_of(n: u16) -> (Generation, Vec<u8>, Bytes) {
-        let source: Vec<u8> = (0..n * 64 - 20).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1] ^ 0x5a).collect();
+        let source: Vec<u8> = (0..n * 64 - 20)
+            .map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1] ^ 0x5a)
+            .collect();
         let group = Group::P1024;
-        let shape = Shape::new(source.len() as u64, 64, n).unwrap().coded_with(Codec::RlncQ { group }).unwrap();
+        let shape = Shape::new(source.len() as u64, 64, n)
+            .unwrap()
+            .coded_with(Codec::RlncQ { group })
+            .unwrap();
         let blocks: Vec<&[u8]> = source.chunks(64).collect();
         let hashes = Cores::all().hash(group, 2, &blocks).unwrap().into();
         (shape.generation(0).unwrap(), source, hashes)
@@ -326,8 +432,14 @@ mod tests {
         let shape = gfq::Shape::new(n, 2).unwrap();
         let rows = draw_rows(shape, count, random);
         let mut out = vec![0; count * 65];
-        Cores::all().encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)]).unwrap();
-        let row = |row: &[u32]| row.iter().flat_map(|coefficient| coefficient.to_be_bytes()).collect();
+        Cores::all()
+            .encode(shape, &mut [Encode::new(shape, &source, &rows, &mut out)])
+            .unwrap();
+        let row = |row: &[u32]| {
+            row.iter()
+                .flat_map(|coefficient| coefficient.to_be_bytes())
+                .collect()
+        };
         let made = rows.chunks(shape.n()).zip(out.chunks(65));
         made.map(|(coefficients, payload)| Block {
             vector: Vector::Narrow(row(coefficients)),
@@ -337,7 +449,12 @@ mod tests {
     }
 
     /// The result of a trial of these, each from a sender of its own.
-    fn try_out(held: &mut GfqGeneration, blocks: Vec<Block>, now: Instant, number: u64) -> Vec<Verdict> {
+    fn try_out(
+        held: &mut GfqGeneration,
+        blocks: Vec<Block>,
+        now: Instant,
+        number: u64,
+    ) -> Vec<Verdict> {
         try_out_of(held, (0..).map(SourceId).zip(blocks), now, number)
     }
 
@@ -347,11 +464,19 @@ mod tests {
         now: Instant,
         number: u64,
     ) -> Vec<Verdict> {
-        blocks.into_iter().for_each(|(source, block)| held.gather(now, source, block));
+        blocks
+            .into_iter()
+            .for_each(|(source, block)| held.gather(now, source, block));
         let hashes = generation_of(held.generation().n).2;
-        let trial = held.begin_trial(now + GATHER_FOR, FETCH, number, hashes).unwrap();
+        let trial = held
+            .begin_trial(now + GATHER_FOR, FETCH, number, hashes)
+            .unwrap();
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
-        end(held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect()
+        end(held, tested)
+            .unwrap()
+            .into_iter()
+            .map(|(_, verdict)| verdict)
+            .collect()
     }
 
     #[test]
@@ -359,19 +484,32 @@ mod tests {
         let (generation, source, _) = generation();
         let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
         let mut some = blocks(6, &mut StdRng::seed_from_u64(1));
-        let last = Block { vector: Vector::Source(4), payload: Bytes::copy_from_slice(&source[256..]) };
+        let last = Block {
+            vector: Vector::Source(4),
+            payload: Bytes::copy_from_slice(&source[256..]),
+        };
         // A bit of a word, a top bit, a coefficient, and a source block that is another one.
         let change = |block: &Block, byte: usize, bit: u8| {
             let mut payload = block.payload.to_vec();
             payload[byte] ^= bit;
-            Block { payload: payload.into(), ..block.clone() }
+            Block {
+                payload: payload.into(),
+                ..block.clone()
+            }
         };
         let mut row = some[2].clone();
-        let Vector::Narrow(coefficients) = &row.vector else { unreachable!() };
+        let Vector::Narrow(coefficients) = &row.vector else {
+            unreachable!()
+        };
         let mut coefficients = coefficients.to_vec();
         coefficients[7] ^= 1;
         row.vector = Vector::Narrow(coefficients.into());
-        let wrong = [change(&some[0], 31, 1), change(&some[1], 0, 0x80), row, change(&last, 3, 4)];
+        let wrong = [
+            change(&some[0], 31, 1),
+            change(&some[1], 0, 0x80),
+            row,
+            change(&last, 3, 4),
+        ];
         let mut all: Vec<Block> = some.drain(..3).collect();
         all.splice(1..1, wrong);
         all.push(last);
@@ -382,7 +520,10 @@ mod tests {
         assert_eq!(outcomes[5..], [right; 3]);
         assert_eq!((held.rank(), held.missing()), (4, 1));
         let twice = vec![some[0].clone(), some[0].clone()];
-        assert_eq!(try_out(&mut held, twice, now, 2), [Outcome::Complete, Outcome::Redundant].map(Verdict::Right));
+        assert_eq!(
+            try_out(&mut held, twice, now, 2),
+            [Outcome::Complete, Outcome::Redundant].map(Verdict::Right)
+        );
         assert_eq!(held.into_bytes(&Cores::all()).unwrap(), source);
     }
 
@@ -407,7 +548,12 @@ mod tests {
                     liar
                 };
                 let is_wrong = source == other || (source == liar && number >= first);
-                let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(is_wrong && at == 31)).collect();
+                let payload = block
+                    .payload
+                    .iter()
+                    .enumerate()
+                    .map(|(at, byte)| byte ^ u8::from(is_wrong && at == 31))
+                    .collect();
                 (source, Block { payload, ..block })
             });
             let found = try_out_of(&mut held, blocks, now, 1);
@@ -421,7 +567,10 @@ mod tests {
                 };
                 match expected {
                     Some(expected) => assert_eq!(*verdict, expected, "{first}: block {place}"),
-                    None => assert!(matches!(verdict, Verdict::Right(_)), "{first}: block {place} is {verdict:?}"),
+                    None => assert!(
+                        matches!(verdict, Verdict::Right(_)),
+                        "{first}: block {place} is {verdict:?}"
+                    ),
                 }
             }
         }
@@ -436,26 +585,61 @@ mod tests {
         let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
         let some = blocks(3, &mut StdRng::seed_from_u64(7));
         let wrong = |block: &Block| {
-            let payload = block.payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
-            Block { payload, ..block.clone() }
+            let payload = block
+                .payload
+                .iter()
+                .enumerate()
+                .map(|(at, byte)| byte ^ u8::from(at == 31))
+                .collect();
+            Block {
+                payload,
+                ..block.clone()
+            }
         };
         let mut run = |number: u64, blocks: Vec<Block>| {
-            (0..).map(SourceId).zip(blocks).for_each(|(source, block)| held.gather(now, source, block));
-            let trial = held.begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone()).unwrap();
+            (0..)
+                .map(SourceId)
+                .zip(blocks)
+                .for_each(|(source, block)| held.gather(now, source, block));
+            let trial = held
+                .begin_trial(now + GATHER_FOR, FETCH, number, hashes.clone())
+                .unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(number));
             let took = tested.tested;
-            let verdicts: Vec<Verdict> = end(&mut held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            let verdicts: Vec<Verdict> = end(&mut held, tested)
+                .unwrap()
+                .into_iter()
+                .map(|(_, verdict)| verdict)
+                .collect();
             (verdicts, took, held.rank())
         };
         let [innovative, redundant] = [Outcome::Innovative, Outcome::Redundant].map(Verdict::Right);
         let first = run(1, vec![some[0].clone(), some[0].clone(), wrong(&some[0])]);
         assert_eq!(first, (vec![innovative, redundant, redundant], (1, 1), 1));
-        assert_eq!(run(2, vec![some[0].clone(), wrong(&some[0])]), (vec![redundant, redundant], (0, 0), 1));
+        assert_eq!(
+            run(2, vec![some[0].clone(), wrong(&some[0])]),
+            (vec![redundant, redundant], (0, 0), 1)
+        );
         // The wrong one comes first, and would make the right one redundant.
-        let third = run(3, vec![wrong(&some[1]), some[1].clone(), some[0].clone(), some[2].clone()]);
+        let third = run(
+            3,
+            vec![
+                wrong(&some[1]),
+                some[1].clone(),
+                some[0].clone(),
+                some[2].clone(),
+            ],
+        );
         // All new blocks, the same once more together with redundant ones, each from three senders,
         // and the wrong one alone.
-        assert_eq!(third, (vec![Verdict::Wrong, innovative, redundant, innovative], (3, 6), 3));
+        assert_eq!(
+            third,
+            (
+                vec![Verdict::Wrong, innovative, redundant, innovative],
+                (3, 6),
+                3
+            )
+        );
     }
 
     /// A card that calls some right batches wrong, and judges others correctly.
@@ -475,7 +659,11 @@ mod tests {
             unreachable!("it tests")
         }
 
-        fn decode(&self, _: gfq::Shape, _: &mut [gfq::Decode<'_>]) -> Result<Vec<gfq::Rebuilt>, Failed> {
+        fn decode(
+            &self,
+            _: gfq::Shape,
+            _: &mut [gfq::Decode<'_>],
+        ) -> Result<Vec<gfq::Rebuilt>, Failed> {
             unreachable!("it tests")
         }
 
@@ -485,26 +673,49 @@ mod tests {
 
         fn holds(&self, batches: &[Batch<'_>]) -> Result<Vec<bool>, Failed> {
             let right = Cores::all().holds(batches)?;
-            Ok(batches.iter().zip(right).map(|(batch, holds)| holds && !(self.0)(batch)).collect())
+            Ok(batches
+                .iter()
+                .zip(right)
+                .map(|(batch, holds)| holds && !(self.0)(batch))
+                .collect())
         }
     }
 
     #[test]
     fn nobody_is_accused_by_the_word_of_a_card() {
         let (generation, _, hashes) = generation();
-        let slanders: [fn(&Batch<'_>) -> bool; 3] =
-            [|_| true, |batch| batch.blocks().len() > 1, |batch| batch.blocks().len() == 1];
-        for (slander, is_wrong) in slanders.into_iter().flat_map(|slander| [(slander, false), (slander, true)]) {
+        let slanders: [fn(&Batch<'_>) -> bool; 3] = [
+            |_| true,
+            |batch| batch.blocks().len() > 1,
+            |batch| batch.blocks().len() == 1,
+        ];
+        for (slander, is_wrong) in slanders
+            .into_iter()
+            .flat_map(|slander| [(slander, false), (slander, true)])
+        {
             let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
             let mut some = blocks(4, &mut StdRng::seed_from_u64(8));
             if is_wrong {
-                some[1].payload = some[1].payload.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 31)).collect();
+                some[1].payload = some[1]
+                    .payload
+                    .iter()
+                    .enumerate()
+                    .map(|(at, byte)| byte ^ u8::from(at == 31))
+                    .collect();
             }
             // The first two are from one sender, the others from another.
-            some.into_iter().enumerate().for_each(|(place, block)| held.gather(now, SourceId(u32::from(place > 1)), block));
-            let trial = held.begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone()).unwrap();
+            some.into_iter()
+                .enumerate()
+                .for_each(|(place, block)| held.gather(now, SourceId(u32::from(place > 1)), block));
+            let trial = held
+                .begin_trial(now + GATHER_FOR, FETCH, 1, hashes.clone())
+                .unwrap();
             let tested = trial.run(&Slanderous(slander), &mut StdRng::seed_from_u64(9));
-            let verdicts: Vec<Verdict> = end(&mut held, tested).unwrap().into_iter().map(|(_, verdict)| verdict).collect();
+            let verdicts: Vec<Verdict> = end(&mut held, tested)
+                .unwrap()
+                .into_iter()
+                .map(|(_, verdict)| verdict)
+                .collect();
             let mut expected = [Verdict::Right(Outcome::Innovative); 4];
             if is_wrong {
                 expected[1] = Verdict::Wrong;
@@ -521,7 +732,10 @@ mod tests {
         let mut some = blocks(9, &mut StdRng::seed_from_u64(2));
         held.gather(now, SourceId(1), some.remove(0));
         assert_eq!((held.missing(), held.due()), (4, Some(now + GATHER_FOR)));
-        assert!(held.begin_trial(now, FETCH, 1, hashes.clone()).is_none(), "there is time");
+        assert!(
+            held.begin_trial(now, FETCH, 1, hashes.clone()).is_none(),
+            "there is time"
+        );
         for block in some.drain(..4) {
             held.gather(now + GATHER_FOR / 2, SourceId(1), block);
         }
@@ -532,12 +746,23 @@ mod tests {
         held.gather(now, SourceId(1), some.remove(0));
         assert_eq!(held.due(), None, "a trial is under way");
         let bytes = GfqGeneration::new(generation).unwrap();
-        assert!(matches!(bytes.into_bytes(&Cores::all()), Err(Error::Incomplete { missing: 5 })));
+        assert!(matches!(
+            bytes.into_bytes(&Cores::all()),
+            Err(Error::Incomplete { missing: 5 })
+        ));
         // The result of another trial does not belong to this one.
         let mut other = GfqGeneration::new(generation).unwrap();
         other.gather(now, SourceId(1), some.remove(0));
-        let foreign = other.begin_trial(now + GATHER_FOR, FETCH, 8, hashes).unwrap();
-        assert!(end(&mut held, foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))).is_none());
+        let foreign = other
+            .begin_trial(now + GATHER_FOR, FETCH, 8, hashes)
+            .unwrap();
+        assert!(
+            end(
+                &mut held,
+                foreign.run(&Cores::all(), &mut StdRng::seed_from_u64(3))
+            )
+            .is_none()
+        );
         let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(4));
         assert_eq!(end(&mut held, tested).unwrap().len(), 5);
         assert_eq!((held.rank(), held.missing()), (5, 0));
@@ -547,9 +772,20 @@ mod tests {
     fn hashes_that_no_block_has_and_blocks_that_are_none_are_no_panic() {
         let (generation, _, hashes) = generation();
         let (mut held, now) = (GfqGeneration::new(generation).unwrap(), Instant::now());
-        for hashes in [Bytes::new(), vec![0; 640].into(), vec![0xff; 640].into(), hashes.slice(1..)] {
-            held.gather(now, SourceId(1), blocks(1, &mut StdRng::seed_from_u64(5)).remove(0));
-            let trial = held.begin_trial(now + GATHER_FOR, FETCH, 1, hashes).unwrap();
+        for hashes in [
+            Bytes::new(),
+            vec![0; 640].into(),
+            vec![0xff; 640].into(),
+            hashes.slice(1..),
+        ] {
+            held.gather(
+                now,
+                SourceId(1),
+                blocks(1, &mut StdRng::seed_from_u64(5)).remove(0),
+            );
+            let trial = held
+                .begin_trial(now + GATHER_FOR, FETCH, 1, hashes)
+                .unwrap();
             let tested = trial.run(&Cores::all(), &mut StdRng::seed_from_u64(6));
             assert!(tested.is_hopeless && end(&mut held, tested).unwrap().is_empty());
         }
@@ -564,7 +800,10 @@ mod tests {
             (Vector::Wide(row), payload(65)),
             (Vector::Wide(Q.repeat(5).into()), payload(65)),
         ] {
-            assert_eq!(try_out(&mut held, vec![Block { vector, payload }], now, 2), [Verdict::Wrong]);
+            assert_eq!(
+                try_out(&mut held, vec![Block { vector, payload }], now, 2),
+                [Verdict::Wrong]
+            );
         }
         assert_eq!(held.missing(), 5);
     }

@@ -38,8 +38,14 @@ pub struct Proof {
 impl Proof {
     /// The proof that `meta` carries, if it is signed and its delivery coded.
     pub fn of(meta: &Meta) -> Option<Self> {
-        let signature = meta.signature.as_ref().filter(|_| matches!(meta.delivery, Delivery::Coded(_)))?;
-        Some(Self { key: StreamKey::from_bytes(signature.key), blocks: signature.blocks })
+        let signature = meta
+            .signature
+            .as_ref()
+            .filter(|_| matches!(meta.delivery, Delivery::Coded(_)))?;
+        Some(Self {
+            key: StreamKey::from_bytes(signature.key),
+            blocks: signature.blocks,
+        })
     }
 }
 
@@ -64,7 +70,11 @@ pub(super) struct Keyring {
 
 impl Keyring {
     pub(super) fn new(keys: Keys) -> Self {
-        Self { any: keys.any, pins: keys.streams.into_iter().collect(), newest: Cache::new(PLACES_MAX) }
+        Self {
+            any: keys.any,
+            pins: keys.streams.into_iter().collect(),
+            newest: Cache::new(PLACES_MAX),
+        }
     }
 
     /// The key of a path's stream.
@@ -81,7 +91,9 @@ impl Keyring {
             }
             return match path {
                 _ if pinned.is_some() => Verdict::Refused("the answer is not signed"),
-                Some(path) if path != meta.path => Verdict::Refused("the answer is about another path"),
+                Some(path) if path != meta.path => {
+                    Verdict::Refused("the answer is about another path")
+                }
                 _ => Verdict::Taken,
             };
         };
@@ -105,7 +117,11 @@ impl Keyring {
         if let Some((id, issued_ms)) = self.newest.get(&place).copied()
             && signature.issued_ms < issued_ms
         {
-            return if id == meta.id { Verdict::Taken } else { Verdict::Refused("the answer is older than one before") };
+            return if id == meta.id {
+                Verdict::Taken
+            } else {
+                Verdict::Refused("the answer is older than one before")
+            };
         }
         self.newest.insert(place, (meta.id, signature.issued_ms), 1);
         Verdict::Taken
@@ -155,16 +171,42 @@ mod tests {
     fn the_first_source_names_the_key_and_nobody_else() {
         let (right, wrong) = (key(), key());
         let mut ring = Keyring::new(Keys::default());
-        assert_eq!(ring.judge(OTHER, Some("/a/b"), &signed(&wrong, "/a/b", b"x", 1)), Verdict::Taken);
-        assert_eq!(ring.judge(OTHER, Some("/a/b"), &meta("/a/b", b"x")), Verdict::Taken);
+        assert_eq!(
+            ring.judge(OTHER, Some("/a/b"), &signed(&wrong, "/a/b", b"x", 1)),
+            Verdict::Taken
+        );
+        assert_eq!(
+            ring.judge(OTHER, Some("/a/b"), &meta("/a/b", b"x")),
+            Verdict::Taken
+        );
         assert_eq!(ring.key("/a/b"), None);
-        assert_eq!(ring.judge(FIRST, Some("/a/b"), &signed(&right, "/a/b", b"x", 1)), Verdict::Taken);
-        assert_eq!((ring.key("/a/c?d"), ring.key("/b/b")), (Some(right.public()), None));
+        assert_eq!(
+            ring.judge(FIRST, Some("/a/b"), &signed(&right, "/a/b", b"x", 1)),
+            Verdict::Taken
+        );
+        assert_eq!(
+            (ring.key("/a/c?d"), ring.key("/b/b")),
+            (Some(right.public()), None)
+        );
         for source in [FIRST, OTHER] {
-            assert!(is_refused(ring.judge(source, Some("/a/b"), &signed(&wrong, "/a/b", b"x", 1))));
-            assert!(is_refused(ring.judge(source, Some("/a/b"), &meta("/a/b", b"x"))));
-            assert!(is_refused(ring.judge(source, Some("/a/b"), &signed(&right, "/a/c", b"x", 1))), "of another path");
-            assert_eq!(ring.judge(source, Some("/b/b"), &meta("/b/b", b"x")), Verdict::Taken);
+            assert!(is_refused(ring.judge(
+                source,
+                Some("/a/b"),
+                &signed(&wrong, "/a/b", b"x", 1)
+            )));
+            assert!(is_refused(ring.judge(
+                source,
+                Some("/a/b"),
+                &meta("/a/b", b"x")
+            )));
+            assert!(
+                is_refused(ring.judge(source, Some("/a/b"), &signed(&right, "/a/c", b"x", 1))),
+                "of another path"
+            );
+            assert_eq!(
+                ring.judge(source, Some("/b/b"), &meta("/b/b", b"x")),
+                Verdict::Taken
+            );
         }
     }
 
@@ -173,8 +215,16 @@ mod tests {
         let key = key();
         for source in [FIRST, OTHER] {
             let mut ring = Keyring::new(Keys::default());
-            assert!(is_refused(ring.judge(source, Some("/a/b"), &meta("/a/c", b"x"))));
-            assert!(is_refused(ring.judge(source, Some("/a/b"), &signed(&key, "/a/c", b"x", 1))));
+            assert!(is_refused(ring.judge(
+                source,
+                Some("/a/b"),
+                &meta("/a/c", b"x")
+            )));
+            assert!(is_refused(ring.judge(
+                source,
+                Some("/a/b"),
+                &signed(&key, "/a/c", b"x", 1)
+            )));
             assert_eq!(ring.key("/a/b"), None, "and names no key");
         }
     }
@@ -182,9 +232,18 @@ mod tests {
     #[test]
     fn a_signature_that_is_none_is_a_forgery() {
         let key = key();
-        for keys in [Keys::default(), Keys { any: Some(key.public()), ..Keys::default() }] {
+        for keys in [
+            Keys::default(),
+            Keys {
+                any: Some(key.public()),
+                ..Keys::default()
+            },
+        ] {
             let mut ring = Keyring::new(keys);
-            let forged = Meta { version: 2, ..signed(&key, "/a/b", b"x", 1) };
+            let forged = Meta {
+                version: 2,
+                ..signed(&key, "/a/b", b"x", 1)
+            };
             assert_eq!(ring.judge(OTHER, Some("/a/b"), &forged), Verdict::Forged);
             assert_eq!(ring.judge(FIRST, Some("/a/b"), &forged), Verdict::Forged);
         }
@@ -194,33 +253,69 @@ mod tests {
     fn a_given_key_counts_from_the_beginning() {
         let (right, wrong) = (key(), key());
         let streams = BTreeMap::from([("a".to_owned(), right.public())]);
-        let mut ring = Keyring::new(Keys { any: Some(wrong.public()), streams });
-        assert!(is_refused(ring.judge(FIRST, Some("/a/b"), &signed(&wrong, "/a/b", b"x", 1))));
-        assert_eq!(ring.judge(OTHER, Some("/a/b"), &signed(&right, "/a/b", b"x", 1)), Verdict::Taken);
-        assert_eq!(ring.judge(OTHER, Some("/c"), &signed(&wrong, "/c", b"x", 1)), Verdict::Taken);
+        let mut ring = Keyring::new(Keys {
+            any: Some(wrong.public()),
+            streams,
+        });
+        assert!(is_refused(ring.judge(
+            FIRST,
+            Some("/a/b"),
+            &signed(&wrong, "/a/b", b"x", 1)
+        )));
+        assert_eq!(
+            ring.judge(OTHER, Some("/a/b"), &signed(&right, "/a/b", b"x", 1)),
+            Verdict::Taken
+        );
+        assert_eq!(
+            ring.judge(OTHER, Some("/c"), &signed(&wrong, "/c", b"x", 1)),
+            Verdict::Taken
+        );
     }
 
     #[test]
     fn blocks_over_the_prime_field_need_a_signature() {
-        let (key, codec) = (key(), Codec::RlncQ { group: HashGroup::P1024 });
+        let (key, codec) = (
+            key(),
+            Codec::RlncQ {
+                group: HashGroup::P1024,
+            },
+        );
         let shape = Shape::new(1, 64, 1).unwrap().coded_with(codec).unwrap();
-        let unsigned = Meta { delivery: Delivery::Coded(shape), ..meta("/a/b", b"x") };
+        let unsigned = Meta {
+            delivery: Delivery::Coded(shape),
+            ..meta("/a/b", b"x")
+        };
         let mut signed = unsigned.clone();
         key.sign_meta(&mut signed, 1, Some([1; 32]));
         for source in [FIRST, OTHER] {
-            assert!(is_refused(Keyring::new(Keys::default()).judge(source, Some("/a/b"), &unsigned)));
-            assert_eq!(Keyring::new(Keys::default()).judge(source, Some("/a/b"), &signed), Verdict::Taken);
+            assert!(is_refused(Keyring::new(Keys::default()).judge(
+                source,
+                Some("/a/b"),
+                &unsigned
+            )));
+            assert_eq!(
+                Keyring::new(Keys::default()).judge(source, Some("/a/b"), &signed),
+                Verdict::Taken
+            );
         }
     }
 
     #[test]
     fn what_is_older_is_not_taken() {
         let key = key();
-        let mut ring = Keyring::new(Keys { any: Some(key.public()), ..Keys::default() });
-        let mut judge = |bytes, issued_ms| ring.judge(OTHER, None, &signed(&key, "/a/b", bytes, issued_ms));
+        let mut ring = Keyring::new(Keys {
+            any: Some(key.public()),
+            ..Keys::default()
+        });
+        let mut judge =
+            |bytes, issued_ms| ring.judge(OTHER, None, &signed(&key, "/a/b", bytes, issued_ms));
         assert_eq!(judge(b"new", 5), Verdict::Taken);
         assert!(is_refused(judge(b"old", 4)));
-        assert_eq!(judge(b"new", 3), Verdict::Taken, "the same, asked for earlier");
+        assert_eq!(
+            judge(b"new", 3),
+            Verdict::Taken,
+            "the same, asked for earlier"
+        );
         assert!(is_refused(judge(b"old", 4)));
         assert_eq!(judge(b"newer", 6), Verdict::Taken);
         assert!(is_refused(judge(b"new", 5)));

@@ -13,7 +13,12 @@ use crate::wire::message::{Delivery, Get, GetChecks, Message, Meta, RequestError
 
 impl Proto {
     /// Takes a message of a source.
-    pub fn handle_message(&mut self, now: Instant, source: SourceId, message: Message) -> Result<(), Violation> {
+    pub fn handle_message(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        message: Message,
+    ) -> Result<(), Violation> {
         match self.sources.get(&source).map(|source| &source.link) {
             None => return Ok(()),
             Some(Link::Greeting { .. }) => return self.handle_hello(now, source, message),
@@ -22,12 +27,18 @@ impl Proto {
         match message {
             Message::Meta(meta) => self.handle_meta(now, source, meta),
             Message::Error(error) => self.handle_error(now, source, error),
-            Message::Reject { alias, code, retry_after_ms } => {
+            Message::Reject {
+                alias,
+                code,
+                retry_after_ms,
+            } => {
                 self.handle_reject(now, source, alias, code, retry_after_ms);
                 Ok(())
             }
             Message::Grant { lasts_ms } => {
-                self.sources.entry(source).and_modify(|source| source.refuses = lasts_ms == 0);
+                self.sources
+                    .entry(source)
+                    .and_modify(|source| source.refuses = lasts_ms == 0);
                 if lasts_ms > 0 {
                     return Ok(());
                 }
@@ -45,13 +56,25 @@ impl Proto {
             | Message::GetHashes { request, .. }
             | Message::GetChecks(GetChecks { request, .. }) => {
                 let reason = "this side serves nothing".to_owned();
-                let error = RequestError { request, code: RefusalCode::Unknown, retry_after_ms: 0, reason };
+                let error = RequestError {
+                    request,
+                    code: RefusalCode::Unknown,
+                    retry_after_ms: 0,
+                    reason,
+                };
                 self.effects.send(source, Message::Error(error));
                 self.effects.outbox.check(source)
             }
             Message::Request(request) => {
                 let (alias, code) = (request.alias, RefusalCode::Unknown);
-                self.effects.send(source, Message::Reject { alias, code, retry_after_ms: 0 });
+                self.effects.send(
+                    source,
+                    Message::Reject {
+                        alias,
+                        code,
+                        retry_after_ms: 0,
+                    },
+                );
                 self.effects.outbox.check(source)
             }
             Message::Subscribe(_) => Err(Violation::Unexpected("SUBSCRIBE")),
@@ -81,8 +104,18 @@ impl Proto {
     }
 
     /// Takes ERROR: the refusal of a GET, a SUBSCRIBE, or a query about blocks.
-    fn handle_error(&mut self, now: Instant, source: SourceId, error: RequestError) -> Result<(), Violation> {
-        let RequestError { request, code, retry_after_ms, reason } = error;
+    fn handle_error(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        error: RequestError,
+    ) -> Result<(), Violation> {
+        let RequestError {
+            request,
+            code,
+            retry_after_ms,
+            reason,
+        } = error;
         if code == RefusalCode::GoingAway {
             // A query that came too late is asked of others, or on the next connection;
             // subscriptions too.
@@ -92,28 +125,50 @@ impl Proto {
             }
             return Ok(());
         }
-        self.note_trouble(now, source, refused("the question", code, retry_after_ms, &reason));
+        self.note_trouble(
+            now,
+            source,
+            refused("the question", code, retry_after_ms, &reason),
+        );
         let refusal = self.in_plain_words(source, refusal(code, retry_after_ms, reason));
-        if self.fetches.question_refused(now, request, source, refusal.retry_after) {
+        if self
+            .fetches
+            .question_refused(now, request, source, refusal.retry_after)
+        {
             return Ok(());
         }
         if self.unsubscribed(source, request, &refusal) {
             return Ok(());
         }
         let others = self.open_servers();
-        self.gets.refused(request, source, refusal, &others, &mut self.effects)
+        self.gets
+            .refused(request, source, refusal, &others, &mut self.effects)
     }
 
     /// Takes REJECT: the refusal of a REQUEST.
-    fn handle_reject(&mut self, now: Instant, source: SourceId, alias: u16, code: RefusalCode, retry_after_ms: u64) {
+    fn handle_reject(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        alias: u16,
+        code: RefusalCode,
+        retry_after_ms: u64,
+    ) {
         if code == RefusalCode::GoingAway {
             self.leave(source);
         }
-        self.note_trouble(now, source, refused("the request", code, retry_after_ms, ""));
+        self.note_trouble(
+            now,
+            source,
+            refused("the request", code, retry_after_ms, ""),
+        );
         let refusal = refusal(code, retry_after_ms, String::new());
-        let stranger = self.fetches.rejected(now, source, alias, refusal, &mut self.effects);
+        let stranger = self
+            .fetches
+            .rejected(now, source, alias, refusal, &mut self.effects);
         if let Some((introduction, place)) = stranger {
-            self.gets.introduce(introduction, place, now + self.config.answer_timeout);
+            self.gets
+                .introduce(introduction, place, now + self.config.answer_timeout);
         }
     }
 
@@ -131,7 +186,10 @@ impl Proto {
                 return Err(Violation::Unexpected("news of another stream"));
             }
             match self.keyring.judge(source, None, &meta) {
-                Verdict::Taken => self.effects.report(Event::Announced { request: meta.request, meta }),
+                Verdict::Taken => self.effects.report(Event::Announced {
+                    request: meta.request,
+                    meta,
+                }),
                 Verdict::Refused(_) => {}
                 Verdict::Forged => self.condemn(now, source, None),
             }
@@ -148,12 +206,14 @@ impl Proto {
             Verdict::Refused(reason) => {
                 let others = self.open_servers();
                 let refusal = refusal(RefusalCode::Origin, 0, reason.to_owned());
-                self.gets.refused(meta.request, source, refusal, &others, &mut self.effects)
+                self.gets
+                    .refused(meta.request, source, refusal, &others, &mut self.effects)
             }
             Verdict::Forged => {
                 let others = self.open_servers();
                 let refusal = refusal(RefusalCode::Origin, 0, "the answer is forged".to_owned());
-                self.gets.refused(meta.request, source, refusal, &others, &mut self.effects)?;
+                self.gets
+                    .refused(meta.request, source, refusal, &others, &mut self.effects)?;
                 self.condemn(now, source, None);
                 Ok(())
             }
@@ -163,12 +223,20 @@ impl Proto {
     /// Takes a refusal as the answer to a SUBSCRIBE. False if it is none. The subscription ends
     /// when no source is left that may have news.
     fn unsubscribed(&mut self, source: SourceId, request: u64, refusal: &Refusal) -> bool {
-        let Some(subscription) = self.subscriptions.get_mut(&request) else { return false };
+        let Some(subscription) = self.subscriptions.get_mut(&request) else {
+            return false;
+        };
         subscription.refused.insert(source);
-        let mut servers = self.sources.keys().filter(|source| !self.neighbours.contains(source));
+        let mut servers = self
+            .sources
+            .keys()
+            .filter(|source| !self.neighbours.contains(source));
         if servers.all(|source| subscription.refused.contains(source)) {
             self.subscriptions.remove(&request);
-            self.effects.report(Event::Unsubscribed { request, refusal: refusal.clone() });
+            self.effects.report(Event::Unsubscribed {
+                request,
+                refusal: refusal.clone(),
+            });
         }
         true
     }
@@ -177,13 +245,23 @@ impl Proto {
     /// and has told before what is missing.
     fn in_plain_words(&self, source: SourceId, refusal: Refusal) -> Refusal {
         let reason = match self.sources.get(&source) {
-            Some(Source { refuses: true, is_shown: true, .. }) => "the server rejects the token",
-            Some(Source { refuses: true, .. }) => "the server requires a token or a client certificate",
+            Some(Source {
+                refuses: true,
+                is_shown: true,
+                ..
+            }) => "the server rejects the token",
+            Some(Source { refuses: true, .. }) => {
+                "the server requires a token or a client certificate"
+            }
             _ => return refusal,
         };
         if refusal.code != RefusalCode::Unknown {
             return refusal;
         }
-        Refusal { code: RefusalCode::Forbidden, retry_after: None, reason: reason.to_owned() }
+        Refusal {
+            code: RefusalCode::Forbidden,
+            retry_after: None,
+            reason: reason.to_owned(),
+        }
     }
 }

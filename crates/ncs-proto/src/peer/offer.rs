@@ -19,13 +19,18 @@ pub(super) struct Offer {
 impl Offer {
     /// Offers to serve on this UDP port, with the certificate of this SHA-256.
     pub(super) fn new(port: u16, identity: [u8; 32]) -> Self {
-        Self { port, identity, held: VecDeque::new() }
+        Self {
+            port,
+            identity,
+            held: VecDeque::new(),
+        }
     }
 
     /// Notes which holdings have changed. Beyond the limit, the oldest are forgotten.
     pub(super) fn note(&mut self, changed: &[Holding]) {
         for holding in changed {
-            self.held.retain(|other| (other.segment, other.meant) != (holding.segment, holding.meant));
+            self.held
+                .retain(|other| (other.segment, other.meant) != (holding.segment, holding.meant));
             if holding.state != HoldingState::Gone {
                 self.held.push_back(*holding);
             }
@@ -37,7 +42,10 @@ impl Offer {
 
     /// The offer itself.
     pub(super) fn message(&self) -> Message {
-        Message::Offer { port: self.port, identity: self.identity }
+        Message::Offer {
+            port: self.port,
+            identity: self.identity,
+        }
     }
 
     /// The offer and all holdings, for a server that has just connected.
@@ -49,5 +57,7 @@ impl Offer {
 
 /// HAVE with these holdings, in as many messages as they need.
 pub(super) fn have(holdings: &[Holding]) -> impl Iterator<Item = Message> {
-    holdings.chunks(HOLDINGS_MAX).map(|some| Message::Have(some.to_vec()))
+    holdings
+        .chunks(HOLDINGS_MAX)
+        .map(|some| Message::Have(some.to_vec()))
 }

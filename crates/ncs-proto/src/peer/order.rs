@@ -23,7 +23,11 @@ pub struct Order {
 impl Order {
     /// The segment, as this order names it.
     pub fn cut(&self) -> Cut {
-        Cut { segment: self.segment, shape: self.shape, blocks: self.proof.map(|proof| proof.blocks) }
+        Cut {
+            segment: self.segment,
+            shape: self.shape,
+            blocks: self.proof.map(|proof| proof.blocks),
+        }
     }
 }
 
@@ -42,7 +46,11 @@ pub struct Cut {
 impl Cut {
     /// The segment that `meta` names, with this shape.
     pub fn of(meta: &Meta, shape: Shape) -> Self {
-        Self { segment: meta.id, shape, blocks: meta.signature.map(|signature| signature.blocks) }
+        Self {
+            segment: meta.id,
+            shape,
+            blocks: meta.signature.map(|signature| signature.blocks),
+        }
     }
 }
 

@@ -61,7 +61,15 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Self { rtt: RTT_START, rtt_min: None, loss: 0.0, queue_loss: 0.0, rate: 0.0, span_from: None, span_bytes: 0 }
+        Self {
+            rtt: RTT_START,
+            rtt_min: None,
+            loss: 0.0,
+            queue_loss: 0.0,
+            rate: 0.0,
+            span_from: None,
+            span_bytes: 0,
+        }
     }
 
     /// The smoothed round trip, as QUIC measures it.
@@ -148,7 +156,11 @@ impl Pace {
 
     /// How long a silence may last before the end of a flight counts as lost.
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
-        let block = if self.rate > 0.0 { f64::from(block_bytes) / self.rate } else { 0.0 };
+        let block = if self.rate > 0.0 {
+            f64::from(block_bytes) / self.rate
+        } else {
+            0.0
+        };
         let once = self.rtt * 3 / 2 + SERVICE_TIME + Duration::from_secs_f64(block.min(1.0));
         once.saturating_mul(1 << silences.min(SILENCES_MAX))
     }
@@ -164,13 +176,19 @@ impl Pace {
         let rate = self.span_bytes as f64 / span.as_secs_f64();
         self.note_rate(rate);
         let longer = self.rtt.saturating_sub(self.rtt_min());
-        self.rtt_min = self.rtt_min.map(|shortest| shortest + longer.mul_f64((span.as_secs_f64() / RTT_MEMORY).min(1.0)));
+        self.rtt_min = self
+            .rtt_min
+            .map(|shortest| shortest + longer.mul_f64((span.as_secs_f64() / RTT_MEMORY).min(1.0)));
         self.span_from = Some(now);
         self.span_bytes = 0;
     }
 
     fn note_rate(&mut self, rate: f64) {
-        self.rate = if self.rate == 0.0 { rate } else { self.rate + (rate - self.rate) / 4.0 };
+        self.rate = if self.rate == 0.0 {
+            rate
+        } else {
+            self.rate + (rate - self.rate) / 4.0
+        };
     }
 }
 
@@ -195,7 +213,12 @@ pub(super) fn target(missing: u16, near: bool, loss: f64) -> u32 {
 /// decoded block by block. That is so if the time after its last block may be too short to multiply
 /// all payloads, and the paths together, at `rate` bytes a second, are slow enough to process
 /// payloads as they come. Unmeasured paths are not pressed.
-pub(super) fn is_pressed(rate: f64, rtt: Duration, left: Duration, generation: &Generation) -> bool {
+pub(super) fn is_pressed(
+    rate: f64,
+    rtt: Duration,
+    left: Duration,
+    generation: &Generation,
+) -> bool {
     if rate == 0.0 {
         return false;
     }
@@ -205,12 +228,20 @@ pub(super) fn is_pressed(rate: f64, rtt: Duration, left: Duration, generation: &
     left.as_secs_f64() < arriving + SLACK * multiplying && DRAGGING * multiplying < arriving
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few blocks, never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a few blocks, never negative"
+)]
 fn count(value: f64) -> u32 {
     value.ceil() as u32
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, never negative"
+)]
 fn bytes(value: f64) -> u64 {
     value as u64
 }
@@ -231,7 +262,11 @@ mod tests {
         }
         assert!((0.03..0.07).contains(&pace.loss()), "{}", pace.loss());
         assert_eq!(ahead(&pace, false), 100);
-        assert!((106..=110).contains(&ahead(&pace, true)), "{}", ahead(&pace, true));
+        assert!(
+            (106..=110).contains(&ahead(&pace, true)),
+            "{}",
+            ahead(&pace, true)
+        );
         pace.lost(10_000);
         assert_eq!(ahead(&pace, true), 130);
         assert_eq!(target(0, true, pace.loss()), 0);
@@ -280,13 +315,19 @@ mod tests {
             (pace.loss(), pace.path_loss())
         };
         let (loss, of_path) = lose(ms(50));
-        assert!((0.03..0.07).contains(&loss) && of_path == loss, "{loss} {of_path}");
+        assert!(
+            (0.03..0.07).contains(&loss) && of_path == loss,
+            "{loss} {of_path}"
+        );
         // Congestion control leaves a slightly longer one.
         let (loss, of_path) = lose(ms(59));
         assert_eq!(loss, of_path);
         // 600 blocks later little is left of the path's own loss.
         let (loss, of_path) = lose(ms(90));
-        assert!((0.03..0.07).contains(&loss) && of_path < 0.001, "{loss} {of_path}");
+        assert!(
+            (0.03..0.07).contains(&loss) && of_path < 0.001,
+            "{loss} {of_path}"
+        );
         // The path itself loses again.
         let (loss, of_path) = lose(ms(52));
         assert!(of_path > loss - 0.001, "{loss} {of_path}");
@@ -308,7 +349,9 @@ mod tests {
         pace.idle();
         assert_eq!(pace.rate(), 200_000.0);
         for second in 2..20 {
-            (0..10).for_each(|at| pace.arrived(start + Duration::from_millis(second * 1000 + at), 100_000));
+            (0..10).for_each(|at| {
+                pace.arrived(start + Duration::from_millis(second * 1000 + at), 100_000)
+            });
             pace.idle();
         }
         assert!((19e6..=20e6).contains(&pace.rate()), "{}", pace.rate());
@@ -316,7 +359,10 @@ mod tests {
 
     #[test]
     fn who_has_no_time_left_decodes_on_the_way() {
-        let generation = Shape::new(128 * 4096, 4096, 128).unwrap().generation(0).unwrap();
+        let generation = Shape::new(128 * 4096, 4096, 128)
+            .unwrap()
+            .generation(0)
+            .unwrap();
         let ms = Duration::from_millis;
         let mut pace = Pace::new();
         let pressed = |pace: &Pace, left| is_pressed(pace.rate(), pace.rtt(), left, &generation);

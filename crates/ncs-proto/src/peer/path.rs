@@ -141,24 +141,41 @@ impl Path {
     /// Whether a request of this urgency may be opened. `is_first`: of a fetch that somebody waits
     /// for and of which nothing is requested. It may exceed the window, which other fetches fill,
     /// unless the path is so slow that the fetch would not progress in time.
-    pub(super) fn has_room_for_request(&self, urgency: Urgency, is_first: bool, config: &Config) -> bool {
+    pub(super) fn has_room_for_request(
+        &self,
+        urgency: Urgency,
+        is_first: bool,
+        config: &Config,
+    ) -> bool {
         let (requests, bytes) = self.load.of(urgency);
         let mut window = self.pace.window(config.window_min, config.window_max);
-        if is_first && self.pace.time(0, FIRST_WINDOWS * window, RATE_ASSUMED) < config.stall_timeout / STALL_PART {
+        if is_first
+            && self.pace.time(0, FIRST_WINDOWS * window, RATE_ASSUMED)
+                < config.stall_timeout / STALL_PART
+        {
             window *= FIRST_WINDOWS;
         }
-        self.is_open && self.aliases.len() < self.requests_max && (requests < REQUESTS_MIN || bytes < window)
+        self.is_open
+            && self.aliases.len() < self.requests_max
+            && (requests < REQUESTS_MIN || bytes < window)
     }
 
     /// How long a silence may last before the end of a flight counts as lost.
     pub(super) fn silence(&self, block_bytes: u32, silences: u32) -> Duration {
         let silence = self.pace.silence(block_bytes, silences);
-        if self.is_neighbour { silence.max(NEIGHBOUR_SILENCE) } else { silence }
+        if self.is_neighbour {
+            silence.max(NEIGHBOUR_SILENCE)
+        } else {
+            silence
+        }
     }
 
     /// A block of this size came on the stream of a request that takes datagrams.
     pub(super) fn note_record(&mut self, block_bytes: u32) {
-        self.streams_from = Some(self.streams_from.map_or(block_bytes, |from| from.min(block_bytes)));
+        self.streams_from = Some(
+            self.streams_from
+                .map_or(block_bytes, |from| from.min(block_bytes)),
+        );
     }
 
     /// A block of this size came in a datagram.
@@ -212,7 +229,10 @@ impl Path {
 
 impl Load {
     pub(super) fn add(&mut self, urgency: Urgency, requests: usize, bytes: u64) {
-        let all = [Some(&mut self.all), Some(&mut self.urgent).filter(|_| urgency == Urgency::Now)];
+        let all = [
+            Some(&mut self.all),
+            Some(&mut self.urgent).filter(|_| urgency == Urgency::Now),
+        ];
         for (requests_at, bytes_at) in all.into_iter().flatten() {
             *requests_at += requests;
             *bytes_at += bytes;
@@ -229,7 +249,10 @@ impl Load {
 }
 
 /// The loss, by this estimate, and the rate of several paths together. Paths weigh by their rate.
-pub(super) fn together<'a>(paths: impl Iterator<Item = &'a Path>, loss: fn(&Pace) -> f64) -> (f64, f64) {
+pub(super) fn together<'a>(
+    paths: impl Iterator<Item = &'a Path>,
+    loss: fn(&Pace) -> f64,
+) -> (f64, f64) {
     let (mut lost, mut rate, mut weight) = (0.0, 0.0, 0.0);
     for path in paths {
         let carries = path.pace.rate().max(1.0);

@@ -67,14 +67,22 @@ impl Proto {
 
     /// The connected servers: sources that are not neighbours.
     pub(super) fn servers(&self) -> Vec<SourceId> {
-        self.sources.keys().copied().filter(|source| !self.neighbours.contains(source)).collect()
+        self.sources
+            .keys()
+            .copied()
+            .filter(|source| !self.neighbours.contains(source))
+            .collect()
     }
 
     /// Those of them that take requests.
     pub(super) fn open_servers(&self) -> BTreeSet<SourceId> {
         self.servers()
             .into_iter()
-            .filter(|id| self.sources.get(id).is_some_and(|source| source.link.server().is_some()))
+            .filter(|id| {
+                self.sources
+                    .get(id)
+                    .is_some_and(|source| source.link.server().is_some())
+            })
             .collect()
     }
 }

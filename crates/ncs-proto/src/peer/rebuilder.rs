@@ -23,7 +23,12 @@ pub enum Rebuilder {
 impl Rebuilder {
     /// An empty decoder for a generation. `is_pressed`: the deadline leaves too little time to
     /// multiply the payloads after the last block.
-    pub(super) fn for_generation(config: &Config, segment: &SegmentId, generation: Generation, is_pressed: bool) -> Box<Self> {
+    pub(super) fn for_generation(
+        config: &Config,
+        segment: &SegmentId,
+        generation: Generation,
+        is_pressed: bool,
+    ) -> Box<Self> {
         if let Some(gfq) = GfqGeneration::new(generation) {
             return Box::new(Self::Gfq(Box::new(gfq)));
         }
@@ -40,7 +45,10 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.absorb(vector, payload),
             Self::Progressive(decoder) => decoder.absorb(vector, payload),
-            Self::Gfq(gfq) => Err(Error::Foreign { codec: gfq.generation().codec, n: gfq.generation().n }),
+            Self::Gfq(gfq) => Err(Error::Foreign {
+                codec: gfq.generation().codec,
+                n: gfq.generation().n,
+            }),
         }
     }
 

@@ -29,14 +29,21 @@ impl Candidate {
 /// without a share are left out.
 pub(super) fn split(mut blocks: u32, mut candidates: Vec<Candidate>) -> Vec<(SourceId, u32)> {
     candidates.retain(|candidate| candidate.room > 0);
-    candidates.sort_by(|a, b| a.backlog.total_cmp(&b.backlog).then(a.source.cmp(&b.source)));
+    candidates.sort_by(|a, b| {
+        a.backlog
+            .total_cmp(&b.backlog)
+            .then(a.source.cmp(&b.source))
+    });
     let mut shares: Vec<(SourceId, u32)> = Vec::new();
     // A candidate whose share exceeds its room drops out, and the rest is split again among the
     // others.
     while blocks > 0 && !candidates.is_empty() {
         let end = end(f64::from(blocks), &candidates);
         let wanted = |candidate: &Candidate| ((end - candidate.backlog) * candidate.rate).max(0.0);
-        if let Some(full) = candidates.iter().position(|candidate| wanted(candidate) >= f64::from(candidate.room)) {
+        if let Some(full) = candidates
+            .iter()
+            .position(|candidate| wanted(candidate) >= f64::from(candidate.room))
+        {
             let Candidate { source, room, .. } = candidates.remove(full);
             let share = room.min(blocks);
             blocks -= share;
@@ -48,7 +55,11 @@ pub(super) fn split(mut blocks: u32, mut candidates: Vec<Candidate>) -> Vec<(Sou
         for candidate in &candidates {
             let share = floor(wanted(candidate)).min(blocks);
             blocks -= share;
-            given.push((candidate.source, share, wanted(candidate) - f64::from(share)));
+            given.push((
+                candidate.source,
+                share,
+                wanted(candidate) - f64::from(share),
+            ));
         }
         given.sort_by(|a, b| b.2.total_cmp(&a.2));
         for index in (0..given.len()).cycle().take(blocks as usize) {
@@ -76,7 +87,11 @@ fn end(blocks: f64, candidates: &[Candidate]) -> f64 {
     end
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, never negative"
+)]
 fn floor(value: f64) -> u32 {
     value as u32
 }
@@ -86,11 +101,19 @@ mod tests {
     use super::*;
 
     fn candidate(source: u32, backlog: f64, rate: f64, room: u32) -> Candidate {
-        Candidate { source: SourceId(source), backlog, rate, room }
+        Candidate {
+            source: SourceId(source),
+            backlog,
+            rate,
+            room,
+        }
     }
 
     fn shares(blocks: u32, candidates: &[Candidate]) -> Vec<(u32, u32)> {
-        split(blocks, candidates.to_vec()).into_iter().map(|(source, share)| (source.0, share)).collect()
+        split(blocks, candidates.to_vec())
+            .into_iter()
+            .map(|(source, share)| (source.0, share))
+            .collect()
     }
 
     #[test]
@@ -106,23 +129,36 @@ mod tests {
     fn shares_follow_the_rates() {
         let equal = [0, 1, 2, 3].map(|source| candidate(source, 0.05, 100.0, 1000));
         assert_eq!(shares(128, &equal), [(0, 32), (1, 32), (2, 32), (3, 32)]);
-        let unlike = [candidate(0, 0.0, 300.0, 1000), candidate(1, 0.0, 100.0, 1000)];
+        let unlike = [
+            candidate(0, 0.0, 300.0, 1000),
+            candidate(1, 0.0, 100.0, 1000),
+        ];
         assert_eq!(shares(100, &unlike), [(0, 75), (1, 25)]);
     }
 
     #[test]
     fn who_is_late_anyway_gets_nothing() {
         // The first has sent all of it before the second could begin.
-        let far = [candidate(0, 0.02, 1000.0, 1000), candidate(1, 0.5, 1000.0, 1000)];
+        let far = [
+            candidate(0, 0.02, 1000.0, 1000),
+            candidate(1, 0.5, 1000.0, 1000),
+        ];
         assert_eq!(shares(100, &far), [(0, 100)]);
         // Ten blocks' worth of backlog make ten blocks of difference.
-        let behind = [candidate(0, 0.0, 100.0, 1000), candidate(1, 0.1, 100.0, 1000)];
+        let behind = [
+            candidate(0, 0.0, 100.0, 1000),
+            candidate(1, 0.1, 100.0, 1000),
+        ];
         assert_eq!(shares(100, &behind), [(0, 55), (1, 45)]);
     }
 
     #[test]
     fn what_one_has_no_room_for_the_others_get() {
-        let full = [candidate(0, 0.0, 300.0, 10), candidate(1, 0.0, 100.0, 1000), candidate(2, 0.0, 100.0, 1000)];
+        let full = [
+            candidate(0, 0.0, 300.0, 10),
+            candidate(1, 0.0, 100.0, 1000),
+            candidate(2, 0.0, 100.0, 1000),
+        ];
         assert_eq!(shares(100, &full), [(0, 10), (1, 45), (2, 45)]);
     }
 
@@ -132,14 +168,29 @@ mod tests {
             for seed in 0..20_u32 {
                 let wild = |source: u32| {
                     let x = seed * 31 + source * 17;
-                    candidate(source, f64::from(x % 13) / 50.0, 1.0 + f64::from(x % 7) * 40.0, x * 5 % 90)
+                    candidate(
+                        source,
+                        f64::from(x % 13) / 50.0,
+                        1.0 + f64::from(x % 7) * 40.0,
+                        x * 5 % 90,
+                    )
                 };
                 let candidates: Vec<_> = (0..5).map(wild).collect();
                 let shares = split(blocks, candidates.clone());
                 let room: u32 = candidates.iter().map(|candidate| candidate.room).sum();
-                assert_eq!(shares.iter().map(|(_, share)| share).sum::<u32>(), blocks.min(room));
+                assert_eq!(
+                    shares.iter().map(|(_, share)| share).sum::<u32>(),
+                    blocks.min(room)
+                );
                 for (source, share) in shares {
-                    assert!(share <= candidates.iter().find(|candidate| candidate.source == source).unwrap().room);
+                    assert!(
+                        share
+                            <= candidates
+                                .iter()
+                                .find(|candidate| candidate.source == source)
+                                .unwrap()
+                                .room
+                    );
                 }
             }
         }

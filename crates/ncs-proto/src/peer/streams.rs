@@ -13,21 +13,40 @@ use crate::wire::{CODE_BASE, Violation};
 
 impl Proto {
     /// Takes a datagram of a source.
-    pub fn handle_datagram(&mut self, now: Instant, source: SourceId, mut datagram: Bytes) -> Result<(), Violation> {
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        mut datagram: Bytes,
+    ) -> Result<(), Violation> {
         if !self.sources.contains_key(&source) {
             return Ok(());
         }
         match block::parse_datagram(&mut datagram) {
-            Some(head) => self.fetches.datagram(now, source, head, datagram, &mut self.effects),
+            Some(head) => self
+                .fetches
+                .datagram(now, source, head, datagram, &mut self.effects),
             None => self.fetches.stray(source),
         }
     }
 
     /// Takes the next bytes of a stream that a source has opened; `stream` is its number in QUIC.
     /// Each stream ends with [`Proto::handle_stream_end`], a refused one too.
-    pub fn handle_stream(&mut self, now: Instant, source: SourceId, stream: u64, bytes: &[u8]) -> Result<(), Violation> {
-        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
-        match peer.streams.entry(stream).or_insert_with(|| Incoming::Head(BytesMut::new())) {
+    pub fn handle_stream(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        stream: u64,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        match peer
+            .streams
+            .entry(stream)
+            .or_insert_with(|| Incoming::Head(BytesMut::new()))
+        {
             Incoming::Blocks { alias, records } => {
                 records.push(bytes);
                 let alias = *alias;
@@ -45,7 +64,9 @@ impl Proto {
             Incoming::Refused => Ok(()),
             Incoming::Head(head) => {
                 head.extend_from_slice(bytes);
-                let Some((kind, length)) = StreamHead::parse(head)? else { return Ok(()) };
+                let Some((kind, length)) = StreamHead::parse(head)? else {
+                    return Ok(());
+                };
                 let rest = head.split_off(length).freeze();
                 self.begin(now, source, stream, kind, &rest)
             }
@@ -53,20 +74,32 @@ impl Proto {
     }
 
     /// A stream of a source has ended.
-    pub fn handle_stream_end(&mut self, source: SourceId, stream: u64, end: StreamEnd) -> Result<(), Violation> {
-        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
+    pub fn handle_stream_end(
+        &mut self,
+        source: SourceId,
+        stream: u64,
+        end: StreamEnd,
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
         match (peer.streams.remove(&stream), end) {
-            (Some(Incoming::Object { request }), StreamEnd::Finished) => self.gets.finished(request, source, &mut self.effects),
+            (Some(Incoming::Object { request }), StreamEnd::Finished) => {
+                self.gets.finished(request, source, &mut self.effects)
+            }
             (Some(Incoming::Object { request }), StreamEnd::Reset(code)) => {
                 let code = RefusalCode::from_value(code.wrapping_sub(u64::from(CODE_BASE)));
                 let refusal = refusal(code, 0, "the object's stream was reset".to_owned());
                 let others = self.open_servers();
-                self.gets.refused(request, source, refusal, &others, &mut self.effects)
+                self.gets
+                    .refused(request, source, refusal, &others, &mut self.effects)
             }
-            (Some(Incoming::Hashes { request }), StreamEnd::Finished) => {
-                self.fetches.hashes_finished(request, source, &mut self.effects)
-            }
-            (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished) if !records.is_between_records() => {
+            (Some(Incoming::Hashes { request }), StreamEnd::Finished) => self
+                .fetches
+                .hashes_finished(request, source, &mut self.effects),
+            (Some(Incoming::Blocks { records, .. }), StreamEnd::Finished)
+                if !records.is_between_records() =>
+            {
                 Err(Violation::Malformed("block record"))
             }
             _ => Ok(()),
@@ -74,8 +107,17 @@ impl Proto {
     }
 
     /// Takes the head of a stream, and the bytes behind it.
-    fn begin(&mut self, now: Instant, source: SourceId, stream: u64, head: StreamHead, rest: &[u8]) -> Result<(), Violation> {
-        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
+    fn begin(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        stream: u64,
+        head: StreamHead,
+        rest: &[u8],
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
         match head {
             StreamHead::Blocks { alias } => {
                 let Some(generation) = self.fetches.generation(source, alias) else {
@@ -84,7 +126,8 @@ impl Proto {
                 };
                 let mut records = Records::new(generation);
                 records.push(rest);
-                peer.streams.insert(stream, Incoming::Blocks { alias, records });
+                peer.streams
+                    .insert(stream, Incoming::Blocks { alias, records });
                 self.take_records(now, source, stream, alias)
             }
             StreamHead::Object { request } => {
@@ -99,11 +142,24 @@ impl Proto {
     }
 
     /// Hands all complete records of a stream to the fetches.
-    fn take_records(&mut self, now: Instant, source: SourceId, stream: u64, alias: u16) -> Result<(), Violation> {
-        let Some(peer) = self.sources.get_mut(&source) else { return Ok(()) };
-        let Some(Incoming::Blocks { records, .. }) = peer.streams.get_mut(&stream) else { return Ok(()) };
+    fn take_records(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        stream: u64,
+        alias: u16,
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.sources.get_mut(&source) else {
+            return Ok(());
+        };
+        let Some(Incoming::Blocks { records, .. }) = peer.streams.get_mut(&stream) else {
+            return Ok(());
+        };
         while let Some(block) = records.next()? {
-            if !self.fetches.record(now, source, alias, block, &mut self.effects)? {
+            if !self
+                .fetches
+                .record(now, source, alias, block, &mut self.effects)?
+            {
                 peer.refuse(stream);
                 return Ok(());
             }
@@ -112,7 +168,13 @@ impl Proto {
     }
 
     /// Hands bytes of an object to its GET, or refuses the stream.
-    fn take_object(&mut self, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
+    fn take_object(
+        &mut self,
+        source: SourceId,
+        stream: u64,
+        request: u64,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
         if !self.gets.object_bytes(request, source, bytes)?
             && let Some(peer) = self.sources.get_mut(&source)
         {
@@ -122,7 +184,14 @@ impl Proto {
     }
 
     /// Hands bytes of hashes to their query, or refuses the stream.
-    fn take_hashes(&mut self, now: Instant, source: SourceId, stream: u64, request: u64, bytes: &[u8]) -> Result<(), Violation> {
+    fn take_hashes(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        stream: u64,
+        request: u64,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
         if !self.fetches.hash_bytes(now, request, source, bytes)?
             && let Some(peer) = self.sources.get_mut(&source)
         {

@@ -107,7 +107,11 @@ impl Work {
     }
 
     /// Counts a redundant block, for the request that brought it. A sender of too many is flooding.
-    pub(super) fn note_redundant(&mut self, source: SourceId, vector: &Vector) -> Result<(), Violation> {
+    pub(super) fn note_redundant(
+        &mut self,
+        source: SourceId,
+        vector: &Vector,
+    ) -> Result<(), Violation> {
         if let Some(asked) = self.asked.get_mut(&source) {
             asked.useless += 1;
         }
@@ -115,18 +119,33 @@ impl Work {
         let is_gfq = self.decoder.generation().codec.is_gfq();
         let useless = self.useless.entry(source).or_default();
         if is_gfq || matches!(vector, Vector::Explicit(_) | Vector::Unverified(_)) {
-            useless.chosen += if is_zero(vector) { n.div_ceil(ZEROS_PER_N) } else { 1 };
+            useless.chosen += if is_zero(vector) {
+                n.div_ceil(ZEROS_PER_N)
+            } else {
+                1
+            };
         }
-        let has_all = matches!(vector, Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_));
+        let has_all = matches!(
+            vector,
+            Vector::Seed(_) | Vector::Symbol(_) | Vector::Narrow(_)
+        );
         useless.seeded += u32::from(has_all);
         let is_unlikely = useless.seeded > USELESS_MAX && self.decoder.missing() > 2;
-        if is_unlikely || useless.chosen > USELESS_PARTS_MAX * n { Err(Violation::Flood("useless blocks")) } else { Ok(()) }
+        if is_unlikely || useless.chosen > USELESS_PARTS_MAX * n {
+            Err(Violation::Flood("useless blocks"))
+        } else {
+            Ok(())
+        }
     }
 
     /// How many of the blocks requested ahead of need replaced others, at least: those that were
     /// lost or redundant, and were not requested again.
     pub(super) fn used_ahead(&self) -> u32 {
-        let wanting = self.asked.values().map(|asked| saturated(asked.flight.missed() as u64) + asked.useless).sum::<u32>();
+        let wanting = self
+            .asked
+            .values()
+            .map(|asked| saturated(asked.flight.missed() as u64) + asked.useless)
+            .sum::<u32>();
         let again = self.needed.saturating_sub(u32::from(self.decoder.n()));
         wanting.saturating_sub(again).min(self.ahead)
     }
@@ -162,22 +181,36 @@ impl Work {
         if sources <= 1 {
             return lacking;
         }
-        let asked = || self.asked.values().filter_map(|asked| Some((asked, asked.numbers.as_ref()?)));
+        let asked = || {
+            self.asked
+                .values()
+                .filter_map(|asked| Some((asked, asked.numbers.as_ref()?)))
+        };
         let theirs = asked().fold(Numbers::default(), |sum, (_, numbers)| sum.with(numbers));
         let awaited: u32 = self.asked.values().map(Asked::in_flight).sum();
         let of_others = u32::from(self.decoder.missing()).saturating_sub(awaited + blocks);
         let (free, blocks) = (lacking.without(&theirs), blocks as usize);
         let mut own: Numbers = free.iter().take(blocks).collect();
         let rest = free.without(&own);
-        let more = rest.len().saturating_sub(of_others) as usize / sources.saturating_sub(self.asked.len()).max(1);
+        let more = rest.len().saturating_sub(of_others) as usize
+            / sources.saturating_sub(self.asked.len()).max(1);
         own = rest.iter().rev().take(more).collect::<Numbers>().with(&own);
         // First the blocks that others are to continue with, then those that they have to send.
-        let due = asked().flat_map(|(asked, numbers)| numbers.iter().take(asked.in_all()).collect::<Vec<_>>());
+        let due = asked()
+            .flat_map(|(asked, numbers)| numbers.iter().take(asked.in_all()).collect::<Vec<_>>());
         let due = due.collect::<Numbers>();
         let spare = lacking.without(&own).without(&due);
-        own = spare.iter().rev().take(blocks.saturating_sub(own.len() as usize)).collect::<Numbers>().with(&own);
+        own = spare
+            .iter()
+            .rev()
+            .take(blocks.saturating_sub(own.len() as usize))
+            .collect::<Numbers>()
+            .with(&own);
         let rest = lacking.without(&own);
-        rest.iter().take(blocks.saturating_sub(own.len() as usize)).collect::<Numbers>().with(&own)
+        rest.iter()
+            .take(blocks.saturating_sub(own.len() as usize))
+            .collect::<Numbers>()
+            .with(&own)
     }
 }
 
@@ -209,19 +242,29 @@ impl Asked {
 
     /// Credit that the source allows in addition, and has blocks for.
     pub(super) fn room(&self, credit_max: u32) -> u32 {
-        let left = |numbers: &Numbers| numbers.len().saturating_sub(saturated(self.flight.credited()));
-        credit_max.saturating_sub(self.in_flight()).min(self.numbers.as_ref().map_or(u32::MAX, left))
+        let left = |numbers: &Numbers| {
+            numbers
+                .len()
+                .saturating_sub(saturated(self.flight.credited()))
+        };
+        credit_max
+            .saturating_sub(self.in_flight())
+            .min(self.numbers.as_ref().map_or(u32::MAX, left))
     }
 
     /// Whether all blocks that may come were requested. Lost ones do not come again.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.numbers.is_some_and(|numbers| u64::from(numbers.len()) <= self.flight.credited())
+        self.numbers
+            .is_some_and(|numbers| u64::from(numbers.len()) <= self.flight.credited())
     }
 
     /// Notes a block. False if it is none of those that may come, or has come before.
     pub(super) fn expects(&mut self, vector: &Vector) -> bool {
-        let Some(numbers) = &self.numbers else { return true };
-        Numbers::number(vector).is_some_and(|number| numbers.contains(number) && self.came.insert(number))
+        let Some(numbers) = &self.numbers else {
+            return true;
+        };
+        Numbers::number(vector)
+            .is_some_and(|number| numbers.contains(number) && self.came.insert(number))
     }
 
     /// When the last block came for this request or an earlier one, or credit was last given.
@@ -235,15 +278,29 @@ impl Asked {
     /// the silence of this one means nothing.
     /// Before the first block of a request whose blocks are expected on a stream of the only source,
     /// the longest silence applies: the expectation may be wrong.
-    pub(super) fn silent_at(&self, heard: Instant, block_bytes: u32, path: &Path) -> Option<Instant> {
+    pub(super) fn silent_at(
+        &self,
+        heard: Instant,
+        block_bytes: u32,
+        path: &Path,
+    ) -> Option<Instant> {
         let waiting = self.flight.in_flight() > 0 && !self.flight.is_reliable();
         let is_on_stream = !self.flight.has_datagrams() && path.expects_stream(block_bytes);
-        let silences = if is_on_stream { pace::SILENCES_MAX } else { self.flight.silences() };
+        let silences = if is_on_stream {
+            pace::SILENCES_MAX
+        } else {
+            self.flight.silences()
+        };
         waiting.then(|| heard + path.silence(block_bytes, silences))
     }
 
     pub(super) fn rank(&self, rank: u16) -> Message {
-        Message::Rank { alias: self.alias, rank: u32::from(rank), useless: self.useless, lost: saturated(self.flight.lost()) }
+        Message::Rank {
+            alias: self.alias,
+            rank: u32::from(rank),
+            useless: self.useless,
+            lost: saturated(self.flight.lost()),
+        }
     }
 }
 
@@ -268,17 +325,26 @@ mod tests {
 
     /// An empty generation of 10 blocks with 6 parity blocks.
     fn work() -> (Work, Numbers) {
-        let shape = Shape::new(640, 64, 10).unwrap().coded_with(Codec::ReedSolomon { parity: 6 }).unwrap();
+        let shape = Shape::new(640, 64, 10)
+            .unwrap()
+            .coded_with(Codec::ReedSolomon { parity: 6 })
+            .unwrap();
         let generation = shape.generation(0).unwrap();
         let key = row_key(&SegmentId::of(b"x"), &generation);
         let decoder = Decoder::new(generation, key, Kernels::detect());
-        (Work::new(Box::new(Rebuilder::Blocked(decoder)), Instant::now()), Numbers::of(&generation).unwrap())
+        (
+            Work::new(Box::new(Rebuilder::Blocked(decoder)), Instant::now()),
+            Numbers::of(&generation).unwrap(),
+        )
     }
 
     fn ask(work: &mut Work, all: &Numbers, source: u32, blocks: u32, sources: usize) -> Vec<u16> {
         let numbers = work.allot(all, blocks, sources);
         let now = Instant::now();
-        let asked = Asked { numbers: Some(numbers), ..Asked::new(now, 1, now, blocks) };
+        let asked = Asked {
+            numbers: Some(numbers),
+            ..Asked::new(now, 1, now, blocks)
+        };
         work.asked.insert(SourceId(source), asked);
         numbers.iter().collect()
     }
@@ -287,8 +353,15 @@ mod tests {
     fn the_only_source_gets_all_that_is_not_there() {
         let (mut work, all) = work();
         work.held = [0, 3, 12].into_iter().collect();
-        assert_eq!(ask(&mut work, &all, 0, 2, 1), [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15]);
-        assert_eq!(work.asked[&SourceId(0)].room(100), 11, "credit ends where blocks do");
+        assert_eq!(
+            ask(&mut work, &all, 0, 2, 1),
+            [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 15]
+        );
+        assert_eq!(
+            work.asked[&SourceId(0)].room(100),
+            11,
+            "credit ends where blocks do"
+        );
     }
 
     #[test]
@@ -313,7 +386,11 @@ mod tests {
         ask(&mut work, &all, 0, 5, 2);
         let asked = work.asked.get_mut(&SourceId(0)).unwrap();
         assert!(asked.expects(&Vector::Source(0)) && !asked.expects(&Vector::Source(0)));
-        assert!(asked.expects(&Vector::Shard(15)) && !asked.expects(&Vector::Source(5)) && !asked.expects(&Vector::Shard(300)));
+        assert!(
+            asked.expects(&Vector::Shard(15))
+                && !asked.expects(&Vector::Source(5))
+                && !asked.expects(&Vector::Shard(300))
+        );
         assert!(!asked.is_exhausted());
         asked.flight.credit(Instant::now(), 5);
         assert!(asked.is_exhausted() && asked.room(100) == 0);

@@ -6,8 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
-const CODED: LineKey = LineKey { generation: GENERATION, kind: LineKind::Coded };
+const GENERATION: GenerationKey = GenerationKey {
+    segment: SegmentKey(1),
+    index: 0,
+};
+const CODED: LineKey = LineKey {
+    generation: GENERATION,
+    kind: LineKind::Coded,
+};
 const ANNA: SessionId = SessionId(1);
 const BERT: SessionId = SessionId(2);
 
@@ -17,7 +23,10 @@ fn soon() -> Instant {
 }
 
 fn coded(generation: GenerationKey) -> LineKey {
-    LineKey { generation, kind: LineKind::Coded }
+    LineKey {
+        generation,
+        kind: LineKind::Coded,
+    }
 }
 
 fn board(max_reuse: u32) -> Board<u32> {
@@ -47,7 +56,13 @@ fn demand_of_all_sessions_is_one_order() {
     board.want_coded(ANNA, CODED, 3, soon());
     board.want_coded(BERT, CODED, 4, soon());
     assert_eq!(board.needed(Waker::noop()), 7);
-    assert_eq!(board.take_orders(100), [Order { line: CODED, blocks: Blocks::Coded(7) }]);
+    assert_eq!(
+        board.take_orders(100),
+        [Order {
+            line: CODED,
+            blocks: Blocks::Coded(7)
+        }]
+    );
     assert_eq!(board.needed(Waker::noop()), 0);
     board.publish(CODED, (0..7).collect());
     assert_eq!(claim(&mut board, ANNA, 100), [0, 1, 2]);
@@ -61,29 +76,56 @@ fn demand_of_all_sessions_is_one_order() {
 #[test]
 fn an_order_larger_than_a_batch_is_split_and_others_get_their_turn() {
     let mut board = board(1);
-    let other = GenerationKey { segment: SegmentKey(2), index: 0 };
+    let other = GenerationKey {
+        segment: SegmentKey(2),
+        index: 0,
+    };
     let deadline = soon();
     board.want_coded(ANNA, CODED, 10, deadline);
     board.want_coded(BERT, coded(other), 2, deadline);
-    assert_eq!(board.take_orders(6), [Order { line: CODED, blocks: Blocks::Coded(6) }]);
-    let lines: Vec<_> = board.take_orders(6).into_iter().map(|order| (order.line.generation, order.blocks.count())).collect();
+    assert_eq!(
+        board.take_orders(6),
+        [Order {
+            line: CODED,
+            blocks: Blocks::Coded(6)
+        }]
+    );
+    let lines: Vec<_> = board
+        .take_orders(6)
+        .into_iter()
+        .map(|order| (order.line.generation, order.blocks.count()))
+        .collect();
     assert_eq!(lines, [(other, 2), (GENERATION, 4)]);
 }
 
 #[test]
 fn what_is_due_first_is_made_first() {
     let mut board = board(1);
-    let [first, second, third] = [1, 2, 3].map(|segment| coded(GenerationKey { segment: SegmentKey(segment), index: 0 }));
+    let [first, second, third] = [1, 2, 3].map(|segment| {
+        coded(GenerationKey {
+            segment: SegmentKey(segment),
+            index: 0,
+        })
+    });
     let (early, late) = (soon(), soon());
     board.keep_ready(first, 8);
     board.want_coded(ANNA, second, 4, late);
     board.want_coded(BERT, third, 4, early);
-    let lines = |orders: Vec<Order>| orders.into_iter().map(|order| (order.line, order.blocks.count())).collect::<Vec<_>>();
+    let lines = |orders: Vec<Order>| {
+        orders
+            .into_iter()
+            .map(|order| (order.line, order.blocks.count()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(lines(board.take_orders(3)), [(third, 3)]);
     // Somebody else is in more of a hurry.
     board.want_coded(BERT, second, 1, early);
     assert_eq!(lines(board.take_orders(1)), [(third, 1)]);
-    assert_eq!(lines(board.take_orders(6)), [(second, 5), (first, 1)], "what nobody waits for comes last");
+    assert_eq!(
+        lines(board.take_orders(6)),
+        [(second, 5), (first, 1)],
+        "what nobody waits for comes last"
+    );
     board.want_coded(ANNA, first, 20, late);
     board.leave(BERT, third);
     board.leave(ANNA, first);
@@ -97,9 +139,17 @@ fn whoever_has_the_earliest_deadline_is_woken_first() {
     let counters = [ANNA, BERT].map(|_| Arc::new(Counter::default()));
     for (session, deadline, counter) in [(ANNA, late, &counters[0]), (BERT, early, &counters[1])] {
         board.want_coded(session, CODED, 2, deadline);
-        assert!(board.claim(session, CODED, 9, &Arc::clone(counter).into()).is_empty());
+        assert!(
+            board
+                .claim(session, CODED, 9, &Arc::clone(counter).into())
+                .is_empty()
+        );
     }
-    let woken = || counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed));
+    let woken = || {
+        counters
+            .each_ref()
+            .map(|counter| counter.0.load(Ordering::Relaxed))
+    };
     board.take_orders(9);
     board.publish(CODED, vec![1, 2]);
     wake(&mut board);
@@ -120,28 +170,54 @@ fn whoever_has_the_earliest_deadline_is_woken_first() {
 #[test]
 fn what_becomes_due_earlier_is_made_and_given_earlier() {
     let mut board = board(1);
-    let other = coded(GenerationKey { segment: SegmentKey(2), index: 0 });
+    let other = coded(GenerationKey {
+        segment: SegmentKey(2),
+        index: 0,
+    });
     let (earliest, early, late) = (soon(), soon(), soon());
     board.want_coded(ANNA, CODED, 2, early);
     board.want_coded(BERT, other, 2, late);
     board.reschedule(BERT, other, earliest);
-    let lines = |orders: Vec<Order>| orders.into_iter().map(|order| (order.line, order.blocks.count())).collect::<Vec<_>>();
+    let lines = |orders: Vec<Order>| {
+        orders
+            .into_iter()
+            .map(|order| (order.line, order.blocks.count()))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(lines(board.take_orders(2)), [(other, 2)]);
     assert_eq!(lines(board.take_orders(2)), [(CODED, 2)]);
     // Two wait for one line, and the one that came later is due earlier from now on.
     let counters = [ANNA, BERT].map(|_| Arc::new(Counter::default()));
     board.want_coded(BERT, CODED, 2, late);
     for (session, counter) in [(ANNA, &counters[0]), (BERT, &counters[1])] {
-        assert!(board.claim(session, CODED, 9, &Arc::clone(counter).into()).is_empty());
+        assert!(
+            board
+                .claim(session, CODED, 9, &Arc::clone(counter).into())
+                .is_empty()
+        );
     }
     board.reschedule(BERT, CODED, earliest);
     board.publish(CODED, vec![1, 2]);
     wake(&mut board);
-    assert_eq!(counters.each_ref().map(|counter| counter.0.load(Ordering::Relaxed)), [0, 1]);
+    assert_eq!(
+        counters
+            .each_ref()
+            .map(|counter| counter.0.load(Ordering::Relaxed)),
+        [0, 1]
+    );
     // Who wants nothing of a line, and a line that nobody knows.
     board.reschedule(ANNA, other, early);
-    board.reschedule(ANNA, coded(GenerationKey { segment: SegmentKey(3), index: 0 }), early);
-    [(ANNA, CODED), (BERT, CODED), (BERT, other)].into_iter().for_each(|(session, line)| board.leave(session, line));
+    board.reschedule(
+        ANNA,
+        coded(GenerationKey {
+            segment: SegmentKey(3),
+            index: 0,
+        }),
+        early,
+    );
+    [(ANNA, CODED), (BERT, CODED), (BERT, other)]
+        .into_iter()
+        .for_each(|(session, line)| board.leave(session, line));
     assert_eq!(board.to_make(), 0);
 }
 
@@ -153,7 +229,11 @@ fn nobody_takes_what_another_was_woken_for() {
     board.want_coded(BERT, CODED, 4, soon());
     board.take_orders(9);
     board.publish(CODED, vec![0, 1, 2, 3, 4, 5]);
-    assert_eq!(claim(&mut board, BERT, 9), [0, 1], "the others are for Anna");
+    assert_eq!(
+        claim(&mut board, BERT, 9),
+        [0, 1],
+        "the others are for Anna"
+    );
     assert!(claim(&mut board, BERT, 9).is_empty());
     assert_eq!(claim(&mut board, ANNA, 3), [2, 3, 4]);
     assert!(claim(&mut board, BERT, 9).is_empty());
@@ -165,13 +245,28 @@ fn nobody_takes_what_another_was_woken_for() {
 #[test]
 fn source_blocks_go_to_who_ordered_them() {
     let mut board = board(1);
-    let line = LineKey { generation: GENERATION, kind: LineKind::Source(ANNA) };
+    let line = LineKey {
+        generation: GENERATION,
+        kind: LineKind::Source(ANNA),
+    };
     board.want_source(ANNA, GENERATION, 2..5, soon());
     let orders = board.take_orders(2);
-    assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3]) }]);
+    assert_eq!(
+        orders,
+        [Order {
+            line,
+            blocks: Blocks::Source(vec![2, 3])
+        }]
+    );
     board.give_up(&orders[0]);
     let orders = board.take_orders(9);
-    assert_eq!(orders, [Order { line, blocks: Blocks::Source(vec![2, 3, 4]) }]);
+    assert_eq!(
+        orders,
+        [Order {
+            line,
+            blocks: Blocks::Source(vec![2, 3, 4])
+        }]
+    );
     board.publish(line, vec![2, 3, 4]);
     assert_eq!(board.claim(ANNA, line, 9, Waker::noop()), [2, 3, 4]);
     board.leave(ANNA, line);
@@ -181,7 +276,10 @@ fn source_blocks_go_to_who_ordered_them() {
 #[test]
 fn source_blocks_of_a_session_that_left_come_back() {
     let mut board = board(1);
-    let line = LineKey { generation: GENERATION, kind: LineKind::Source(ANNA) };
+    let line = LineKey {
+        generation: GENERATION,
+        kind: LineKind::Source(ANNA),
+    };
     board.want_source(ANNA, GENERATION, 0..2, soon());
     board.take_orders(9);
     board.leave(ANNA, line);
@@ -208,7 +306,10 @@ fn reuse_gives_no_session_a_block_twice() {
 #[test]
 fn unwanted_blocks_go_oldest_first_and_wanted_ones_stay() {
     let mut board = board(1);
-    let other = GenerationKey { segment: SegmentKey(2), index: 0 };
+    let other = GenerationKey {
+        segment: SegmentKey(2),
+        index: 0,
+    };
     board.keep_ready(CODED, 2);
     board.keep_ready(coded(other), 2);
     board.take_orders(100);
@@ -229,10 +330,20 @@ fn a_block_left_over_wakes_the_next_in_line() {
     board.claim(BERT, CODED, 8, &Arc::clone(&second).into());
     board.publish(CODED, (0..8).collect());
     wake(&mut board);
-    assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!(
+        (
+            first.0.load(Ordering::Relaxed),
+            second.0.load(Ordering::Relaxed)
+        ),
+        (1, 0)
+    );
     board.leave(ANNA, CODED);
     wake(&mut board);
-    assert_eq!(second.0.load(Ordering::Relaxed), 1, "Anna left without claiming: Bert is told");
+    assert_eq!(
+        second.0.load(Ordering::Relaxed),
+        1,
+        "Anna left without claiming: Bert is told"
+    );
 }
 
 #[test]
@@ -240,22 +351,40 @@ fn forgetting_a_segment_wakes_and_empties() {
     let (mut board, woken) = (board(1), Arc::new(Counter::default()));
     board.want_coded(ANNA, CODED, 8, soon());
     board.keep_ready(CODED, 3);
-    assert!(board.claim(ANNA, CODED, 8, &Arc::clone(&woken).into()).is_empty());
+    assert!(
+        board
+            .claim(ANNA, CODED, 8, &Arc::clone(&woken).into())
+            .is_empty()
+    );
     wake(&mut board);
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     assert_eq!(board.forget(SegmentKey(1)), Vec::<u32>::new());
     wake(&mut board);
-    assert_eq!(woken.0.load(Ordering::Relaxed), 1, "Anna waits for what does not come");
+    assert_eq!(
+        woken.0.load(Ordering::Relaxed),
+        1,
+        "Anna waits for what does not come"
+    );
     assert_eq!((board.needed(Waker::noop()), board.lines()), (0, 0));
     assert!(board.take_orders(9).is_empty());
     assert_eq!(board.publish(CODED, vec![1]), [1]);
 
     board.want_coded(ANNA, CODED, 2, soon());
     board.keep_ready(CODED, 3);
-    assert_eq!(board.take_orders(9), [Order { line: CODED, blocks: Blocks::Coded(5) }]);
+    assert_eq!(
+        board.take_orders(9),
+        [Order {
+            line: CODED,
+            blocks: Blocks::Coded(5)
+        }]
+    );
     assert!(board.publish(CODED, (0..5).collect()).is_empty());
     assert_eq!((board.ready(), board.spare()), (5, 3));
-    assert_eq!(board.forget(SegmentKey(1)), [0, 1, 2, 3, 4], "what was ready comes back");
+    assert_eq!(
+        board.forget(SegmentKey(1)),
+        [0, 1, 2, 3, 4],
+        "what was ready comes back"
+    );
     assert_eq!((board.ready(), board.spare(), board.lines()), (0, 0, 0));
 }
 
@@ -263,15 +392,36 @@ fn forgetting_a_segment_wakes_and_empties() {
 fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     let mut board = board(1);
     let woken = Arc::new(Counter::default());
-    let (next, other) = (GenerationKey { index: 1, ..GENERATION }, GenerationKey { segment: SegmentKey(2), index: 0 });
+    let (next, other) = (
+        GenerationKey {
+            index: 1,
+            ..GENERATION
+        },
+        GenerationKey {
+            segment: SegmentKey(2),
+            index: 0,
+        },
+    );
     for generation in [GENERATION, next, other] {
         board.want_coded(ANNA, coded(generation), 4, soon());
     }
     let orders = board.take_orders(6);
-    assert_eq!(orders.iter().map(|order| order.line.generation).collect::<Vec<_>>(), [GENERATION, next]);
+    assert_eq!(
+        orders
+            .iter()
+            .map(|order| order.line.generation)
+            .collect::<Vec<_>>(),
+        [GENERATION, next]
+    );
     board.park(&orders[0]);
     board.park(&orders[1]);
-    assert_eq!(board.take_orders(9), [Order { line: coded(other), blocks: Blocks::Coded(4) }]);
+    assert_eq!(
+        board.take_orders(9),
+        [Order {
+            line: coded(other),
+            blocks: Blocks::Coded(4)
+        }]
+    );
     board.want_coded(BERT, CODED, 2, soon());
     board.want_source(BERT, next, 0..3, soon());
     assert_eq!(board.needed(&Arc::clone(&woken).into()), 0);
@@ -279,8 +429,15 @@ fn a_parked_segment_is_nothing_to_make_until_it_is_resumed() {
     board.leave(ANNA, coded(next));
     board.resume(SegmentKey(1));
     wake(&mut board);
-    assert_eq!((board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)), (9, 1));
-    let mut made: Vec<_> = board.take_orders(99).into_iter().map(|order| (order.line.kind, order.blocks.count())).collect();
+    assert_eq!(
+        (board.needed(Waker::noop()), woken.0.load(Ordering::Relaxed)),
+        (9, 1)
+    );
+    let mut made: Vec<_> = board
+        .take_orders(99)
+        .into_iter()
+        .map(|order| (order.line.kind, order.blocks.count()))
+        .collect();
     made.sort_by_key(|(_, count)| *count);
     assert_eq!(made, [(LineKind::Source(BERT), 3), (LineKind::Coded, 6)]);
 }
@@ -292,7 +449,14 @@ fn a_segment_that_goes_is_parked_no_longer() {
     let orders = board.take_orders(9);
     board.park(&orders[0]);
     board.forget(SegmentKey(1));
-    assert_eq!((board.needed(Waker::noop()), board.lines(), board.parked.len()), (0, 0, 0));
+    assert_eq!(
+        (
+            board.needed(Waker::noop()),
+            board.lines(),
+            board.parked.len()
+        ),
+        (0, 0, 0)
+    );
     board.want_coded(ANNA, CODED, 4, soon());
     let again = board.take_orders(9);
     board.park(&again[0]);
@@ -389,18 +553,40 @@ proptest! {
 fn dense_and_sparse_blocks_of_a_generation_lie_apart() {
     let mut board = board(2);
     let weight = |weight| NonZeroU16::new(weight);
-    assert_eq!(LineKind::coded(weight(13), 64), LineKind::Sparse(weight(13).unwrap()));
-    assert_eq!((LineKind::coded(weight(64), 64), LineKind::coded(None, 64)), (LineKind::Coded, LineKind::Coded));
-    let sparse = LineKey { kind: LineKind::coded(weight(13), 64), ..CODED };
+    assert_eq!(
+        LineKind::coded(weight(13), 64),
+        LineKind::Sparse(weight(13).unwrap())
+    );
+    assert_eq!(
+        (LineKind::coded(weight(64), 64), LineKind::coded(None, 64)),
+        (LineKind::Coded, LineKind::Coded)
+    );
+    let sparse = LineKey {
+        kind: LineKind::coded(weight(13), 64),
+        ..CODED
+    };
     for session in [ANNA, BERT] {
         board.want_coded(session, sparse, 2, soon());
     }
-    assert_eq!(board.take_orders(9), [Order { line: sparse, blocks: Blocks::Coded(2) }], "two blocks serve both");
+    assert_eq!(
+        board.take_orders(9),
+        [Order {
+            line: sparse,
+            blocks: Blocks::Coded(2)
+        }],
+        "two blocks serve both"
+    );
     board.publish(sparse, vec![1, 2]);
     board.want_coded(ANNA, CODED, 1, soon());
     assert!(claim(&mut board, ANNA, 9).is_empty());
     for session in [ANNA, BERT] {
         assert_eq!(board.claim(session, sparse, 9, Waker::noop()), [1, 2]);
     }
-    assert_eq!(board.take_orders(9), [Order { line: CODED, blocks: Blocks::Coded(1) }]);
+    assert_eq!(
+        board.take_orders(9),
+        [Order {
+            line: CODED,
+            blocks: Blocks::Coded(1)
+        }]
+    );
 }

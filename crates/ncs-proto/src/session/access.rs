@@ -14,8 +14,15 @@ use crate::wire::message::{Credential, GRANT_FOREVER, Message, RequestCode};
 
 impl Proto {
     /// Takes AUTH.
-    pub(super) fn handle_auth(&mut self, now: Instant, credential: Credential) -> Result<(), Violation> {
-        self.limits.tokens.take(now).map_err(|_| Violation::Limit("tokens"))?;
+    pub(super) fn handle_auth(
+        &mut self,
+        now: Instant,
+        credential: Credential,
+    ) -> Result<(), Violation> {
+        self.limits
+            .tokens
+            .take(now)
+            .map_err(|_| Violation::Limit("tokens"))?;
         self.knows_credentials = true;
         self.credential = Some(credential);
         Ok(())
@@ -34,7 +41,9 @@ impl Proto {
         let lasts_ms = match &self.access {
             _ if !counts => 0,
             Access::Free | Access::Granted { until: None, .. } => GRANT_FOREVER,
-            Access::Granted { until: Some(until), .. } => millis(until.saturating_duration_since(now)).max(1),
+            Access::Granted {
+                until: Some(until), ..
+            } => millis(until.saturating_duration_since(now)).max(1),
             Access::Refused { .. } => 0,
         };
         self.send(Message::Grant { lasts_ms });
@@ -52,10 +61,14 @@ impl Proto {
             self.send(Message::Grant { lasts_ms: 0 });
             // A peer without rights is not named to others either.
             if std::mem::take(&mut self.has_offered) {
-                self.events.push_back(Event::Offer { port: 0, identity: [0; 32] });
+                self.events.push_back(Event::Offer {
+                    port: 0,
+                    identity: [0; 32],
+                });
             }
         }
-        if let (Access::Granted { scope: before, .. }, Access::Granted { scope, .. }) = (&before, &self.access)
+        if let (Access::Granted { scope: before, .. }, Access::Granted { scope, .. }) =
+            (&before, &self.access)
             && before == scope
         {
             return;
@@ -63,7 +76,12 @@ impl Proto {
         self.known.retain_allowed(&self.access);
         let access = &self.access;
         let is_over = |open: &Open| !access.allows_segment(open.path.as_deref());
-        let over: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
+        let over: Vec<u16> = self
+            .requests
+            .iter()
+            .filter(|(_, open)| is_over(open))
+            .map(|(alias, _)| *alias)
+            .collect();
         for alias in over {
             self.reject(alias, RequestCode::Unknown, None);
             self.end(alias, true);
@@ -74,7 +92,9 @@ impl Proto {
     /// query, so that it learns nothing about what exists. Otherwise it would be disconnected soon
     /// without a reason.
     pub(super) fn want_credential(&mut self) {
-        if matches!(self.access, Access::Refused { .. }) && !std::mem::replace(&mut self.knows_credentials, true) {
+        if matches!(self.access, Access::Refused { .. })
+            && !std::mem::replace(&mut self.knows_credentials, true)
+        {
             self.send(Message::Grant { lasts_ms: 0 });
         }
     }

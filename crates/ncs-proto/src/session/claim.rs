@@ -60,7 +60,10 @@ impl Stamp {
 /// The bytes of a header: in place, unless they are many coefficients.
 #[derive(Debug, Clone)]
 pub(super) enum Header {
-    Short { bytes: [u8; HEADROOM], length: usize },
+    Short {
+        bytes: [u8; HEADROOM],
+        length: usize,
+    },
     Long(Vec<u8>),
 }
 

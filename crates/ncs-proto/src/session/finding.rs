@@ -20,12 +20,22 @@ impl Proto {
         };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.events.push_back(Event::Find { ticket, id, coding, told });
+        self.events.push_back(Event::Find {
+            ticket,
+            id,
+            coding,
+            told,
+        });
         Some(ticket)
     }
 
     /// The answer to [`Event::Find`].
-    pub fn found(&mut self, now: Instant, ticket: u64, held: Option<Held>) -> Result<(), Violation> {
+    pub fn found(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        held: Option<Held>,
+    ) -> Result<(), Violation> {
         let held = held.map(|held| self.known.as_told(now, held));
         if let Some(asked) = self.asked.remove(&ticket) {
             return match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
@@ -37,7 +47,9 @@ impl Proto {
             };
         }
         // The request was stopped meanwhile.
-        let Some(request) = self.finding.remove(&ticket) else { return Ok(()) };
+        let Some(request) = self.finding.remove(&ticket) else {
+            return Ok(());
+        };
         match held.filter(|held| self.access.allows_segment(held.path.as_deref())) {
             Some(held) => self.open(now, request, held),
             None => {

@@ -49,8 +49,13 @@ impl Known {
         match meant {
             Meant::Coded(coding) => self.told.get(&(id, coding)).map(|told| (coding, told)),
             Meant::LastNamed => {
-                let of_this_id = self.told.range((id, Coding::LEAST)..).take_while(|((other, _), _)| *other == id);
-                of_this_id.max_by_key(|(_, told)| told.named).map(|((_, coding), told)| (*coding, told))
+                let of_this_id = self
+                    .told
+                    .range((id, Coding::LEAST)..)
+                    .take_while(|((other, _), _)| *other == id);
+                of_this_id
+                    .max_by_key(|(_, told)| told.named)
+                    .map(|((_, coding), told)| (*coding, told))
             }
             Meant::Foreign => None,
         }
@@ -63,27 +68,50 @@ impl Known {
             told.until = now + TOLD_FOR;
             Arc::clone(&told.path)
         });
-        Held { path: told.or(held.path), ..held }
+        Held {
+            path: told.or(held.path),
+            ..held
+        }
     }
 
     /// Remembers by which path the peer knows a segment, for the request that follows its META. Of
     /// more than `most` segments, the oldest is forgotten.
-    pub(super) fn remember(&mut self, now: Instant, lease: &Lease, path: &str, waited: Duration, most: u16) {
+    pub(super) fn remember(
+        &mut self,
+        now: Instant,
+        lease: &Lease,
+        path: &str,
+        waited: Duration,
+        most: u16,
+    ) {
         let name = (lease.id, lease.shape.coding());
         let introduced = self.told.remove(&name).and_then(|told| told.introduced);
         if self.told.len() >= usize::from(most)
-            && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.until).map(|(name, _)| *name)
+            && let Some(oldest) = self
+                .told
+                .iter()
+                .min_by_key(|(_, told)| told.until)
+                .map(|(name, _)| *name)
         {
             self.told.remove(&oldest);
         }
         self.names += 1;
-        let told = Told { path: path.into(), key: lease.key, named: self.names, until: now + TOLD_FOR, waited, introduced };
+        let told = Told {
+            path: path.into(),
+            key: lease.key,
+            named: self.names,
+            until: now + TOLD_FOR,
+            waited,
+            introduced,
+        };
         self.told.insert(name, told);
     }
 
     /// How long the query for a segment waited for its answer.
     pub(super) fn waited(&self, name: &Name) -> Duration {
-        self.told.get(name).map_or(Duration::ZERO, |told| told.waited)
+        self.told
+            .get(name)
+            .map_or(Duration::ZERO, |told| told.waited)
     }
 
     /// Asks to name other peers that hold a segment, when the peer first requests it, and once in a
@@ -93,11 +121,19 @@ impl Known {
         let (segment, coding) = name;
         // A ticket is valid for the whole stream: it must not grant more than the peer has.
         let stream = stream_of(&told.path);
-        if !access.covers(stream) || told.introduced.is_some_and(|at| now.saturating_duration_since(at) < INTRODUCE_EVERY) {
+        if !access.covers(stream)
+            || told
+                .introduced
+                .is_some_and(|at| now.saturating_duration_since(at) < INTRODUCE_EVERY)
+        {
             return None;
         }
         told.introduced = Some(now);
-        Some(Event::Introduce { segment, coding, stream: stream.to_owned() })
+        Some(Event::Introduce {
+            segment,
+            coding,
+            stream: stream.to_owned(),
+        })
     }
 
     /// Forgets what the peer may not have any more.

@@ -38,7 +38,10 @@ impl Ledgers {
             session: (Arc::default(), config.leased_bytes_max),
             address: (None, config.address_leased_bytes_max),
             token: (None, config.token_leased_bytes_max),
-            questions: (config.address_questions_per_second, config.token_questions_per_second),
+            questions: (
+                config.address_questions_per_second,
+                config.token_questions_per_second,
+            ),
         }
     }
 
@@ -49,14 +52,22 @@ impl Ledgers {
 
     /// Counts queries at address and token.
     pub(super) fn ask(&self, now: Instant, questions: u32) {
-        for ((ledger, _), most) in [(&self.address, self.questions.0), (&self.token, self.questions.1)] {
-            ledger.iter().for_each(|ledger| ledger.ask(now, questions, most));
+        for ((ledger, _), most) in [
+            (&self.address, self.questions.0),
+            (&self.token, self.questions.1),
+        ] {
+            ledger
+                .iter()
+                .for_each(|ledger| ledger.ask(now, questions, most));
         }
     }
 
     /// When address and token may send more queries, if not now.
     pub(super) fn resumes(&self, now: Instant) -> Option<Instant> {
-        [&self.address, &self.token].into_iter().filter_map(|(ledger, _)| ledger.as_ref()?.resumes(now)).max()
+        [&self.address, &self.token]
+            .into_iter()
+            .filter_map(|(ledger, _)| ledger.as_ref()?.resumes(now))
+            .max()
     }
 
     /// Counts a segment in all ledgers, or in none if that is too much for one of them.
@@ -67,17 +78,30 @@ impl Ledgers {
     /// Counts an object or hashes on their way to the peer.
     pub(super) fn deliver(&mut self, now: Instant, bytes: &Bytes) -> Result<Vec<Share>, Refusal> {
         self.deliveries += 1;
-        let shares = self.take(now, (Kept::Delivery(self.by.0, self.deliveries), bytes.len() as u64));
+        let shares = self.take(
+            now,
+            (
+                Kept::Delivery(self.by.0, self.deliveries),
+                bytes.len() as u64,
+            ),
+        );
         shares.ok_or_else(|| {
             let reason = "too much is on the way".to_owned();
-            Refusal { code: RequestCode::Overload, retry_after: Some(LEASES_RETRY), reason }
+            Refusal {
+                code: RequestCode::Overload,
+                retry_after: Some(LEASES_RETRY),
+                reason,
+            }
         })
     }
 
     /// Counts something in all ledgers, or in none.
     fn take(&self, now: Instant, kept: (Kept, u64)) -> Option<Vec<Share>> {
-        let shared = [&self.address, &self.token].into_iter().filter_map(|(ledger, most)| Some((ledger.as_ref()?, *most)));
+        let shared = [&self.address, &self.token]
+            .into_iter()
+            .filter_map(|(ledger, most)| Some((ledger.as_ref()?, *most)));
         let all = std::iter::once((&self.session.0, self.session.1)).chain(shared);
-        all.map(|(ledger, most)| ledger.take(now, kept, self.by.0, most)).collect()
+        all.map(|(ledger, most)| ledger.take(now, kept, self.by.0, most))
+            .collect()
     }
 }

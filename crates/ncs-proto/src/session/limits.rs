@@ -73,7 +73,10 @@ impl Limits {
     pub(super) fn resumes(&self, now: Instant, ledgers: &Ledgers) -> Option<Instant> {
         // A session with few queries takes no lock that it shares with its neighbours.
         let shared = self.assured.resumes(now).and_then(|_| ledgers.resumes(now));
-        self.control.resumes(now).max(self.questions.resumes(now)).max(shared)
+        self.control
+            .resumes(now)
+            .max(self.questions.resumes(now))
+            .max(shared)
     }
 }
 
@@ -88,7 +91,11 @@ pub(super) struct Rate {
 
 impl Rate {
     fn new(burst: u32, every: Duration, now: Instant) -> Self {
-        Self { burst, every, at: now }
+        Self {
+            burst,
+            every,
+            at: now,
+        }
     }
 
     /// Counts one, or returns when the next one may come.
@@ -114,7 +121,10 @@ struct Budget {
 
 impl Budget {
     fn new(rate: u64, now: Instant) -> Self {
-        Self { rate: rate.max(1), full_at: now }
+        Self {
+            rate: rate.max(1),
+            full_at: now,
+        }
     }
 
     fn spend(&mut self, now: Instant, bytes: u64) {

@@ -14,5 +14,7 @@ pub(super) fn deadline_of(now: Instant, milliseconds: u64) -> Instant {
 
 /// A duration in milliseconds, as far as a varint goes.
 pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).min((1 << 62) - 1)
+    u64::try_from(duration.as_millis())
+        .unwrap_or(u64::MAX)
+        .min((1 << 62) - 1)
 }

@@ -9,7 +9,9 @@ use super::refusals::{going_away, not_there};
 use crate::object::{Body, Refusal, Resolved};
 use crate::time::Instant;
 use crate::wire::Violation;
-use crate::wire::message::{Delivery, Get, Hello, Message, Meta, RequestCode, Subscribe, stream_of};
+use crate::wire::message::{
+    Delivery, Get, Hello, Message, Meta, RequestCode, Subscribe, stream_of,
+};
 
 /// Stand for every path and stream that the peer may not have: no stream can have this name.
 pub(super) const NOWHERE: &str = "/?/";
@@ -20,7 +22,9 @@ impl Proto {
     pub(super) fn handle_get(&mut self, now: Instant, mut get: Get) -> Result<(), Violation> {
         self.check_unused(get.request)?;
         // Peers send GETs before they know this side's HELLO.
-        if self.unanswered >= usize::from(self.config.requests_max.max(Hello::defaults().requests_max)) {
+        if self.unanswered
+            >= usize::from(self.config.requests_max.max(Hello::defaults().requests_max))
+        {
             return Err(Violation::Limit("unanswered GETs"));
         }
         self.count_question(now, GET_COST);
@@ -42,7 +46,9 @@ impl Proto {
     pub fn resolved(&mut self, now: Instant, request: u64, answer: Result<Resolved, Refusal>) {
         self.unanswered = self.unanswered.saturating_sub(1);
         match answer {
-            Ok(resolved) if self.access.allows(&resolved.path) => self.answer(now, request, resolved),
+            Ok(resolved) if self.access.allows(&resolved.path) => {
+                self.answer(now, request, resolved)
+            }
             // The peer has lost the right to it meanwhile.
             Ok(_) => self.refuse(request, &not_there()),
             Err(refusal) => self.refuse(request, &refusal),
@@ -53,36 +59,82 @@ impl Proto {
     /// Sends META, and the object where it is not coded.
     fn answer(&mut self, now: Instant, request: u64, resolved: Resolved) {
         let length = resolved.length;
-        if self.peer.as_ref().is_none_or(|peer| length > peer.segment_bytes_max) {
+        if self
+            .peer
+            .as_ref()
+            .is_none_or(|peer| length > peer.segment_bytes_max)
+        {
             let reason = format!("the segment has {length} bytes, more than this peer accepts");
-            return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
+            return self.refuse(
+                request,
+                &Refusal {
+                    code: RequestCode::Limit,
+                    retry_after: None,
+                    reason,
+                },
+            );
         }
         let (delivery, tree, after) = match resolved.body {
             Body::Coded(held) => {
                 let shape = held.lease.shape;
                 if !self.peer.as_ref().is_some_and(|peer| peer.takes(&shape)) {
-                    let is_coded_so = self.peer.as_ref().is_some_and(|peer| peer.codecs.have(shape.codec()));
+                    let is_coded_so = self
+                        .peer
+                        .as_ref()
+                        .is_some_and(|peer| peer.codecs.have(shape.codec()));
                     let reason = match is_coded_so {
-                        true => "the segment's block size or generation size exceeds this peer's limits".to_owned(),
-                        false => format!("the stream is coded with {}, which this peer does not support", shape.codec().name()),
+                        true => {
+                            "the segment's block size or generation size exceeds this peer's limits"
+                                .to_owned()
+                        }
+                        false => format!(
+                            "the stream is coded with {}, which this peer does not support",
+                            shape.codec().name()
+                        ),
                     };
-                    return self.refuse(request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
+                    return self.refuse(
+                        request,
+                        &Refusal {
+                            code: RequestCode::Limit,
+                            retry_after: None,
+                            reason,
+                        },
+                    );
                 }
                 let since = self.streams.asked_at(request).unwrap_or(now);
-                let since = held.birth.as_ref().map_or(since, |birth| birth.at().max(since));
+                let since = held
+                    .birth
+                    .as_ref()
+                    .map_or(since, |birth| birth.at().max(since));
                 let waited = now.saturating_duration_since(since);
-                self.known.remember(now, &held.lease, &resolved.path, waited, self.config.known_segments_max);
-                self.events.extend(self.known.introduce(now, named(&held), &self.access));
+                self.known.remember(
+                    now,
+                    &held.lease,
+                    &resolved.path,
+                    waited,
+                    self.config.known_segments_max,
+                );
+                self.events
+                    .extend(self.known.introduce(now, named(&held), &self.access));
                 (Delivery::Coded(shape), held.tree, None)
             }
             Body::Inline(bytes) => (Delivery::Inline(bytes), None, None),
             Body::Whole(bytes) => match self.ledgers.deliver(now, &bytes) {
-                Ok(shares) => (Delivery::Stream, None, Some(Event::Deliver { request, bytes, shares })),
+                Ok(shares) => (
+                    Delivery::Stream,
+                    None,
+                    Some(Event::Deliver {
+                        request,
+                        bytes,
+                        shares,
+                    }),
+                ),
                 Err(refusal) => return self.refuse(request, &refusal),
             },
         };
         if self.streams.asked_at(request).is_some() {
-            self.events.extend(self.streams.watch(now, stream_of(&resolved.path)));
+            self.events
+                .extend(self.streams.watch(now, stream_of(&resolved.path)));
         }
         self.send(Message::Meta(Meta {
             request,
@@ -102,7 +154,11 @@ impl Proto {
     }
 
     /// Takes SUBSCRIBE.
-    pub(super) fn handle_subscribe(&mut self, now: Instant, mut subscribe: Subscribe) -> Result<(), Violation> {
+    pub(super) fn handle_subscribe(
+        &mut self,
+        now: Instant,
+        mut subscribe: Subscribe,
+    ) -> Result<(), Violation> {
         self.check_unused(subscribe.request)?;
         self.count_question(now, GET_COST);
         self.streams.ask(now, subscribe.request, &subscribe.stream);
@@ -114,7 +170,14 @@ impl Proto {
         // all its peers.
         if self.subscriptions.len() >= usize::from(self.config.subscriptions_max) {
             let reason = "too many subscriptions".to_owned();
-            self.refuse(subscribe.request, &Refusal { code: RequestCode::Limit, retry_after: None, reason });
+            self.refuse(
+                subscribe.request,
+                &Refusal {
+                    code: RequestCode::Limit,
+                    retry_after: None,
+                    reason,
+                },
+            );
             return Ok(());
         }
         self.want_credential();
@@ -164,7 +227,14 @@ impl Proto {
     pub fn subscription_ended(&mut self, request: u64) {
         if self.subscriptions.contains(&request) {
             let reason = "the stream is published no more".to_owned();
-            self.refuse(request, &Refusal { code: RequestCode::Unknown, retry_after: None, reason });
+            self.refuse(
+                request,
+                &Refusal {
+                    code: RequestCode::Unknown,
+                    retry_after: None,
+                    reason,
+                },
+            );
         }
     }
 
@@ -174,6 +244,10 @@ impl Proto {
         let is_used = self.streams.asked_at(request).is_some()
             || self.subscriptions.contains(&request)
             || self.asked.values().any(|asked| asked.request == request);
-        if is_used { Err(Violation::Unexpected("number of a request that is in use")) } else { Ok(()) }
+        if is_used {
+            Err(Violation::Unexpected("number of a request that is in use"))
+        } else {
+            Ok(())
+        }
     }
 }

@@ -86,8 +86,14 @@ impl Open {
             (Tenure::Leased(tenancy), false) => Tenure::Idle(tenancy.lease.release(), now),
             (Tenure::Idle(released, _), true) => {
                 let lease = released.renew().ok_or(Unleased::Gone)?;
-                let shares = ledgers.keep(now, lease.key, lease.shape.length()).ok_or(Unleased::Full)?;
-                Tenure::Leased(Tenancy { lease, shares, used_at: now })
+                let shares = ledgers
+                    .keep(now, lease.key, lease.shape.length())
+                    .ok_or(Unleased::Full)?;
+                Tenure::Leased(Tenancy {
+                    lease,
+                    shares,
+                    used_at: now,
+                })
             }
             _ => return Ok(()),
         };
@@ -96,7 +102,8 @@ impl Open {
 
     /// Whether blocks of it are to leave: registered and not sent, or still to be registered.
     fn is_due(&self) -> bool {
-        let has_more = !self.numbered.is_empty() || (self.accept.coded && self.generation.codec.is_endless());
+        let has_more =
+            !self.numbered.is_empty() || (self.accept.coded && self.generation.codec.is_endless());
         self.source_wanted + self.coded_wanted > 0 || (self.credit > 0 && has_more)
     }
 
@@ -112,7 +119,8 @@ impl Open {
     pub(super) fn note_used(&mut self, now: Instant, bytes: u64, ledgers: &Ledgers) {
         if let Some(tenancy) = self.tenancy() {
             tenancy.note_used(now, bytes);
-            self.settle(now, ledgers).expect("what is leased is not leased again");
+            self.settle(now, ledgers)
+                .expect("what is leased is not leased again");
         }
     }
 
@@ -146,7 +154,10 @@ impl Open {
 
     /// The line of its coded blocks.
     pub(super) fn line(&self) -> LineKey {
-        LineKey { generation: self.key, kind: self.kind }
+        LineKey {
+            generation: self.key,
+            kind: self.kind,
+        }
     }
 
     /// How its blocks travel: in datagrams where the peer takes them and every block fits. A
@@ -162,7 +173,8 @@ impl Open {
             Codec::RaptorQ => block::Kind::Symbol,
             Codec::RlncQ { .. } => return Route::Stream,
         };
-        let needed = vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
+        let needed =
+            vector.datagram_header_len(self.generation.n) + self.generation.block_bytes as usize;
         if datagram_max.is_some_and(|max| needed <= max) {
             return Route::Datagram;
         }
@@ -177,7 +189,9 @@ impl Tenancy {
     pub(super) fn note_used(&mut self, now: Instant, bytes: u64) {
         self.used_at = now;
         self.lease.note_used(now, bytes);
-        self.shares.iter_mut().for_each(|share| share.note_read(now));
+        self.shares
+            .iter_mut()
+            .for_each(|share| share.note_read(now));
     }
 
     /// Stops the protection of a request that has received nothing for a while: it does not benefit
@@ -199,12 +213,24 @@ pub(super) fn numbered(
     let (n, end) = (generation.n, generation.numbered());
     let is_there = |(first, count): &(u16, u16)| {
         let last = first.checked_add(*count).filter(|last| *last <= end);
-        last.map(|last| *first..last).ok_or(Violation::Malformed("range of blocks"))
+        last.map(|last| *first..last)
+            .ok_or(Violation::Malformed("range of blocks"))
     };
     let all = request.ranges.is_empty().then_some(Ok(0..end));
-    let ranges: Vec<Range<u16>> = request.ranges.iter().map(is_there).chain(all).collect::<Result<_, _>>()?;
-    let first = if request.accept.systematic && begins_with_source { 0 } else { n };
+    let ranges: Vec<Range<u16>> = request
+        .ranges
+        .iter()
+        .map(is_there)
+        .chain(all)
+        .collect::<Result<_, _>>()?;
+    let first = if request.accept.systematic && begins_with_source {
+        0
+    } else {
+        n
+    };
     let last = if request.accept.coded { end } else { n };
-    let taken = ranges.into_iter().map(|range| range.start.max(first)..range.end.min(last));
+    let taken = ranges
+        .into_iter()
+        .map(|range| range.start.max(first)..range.end.min(last));
     Ok(taken.filter(|range| !range.is_empty()).collect())
 }

@@ -35,14 +35,22 @@ impl Proto {
         self.unanswered += 1;
         self.count_question(now, 1);
         let is_dear = matches!(about, About::Checks(_));
-        let asked = Asked { request, about, path: None };
+        let asked = Asked {
+            request,
+            about,
+            path: None,
+        };
         if self.draining {
             self.answered(now, asked, Err(going_away()));
             return Ok(());
         }
         if is_dear && let Err(free) = self.limits.checks.take(now) {
             let reason = "too many questions for checksums".to_owned();
-            let refusal = Refusal { code: RequestCode::Overload, retry_after: Some(free.saturating_duration_since(now)), reason };
+            let refusal = Refusal {
+                code: RequestCode::Overload,
+                retry_after: Some(free.saturating_duration_since(now)),
+                reason,
+            };
             self.answered(now, asked, Err(refusal));
             return Ok(());
         }
@@ -61,7 +69,11 @@ impl Proto {
             About::Checks(asked) if held.lease.shape.generation(asked.generation).is_none() => {
                 return Err(Violation::Malformed("index of the generation"));
             }
-            About::Checks(asked) => Event::Checks { ticket, held, asked: asked.clone() },
+            About::Checks(asked) => Event::Checks {
+                ticket,
+                held,
+                asked: asked.clone(),
+            },
         });
         self.asked.insert(ticket, Asked { path, ..asked });
         Ok(())
@@ -88,7 +100,11 @@ impl Proto {
 
     /// Answers a query, unless the peer has lost the right to the segment meanwhile.
     pub(super) fn answered(&mut self, now: Instant, asked: Asked, answer: Result<Found, Refusal>) {
-        let Asked { request, path, about } = asked;
+        let Asked {
+            request,
+            path,
+            about,
+        } = asked;
         let is_allowed = self.access.allows_segment(path.as_deref());
         let answer = answer.and_then(|found| {
             let shares = match &found {
@@ -108,9 +124,15 @@ impl Proto {
         }
         match answer {
             Ok((Found::Hashes(bytes), shares)) => {
-                return self.events.push_back(Event::DeliverHashes { request, bytes, shares });
+                return self.events.push_back(Event::DeliverHashes {
+                    request,
+                    bytes,
+                    shares,
+                });
             }
-            Ok((Found::Checks(checks), _)) => self.send(Message::Checks(Checks { request, ..checks })),
+            Ok((Found::Checks(checks), _)) => {
+                self.send(Message::Checks(Checks { request, ..checks }))
+            }
             Err(refusal) => self.say_no(request, &refusal),
         }
         self.unanswered = self.unanswered.saturating_sub(1);

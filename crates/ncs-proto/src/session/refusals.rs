@@ -28,16 +28,29 @@ impl Proto {
         // The reason may contain text of an origin.
         let reason = plain(&refusal.reason, REASON_MAX);
         let retry_after_ms = refusal.retry_after.map_or(0, |after| millis(after).max(1));
-        self.send(Message::Error(RequestError { request, code: refusal.code, retry_after_ms, reason }));
+        self.send(Message::Error(RequestError {
+            request,
+            code: refusal.code,
+            retry_after_ms,
+            reason,
+        }));
     }
 }
 
 /// The refusal of a server that goes away.
 pub(super) fn going_away() -> Refusal {
-    Refusal { code: RequestCode::GoingAway, retry_after: None, reason: "the server is going away".to_owned() }
+    Refusal {
+        code: RequestCode::GoingAway,
+        retry_after: None,
+        reason: "the server is going away".to_owned(),
+    }
 }
 
 /// The refusal of whatever does not exist.
 pub(super) fn not_there() -> Refusal {
-    Refusal { code: RequestCode::Unknown, retry_after: None, reason: NOT_THERE.to_owned() }
+    Refusal {
+        code: RequestCode::Unknown,
+        retry_after: None,
+        reason: NOT_THERE.to_owned(),
+    }
 }

@@ -27,19 +27,32 @@ pub(super) const RECODED_RETRY: Duration = Duration::from_millis(500);
 
 impl Proto {
     /// Takes REQUEST.
-    pub(super) fn handle_request(&mut self, now: Instant, request: Request) -> Result<(), Violation> {
+    pub(super) fn handle_request(
+        &mut self,
+        now: Instant,
+        request: Request,
+    ) -> Result<(), Violation> {
         if self.requests.len() + self.finding.len() >= usize::from(self.config.requests_max) {
             return Err(Violation::Limit("open requests"));
         }
         if request.credit > self.config.credit_max {
             return Err(Violation::Limit("credit"));
         }
-        if self.requests.contains_key(&request.alias) || self.finding.values().any(|other| other.alias == request.alias) {
+        if self.requests.contains_key(&request.alias)
+            || self
+                .finding
+                .values()
+                .any(|other| other.alias == request.alias)
+        {
             return Err(Violation::Unexpected("alias that is open already"));
         }
         self.count_question(now, 1);
         let told = self.known.find(request.segment, request.meant);
-        self.streams.open(now, request.alias, told.map_or("", |(_, told)| stream_of(&told.path)));
+        self.streams.open(
+            now,
+            request.alias,
+            told.map_or("", |(_, told)| stream_of(&told.path)),
+        );
         if self.draining {
             self.reject(request.alias, RequestCode::GoingAway, None);
             return Ok(());
@@ -56,11 +69,19 @@ impl Proto {
     }
 
     /// Opens a request whose segment is found.
-    pub(super) fn open(&mut self, now: Instant, request: Request, held: Held) -> Result<(), Violation> {
+    pub(super) fn open(
+        &mut self,
+        now: Instant,
+        request: Request,
+        held: Held,
+    ) -> Result<(), Violation> {
         let Some(generation) = held.lease.shape.generation(request.generation) else {
             return Err(Violation::Malformed("index of the generation"));
         };
-        let key = GenerationKey { segment: held.lease.key, index: generation.index };
+        let key = GenerationKey {
+            segment: held.lease.key,
+            index: generation.index,
+        };
         if self.requests.values().any(|open| open.key == key) {
             self.reject(request.alias, RequestCode::Limit, None);
             return Ok(());
@@ -68,14 +89,22 @@ impl Proto {
         let codec = generation.codec;
         // A peer that takes both kinds of blocks gets those that the stream is configured to begin
         // with. With a code that cannot be recoded these are source blocks.
-        let begins_with_source = held.first_pass == FirstPass::Systematic || !request.accept.coded || !codec.is_recodable();
+        let begins_with_source = held.first_pass == FirstPass::Systematic
+            || !request.accept.coded
+            || !codec.is_recodable();
         let numbered = numbered(&request, &generation, begins_with_source)?;
-        if !self.peer.as_ref().is_some_and(|peer| peer.codecs.have(codec)) {
+        if !self
+            .peer
+            .as_ref()
+            .is_some_and(|peer| peer.codecs.have(codec))
+        {
             self.reject(request.alias, RequestCode::Limit, None);
             return Ok(());
         }
         let deadline = deadline_of(now, request.deadline_ms);
-        if held.is_recoded && ((request.accept.coded && !request.accept.recoded) || !codec.is_recodable()) {
+        if held.is_recoded
+            && ((request.accept.coded && !request.accept.recoded) || !codec.is_recodable())
+        {
             // Seeds and numbers need the whole segment, which may come.
             self.reject(request.alias, RequestCode::Overload, Some(RECODED_RETRY));
             return Ok(());
@@ -84,13 +113,19 @@ impl Proto {
         // explicit vectors gets dense rows.
         let kind = match held.is_recoded {
             true => LineKind::Recoded(self.session),
-            false => LineKind::coded(held.row_weight.filter(|_| request.accept.recoded), generation.n),
+            false => LineKind::coded(
+                held.row_weight.filter(|_| request.accept.recoded),
+                generation.n,
+            ),
         };
         if let Some(path) = held.path.as_deref() {
-            self.events.extend(self.streams.watch_by(now, request.alias, stream_of(path)));
+            self.events
+                .extend(self.streams.watch_by(now, request.alias, stream_of(path)));
         }
         let name = named(&held);
-        let Held { lease, path, birth, .. } = held;
+        let Held {
+            lease, path, birth, ..
+        } = held;
         let mut open = Open {
             name,
             path,
@@ -116,23 +151,42 @@ impl Proto {
             return Ok(());
         }
         self.tally.requests += 1;
-        self.events.extend(self.known.introduce(now, name, &self.access));
+        self.events
+            .extend(self.known.introduce(now, name, &self.access));
         self.requests.insert(request.alias, open);
         Ok(())
     }
 
     /// Takes CREDIT.
-    pub(super) fn handle_credit(&mut self, now: Instant, alias: u16, blocks: u32) -> Result<(), Violation> {
-        let waiting = self.finding.values_mut().find(|request| request.alias == alias).map(|request| &mut request.credit);
-        let credit = self.requests.get_mut(&alias).map(|open| &mut open.credit).or(waiting);
+    pub(super) fn handle_credit(
+        &mut self,
+        now: Instant,
+        alias: u16,
+        blocks: u32,
+    ) -> Result<(), Violation> {
+        let waiting = self
+            .finding
+            .values_mut()
+            .find(|request| request.alias == alias)
+            .map(|request| &mut request.credit);
+        let credit = self
+            .requests
+            .get_mut(&alias)
+            .map(|open| &mut open.credit)
+            .or(waiting);
         // Without one, the request ended here while the credit was on its way.
         let Some(credit) = credit else { return Ok(()) };
         *credit = credit.saturating_add(blocks);
         if *credit > self.config.credit_max {
             return Err(Violation::Limit("credit"));
         }
-        let Self { requests, ledgers, .. } = self;
-        if let Some(Err(unleased)) = requests.get_mut(&alias).map(|open| open.settle(now, ledgers)) {
+        let Self {
+            requests, ledgers, ..
+        } = self;
+        if let Some(Err(unleased)) = requests
+            .get_mut(&alias)
+            .map(|open| open.settle(now, ledgers))
+        {
             self.end_unleased(alias, &unleased);
         }
         Ok(())
@@ -142,10 +196,16 @@ impl Proto {
     /// often a request is moved, the ring hears of it once a turn.
     pub(super) fn handle_reschedule(&mut self, now: Instant, alias: u16, deadline_ms: u64) {
         self.count_question(now, 1);
-        if let Some(request) = self.finding.values_mut().find(|request| request.alias == alias) {
+        if let Some(request) = self
+            .finding
+            .values_mut()
+            .find(|request| request.alias == alias)
+        {
             request.deadline_ms = deadline_ms;
         }
-        let Some(open) = self.requests.get_mut(&alias) else { return };
+        let Some(open) = self.requests.get_mut(&alias) else {
+            return;
+        };
         open.deadline = deadline_of(now, deadline_ms);
         self.rescheduled.insert(alias);
     }
@@ -154,9 +214,22 @@ impl Proto {
     pub(super) fn next_rescheduled(&mut self) -> Option<Event> {
         std::iter::from_fn(|| self.rescheduled.pop_first()).find_map(|alias| {
             let open = self.requests.get(&alias)?;
-            let source = LineKey { generation: open.key, kind: LineKind::Source(self.session) };
-            let lines = [(open.source_wanted > 0).then_some(source), (open.coded_wanted > 0).then(|| open.line())];
-            lines.iter().any(Option::is_some).then_some(Event::Rescheduled { alias, lines, deadline: open.deadline })
+            let source = LineKey {
+                generation: open.key,
+                kind: LineKind::Source(self.session),
+            };
+            let lines = [
+                (open.source_wanted > 0).then_some(source),
+                (open.coded_wanted > 0).then(|| open.line()),
+            ];
+            lines
+                .iter()
+                .any(Option::is_some)
+                .then_some(Event::Rescheduled {
+                    alias,
+                    lines,
+                    deadline: open.deadline,
+                })
         })
     }
 
@@ -170,14 +243,19 @@ impl Proto {
     /// Takes RANK. At most the blocks that have left can be redundant or lost. So however often a
     /// peer reports more, it causes no more events than it has had blocks.
     pub(super) fn handle_rank(&mut self, alias: u16, useless: u32, lost: u32) {
-        let Some(open) = self.requests.get_mut(&alias) else { return };
+        let Some(open) = self.requests.get_mut(&alias) else {
+            return;
+        };
         let left = u32::try_from(open.left).unwrap_or(u32::MAX);
         let (useless, lost) = (useless.min(left), lost.min(left));
         self.tally.useless += u64::from(useless.saturating_sub(open.reported.0));
         let newly_lost = lost.saturating_sub(open.reported.1);
         self.tally.lost += u64::from(newly_lost);
         if newly_lost > 0 && matches!(open.kind, LineKind::Recoded(_)) {
-            self.events.push_back(Event::Lost { line: open.line(), blocks: newly_lost });
+            self.events.push_back(Event::Lost {
+                line: open.line(),
+                blocks: newly_lost,
+            });
         }
         open.reported = (useless.max(open.reported.0), lost.max(open.reported.1));
     }
@@ -197,7 +275,10 @@ impl Proto {
     /// Of those in datagrams, the request that is due first is sent first, so it is taken to be the
     /// one that progresses.
     pub fn note_progress(&mut self, now: Instant) {
-        let in_datagrams = self.requests.values_mut().filter(|open| open.accept.datagrams && !open.on_stream);
+        let in_datagrams = self
+            .requests
+            .values_mut()
+            .filter(|open| open.accept.datagrams && !open.on_stream);
         let leased = in_datagrams.filter_map(|open| Some((open.deadline, open.tenancy()?)));
         if let Some((_, tenancy)) = leased.min_by_key(|(deadline, _)| *deadline) {
             tenancy.note_used(now, 0);
@@ -215,13 +296,20 @@ impl Proto {
     pub(super) fn idle_until(&self, open: &Open) -> Option<Instant> {
         match open.tenure {
             Tenure::Leased(_) => None,
-            Tenure::Idle(_, since) => Some(since.max(self.unacknowledged_at) + self.config.stall_timeout),
+            Tenure::Idle(_, since) => {
+                Some(since.max(self.unacknowledged_at) + self.config.stall_timeout)
+            }
         }
     }
 
     /// Ends the requests that are due: at their deadline, without credit, or without their segment.
     pub(super) fn end_due(&mut self, now: Instant) {
-        let late: Vec<u16> = self.requests.iter().filter(|(_, open)| open.deadline <= now).map(|(alias, _)| *alias).collect();
+        let late: Vec<u16> = self
+            .requests
+            .iter()
+            .filter(|(_, open)| open.deadline <= now)
+            .map(|(alias, _)| *alias)
+            .collect();
         for alias in late {
             self.tally.late += 1;
             self.reject(alias, RequestCode::Deadline, None);
@@ -229,17 +317,29 @@ impl Proto {
         }
         self.end_idle(now);
         self.end_void();
-        self.requests.values_mut().filter_map(Open::tenancy).for_each(|tenancy| tenancy.look(now));
+        self.requests
+            .values_mut()
+            .filter_map(Open::tenancy)
+            .for_each(|tenancy| tenancy.look(now));
         self.looked_at = now;
     }
 
     /// Ends the requests that have waited too long for credit.
     fn end_idle(&mut self, now: Instant) {
         let is_over = |open: &Open| self.idle_until(open).is_some_and(|until| until <= now);
-        let idle: Vec<u16> = self.requests.iter().filter(|(_, open)| is_over(open)).map(|(alias, _)| *alias).collect();
+        let idle: Vec<u16> = self
+            .requests
+            .iter()
+            .filter(|(_, open)| is_over(open))
+            .map(|(alias, _)| *alias)
+            .collect();
         for alias in idle {
             self.tally.idle += 1;
-            self.send(Message::Reject { alias, code: RequestCode::Deadline, retry_after_ms: 0 });
+            self.send(Message::Reject {
+                alias,
+                code: RequestCode::Deadline,
+                retry_after_ms: 0,
+            });
             // The peer may still read the blocks that have left.
             self.end(alias, false);
         }
@@ -251,11 +351,18 @@ impl Proto {
         let why = |open: &Open| match &open.tenure {
             Tenure::Leased(Tenancy { lease, .. }) if lease.is_void() => Some(Unleased::Gone),
             Tenure::Idle(released, _) if released.is_void() => Some(Unleased::Gone),
-            Tenure::Leased(Tenancy { shares, .. }) if shares.iter().any(Share::is_revoked) => Some(Unleased::Full),
+            Tenure::Leased(Tenancy { shares, .. }) if shares.iter().any(Share::is_revoked) => {
+                Some(Unleased::Full)
+            }
             _ => None,
         };
-        let void: Vec<_> = self.requests.iter().filter_map(|(alias, open)| Some((*alias, why(open)?))).collect();
-        void.into_iter().for_each(|(alias, unleased)| self.end_unleased(alias, &unleased));
+        let void: Vec<_> = self
+            .requests
+            .iter()
+            .filter_map(|(alias, open)| Some((*alias, why(open)?)))
+            .collect();
+        void.into_iter()
+            .for_each(|(alias, unleased)| self.end_unleased(alias, &unleased));
     }
 
     /// Ends a request that cannot keep its segment.
@@ -287,14 +394,22 @@ impl Proto {
             _ => tally.refused += 1,
         }
         self.streams.close(alias);
-        self.send(Message::Reject { alias, code, retry_after_ms: retry_after.map_or(0, millis) });
+        self.send(Message::Reject {
+            alias,
+            code,
+            retry_after_ms: retry_after.map_or(0, millis),
+        });
     }
 
     /// Ends a request. `abandon`: its blocks on the way have become useless.
     pub(super) fn end(&mut self, alias: u16, abandon: bool) {
         self.streams.close(alias);
         if let Some(open) = self.requests.remove(&alias) {
-            self.events.push_back(Event::Ended(Ended { alias, line: open.line(), abandon }));
+            self.events.push_back(Event::Ended(Ended {
+                alias,
+                line: open.line(),
+                abandon,
+            }));
         }
     }
 }

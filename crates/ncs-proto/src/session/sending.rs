@@ -19,7 +19,11 @@ impl Proto {
     /// The next demand to register at the ring, and its deadline. `share` is how many blocks the
     /// session may have there in all.
     pub fn poll_want(&mut self, share: u32) -> Option<(Want, Instant)> {
-        let registered: u32 = self.requests.values().map(|open| open.source_wanted + open.coded_wanted).sum();
+        let registered: u32 = self
+            .requests
+            .values()
+            .map(|open| open.source_wanted + open.coded_wanted)
+            .sum();
         let (room, window) = (share.saturating_sub(registered), self.config.window_blocks);
         if room == 0 {
             return None;
@@ -27,7 +31,10 @@ impl Proto {
         let mut requests: Vec<&mut Open> = self.requests.values_mut().collect();
         // Little room goes to the requests that are due first, as the blocks will.
         requests.sort_by_key(|open| open.deadline);
-        requests.into_iter().find_map(|open| open.next_want(window, room).map(|want| (want, open.deadline)))
+        requests.into_iter().find_map(|open| {
+            open.next_want(window, room)
+                .map(|want| (want, open.deadline))
+        })
     }
 
     /// The requests that wait for blocks, earliest deadline first.
@@ -40,8 +47,17 @@ impl Proto {
             }
             let route = open.route(datagram_max, &mut self.tally);
             let mut add = |kind, blocks| {
-                let line = LineKey { generation: open.key, kind };
-                claims.push(Claim { alias: *alias, line, blocks, route, deadline: open.deadline });
+                let line = LineKey {
+                    generation: open.key,
+                    kind,
+                };
+                claims.push(Claim {
+                    alias: *alias,
+                    line,
+                    blocks,
+                    route,
+                    deadline: open.deadline,
+                });
             };
             if open.source_wanted > 0 {
                 add(LineKind::Source(session), open.source_wanted);
@@ -60,7 +76,9 @@ impl Proto {
         let open = self.requests.get_mut(&alias)?;
         let payload = block::payload_len(vector, &open.generation)?;
         match vector {
-            Vector::Source(_) | Vector::Shard(_) => open.source_wanted = open.source_wanted.saturating_sub(1),
+            Vector::Source(_) | Vector::Shard(_) => {
+                open.source_wanted = open.source_wanted.saturating_sub(1)
+            }
             Vector::Seed(_)
             | Vector::Explicit(_)
             | Vector::Unverified(_)
@@ -76,10 +94,13 @@ impl Proto {
             Route::Datagram => {
                 let (seq, last) = (open.seq, open.credit == 0);
                 open.seq = open.seq.wrapping_add(1);
-                let write = |out: &mut [u8]| block::write_datagram_header(out, vector, alias, seq, last);
+                let write =
+                    |out: &mut [u8]| block::write_datagram_header(out, vector, alias, seq, last);
                 Header::write(block::datagram_header_len(vector), write)
             }
-            Route::Stream => Header::write(block::record_header_len(vector), |out| block::write_record_header(out, vector)),
+            Route::Stream => Header::write(block::record_header_len(vector), |out| {
+                block::write_record_header(out, vector)
+            }),
         };
         Some(Stamp { header, payload })
     }
@@ -87,7 +108,9 @@ impl Proto {
     /// This many blocks of a request have left, `coded` ones among them, with this many bytes of
     /// payload. Call it for a batch at a time.
     pub fn note_sent(&mut self, now: Instant, alias: u16, blocks: u64, coded: u64, bytes: u64) {
-        let Some(open) = self.requests.get_mut(&alias) else { return };
+        let Some(open) = self.requests.get_mut(&alias) else {
+            return;
+        };
         open.note_used(now, bytes, &self.ledgers);
         let n = u64::from(open.generation.n);
         let repair = (open.left + blocks).saturating_sub(n.max(open.left));
@@ -111,7 +134,10 @@ impl Proto {
     /// wait for the peer.
     pub fn first_sent(&mut self, now: Instant, alias: u16) -> Option<Duration> {
         let open = self.requests.get(&alias)?;
-        let is_first = open.birth.as_ref().is_some_and(|birth| birth.is_first_sent());
+        let is_first = open
+            .birth
+            .as_ref()
+            .is_some_and(|birth| birth.is_first_sent());
         if !is_first || open.is_held_back {
             return None;
         }
@@ -128,17 +154,24 @@ impl Proto {
     /// Whether any open request may have its blocks in datagrams, so that the room for them
     /// matters.
     pub fn takes_datagrams(&self) -> bool {
-        self.requests.values().any(|open| open.accept.datagrams && !open.on_stream)
+        self.requests
+            .values()
+            .any(|open| open.accept.datagrams && !open.on_stream)
     }
 
     /// Bytes of a coded block of an open request.
     pub fn block_bytes(&self, alias: u16) -> Option<u32> {
-        self.requests.get(&alias).map(|open| open.generation.coded_bytes())
+        self.requests
+            .get(&alias)
+            .map(|open| open.generation.coded_bytes())
     }
 
     /// Bytes of the largest source block of an open request, if there is one.
     pub fn block_bytes_max(&self) -> Option<u32> {
-        self.requests.values().map(|open| open.generation.block_bytes).max()
+        self.requests
+            .values()
+            .map(|open| open.generation.block_bytes)
+            .max()
     }
 
     /// The lines of coded blocks of the open requests.

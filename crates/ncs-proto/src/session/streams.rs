@@ -56,7 +56,10 @@ impl Streams {
 
     /// A GET or SUBSCRIBE is refused.
     pub(super) fn refused(&mut self, request: u64) {
-        let stream = self.asking.remove(&request).map_or_else(|| "".into(), |asking| asking.stream);
+        let stream = self
+            .asking
+            .remove(&request)
+            .map_or_else(|| "".into(), |asking| asking.stream);
         self.tally_of(&stream).refused += 1;
     }
 
@@ -75,7 +78,9 @@ impl Streams {
     pub(super) fn watch_by(&mut self, now: Instant, alias: u16, stream: &str) -> Option<Event> {
         let stream = self.named(stream);
         let event = self.note_watched(now, &stream);
-        self.aliases.entry(alias).and_modify(|asking| asking.stream = stream);
+        self.aliases
+            .entry(alias)
+            .and_modify(|asking| asking.stream = stream);
         event
     }
 
@@ -92,26 +97,42 @@ impl Streams {
 
     fn note_watched(&mut self, now: Instant, stream: &Arc<str>) -> Option<Event> {
         let until = now + WATCHES_FOR;
-        if let Some((_, before)) = self.watched.iter_mut().find(|(watched, _)| watched == stream) {
+        if let Some((_, before)) = self
+            .watched
+            .iter_mut()
+            .find(|(watched, _)| watched == stream)
+        {
             *before = until;
             return None;
         }
         self.watched.push((Arc::clone(stream), until));
-        Some(Event::Watches { stream: Arc::clone(stream), is_watched: true })
+        Some(Event::Watches {
+            stream: Arc::clone(stream),
+            is_watched: true,
+        })
     }
 
     /// Ends the streams that the peer does not watch any more.
     pub(super) fn expire(&mut self, now: Instant, requests: &BTreeMap<u16, Open>) -> Vec<Event> {
-        let Self { watched, aliases, .. } = self;
+        let Self {
+            watched, aliases, ..
+        } = self;
         let mut events = Vec::new();
         watched.retain_mut(|(stream, until)| {
             if *until > now {
                 return true;
             }
-            let is_open = requests.keys().any(|alias| aliases.get(alias).is_some_and(|asking| asking.stream == *stream));
+            let is_open = requests.keys().any(|alias| {
+                aliases
+                    .get(alias)
+                    .is_some_and(|asking| asking.stream == *stream)
+            });
             match is_open {
                 true => *until = now + WATCH_LOOK_EVERY,
-                false => events.push(Event::Watches { stream: Arc::clone(stream), is_watched: false }),
+                false => events.push(Event::Watches {
+                    stream: Arc::clone(stream),
+                    is_watched: false,
+                }),
             }
             is_open
         });
@@ -125,7 +146,10 @@ impl Streams {
 
     /// The counts of the stream of a REQUEST.
     pub(super) fn tally(&mut self, alias: u16) -> &mut StreamTally {
-        let stream = self.aliases.get(&alias).map_or_else(|| "".into(), |asking| Arc::clone(&asking.stream));
+        let stream = self
+            .aliases
+            .get(&alias)
+            .map_or_else(|| "".into(), |asking| Arc::clone(&asking.stream));
         self.tally_of(&stream)
     }
 
@@ -137,11 +161,19 @@ impl Streams {
     fn tally_of(&mut self, stream: &Arc<str>) -> &mut StreamTally {
         // The peer chooses the names: beyond a number of them, the rest counts with requests whose
         // stream is not known.
-        let name = if self.by_stream.len() < STREAMS_TALLIED_MAX { Arc::clone(stream) } else { "".into() };
-        let at = self.by_stream.iter().position(|(counted, _)| *counted == *stream || *counted == name).unwrap_or_else(|| {
-            self.by_stream.push((name, StreamTally::default()));
-            self.by_stream.len() - 1
-        });
+        let name = if self.by_stream.len() < STREAMS_TALLIED_MAX {
+            Arc::clone(stream)
+        } else {
+            "".into()
+        };
+        let at = self
+            .by_stream
+            .iter()
+            .position(|(counted, _)| *counted == *stream || *counted == name)
+            .unwrap_or_else(|| {
+                self.by_stream.push((name, StreamTally::default()));
+                self.by_stream.len() - 1
+            });
         &mut self.by_stream[at].1
     }
 

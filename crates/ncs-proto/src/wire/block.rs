@@ -130,8 +130,15 @@ pub fn record_header_len(vector: &Vector) -> usize {
 /// If `out` is not [`datagram_header_len`] long, or the vector is over the prime field: such blocks
 /// travel in records alone.
 pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u16, last: bool) {
-    assert_eq!(out.len(), datagram_header_len(vector), "room for the header of a datagram");
-    assert!(!is_over_gfq(vector), "blocks over the prime field do not travel in datagrams");
+    assert_eq!(
+        out.len(),
+        datagram_header_len(vector),
+        "room for the header of a datagram"
+    );
+    assert!(
+        !is_over_gfq(vector),
+        "blocks over the prime field do not travel in datagrams"
+    );
     out[0] = kind_byte(vector);
     out[1] = if last { FLAG_LAST } else { 0 };
     out[2..4].copy_from_slice(&alias.to_be_bytes());
@@ -144,7 +151,11 @@ pub fn write_datagram_header(out: &mut [u8], vector: &Vector, alias: u16, seq: u
 /// # Panics
 /// If `out` is not [`record_header_len`] long.
 pub fn write_record_header(out: &mut [u8], vector: &Vector) {
-    assert_eq!(out.len(), record_header_len(vector), "room for the header of a record");
+    assert_eq!(
+        out.len(),
+        record_header_len(vector),
+        "room for the header of a record"
+    );
     out[0] = kind_byte(vector);
     write_vector(&mut out[RECORD_HEAD..], vector);
 }
@@ -169,7 +180,10 @@ pub fn parse_datagram(datagram: &mut Bytes) -> Option<DatagramHead> {
 pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Option<Block> {
     let vector = read_vector(kind, generation, &mut rest)?;
     let expected = payload_len(&vector, generation)?;
-    (rest.len() == expected).then_some(Block { vector, payload: rest })
+    (rest.len() == expected).then_some(Block {
+        vector,
+        payload: rest,
+    })
 }
 
 /// Bytes of the payload of a block with this vector; `None` for a block that the generation does
@@ -177,13 +191,19 @@ pub fn parse_block(kind: Kind, generation: &Generation, mut rest: Bytes) -> Opti
 pub fn payload_len(vector: &Vector, generation: &Generation) -> Option<usize> {
     let block_bytes = usize::try_from(generation.block_bytes).ok();
     match (vector, generation.codec) {
-        (Vector::Source(index), _) => (*index < generation.n).then(|| generation.block_length(*index)),
+        (Vector::Source(index), _) => {
+            (*index < generation.n).then(|| generation.block_length(*index))
+        }
         (Vector::Seed(_) | Vector::Explicit(_) | Vector::Unverified(_), Codec::Rlnc) => block_bytes,
         (Vector::Shard(number), Codec::ReedSolomon { .. }) => {
             block_bytes.filter(|_| (generation.n..generation.numbered()).contains(number))
         }
-        (Vector::Symbol(esi), Codec::RaptorQ) => block_bytes.filter(|_| (u32::from(generation.n)..ESI_END).contains(esi)),
-        (Vector::Narrow(_) | Vector::Wide(_), Codec::RlncQ { .. }) => usize::try_from(generation.coded_bytes()).ok(),
+        (Vector::Symbol(esi), Codec::RaptorQ) => {
+            block_bytes.filter(|_| (u32::from(generation.n)..ESI_END).contains(esi))
+        }
+        (Vector::Narrow(_) | Vector::Wide(_), Codec::RlncQ { .. }) => {
+            usize::try_from(generation.coded_bytes()).ok()
+        }
         _ => None,
     }
 }
@@ -230,18 +250,29 @@ impl StreamHead {
 
     /// The head at the start of `input` and its length; `None` until more of it has come.
     pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
-        let Some((kind, rest)) = input.split_first() else { return Ok(None) };
+        let Some((kind, rest)) = input.split_first() else {
+            return Ok(None);
+        };
         match *kind {
             STREAM_BLOCKS => {
-                let Some(alias) = rest.first_chunk::<2>() else { return Ok(None) };
-                Ok(Some((Self::Blocks { alias: u16::from_be_bytes(*alias) }, 3)))
+                let Some(alias) = rest.first_chunk::<2>() else {
+                    return Ok(None);
+                };
+                Ok(Some((
+                    Self::Blocks {
+                        alias: u16::from_be_bytes(*alias),
+                    },
+                    3,
+                )))
             }
             STREAM_OBJECT => {
-                let request = varint::read(rest).map_err(|_| Violation::Malformed("object stream"))?;
+                let request =
+                    varint::read(rest).map_err(|_| Violation::Malformed("object stream"))?;
                 Ok(request.map(|(request, length)| (Self::Object { request }, 1 + length)))
             }
             STREAM_HASHES => {
-                let request = varint::read(rest).map_err(|_| Violation::Malformed("hashes stream"))?;
+                let request =
+                    varint::read(rest).map_err(|_| Violation::Malformed("hashes stream"))?;
                 Ok(request.map(|(request, length)| (Self::Hashes { request }, 1 + length)))
             }
             _ => Err(Violation::Malformed("stream type")),
@@ -261,7 +292,10 @@ pub struct Records {
 impl Records {
     /// A reader of the records of this generation.
     pub fn new(generation: Generation) -> Self {
-        Self { generation, buffer: BytesMut::new() }
+        Self {
+            generation,
+            buffer: BytesMut::new(),
+        }
     }
 
     /// Takes the next bytes of the stream.
@@ -270,9 +304,14 @@ impl Records {
     }
 
     /// The next block, or `None` until more is pushed.
-    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator that ends and goes on would surprise"
+    )]
     pub fn next(&mut self) -> Result<Option<Block>, Violation> {
-        let Some(kind) = Kind::of_record(&self.buffer)? else { return Ok(None) };
+        let Some(kind) = Kind::of_record(&self.buffer)? else {
+            return Ok(None);
+        };
         let head = RECORD_HEAD + kind.vector_len(self.generation.n);
         if self.buffer.len() < head {
             return Ok(None);
@@ -288,7 +327,10 @@ impl Records {
             return Err(MALFORMED);
         }
         self.buffer.advance(head);
-        Ok(Some(Block { vector, payload: self.buffer.split_to(payload).freeze() }))
+        Ok(Some(Block {
+            vector,
+            payload: self.buffer.split_to(payload).freeze(),
+        }))
     }
 
     /// Whether the stream may end here: no record is received in part.
@@ -312,7 +354,12 @@ pub struct Vectors {
 impl Vectors {
     /// A reader of the records of this generation.
     pub fn new(generation: Generation) -> Self {
-        Self { generation, input: Bytes::new(), head: BytesMut::new(), passing: None }
+        Self {
+            generation,
+            input: Bytes::new(),
+            head: BytesMut::new(),
+            passing: None,
+        }
     }
 
     /// Takes the next bytes of the stream, once [`next`](Self::next) has taken all of those before.
@@ -325,20 +372,31 @@ impl Vectors {
     }
 
     /// The vector of the next block that has come in full, or `None` until more is pushed.
-    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator that ends and goes on would surprise"
+    )]
     pub fn next(&mut self) -> Result<Option<Vector>, Violation> {
         let (vector, rest) = match self.passing.take() {
             Some(passing) => passing,
             None => {
                 // A byte of the head may have come before the others.
-                let begin: Vec<u8> = self.head.iter().chain(&self.input).take(2).copied().collect();
+                let begin: Vec<u8> = self
+                    .head
+                    .iter()
+                    .chain(&self.input)
+                    .take(2)
+                    .copied()
+                    .collect();
                 let Some(kind) = Kind::of_record(&begin)? else {
                     let all = std::mem::take(&mut self.input);
                     self.head.extend_from_slice(&all);
                     return Ok(None);
                 };
                 let length = RECORD_HEAD + kind.vector_len(self.generation.n);
-                let taken = self.input.split_to(self.input.len().min(length - self.head.len()));
+                let taken = self
+                    .input
+                    .split_to(self.input.len().min(length - self.head.len()));
                 self.head.extend_from_slice(&taken);
                 if self.head.len() < length {
                     return Ok(None);
@@ -391,9 +449,15 @@ fn write_vector(out: &mut [u8], vector: &Vector) {
     match vector {
         Vector::Source(index) | Vector::Shard(index) => out.copy_from_slice(&index.to_be_bytes()),
         Vector::Seed(seed) | Vector::Symbol(seed) => out.copy_from_slice(&seed.to_be_bytes()),
-        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => out.copy_from_slice(coefficients),
+        Vector::Explicit(coefficients) | Vector::Unverified(coefficients) => {
+            out.copy_from_slice(coefficients)
+        }
         Vector::Narrow(coefficients) | Vector::Wide(coefficients) => {
-            out[0] = if matches!(vector, Vector::Narrow(_)) { PRIME_NARROW } else { PRIME_WIDE };
+            out[0] = if matches!(vector, Vector::Narrow(_)) {
+                PRIME_NARROW
+            } else {
+                PRIME_WIDE
+            };
             out[1..].copy_from_slice(coefficients);
         }
     }
@@ -427,10 +491,15 @@ mod tests {
     use super::*;
     use crate::object::{HashGroup, Shape};
 
-    const RLNC_Q: Codec = Codec::RlncQ { group: HashGroup::P1024 };
+    const RLNC_Q: Codec = Codec::RlncQ {
+        group: HashGroup::P1024,
+    };
 
     fn generation(length: u64, block_bytes: u32, n_max: u16) -> Generation {
-        Shape::new(length, block_bytes, n_max).unwrap().generation(0).unwrap()
+        Shape::new(length, block_bytes, n_max)
+            .unwrap()
+            .generation(0)
+            .unwrap()
     }
 
     fn datagram(vector: &Vector, payload: &[u8], alias: u16, seq: u16, last: bool) -> Bytes {
@@ -459,10 +528,22 @@ mod tests {
             Just(Codec::RaptorQ),
             Just(RLNC_Q)
         ];
-        let shape = (1u64..20_000, (4u32..70).prop_map(|step| step * 16), 1u16..=64, codec);
+        let shape = (
+            1u64..20_000,
+            (4u32..70).prop_map(|step| step * 16),
+            1u16..=64,
+            codec,
+        );
         shape.prop_map(|(length, block_bytes, n_max, codec)| {
-            let block_bytes = if codec == RLNC_Q { block_bytes.next_multiple_of(32) } else { block_bytes };
-            let shape = Shape::new(length, block_bytes, n_max).unwrap().coded_with(codec).unwrap();
+            let block_bytes = if codec == RLNC_Q {
+                block_bytes.next_multiple_of(32)
+            } else {
+                block_bytes
+            };
+            let shape = Shape::new(length, block_bytes, n_max)
+                .unwrap()
+                .coded_with(codec)
+                .unwrap();
             shape.generation(0).unwrap()
         })
     }
@@ -491,12 +572,18 @@ mod tests {
                 Codec::Rlnc => prop_oneof![
                     source,
                     any::<u32>().prop_map(Vector::Seed),
-                    prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Explicit(row.into())),
-                    prop::collection::vec(any::<u8>(), usize::from(n)).prop_map(|row| Vector::Unverified(row.into())),
+                    prop::collection::vec(any::<u8>(), usize::from(n))
+                        .prop_map(|row| Vector::Explicit(row.into())),
+                    prop::collection::vec(any::<u8>(), usize::from(n))
+                        .prop_map(|row| Vector::Unverified(row.into())),
                 ]
                 .boxed(),
-                Codec::ReedSolomon { .. } => prop_oneof![source, (n..generation.numbered()).prop_map(Vector::Shard)].boxed(),
-                Codec::RaptorQ => prop_oneof![source, (u32::from(n)..ESI_END).prop_map(Vector::Symbol)].boxed(),
+                Codec::ReedSolomon { .. } => {
+                    prop_oneof![source, (n..generation.numbered()).prop_map(Vector::Shard)].boxed()
+                }
+                Codec::RaptorQ => {
+                    prop_oneof![source, (u32::from(n)..ESI_END).prop_map(Vector::Symbol)].boxed()
+                }
                 Codec::RlncQ { .. } => prop_oneof![source, over_gfq(n)].boxed(),
             };
             (Just(generation), vector)
@@ -556,9 +643,19 @@ mod tests {
     fn header_sizes_are_those_of_the_packet_budget() {
         assert_eq!(datagram_header_len(&Vector::Source(0)), 8);
         assert_eq!(datagram_header_len(&Vector::Seed(0)), 10);
-        assert_eq!(datagram_header_len(&Vector::Explicit(vec![0; 64].into())), 70);
-        assert_eq!([Kind::Systematic, Kind::Seeded, Kind::Explicit].map(|kind| kind.datagram_header_len(64)), [8, 10, 70]);
-        assert_eq!([Kind::Shard, Kind::Symbol].map(|kind| kind.datagram_header_len(64)), [8, 10]);
+        assert_eq!(
+            datagram_header_len(&Vector::Explicit(vec![0; 64].into())),
+            70
+        );
+        assert_eq!(
+            [Kind::Systematic, Kind::Seeded, Kind::Explicit]
+                .map(|kind| kind.datagram_header_len(64)),
+            [8, 10, 70]
+        );
+        assert_eq!(
+            [Kind::Shard, Kind::Symbol].map(|kind| kind.datagram_header_len(64)),
+            [8, 10]
+        );
         assert_eq!(record_header_len(&Vector::Source(0)), 3);
         assert_eq!(record_header_len(&Vector::Seed(0)), 5);
         assert_eq!(record_header_len(&Vector::Explicit(vec![0; 64].into())), 65);
@@ -567,7 +664,13 @@ mod tests {
     #[test]
     fn a_source_block_outside_the_generation_is_no_block() {
         let generation = generation(100, 64, 4);
-        assert_eq!(parse(datagram(&Vector::Source(2), &[0; 64], 1, 1, false), &generation), None);
+        assert_eq!(
+            parse(
+                datagram(&Vector::Source(2), &[0; 64], 1, 1, false),
+                &generation
+            ),
+            None
+        );
         let mut records = Records::new(generation);
         records.push(&record(&Vector::Source(2), &[0; 64]));
         assert_eq!(records.next(), Err(Violation::Malformed("block record")));
@@ -597,7 +700,11 @@ mod tests {
             (Vector::Symbol(ESI_END), [false; 3]),
             (Vector::Symbol(u32::MAX), [false; 3]),
         ];
-        let codecs = [Codec::Rlnc, Codec::ReedSolomon { parity: 3 }, Codec::RaptorQ];
+        let codecs = [
+            Codec::Rlnc,
+            Codec::ReedSolomon { parity: 3 },
+            Codec::RaptorQ,
+        ];
         for (vector, expected) in vectors {
             for (codec, expected) in codecs.into_iter().zip(expected) {
                 let generation = of(codec);
@@ -605,12 +712,23 @@ mod tests {
                 assert_eq!(found.is_some(), expected, "{vector:?} with {codec:?}");
                 let mut records = Records::new(generation);
                 records.push(&record(&vector, &[0; 64]));
-                assert_eq!(records.next().is_ok(), expected, "{vector:?} with {codec:?}");
+                assert_eq!(
+                    records.next().is_ok(),
+                    expected,
+                    "{vector:?} with {codec:?}"
+                );
                 let mut passing = Vectors::new(generation);
                 passing.push(record(&vector, &[0; 64]).into());
-                assert_eq!(passing.next().is_ok(), expected, "{vector:?} with {codec:?}");
+                assert_eq!(
+                    passing.next().is_ok(),
+                    expected,
+                    "{vector:?} with {codec:?}"
+                );
                 // Of another length, none is accepted.
-                assert_eq!(parse(datagram(&vector, &[0; 63], 1, 1, false), &generation), None);
+                assert_eq!(
+                    parse(datagram(&vector, &[0; 63], 1, 1, false), &generation),
+                    None
+                );
             }
         }
     }
@@ -627,8 +745,14 @@ mod tests {
         // Two coefficients; three words and their bits.
         let narrow = record(&Vector::Narrow(vec![0xff; 8].into()), &[0; 97]);
         let largest = [&Q[..32], &[Q[32] - 1]].concat();
-        let wide = record(&Vector::Wide([&largest[..], &largest].concat().into()), &[0; 97]);
-        assert_eq!([&narrow, &wide].map(|record| record[..2].to_vec()), [[0x46, 1], [0x46, 0]]);
+        let wide = record(
+            &Vector::Wide([&largest[..], &largest].concat().into()),
+            &[0; 97],
+        );
+        assert_eq!(
+            [&narrow, &wide].map(|record| record[..2].to_vec()),
+            [[0x46, 1], [0x46, 0]]
+        );
         for right in [&narrow, &wide] {
             assert!(next(right).unwrap().is_some());
         }
@@ -642,7 +766,10 @@ mod tests {
             coefficient[coefficients + 32] -= 1;
         }
         // No block combines nothing.
-        for vector in [Vector::Narrow(vec![0; 8].into()), Vector::Wide(vec![0; 66].into())] {
+        for vector in [
+            Vector::Narrow(vec![0; 8].into()),
+            Vector::Wide(vec![0; 66].into()),
+        ] {
             assert_eq!(next(&record(&vector, &[0; 97])), Err(MALFORMED));
         }
         for mut record in [narrow, wide] {
@@ -671,28 +798,50 @@ mod tests {
     #[test]
     fn blocks_over_the_prime_field_are_in_no_datagram() {
         let datagram = [PRIME, 0, 0, 1, 0, 1];
-        assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[&datagram[..], &[0; 200]].concat())), None);
+        assert_eq!(
+            parse_datagram(&mut Bytes::copy_from_slice(
+                &[&datagram[..], &[0; 200]].concat()
+            )),
+            None
+        );
     }
 
     #[test]
     fn the_last_source_block_comes_without_padding() {
         let generation = generation(100, 64, 4);
-        assert!(parse(datagram(&Vector::Source(1), &[0; 36], 1, 1, false), &generation).is_some());
-        assert!(parse(datagram(&Vector::Source(1), &[0; 64], 1, 1, false), &generation).is_none());
+        assert!(
+            parse(
+                datagram(&Vector::Source(1), &[0; 36], 1, 1, false),
+                &generation
+            )
+            .is_some()
+        );
+        assert!(
+            parse(
+                datagram(&Vector::Source(1), &[0; 64], 1, 1, false),
+                &generation
+            )
+            .is_none()
+        );
     }
 
     #[test]
     fn unknown_kinds_are_no_blocks() {
         for kind in (0..=u8::MAX).filter(|kind| !(SYSTEMATIC..=SYMBOL).contains(kind)) {
-            assert_eq!(parse_datagram(&mut Bytes::copy_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0])), None);
+            assert_eq!(
+                parse_datagram(&mut Bytes::copy_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0])),
+                None
+            );
         }
     }
 
     #[test]
     fn stream_heads_round_trip_from_every_cut() {
-        for head in
-            [StreamHead::Blocks { alias: 0xbeef }, StreamHead::Object { request: 70_000 }, StreamHead::Hashes { request: 70_000 }]
-        {
+        for head in [
+            StreamHead::Blocks { alias: 0xbeef },
+            StreamHead::Object { request: 70_000 },
+            StreamHead::Hashes { request: 70_000 },
+        ] {
             let mut bytes = Vec::new();
             head.encode(&mut bytes);
             assert_eq!(StreamHead::parse(&bytes), Ok(Some((head, bytes.len()))));

@@ -90,7 +90,9 @@ impl CloseCode {
 
     /// The code behind a number in QUIC's frames; `None` for one that `ncs/1` does not define.
     pub fn from_quic(code: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| u64::from(known.quic()) == code)
+        Self::ALL
+            .into_iter()
+            .find(|known| u64::from(known.quic()) == code)
     }
 }
 
@@ -161,8 +163,12 @@ mod tests {
 
     #[test]
     fn request_codes_survive_the_wire() {
-        use RefusalCode::{Changed, Deadline, Forbidden, GoingAway, Internal, Limit, Origin, Overload, Unknown};
-        for code in [Unknown, Deadline, Overload, Limit, Origin, Changed, Forbidden, GoingAway, Internal] {
+        use RefusalCode::{
+            Changed, Deadline, Forbidden, GoingAway, Internal, Limit, Origin, Overload, Unknown,
+        };
+        for code in [
+            Unknown, Deadline, Overload, Limit, Origin, Changed, Forbidden, GoingAway, Internal,
+        ] {
             assert_eq!(RefusalCode::from_value(u64::from(code.value())), code);
         }
         assert_eq!(RefusalCode::from_value(u64::MAX), Internal);

@@ -25,14 +25,21 @@ use super::{Violation, varint};
 pub use body::BODY_MAX;
 use body::{Body, Fault, write_only};
 use checks::{
-    parse_blame, parse_checks, parse_get_checks, parse_get_hashes, write_blame, write_checks, write_get_checks, write_get_hashes,
+    parse_blame, parse_checks, parse_get_checks, parse_get_hashes, write_blame, write_checks,
+    write_get_checks, write_get_hashes,
 };
 use hello::{parse_hello, write_hello, write_hello_with};
-use meta::{parse_error, parse_get, parse_meta, parse_subscribe, write_error, write_get, write_meta, write_subscribe};
-use peers::{parse_auth, parse_have, parse_offer, parse_peers, write_auth, write_have, write_offer, write_peers};
+use meta::{
+    parse_error, parse_get, parse_meta, parse_subscribe, write_error, write_get, write_meta,
+    write_subscribe,
+};
+use peers::{
+    parse_auth, parse_have, parse_offer, parse_peers, write_auth, write_have, write_offer,
+    write_peers,
+};
 use request::{
-    parse_credit, parse_rank, parse_reject, parse_request, parse_reschedule, parse_stop, write_credit, write_rank, write_reject,
-    write_request, write_reschedule, write_stop,
+    parse_credit, parse_rank, parse_reject, parse_request, parse_reschedule, parse_stop,
+    write_credit, write_rank, write_reject, write_request, write_reschedule, write_stop,
 };
 
 /// The distance between two numbers of grease, and how many of them are used: those that fit two
@@ -66,10 +73,15 @@ impl Reader {
     }
 
     /// The next message, or `None` until more is pushed. After a violation the reader is useless.
-    #[expect(clippy::should_implement_trait, reason = "an iterator that ends and goes on would surprise")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator that ends and goes on would surprise"
+    )]
     pub fn next(&mut self) -> Result<Option<Message>, Violation> {
         loop {
-            let Some((kind, length, head)) = frame_head(&self.buffer)? else { return Ok(None) };
+            let Some((kind, length, head)) = frame_head(&self.buffer)? else {
+                return Ok(None);
+            };
             if !kind::is_known(kind) {
                 self.buffer.advance(head);
                 let skipped = length.min(self.buffer.len());
@@ -94,15 +106,24 @@ impl Reader {
 
 /// The type and length of a frame, and how many bytes both take, once they are complete.
 fn frame_head(input: &[u8]) -> Result<Option<(u64, usize, usize)>, Violation> {
-    let Some((kind, kind_length)) = varint::read(input).map_err(|_| Violation::Malformed("frame type"))? else { return Ok(None) };
+    let Some((kind, kind_length)) =
+        varint::read(input).map_err(|_| Violation::Malformed("frame type"))?
+    else {
+        return Ok(None);
+    };
     if !kind::is_known(kind) && !kind::may_be_skipped(kind) {
         return Err(Violation::UnknownFrame(kind));
     }
     let rest = &input[kind_length..];
-    let Some((length, length_length)) = varint::read(rest).map_err(|_| Violation::Malformed("frame length"))? else {
+    let Some((length, length_length)) =
+        varint::read(rest).map_err(|_| Violation::Malformed("frame length"))?
+    else {
         return Ok(None);
     };
-    let body = usize::try_from(length).ok().filter(|length| *length <= BODY_MAX).ok_or(Violation::FrameTooLong(length))?;
+    let body = usize::try_from(length)
+        .ok()
+        .filter(|length| *length <= BODY_MAX)
+        .ok_or(Violation::FrameTooLong(length))?;
     Ok(Some((kind, body, kind_length + length_length)))
 }
 
@@ -140,13 +161,31 @@ impl Message {
             Self::Credit { alias, blocks } => write_credit(*alias, *blocks, out),
             Self::Reschedule { alias, deadline_ms } => write_reschedule(*alias, *deadline_ms, out),
             Self::Stop { alias, reason } => write_stop(*alias, *reason, out),
-            Self::Reject { alias, code, retry_after_ms } => write_reject(*alias, *code, *retry_after_ms, out),
-            Self::Rank { alias, rank, useless, lost } => write_rank(*alias, [*rank, *useless, *lost], out),
+            Self::Reject {
+                alias,
+                code,
+                retry_after_ms,
+            } => write_reject(*alias, *code, *retry_after_ms, out),
+            Self::Rank {
+                alias,
+                rank,
+                useless,
+                lost,
+            } => write_rank(*alias, [*rank, *useless, *lost], out),
             Self::GoAway { drain_ms } => write_only(kind::GOAWAY, *drain_ms, out),
-            Self::GetHashes { request, segment, meant } => write_get_hashes(*request, *segment, *meant, out),
+            Self::GetHashes {
+                request,
+                segment,
+                meant,
+            } => write_get_hashes(*request, *segment, *meant, out),
             Self::GetChecks(query) => write_get_checks(query, out),
             Self::Checks(checks) => write_checks(checks, out),
-            Self::Blame { segment, generation, blocks, identity } => write_blame(*segment, *generation, *blocks, identity, out),
+            Self::Blame {
+                segment,
+                generation,
+                blocks,
+                identity,
+            } => write_blame(*segment, *generation, *blocks, identity, out),
             Self::Have(holdings) => write_have(holdings, out),
             Self::Offer { port, identity } => write_offer(*port, identity, out),
             Self::Peers { segment, peers } => write_peers(*segment, peers, out),
@@ -158,19 +197,37 @@ impl Message {
         let (name, parser): (&'static str, Parser) = match kind {
             kind::HELLO => ("HELLO", parse_hello),
             kind::AUTH => ("AUTH", parse_auth),
-            kind::GRANT => ("GRANT", |body| Ok(Self::Grant { lasts_ms: body.varint()? })),
+            kind::GRANT => ("GRANT", |body| {
+                Ok(Self::Grant {
+                    lasts_ms: body.varint()?,
+                })
+            }),
             kind::GET => ("GET", |body| Ok(Self::Get(parse_get(body)?))),
             kind::META => ("META", |body| Ok(Self::Meta(parse_meta(body)?))),
             kind::ERROR => ("ERROR", |body| Ok(Self::Error(parse_error(body)?))),
-            kind::SUBSCRIBE => ("SUBSCRIBE", |body| Ok(Self::Subscribe(parse_subscribe(body)?))),
-            kind::SUBSCRIBE_OK => ("SUBSCRIBE_OK", |body| Ok(Self::SubscribeOk { request: body.varint()? })),
-            kind::UNSUBSCRIBE => ("UNSUBSCRIBE", |body| Ok(Self::Unsubscribe { request: body.varint()? })),
+            kind::SUBSCRIBE => ("SUBSCRIBE", |body| {
+                Ok(Self::Subscribe(parse_subscribe(body)?))
+            }),
+            kind::SUBSCRIBE_OK => ("SUBSCRIBE_OK", |body| {
+                Ok(Self::SubscribeOk {
+                    request: body.varint()?,
+                })
+            }),
+            kind::UNSUBSCRIBE => ("UNSUBSCRIBE", |body| {
+                Ok(Self::Unsubscribe {
+                    request: body.varint()?,
+                })
+            }),
             kind::REQUEST => ("REQUEST", |body| Ok(Self::Request(parse_request(body)?))),
             kind::CREDIT => ("CREDIT", parse_credit),
             kind::STOP => ("STOP", parse_stop),
             kind::REJECT => ("REJECT", parse_reject),
             kind::RANK => ("RANK", parse_rank),
-            kind::GOAWAY => ("GOAWAY", |body| Ok(Self::GoAway { drain_ms: body.varint()? })),
+            kind::GOAWAY => ("GOAWAY", |body| {
+                Ok(Self::GoAway {
+                    drain_ms: body.varint()?,
+                })
+            }),
             kind::GET_HASHES => ("GET_HASHES", parse_get_hashes),
             kind::GET_CHECKS => ("GET_CHECKS", parse_get_checks),
             kind::CHECKS => ("CHECKS", parse_checks),

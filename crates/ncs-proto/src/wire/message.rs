@@ -50,7 +50,9 @@ pub const PARAMETERS_MAX: u64 = 64;
 /// Whether `path` is valid in GET and META: it starts with `/`, is at most [`PATH_MAX`] long and
 /// consists of visible ASCII (everything else is percent-encoded, as in HTTP).
 pub fn is_path(path: &str) -> bool {
-    path.len() <= PATH_MAX && path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
+    path.len() <= PATH_MAX
+        && path.starts_with('/')
+        && path.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// The name of the stream that a path begins with.
@@ -63,7 +65,9 @@ pub fn stream_of(path: &str) -> &str {
 /// other than `/`, `?` and `#`.
 pub fn is_stream_name(name: &str) -> bool {
     (1..=STREAM_NAME_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
 }
 
 /// Whether `token` is valid in AUTH: 1 to [`TOKEN_MAX`] visible ASCII characters.
@@ -257,7 +261,10 @@ pub struct Checks {
 impl std::fmt::Debug for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Whoever knows the seed can make blocks that pass.
-        f.debug_struct("Checks").field("request", &self.request).field("columns", &self.columns).finish_non_exhaustive()
+        f.debug_struct("Checks")
+            .field("request", &self.request)
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
     }
 }
 
@@ -361,8 +368,15 @@ impl Hello {
 
     /// The minor version to use with a side that has sent `other`: the highest that both support.
     pub fn agree(&self, other: &Self) -> Result<u64, Violation> {
-        let (low, high) = (self.minor.0.max(other.minor.0), self.minor.1.min(other.minor.1));
-        if low > high { Err(Violation::Version) } else { Ok(high) }
+        let (low, high) = (
+            self.minor.0.max(other.minor.0),
+            self.minor.1.min(other.minor.1),
+        );
+        if low > high {
+            Err(Violation::Version)
+        } else {
+            Ok(high)
+        }
     }
 
     /// Whether a segment of this shape may be announced to the sender of this HELLO.
@@ -387,7 +401,11 @@ pub struct Codecs {
 
 impl Codecs {
     /// All codes.
-    pub const ALL: Self = Self { reed_solomon: true, raptorq: true, gfq: true };
+    pub const ALL: Self = Self {
+        reed_solomon: true,
+        raptorq: true,
+        gfq: true,
+    };
 
     /// Whether a code is among them.
     pub const fn have(self, codec: Codec) -> bool {

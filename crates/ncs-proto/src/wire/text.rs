@@ -16,7 +16,13 @@ pub fn is_plain(character: char) -> bool {
 /// The plain form of `text`, of at most this many bytes: one line, of plain characters.
 pub fn plain(text: &str, bytes_max: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(bytes_max));
-    for character in text.chars().map(|character| if is_plain(character) { character } else { INSTEAD }) {
+    for character in text.chars().map(|character| {
+        if is_plain(character) {
+            character
+        } else {
+            INSTEAD
+        }
+    }) {
         if shown.len() + character.len_utf8() > bytes_max {
             break;
         }
@@ -53,14 +59,33 @@ mod tests {
 
     #[test]
     fn what_does_more_than_take_its_place_is_not_shown() {
-        assert_eq!(plain("the origin answered 503: ça va, 日本", 100), "the origin answered 503: ça va, 日本");
-        assert_eq!(plain("\u{1b}[2J\u{1b}]0;owned\u{7}x\ny\r\tz\u{7f}\u{9b}1m", 100), "�[2J�]0;owned�x�y��z��1m");
-        assert_eq!(plain("a\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}\u{2028}b", 100), "a�gpj.exe�����b");
+        assert_eq!(
+            plain("the origin answered 503: ça va, 日本", 100),
+            "the origin answered 503: ça va, 日本"
+        );
+        assert_eq!(
+            plain("\u{1b}[2J\u{1b}]0;owned\u{7}x\ny\r\tz\u{7f}\u{9b}1m", 100),
+            "�[2J�]0;owned�x�y��z��1m"
+        );
+        assert_eq!(
+            plain(
+                "a\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}\u{2028}b",
+                100
+            ),
+            "a�gpj.exe�����b"
+        );
     }
 
     #[test]
     fn what_is_too_long_ends_with_a_whole_character() {
-        assert_eq!((plain("日本", 5).as_str(), plain("日本", 6).as_str(), plain("abc", 0).as_str()), ("日", "日本", ""));
+        assert_eq!(
+            (
+                plain("日本", 5).as_str(),
+                plain("日本", 6).as_str(),
+                plain("abc", 0).as_str()
+            ),
+            ("日", "日本", "")
+        );
         // The replacement may be longer than the character.
         assert_eq!(plain("\u{1b}\u{1b}", 5), "�");
     }

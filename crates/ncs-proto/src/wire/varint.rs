@@ -17,10 +17,18 @@ pub(crate) fn write(value: u64, out: &mut Vec<u8>) {
 /// Reads the integer at the start of `input`: its value and its length. `Ok(None)` where `input`
 /// ends too early.
 pub(crate) fn read(input: &[u8]) -> Result<Option<(u64, usize)>, NotMinimal> {
-    let Some(first) = input.first() else { return Ok(None) };
+    let Some(first) = input.first() else {
+        return Ok(None);
+    };
     let wanted = 1 << (first >> 6);
-    let Some(bytes) = input.get(..wanted) else { return Ok(None) };
-    let value = bytes[1..].iter().fold(u64::from(first & 0x3f), |value, byte| value << 8 | u64::from(*byte));
+    let Some(bytes) = input.get(..wanted) else {
+        return Ok(None);
+    };
+    let value = bytes[1..]
+        .iter()
+        .fold(u64::from(first & 0x3f), |value, byte| {
+            value << 8 | u64::from(*byte)
+        });
     if length(value) != wanted {
         return Err(NotMinimal);
     }
@@ -54,7 +62,10 @@ mod tests {
     #[test]
     fn the_examples_of_the_rfc() {
         for (value, bytes) in [
-            (151_288_809_941_952_652, &[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c][..]),
+            (
+                151_288_809_941_952_652,
+                &[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c][..],
+            ),
             (494_878_333, &[0x9d, 0x7f, 0x3e, 0x7d]),
             (15_293, &[0x7b, 0xbd]),
             (37, &[0x25]),
@@ -70,11 +81,17 @@ mod tests {
     #[test]
     fn borders_round_trip_and_long_forms_are_refused() {
         for value in [0, 63, 64, 16_383, 16_384, (1 << 30) - 1, 1 << 30, MAX] {
-            assert_eq!(read(&written(value)), Ok(Some((value, written(value).len()))));
+            assert_eq!(
+                read(&written(value)),
+                Ok(Some((value, written(value).len())))
+            );
         }
         assert_eq!(written(u64::MAX), written(MAX));
         assert_eq!(read(&[0x40, 37]), Err(NotMinimal));
         assert_eq!(read(&[0x80, 0, 0x3f, 0xff]), Err(NotMinimal));
-        assert_eq!(read(&[0xc0, 0, 0, 0, 0x3f, 0xff, 0xff, 0xff]), Err(NotMinimal));
+        assert_eq!(
+            read(&[0xc0, 0, 0, 0, 0x3f, 0xff, 0xff, 0xff]),
+            Err(NotMinimal)
+        );
     }
 }

@@ -43,7 +43,10 @@ impl Violation {
     /// The code of CONNECTION_CLOSE.
     pub const fn close_code(self) -> CloseCode {
         match self {
-            Self::UnknownFrame(_) | Self::FrameTooLong(_) | Self::Malformed(_) | Self::Unexpected(_) => CloseCode::Protocol,
+            Self::UnknownFrame(_)
+            | Self::FrameTooLong(_)
+            | Self::Malformed(_)
+            | Self::Unexpected(_) => CloseCode::Protocol,
             Self::Limit(_) => CloseCode::Limit,
             Self::Flood(_) => CloseCode::Flood,
             Self::Version => CloseCode::Version,

@@ -35,15 +35,28 @@ impl Authorities {
         if roots.is_empty() {
             return Err("the file contains no certificate".to_owned());
         }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
-        Ok(Self { text, verifier: verifier.build().map_err(|error| error.to_string())? })
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::new(rustls::crypto::ring::default_provider()),
+        );
+        Ok(Self {
+            text,
+            verifier: verifier.build().map_err(|error| error.to_string())?,
+        })
     }
 
     /// Verifies this chain, the peer's own certificate first, at `now`, since 1970.
-    pub(super) fn vouch_for(&self, chain: &[CertificateDer<'_>], now: Duration) -> Result<(), rustls::Error> {
-        let (own, others) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-        self.verifier.verify_client_cert(own, others, UnixTime::since_unix_epoch(now)).map(drop)
+    pub(super) fn vouch_for(
+        &self,
+        chain: &[CertificateDer<'_>],
+        now: Duration,
+    ) -> Result<(), rustls::Error> {
+        let (own, others) = chain
+            .split_first()
+            .ok_or(rustls::Error::NoCertificatesPresented)?;
+        self.verifier
+            .verify_client_cert(own, others, UnixTime::since_unix_epoch(now))
+            .map(drop)
     }
 }
 
@@ -56,7 +69,10 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner, signatures: Signatures::default() }
+        Self {
+            inner,
+            signatures: Signatures::default(),
+        }
     }
 }
 
@@ -82,8 +98,14 @@ impl ClientCertVerifier for Door {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         match &self.inner.rules.load().authorities {
-            Some(authorities) => authorities.verifier.verify_client_cert(end_entity, intermediates, now),
-            None => Err(rustls::Error::General("the server no longer accepts client certificates".to_owned())),
+            Some(authorities) => {
+                authorities
+                    .verifier
+                    .verify_client_cert(end_entity, intermediates, now)
+            }
+            None => Err(rustls::Error::General(
+                "the server no longer accepts client certificates".to_owned(),
+            )),
         }
     }
 

@@ -45,7 +45,11 @@ enum Material {
 
 impl std::fmt::Debug for Material {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self, Self::Secret(_)) { "Secret" } else { "Public" })
+        f.write_str(if matches!(self, Self::Secret(_)) {
+            "Secret"
+        } else {
+            "Public"
+        })
     }
 }
 
@@ -96,23 +100,41 @@ impl KeySet {
         if text.len() > SET_BYTES_MAX {
             return Err(KeySetError::TooLarge);
         }
-        let set: WrittenSet = serde_json::from_slice(text).map_err(|error| KeySetError::Syntax(place(&error)))?;
+        let set: WrittenSet =
+            serde_json::from_slice(text).map_err(|error| KeySetError::Syntax(place(&error)))?;
         if set.keys.len() > KEYS_MAX {
             return Err(KeySetError::TooLarge);
         }
         let mut keys: Vec<Key> = Vec::new();
         for (index, written) in set.keys.into_iter().enumerate() {
-            let name = written.kid.clone().unwrap_or_else(|| format!("number {}", index + 1));
-            let Some(material) = written.material().map_err(|fault| KeySetError::Key(name, fault))? else { continue };
-            let key = Key { id: written.kid, material };
+            let name = written
+                .kid
+                .clone()
+                .unwrap_or_else(|| format!("number {}", index + 1));
+            let Some(material) = written
+                .material()
+                .map_err(|fault| KeySetError::Key(name, fault))?
+            else {
+                continue;
+            };
+            let key = Key {
+                id: written.kid,
+                material,
+            };
             if let Some(id) = &key.id
-                && keys.iter().any(|other| other.id == key.id && other.material.algorithm() == key.material.algorithm())
+                && keys.iter().any(|other| {
+                    other.id == key.id && other.material.algorithm() == key.material.algorithm()
+                })
             {
                 return Err(KeySetError::Doubled(id.clone()));
             }
             keys.push(key);
         }
-        if keys.is_empty() { Err(KeySetError::Empty) } else { Ok(Self { keys }) }
+        if keys.is_empty() {
+            Err(KeySetError::Empty)
+        } else {
+            Ok(Self { keys })
+        }
     }
 
     /// An empty set, for use until the first one arrives.
@@ -132,7 +154,10 @@ impl KeySet {
 
     /// The key of this algorithm with this name; without a name, the only key of the algorithm.
     pub(super) fn find(&self, algorithm: Algorithm, id: Option<&str>) -> Option<Verifier<'_>> {
-        let mut fitting = self.keys.iter().filter(|key| key.material.algorithm() == algorithm);
+        let mut fitting = self
+            .keys
+            .iter()
+            .filter(|key| key.material.algorithm() == algorithm);
         let key = match id {
             Some(id) => fitting.find(|key| key.id.as_deref() == Some(id))?,
             None => fitting.next().filter(|_| fitting.next().is_none())?,
@@ -168,7 +193,10 @@ impl Written {
     fn material(&self) -> Result<Option<Material>, &'static str> {
         let is_for = |algorithm: &str| self.alg.as_deref().is_none_or(|alg| alg == algorithm);
         let verifies = |ops: &Vec<String>| ops.iter().any(|op| op == "verify" || op == "sign");
-        if self.purpose.as_deref().is_some_and(|purpose| purpose != "sig")
+        if self
+            .purpose
+            .as_deref()
+            .is_some_and(|purpose| purpose != "sig")
             || self.key_ops.as_ref().is_some_and(|ops| !verifies(ops))
         {
             return Ok(None);
@@ -179,14 +207,20 @@ impl Written {
                 if bytes.len() < SECRET_BYTES_MIN {
                     return Err("`k` has fewer than 32 bytes");
                 }
-                Ok(Some(Material::Secret(hmac::Key::new(hmac::HMAC_SHA256, &bytes))))
+                Ok(Some(Material::Secret(hmac::Key::new(
+                    hmac::HMAC_SHA256,
+                    &bytes,
+                ))))
             }
             ("OKP", Some("Ed25519")) if is_for("EdDSA") || is_for("Ed25519") => {
                 let bytes = decoded(self.x.as_deref())?;
                 if bytes.len() != signature::ED25519_PUBLIC_KEY_LEN {
                     return Err("`x` does not have 32 bytes");
                 }
-                Ok(Some(Material::Public(signature::UnparsedPublicKey::new(&signature::ED25519, bytes))))
+                Ok(Some(Material::Public(signature::UnparsedPublicKey::new(
+                    &signature::ED25519,
+                    bytes,
+                ))))
             }
             _ => Ok(None),
         }
@@ -205,7 +239,9 @@ fn place(error: &serde_json::Error) -> String {
 
 fn decoded(text: Option<&str>) -> Result<Vec<u8>, &'static str> {
     let text = text.ok_or("`k` or `x` is missing")?;
-    URL_SAFE_NO_PAD.decode(text).map_err(|_| "`k` or `x` is not base64url without padding")
+    URL_SAFE_NO_PAD
+        .decode(text)
+        .map_err(|_| "`k` or `x` is not base64url without padding")
 }
 
 /// Signing for tests of this module.
@@ -258,9 +294,18 @@ mod tests {
         assert_eq!(set(&others).unwrap_err(), KeySetError::Empty);
         let keys = set(&[&others[..], &[oct("a", &SECRET), okp("b")]].concat()).unwrap();
         assert_eq!(keys.len(), 2);
-        assert!(keys.find(Algorithm::Hs256, Some("a")).is_some() && keys.find(Algorithm::EdDsa, Some("b")).is_some());
-        assert!(keys.find(Algorithm::Hs256, Some("b")).is_none(), "a public key is no secret");
-        assert!(keys.find(Algorithm::EdDsa, Some("a")).is_none(), "a secret is no public key");
+        assert!(
+            keys.find(Algorithm::Hs256, Some("a")).is_some()
+                && keys.find(Algorithm::EdDsa, Some("b")).is_some()
+        );
+        assert!(
+            keys.find(Algorithm::Hs256, Some("b")).is_none(),
+            "a public key is no secret"
+        );
+        assert!(
+            keys.find(Algorithm::EdDsa, Some("a")).is_none(),
+            "a secret is no public key"
+        );
     }
 
     #[test]
@@ -276,23 +321,48 @@ mod tests {
     fn faulty_sets_are_refused_whole() {
         let refused = |keys: &[serde_json::Value]| set(keys).unwrap_err();
         assert_eq!(refused(&[]), KeySetError::Empty);
-        assert_eq!(refused(&[oct("a", &SECRET), oct("a", &[8; 32])]), KeySetError::Doubled("a".into()));
-        assert!(set(&[oct("a", &SECRET), okp("a")]).is_ok(), "keys of two algorithms are told apart by it");
-        assert!(matches!(refused(&[okp("b"), oct("a", &[7; 31])]), KeySetError::Key(name, _) if name == "a"));
+        assert_eq!(
+            refused(&[oct("a", &SECRET), oct("a", &[8; 32])]),
+            KeySetError::Doubled("a".into())
+        );
+        assert!(
+            set(&[oct("a", &SECRET), okp("a")]).is_ok(),
+            "keys of two algorithms are told apart by it"
+        );
+        assert!(
+            matches!(refused(&[okp("b"), oct("a", &[7; 31])]), KeySetError::Key(name, _) if name == "a")
+        );
         for wrong in [
             json!({ "kty": "oct" }),
             json!({ "kty": "oct", "k": "a+b/" }),
             json!({ "kty": "oct", "k": format!("{}=", base64url(&SECRET)) }),
             json!({ "kty": "OKP", "crv": "Ed25519", "x": base64url(&[1; 31]) }),
         ] {
-            assert!(matches!(refused(std::slice::from_ref(&wrong)), KeySetError::Key(name, _) if name == "number 1"), "{wrong}");
+            assert!(
+                matches!(refused(std::slice::from_ref(&wrong)), KeySetError::Key(name, _) if name == "number 1"),
+                "{wrong}"
+            );
         }
-        let quoting = KeySet::parse(b"{\"keys\":[{\"kty\":\"oct\",\"key_ops\":\"hunter2\"}]}").unwrap_err().to_string();
-        assert!(quoting.contains("line 1") && !quoting.contains("hunter2"), "{quoting}");
+        let quoting = KeySet::parse(b"{\"keys\":[{\"kty\":\"oct\",\"key_ops\":\"hunter2\"}]}")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            quoting.contains("line 1") && !quoting.contains("hunter2"),
+            "{quoting}"
+        );
         for text in ["", "{}", "[]", "{\"keys\":[{}]}", "{\"keys\":{}}"] {
-            assert!(matches!(KeySet::parse(text.as_bytes()), Err(KeySetError::Syntax(_))), "{text}");
+            assert!(
+                matches!(KeySet::parse(text.as_bytes()), Err(KeySetError::Syntax(_))),
+                "{text}"
+            );
         }
-        assert_eq!(KeySet::parse(&vec![b' '; SET_BYTES_MAX + 1]).unwrap_err(), KeySetError::TooLarge);
-        assert_eq!(refused(&vec![okp("b"); KEYS_MAX + 1]), KeySetError::TooLarge);
+        assert_eq!(
+            KeySet::parse(&vec![b' '; SET_BYTES_MAX + 1]).unwrap_err(),
+            KeySetError::TooLarge
+        );
+        assert_eq!(
+            refused(&vec![okp("b"); KEYS_MAX + 1]),
+            KeySetError::TooLarge
+        );
     }
 }

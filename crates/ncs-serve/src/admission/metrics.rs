@@ -25,28 +25,35 @@ impl Metrics {
             "Tokens presented by peers, by result.",
             &["result"],
         )?;
-        ALL.iter().for_each(|result| drop(tokens.with_label_values(&[result_of(*result)])));
+        ALL.iter()
+            .for_each(|result| drop(tokens.with_label_values(&[result_of(*result)])));
         let tickets = register::counters(
             registry,
             "ncserverd_admission_tickets_total",
             "Tickets presented by peers, by result.",
             &["result"],
         )?;
-        ["admitted", "refused"].iter().for_each(|result| drop(tickets.with_label_values(&[result])));
+        ["admitted", "refused"]
+            .iter()
+            .for_each(|result| drop(tickets.with_label_values(&[result])));
         let limited = register::counters(
             registry,
             "ncserverd_admission_limited_total",
             "Connections refused at the limit of their address, or closed at the limit of their token or certificate.",
             &["by"],
         )?;
-        ["address", "token"].iter().for_each(|by| drop(limited.with_label_values(&[by])));
+        ["address", "token"]
+            .iter()
+            .for_each(|by| drop(limited.with_label_values(&[by])));
         let reloads = register::counters(
             registry,
             "ncserverd_admission_reloads_total",
             "Reloads of keys or authorities: taken after a change, or failed.",
             &["result"],
         )?;
-        ["taken", "failed"].iter().for_each(|result| drop(reloads.with_label_values(&[result])));
+        ["taken", "failed"]
+            .iter()
+            .for_each(|result| drop(reloads.with_label_values(&[result])));
         Ok(Self {
             tokens,
             tickets,
@@ -56,13 +63,19 @@ impl Metrics {
                 "Connections admitted by a client certificate.",
             )?,
             limited,
-            keys: register::gauge(registry, "ncserverd_admission_keys", "Keys that verify tokens.")?,
+            keys: register::gauge(
+                registry,
+                "ncserverd_admission_keys",
+                "Keys that verify tokens.",
+            )?,
             reloads,
         })
     }
 
     pub(super) fn ticket_judged(&self, counts: bool) {
-        self.tickets.with_label_values(&[if counts { "admitted" } else { "refused" }]).inc();
+        self.tickets
+            .with_label_values(&[if counts { "admitted" } else { "refused" }])
+            .inc();
     }
 
     pub(super) fn judged(&self, result: Result<(), TokenError>) {

@@ -66,7 +66,10 @@ impl Source {
                     .timeout(FETCH_TIMEOUT)
                     .user_agent(concat!("ncserverd/", env!("CARGO_PKG_VERSION")))
                     .build();
-                Ok(Self::Url(Secret::new(url), client.map_err(|error| error.to_string())?))
+                Ok(Self::Url(
+                    Secret::new(url),
+                    client.map_err(|error| error.to_string())?,
+                ))
             }
         }
     }
@@ -85,7 +88,11 @@ impl Source {
             Self::File(path) => read(path, SET_BYTES_MAX),
             Self::Url(url, client) => {
                 let fail = |error: reqwest::Error| redacted(&error.without_url().to_string());
-                let mut response = client.get(url.expose().clone()).send().await.map_err(fail)?;
+                let mut response = client
+                    .get(url.expose().clone())
+                    .send()
+                    .await
+                    .map_err(fail)?;
                 if !response.status().is_success() {
                     return Err(format!("status {}", response.status().as_u16()));
                 }
@@ -108,8 +115,14 @@ mod tests {
 
     #[test]
     fn files_and_urls_are_told_apart() {
-        assert_eq!(Named::parse("/etc/keys.json"), Ok(Named::File("/etc/keys.json".into())));
-        assert_eq!(Named::parse("http.json"), Ok(Named::File("http.json".into())));
+        assert_eq!(
+            Named::parse("/etc/keys.json"),
+            Ok(Named::File("/etc/keys.json".into()))
+        );
+        assert_eq!(
+            Named::parse("http.json"),
+            Ok(Named::File("http.json".into()))
+        );
         assert_eq!(Named::parse("/a:b@c"), Ok(Named::File("/a:b@c".into())));
         for (text, open) in [
             ("http:me:pw@issuer.example/jwks.json", true),
@@ -121,9 +134,18 @@ mod tests {
             ("http://10.0.0.1/", true),
         ] {
             let named = Named::parse(text).unwrap();
-            assert!(matches!(named, Named::Url(_)) && named.is_open_to_the_network() == open, "{text}");
+            assert!(
+                matches!(named, Named::Url(_)) && named.is_open_to_the_network() == open,
+                "{text}"
+            );
         }
-        for text in ["ftp://issuer.example/", "https://", "https:", "me:pw@issuer.example", "https://me:pw#a@issuer.example/"] {
+        for text in [
+            "ftp://issuer.example/",
+            "https://",
+            "https:",
+            "me:pw@issuer.example",
+            "https://me:pw#a@issuer.example/",
+        ] {
             let reason = Named::parse(text).map(|_| ()).unwrap_err();
             assert!(!reason.contains("pw"), "{text}: {reason}");
         }

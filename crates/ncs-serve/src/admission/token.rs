@@ -98,10 +98,19 @@ struct Allowed {
 }
 
 /// The claims of a token that is valid at `now`, since 1970.
-pub fn verify(token: &str, keys: &KeySet, expected: &Expectation, now: Duration) -> Result<Claims, TokenError> {
+pub fn verify(
+    token: &str,
+    keys: &KeySet,
+    expected: &Expectation,
+    now: Duration,
+) -> Result<Claims, TokenError> {
     let (message, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
     let (header, payload) = message.split_once('.').ok_or(TokenError::Malformed)?;
-    let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenError::Malformed);
+    let decode = |part: &str| {
+        URL_SAFE_NO_PAD
+            .decode(part)
+            .map_err(|_| TokenError::Malformed)
+    };
     let (header, payload, signature) = (decode(header)?, decode(payload)?, decode(signature)?);
     let header: Header = serde_json::from_slice(&header).map_err(|_| TokenError::Malformed)?;
     let algorithm = match header.alg.as_str() {
@@ -113,7 +122,9 @@ pub fn verify(token: &str, keys: &KeySet, expected: &Expectation, now: Duration)
     if header.crit.is_some() {
         return Err(TokenError::Malformed);
     }
-    let key = keys.find(algorithm, header.kid.as_deref()).ok_or(TokenError::UnknownKey)?;
+    let key = keys
+        .find(algorithm, header.kid.as_deref())
+        .ok_or(TokenError::UnknownKey)?;
     if !key.verify(message.as_bytes(), &signature) {
         return Err(TokenError::Forged);
     }
@@ -122,12 +133,22 @@ pub fn verify(token: &str, keys: &KeySet, expected: &Expectation, now: Duration)
 }
 
 impl Written {
-    fn claims(self, token: &str, expected: &Expectation, now: Duration) -> Result<Claims, TokenError> {
+    fn claims(
+        self,
+        token: &str,
+        expected: &Expectation,
+        now: Duration,
+    ) -> Result<Claims, TokenError> {
         let until = time(self.exp)?.saturating_add(expected.leeway);
         if until <= now {
             return Err(TokenError::Expired);
         }
-        if self.nbf.map(time).transpose()?.is_some_and(|from| from > now.saturating_add(expected.leeway)) {
+        if self
+            .nbf
+            .map(time)
+            .transpose()?
+            .is_some_and(|from| from > now.saturating_add(expected.leeway))
+        {
             return Err(TokenError::Early);
         }
         let is_meant = match (&self.aud, &expected.audience) {
@@ -139,16 +160,29 @@ impl Written {
         if !is_meant {
             return Err(TokenError::Audience);
         }
-        let Allowed { paths, rate, connections } = self.ncs;
+        let Allowed {
+            paths,
+            rate,
+            connections,
+        } = self.ncs;
         let scope = Scope::parse(&paths).map_err(|_| TokenError::Claims)?;
         if rate == Some(0) || connections == Some(0) {
             return Err(TokenError::Claims);
         }
         let holder = match &self.sub {
-            Some(subject) => Holder::of("subject", &[self.iss.unwrap_or_default().as_bytes(), subject.as_bytes()]),
+            Some(subject) => Holder::of(
+                "subject",
+                &[self.iss.unwrap_or_default().as_bytes(), subject.as_bytes()],
+            ),
             None => Holder::of("token", &[token.as_bytes()]),
         };
-        Ok(Claims { scope, until, rate, connections, holder })
+        Ok(Claims {
+            scope,
+            until,
+            rate,
+            connections,
+            holder,
+        })
     }
 }
 
@@ -169,14 +203,28 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_800_000_000);
 
     fn hs256(header: &Value, claims: &Value, secret: &[u8]) -> String {
-        let message = format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()));
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
+        let message = format!(
+            "{}.{}",
+            base64url(header.to_string().as_bytes()),
+            base64url(claims.to_string().as_bytes())
+        );
+        let tag = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, secret),
+            message.as_bytes(),
+        );
         format!("{message}.{}", base64url(tag.as_ref()))
     }
 
     fn eddsa(header: &Value, claims: &Value) -> String {
-        let message = format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims.to_string().as_bytes()));
-        format!("{message}.{}", base64url(pair().sign(message.as_bytes()).as_ref()))
+        let message = format!(
+            "{}.{}",
+            base64url(header.to_string().as_bytes()),
+            base64url(claims.to_string().as_bytes())
+        );
+        format!(
+            "{message}.{}",
+            base64url(pair().sign(message.as_bytes()).as_ref())
+        )
     }
 
     fn claims() -> Value {
@@ -192,13 +240,19 @@ mod tests {
 
     fn judge(token: &str, audience: Option<&str>) -> Result<Claims, TokenError> {
         let keys = set(&[oct("h", &SECRET), okp("e")]).unwrap();
-        let expected = Expectation { audience: audience.map(Into::into), leeway: Duration::from_secs(5) };
+        let expected = Expectation {
+            audience: audience.map(Into::into),
+            leeway: Duration::from_secs(5),
+        };
         verify(token, &keys, &expected, NOW)
     }
 
     /// Signed correctly.
     fn judge_claims(claims: &Value) -> Result<Claims, TokenError> {
-        judge(&hs256(&json!({ "alg": "HS256", "kid": "h" }), claims, &SECRET), None)
+        judge(
+            &hs256(&json!({ "alg": "HS256", "kid": "h" }), claims, &SECRET),
+            None,
+        )
     }
 
     #[test]
@@ -206,48 +260,99 @@ mod tests {
         let full = json!({ "exp": NOW.as_secs() + 60, "nbf": NOW.as_secs() - 60, "iat": 1, "sub": "ann", "iss": "us", "jti": "7",
             "ncs": { "paths": ["/live/*", "/files/a"], "rate": 2_000_000, "connections": 3 } });
         let tokens = [
-            hs256(&json!({ "alg": "HS256", "kid": "h", "typ": "JWT" }), &full, &SECRET),
+            hs256(
+                &json!({ "alg": "HS256", "kid": "h", "typ": "JWT" }),
+                &full,
+                &SECRET,
+            ),
             eddsa(&json!({ "alg": "EdDSA", "kid": "e" }), &full),
             hs256(&json!({ "alg": "HS256" }), &full, &SECRET),
         ];
         for token in tokens {
             let claims = judge(&token, None).unwrap();
-            assert_eq!(claims.scope, Scope::parse(&["/live/*", "/files/a"]).unwrap());
-            assert_eq!((claims.rate, claims.connections), (Some(2_000_000), Some(3)));
+            assert_eq!(
+                claims.scope,
+                Scope::parse(&["/live/*", "/files/a"]).unwrap()
+            );
+            assert_eq!(
+                (claims.rate, claims.connections),
+                (Some(2_000_000), Some(3))
+            );
             assert_eq!(claims.until, NOW + Duration::from_secs(65));
-            assert_eq!(claims.holder, Holder::of("subject", &[b"us", b"ann"]), "a renewed token counts with the one before");
+            assert_eq!(
+                claims.holder,
+                Holder::of("subject", &[b"us", b"ann"]),
+                "a renewed token counts with the one before"
+            );
         }
-        let (one, other) = (judge_claims(&claims()).unwrap(), judge_claims(&with("jti", json!("x"))).unwrap());
-        assert_ne!(one.holder, other.holder, "without a subject every token counts by itself");
+        let (one, other) = (
+            judge_claims(&claims()).unwrap(),
+            judge_claims(&with("jti", json!("x"))).unwrap(),
+        );
+        assert_ne!(
+            one.holder, other.holder,
+            "without a subject every token counts by itself"
+        );
     }
 
     #[test]
     fn no_algorithm_stands_in_for_another() {
         let public = pair().public_key().as_ref().to_vec();
         let message = |header: Value| {
-            format!("{}.{}", base64url(header.to_string().as_bytes()), base64url(claims().to_string().as_bytes()))
+            format!(
+                "{}.{}",
+                base64url(header.to_string().as_bytes()),
+                base64url(claims().to_string().as_bytes())
+            )
         };
         let unsigned = |alg: &str| format!("{}.", message(json!({ "alg": alg, "kid": "h" })));
-        for alg in ["none", "None", "NONE", "", "HS384", "HS512", "RS256", "ES256", "hs256"] {
-            assert_eq!(judge(&unsigned(alg), None), Err(TokenError::Malformed), "{alg}");
+        for alg in [
+            "none", "None", "NONE", "", "HS384", "HS512", "RS256", "ES256", "hs256",
+        ] {
+            assert_eq!(
+                judge(&unsigned(alg), None),
+                Err(TokenError::Malformed),
+                "{alg}"
+            );
         }
-        assert_eq!(judge(&unsigned("HS256"), None), Err(TokenError::Forged), "an empty signature");
+        assert_eq!(
+            judge(&unsigned("HS256"), None),
+            Err(TokenError::Forged),
+            "an empty signature"
+        );
         // The public key as an HMAC secret, under its own name and under that of a secret.
         for kid in ["e", "h"] {
             let confused = hs256(&json!({ "alg": "HS256", "kid": kid }), &claims(), &public);
-            let expected = if kid == "e" { TokenError::UnknownKey } else { TokenError::Forged };
+            let expected = if kid == "e" {
+                TokenError::UnknownKey
+            } else {
+                TokenError::Forged
+            };
             assert_eq!(judge(&confused, None), Err(expected));
         }
         let only_public = set(&[okp("e")]).unwrap();
-        let expected = Expectation { audience: None, leeway: Duration::ZERO };
-        for header in [json!({ "alg": "HS256" }), json!({ "alg": "HS256", "kid": "e" })] {
+        let expected = Expectation {
+            audience: None,
+            leeway: Duration::ZERO,
+        };
+        for header in [
+            json!({ "alg": "HS256" }),
+            json!({ "alg": "HS256", "kid": "e" }),
+        ] {
             let confused = hs256(&header, &claims(), &public);
-            assert_eq!(verify(&confused, &only_public, &expected, NOW), Err(TokenError::UnknownKey));
+            assert_eq!(
+                verify(&confused, &only_public, &expected, NOW),
+                Err(TokenError::UnknownKey)
+            );
         }
         // An HMAC presented as a signature.
         let tag = hs256(&json!({ "alg": "EdDSA", "kid": "e" }), &claims(), &SECRET);
         assert_eq!(judge(&tag, None), Err(TokenError::Forged));
-        let critical = hs256(&json!({ "alg": "HS256", "kid": "h", "crit": ["b64"], "b64": false }), &claims(), &SECRET);
+        let critical = hs256(
+            &json!({ "alg": "HS256", "kid": "h", "crit": ["b64"], "b64": false }),
+            &claims(),
+            &SECRET,
+        );
         assert_eq!(judge(&critical, None), Err(TokenError::Malformed));
     }
 
@@ -261,11 +366,18 @@ mod tests {
                 if std::mem::replace(&mut changed[at], other) == other {
                     continue;
                 }
-                assert!(judge(&String::from_utf8(changed).unwrap(), None).is_err(), "byte {at} as {}", char::from(other));
+                assert!(
+                    judge(&String::from_utf8(changed).unwrap(), None).is_err(),
+                    "byte {at} as {}",
+                    char::from(other)
+                );
             }
             assert!(judge(&token[..at], None).is_err(), "cut at {at}");
         }
-        assert!(judge(&format!("{token}."), None).is_err() && judge(&format!("{token}A"), None).is_err());
+        assert!(
+            judge(&format!("{token}."), None).is_err()
+                && judge(&format!("{token}A"), None).is_err()
+        );
         assert_eq!(judge("", None), Err(TokenError::Malformed));
         let other = hs256(&json!({ "alg": "HS256", "kid": "h" }), &claims(), &[8; 32]);
         assert_eq!(judge(&other, None), Err(TokenError::Forged));
@@ -277,26 +389,61 @@ mod tests {
     fn times_count_with_a_leeway_and_not_beyond() {
         let now = NOW.as_secs();
         assert!(judge_claims(&with("exp", json!(now - 4))).is_ok());
-        assert_eq!(judge_claims(&with("exp", json!(now - 5))), Err(TokenError::Expired));
+        assert_eq!(
+            judge_claims(&with("exp", json!(now - 5))),
+            Err(TokenError::Expired)
+        );
         assert!(judge_claims(&with("exp", json!(now as f64 + 0.5))).is_ok());
         assert!(judge_claims(&with("nbf", json!(now + 5))).is_ok());
-        assert_eq!(judge_claims(&with("nbf", json!(now + 6))), Err(TokenError::Early));
-        for wrong in [json!(-1), json!("1800000100"), json!(null), json!(1e300), json!([])] {
-            assert_eq!(judge_claims(&with("exp", wrong.clone())), Err(TokenError::Claims), "exp {wrong}");
+        assert_eq!(
+            judge_claims(&with("nbf", json!(now + 6))),
+            Err(TokenError::Early)
+        );
+        for wrong in [
+            json!(-1),
+            json!("1800000100"),
+            json!(null),
+            json!(1e300),
+            json!([]),
+        ] {
+            assert_eq!(
+                judge_claims(&with("exp", wrong.clone())),
+                Err(TokenError::Claims),
+                "exp {wrong}"
+            );
         }
-        assert_eq!(judge_claims(&with("nbf", json!("x"))), Err(TokenError::Claims));
+        assert_eq!(
+            judge_claims(&with("nbf", json!("x"))),
+            Err(TokenError::Claims)
+        );
         let mut eternal = claims();
         eternal.as_object_mut().unwrap().remove("exp");
-        assert_eq!(judge_claims(&eternal), Err(TokenError::Claims), "a token without an end");
+        assert_eq!(
+            judge_claims(&eternal),
+            Err(TokenError::Claims),
+            "a token without an end"
+        );
     }
 
     #[test]
     fn tokens_are_for_their_audience() {
         let token = |claims: &Value| hs256(&json!({ "alg": "HS256", "kid": "h" }), claims, &SECRET);
-        let (plain, one, several) =
-            (token(&claims()), token(&with("aud", json!("us"))), token(&with("aud", json!(["them", "us"]))));
-        assert!(judge(&plain, None).is_ok() && judge(&one, Some("us")).is_ok() && judge(&several, Some("us")).is_ok());
-        for (token, audience) in [(&plain, Some("us")), (&one, None), (&one, Some("them")), (&several, Some("others"))] {
+        let (plain, one, several) = (
+            token(&claims()),
+            token(&with("aud", json!("us"))),
+            token(&with("aud", json!(["them", "us"]))),
+        );
+        assert!(
+            judge(&plain, None).is_ok()
+                && judge(&one, Some("us")).is_ok()
+                && judge(&several, Some("us")).is_ok()
+        );
+        for (token, audience) in [
+            (&plain, Some("us")),
+            (&one, None),
+            (&one, Some("them")),
+            (&several, Some("others")),
+        ] {
             assert_eq!(judge(token, audience), Err(TokenError::Audience));
         }
     }
@@ -315,11 +462,25 @@ mod tests {
             json!({ "paths": ["/live/*"], "connections": 0 }),
             json!(null),
         ] {
-            assert_eq!(judge_claims(&with("ncs", allowed.clone())), Err(TokenError::Claims), "{allowed}");
+            assert_eq!(
+                judge_claims(&with("ncs", allowed.clone())),
+                Err(TokenError::Claims),
+                "{allowed}"
+            );
         }
         let twice = base64url(b"{\"exp\":1,\"exp\":9999999999,\"ncs\":{\"paths\":[\"/*\"]}}");
-        let message = format!("{}.{twice}", base64url(b"{\"alg\":\"HS256\",\"kid\":\"h\"}"));
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), message.as_bytes());
-        assert_eq!(judge(&format!("{message}.{}", base64url(tag.as_ref())), None), Err(TokenError::Claims), "a claim twice");
+        let message = format!(
+            "{}.{twice}",
+            base64url(b"{\"alg\":\"HS256\",\"kid\":\"h\"}")
+        );
+        let tag = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, &SECRET),
+            message.as_bytes(),
+        );
+        assert_eq!(
+            judge(&format!("{message}.{}", base64url(tag.as_ref())), None),
+            Err(TokenError::Claims),
+            "a claim twice"
+        );
     }
 }

@@ -37,7 +37,10 @@ impl Visits {
     /// Makes this the connection of a visit. The earlier one is told to end, and returned.
     pub(super) fn take_over(&self, id: VisitId, visit: &Arc<Visit>) -> Option<Arc<Visit>> {
         let mut visits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = visits.insert(id, Arc::downgrade(visit))?.upgrade().filter(|before| !Arc::ptr_eq(before, visit))?;
+        let before = visits
+            .insert(id, Arc::downgrade(visit))?
+            .upgrade()
+            .filter(|before| !Arc::ptr_eq(before, visit))?;
         before.replaced.notify_one();
         Some(before)
     }
@@ -45,7 +48,10 @@ impl Visits {
     /// Notes the end of a connection.
     pub(super) fn leave(&self, id: &VisitId, visit: &Arc<Visit>) {
         let mut visits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if visits.get(id).is_some_and(|known| known.as_ptr() == Arc::as_ptr(visit)) {
+        if visits
+            .get(id)
+            .is_some_and(|known| known.as_ptr() == Arc::as_ptr(visit))
+        {
             visits.remove(id);
         }
     }
@@ -61,6 +67,7 @@ impl Visit {
     /// Records its places for the next connection.
     pub(super) fn note(&self, address: &Arc<Place<IpAddr>>, holder: Option<&Arc<Place<Holder>>>) {
         let holder = holder.map_or_else(Weak::new, Arc::downgrade);
-        *self.places.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::downgrade(address), holder);
+        *self.places.lock().unwrap_or_else(PoisonError::into_inner) =
+            (Arc::downgrade(address), holder);
     }
 }

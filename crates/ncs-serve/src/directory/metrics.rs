@@ -14,7 +14,11 @@ impl Metrics {
     /// Registers all metrics of the directory.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
-            offers: register::gauge(registry, "ncserverd_directory_peers", "Connected peers that offer to serve others.")?,
+            offers: register::gauge(
+                registry,
+                "ncserverd_directory_peers",
+                "Connected peers that offer to serve others.",
+            )?,
             introductions: register::counter(
                 registry,
                 "ncserverd_directory_introductions_total",

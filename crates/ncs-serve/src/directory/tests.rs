@@ -11,12 +11,30 @@ struct Rig {
 
 fn rig(policy: Policy) -> Rig {
     let directory = Directory::new(Metrics::new(&prometheus::Registry::new()).unwrap());
-    let key = Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
-    directory.set_streams([("live".to_owned(), Stream { policy, key: Arc::clone(&key) })].into());
-    Rig { directory, key, start: Instant::now() }
+    let key =
+        Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap());
+    directory.set_streams(
+        [(
+            "live".to_owned(),
+            Stream {
+                policy,
+                key: Arc::clone(&key),
+            },
+        )]
+        .into(),
+    );
+    Rig {
+        directory,
+        key,
+        start: Instant::now(),
+    }
 }
 
-const CODING: Coding = Coding { block_bytes: 1088, n_max: 32, codec: Codec::Rlnc };
+const CODING: Coding = Coding {
+    block_bytes: 1088,
+    n_max: 32,
+    codec: Codec::Rlnc,
+};
 const MEANT: Meant = Meant::Coded(CODING);
 
 fn segment(number: u32) -> SegmentId {
@@ -27,22 +45,43 @@ impl Rig {
     /// Peer `number` offers to serve, and holds segment 1.
     fn peer(&self, number: u8, state: HoldingState) {
         let session = SessionId(number.into());
-        self.directory.offer(session, SocketAddr::from(([10, 0, number, 1], 4444)), [number; 32]);
-        self.directory.have(session, &[Holding { segment: segment(1), meant: MEANT, state }]);
+        self.directory.offer(
+            session,
+            SocketAddr::from(([10, 0, number, 1], 4444)),
+            [number; 32],
+        );
+        self.directory.have(
+            session,
+            &[Holding {
+                segment: segment(1),
+                meant: MEANT,
+                state,
+            }],
+        );
     }
 
     fn now(&self, seconds: u64) -> Now {
         let passed = Duration::from_secs(seconds);
-        Now { instant: self.start + passed, date: Duration::from_secs(1_800_000_000) + passed }
+        Now {
+            instant: self.start + passed,
+            date: Duration::from_secs(1_800_000_000) + passed,
+        }
     }
 
     fn ask(&self, session: u64, seconds: u64) -> Vec<Introduction> {
-        let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
-        self.directory.introduce(self.now(seconds), asker, "live", (segment(1), CODING))
+        let asker = Asker {
+            session: SessionId(session),
+            address: [10, 0, 3, 9].into(),
+        };
+        self.directory
+            .introduce(self.now(seconds), asker, "live", (segment(1), CODING))
     }
 
     fn named(&self, session: u64) -> Vec<u8> {
-        self.ask(session, 0).iter().map(|peer| peer.identity[0]).collect()
+        self.ask(session, 0)
+            .iter()
+            .map(|peer| peer.identity[0])
+            .collect()
     }
 }
 
@@ -55,27 +94,67 @@ fn those_who_hold_it_are_named_the_complete_ones_first() {
     assert_eq!(rig.named(9)[0], 2);
     assert_eq!(rig.named(9).len(), 3);
     // Other blocks of the same bytes are useless; older peers do not report the coding.
-    let other = Meant::Coded(Coding { n_max: 64, ..CODING });
+    let other = Meant::Coded(Coding {
+        n_max: 64,
+        ..CODING
+    });
     for (number, meant) in [(4, other), (5, Meant::LastNamed), (6, Meant::Foreign)] {
         let session = SessionId(number.into());
-        rig.directory.offer(session, SocketAddr::from(([10, 0, number, 1], 4444)), [number; 32]);
-        rig.directory.have(session, &[Holding { segment: segment(1), meant, state: HoldingState::Partial }]);
+        rig.directory.offer(
+            session,
+            SocketAddr::from(([10, 0, number, 1], 4444)),
+            [number; 32],
+        );
+        rig.directory.have(
+            session,
+            &[Holding {
+                segment: segment(1),
+                meant,
+                state: HoldingState::Partial,
+            }],
+        );
     }
     let named = rig.named(9);
-    assert_eq!([4, 5, 6].map(|number| named.contains(&number)), [false, true, false], "{named:?}");
+    assert_eq!(
+        [4, 5, 6].map(|number| named.contains(&number)),
+        [false, true, false],
+        "{named:?}"
+    );
     rig.directory.withdraw(SessionId(5));
     // No peer is named for unknown segments or other streams, and none to itself.
-    let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
-    assert!(rig.directory.introduce(rig.now(0), asker, "live", (segment(2), CODING)).is_empty());
-    assert!(rig.directory.introduce(rig.now(0), asker, "vod", (segment(1), CODING)).is_empty());
+    let asker = Asker {
+        session: SessionId(9),
+        address: [10, 0, 3, 9].into(),
+    };
+    assert!(
+        rig.directory
+            .introduce(rig.now(0), asker, "live", (segment(2), CODING))
+            .is_empty()
+    );
+    assert!(
+        rig.directory
+            .introduce(rig.now(0), asker, "vod", (segment(1), CODING))
+            .is_empty()
+    );
     assert_eq!(rig.named(2).len(), 2);
     // The same peer on a second connection is still itself.
-    rig.directory.offer(SessionId(7), SocketAddr::from(([10, 0, 2, 1], 4444)), [2; 32]);
+    rig.directory.offer(
+        SessionId(7),
+        SocketAddr::from(([10, 0, 2, 1], 4444)),
+        [2; 32],
+    );
     assert!(!rig.named(7).contains(&2));
 
     rig.directory.withdraw(SessionId(2));
     rig.directory.withdraw(SessionId(7));
-    rig.directory.have(SessionId(1), &[Holding { segment: segment(1), meant: MEANT, state: HoldingState::Gone }]);
+    rig.directory.have(
+        SessionId(1),
+        &[Holding {
+            segment: segment(1),
+            meant: MEANT,
+            state: HoldingState::Gone,
+        }],
+    );
     assert_eq!(rig.named(9), [3]);
 }
 
@@ -88,17 +167,31 @@ fn the_policy_of_the_stream_says_whom() {
     }
     assert_eq!(lan.named(9), [3]);
     assert!(off.named(9).is_empty());
-    assert_eq!(network("::ffff:10.0.3.7".parse().unwrap()), network("10.0.3.200".parse().unwrap()));
-    assert_eq!(network("2001:db8::1".parse().unwrap()), network("2001:db8::ffff:0:0:1".parse().unwrap()));
-    assert_ne!(network("2001:db8:0:1::1".parse().unwrap()), network("2001:db8::1".parse().unwrap()));
+    assert_eq!(
+        network("::ffff:10.0.3.7".parse().unwrap()),
+        network("10.0.3.200".parse().unwrap())
+    );
+    assert_eq!(
+        network("2001:db8::1".parse().unwrap()),
+        network("2001:db8::ffff:0:0:1".parse().unwrap())
+    );
+    assert_ne!(
+        network("2001:db8:0:1::1".parse().unwrap()),
+        network("2001:db8::1".parse().unwrap())
+    );
 }
 
 #[test]
 fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
     let rig = rig(Policy::All);
     let new = |session: u64, seconds| {
-        let asker = Asker { session: SessionId(session), address: [10, 0, 3, 9].into() };
-        let named = rig.directory.introduce(rig.now(seconds), asker, "live", (segment(5), CODING));
+        let asker = Asker {
+            session: SessionId(session),
+            address: [10, 0, 3, 9].into(),
+        };
+        let named = rig
+            .directory
+            .introduce(rig.now(seconds), asker, "live", (segment(5), CODING));
         let mut named: Vec<u8> = named.iter().map(|peer| peer.identity[0]).collect();
         named.sort_unstable();
         named
@@ -107,12 +200,28 @@ fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
     assert!(new(9, 0).is_empty(), "nobody has asked for anything yet");
     rig.named(1);
     rig.named(2);
-    assert_eq!(new(9, 1), [1, 2], "the third offers, but may watch something else");
+    assert_eq!(
+        new(9, 1),
+        [1, 2],
+        "the third offers, but may watch something else"
+    );
     assert_eq!(new(1, 1), [2]);
     // Holders come before followers.
-    rig.directory.have(SessionId(3), &[Holding { segment: segment(5), meant: MEANT, state: HoldingState::Partial }]);
-    let asker = Asker { session: SessionId(9), address: [10, 0, 3, 9].into() };
-    let first = &rig.directory.introduce(rig.now(1), asker, "live", (segment(5), CODING))[0];
+    rig.directory.have(
+        SessionId(3),
+        &[Holding {
+            segment: segment(5),
+            meant: MEANT,
+            state: HoldingState::Partial,
+        }],
+    );
+    let asker = Asker {
+        session: SessionId(9),
+        address: [10, 0, 3, 9].into(),
+    };
+    let first = &rig
+        .directory
+        .introduce(rig.now(1), asker, "live", (segment(5), CODING))[0];
     assert_eq!(first.identity[0], 3);
     rig.directory.withdraw(SessionId(2));
     assert_eq!(new(9, 2), [1, 3]);
@@ -126,9 +235,17 @@ fn in_a_network_of_their_own_those_are_named_that_follow_there() {
     let rig = rig(Policy::Lan);
     (1..=2).for_each(|number| rig.peer(number, HoldingState::Complete));
     let ask = |session: u64, network: u8| {
-        let asker = Asker { session: SessionId(session), address: [10, 0, network, 9].into() };
-        let named = rig.directory.introduce(rig.now(0), asker, "live", (segment(5), CODING));
-        named.iter().map(|peer| peer.identity[0]).collect::<Vec<_>>()
+        let asker = Asker {
+            session: SessionId(session),
+            address: [10, 0, network, 9].into(),
+        };
+        let named = rig
+            .directory
+            .introduce(rig.now(0), asker, "live", (segment(5), CODING));
+        named
+            .iter()
+            .map(|peer| peer.identity[0])
+            .collect::<Vec<_>>()
     };
     ask(1, 1);
     ask(2, 2);
@@ -142,7 +259,11 @@ fn all_have_their_turn() {
     let rig = rig(Policy::All);
     (1..=40).for_each(|number| rig.peer(number, HoldingState::Complete));
     let mut times = [0; 41];
-    (0..50).for_each(|_| rig.named(99).into_iter().for_each(|number| times[usize::from(number)] += 1));
+    (0..50).for_each(|_| {
+        rig.named(99)
+            .into_iter()
+            .for_each(|number| times[usize::from(number)] += 1)
+    });
     assert!(times[1..].iter().all(|times| *times == 10), "{times:?}");
 }
 
@@ -152,7 +273,9 @@ fn tickets_are_for_the_peer_that_is_named_and_end() {
     rig.peer(1, HoldingState::Complete);
     let key = rig.key.public();
     let read = |seconds| {
-        let [peer] = &rig.ask(9, seconds)[..] else { panic!("one peer") };
+        let [peer] = &rig.ask(9, seconds)[..] else {
+            panic!("one peer")
+        };
         let says = Admitted::by(&peer.ticket, |stream| (stream == "live").then_some(key)).unwrap();
         assert_eq!((says.identity, says.stream.as_str()), ([1; 32], "live"));
         let left = says.until_ms - u64::try_from(rig.now(seconds).date.as_millis()).unwrap();
@@ -171,7 +294,10 @@ fn tickets_are_for_the_peer_that_is_named_and_end() {
 fn whom_several_blame_is_not_named_for_a_while() {
     let rig = rig(Policy::All);
     rig.peer(1, HoldingState::Complete);
-    let blame = |reporter: [u8; 4], seconds| rig.directory.blame(rig.now(seconds).instant, reporter.into(), None, [1; 32]);
+    let blame = |reporter: [u8; 4], seconds| {
+        rig.directory
+            .blame(rig.now(seconds).instant, reporter.into(), None, [1; 32])
+    };
     blame([10, 0, 5, 1], 0);
     blame([10, 0, 5, 2], 0);
     blame([10, 0, 6, 1], 0);
@@ -188,8 +314,15 @@ fn a_few_networks_keep_few_peers_from_being_named() {
     let rig = rig(Policy::All);
     (1..=40).for_each(|number| rig.peer(number, HoldingState::Complete));
     for second in 0..5 {
-        for (number, network) in (1..=40).flat_map(|number| [5, 6, 7].map(|network| (number, network))) {
-            rig.directory.blame(rig.now(second).instant, [10, 0, network, 1].into(), None, [number; 32]);
+        for (number, network) in
+            (1..=40).flat_map(|number| [5, 6, 7].map(|network| (number, network)))
+        {
+            rig.directory.blame(
+                rig.now(second).instant,
+                [10, 0, network, 1].into(),
+                None,
+                [number; 32],
+            );
         }
     }
     let mut named = HashSet::new();
@@ -197,9 +330,17 @@ fn a_few_networks_keep_few_peers_from_being_named() {
     assert_eq!(named.len(), 40 - REPORTS_MAX);
     // Each network may report again after a while.
     for network in [5, 6, 7] {
-        rig.directory.blame(rig.now(700).instant, [10, 0, network, 1].into(), None, [40; 32]);
+        rig.directory.blame(
+            rig.now(700).instant,
+            [10, 0, network, 1].into(),
+            None,
+            [40; 32],
+        );
     }
-    let named: HashSet<_> = (0..100).flat_map(|_| rig.ask(99, 701)).map(|peer| peer.identity[0]).collect();
+    let named: HashSet<_> = (0..100)
+        .flat_map(|_| rig.ask(99, 701))
+        .map(|peer| peer.identity[0])
+        .collect();
     assert!(named.len() == 39 && !named.contains(&40), "{}", named.len());
 }
 
@@ -209,7 +350,12 @@ fn one_token_and_one_site_count_once() {
     rig.peer(1, HoldingState::Complete);
     let holder = |name: &str| Some(Holder::of("test", &[name.as_bytes()]));
     let blame = |reporter: &str, holder| {
-        rig.directory.blame(rig.now(0).instant, reporter.parse().unwrap(), holder, [1; 32]);
+        rig.directory.blame(
+            rig.now(0).instant,
+            reporter.parse().unwrap(),
+            holder,
+            [1; 32],
+        );
     };
     for network in 1..4 {
         blame(&format!("10.1.{network}.1"), holder("one"));
@@ -225,7 +371,11 @@ fn what_a_peer_tells_is_bounded() {
     let rig = rig(Policy::All);
     rig.peer(1, HoldingState::Complete);
     for number in (2..).take(HOLDINGS_MAX) {
-        let holding = Holding { segment: segment(number), meant: MEANT, state: HoldingState::Partial };
+        let holding = Holding {
+            segment: segment(number),
+            meant: MEANT,
+            state: HoldingState::Partial,
+        };
         rig.directory.have(SessionId(1), &[holding]);
         rig.directory.have(SessionId(1), &[holding]);
     }
@@ -233,7 +383,14 @@ fn what_a_peer_tells_is_bounded() {
     assert!(rig.named(9).is_empty());
     assert_eq!(rig.directory.state().holders.len(), HOLDINGS_MAX);
     // Without an offer the list is ignored, and not all twelve are named at once.
-    rig.directory.have(SessionId(50), &[Holding { segment: segment(1), meant: MEANT, state: HoldingState::Complete }]);
+    rig.directory.have(
+        SessionId(50),
+        &[Holding {
+            segment: segment(1),
+            meant: MEANT,
+            state: HoldingState::Complete,
+        }],
+    );
     assert!(rig.named(9).is_empty());
     (1..=12).for_each(|number| rig.peer(number, HoldingState::Complete));
     assert_eq!(rig.ask(99, 0).len(), NAMED_MAX);
@@ -241,7 +398,10 @@ fn what_a_peer_tells_is_bounded() {
     assert!(rig.ask(99, 0).is_empty());
     let noted = || {
         let state = rig.directory.state();
-        (state.holdings, state.holders.values().map(Vec::len).sum::<usize>())
+        (
+            state.holdings,
+            state.holders.values().map(Vec::len).sum::<usize>(),
+        )
     };
     assert_eq!(noted(), (12, 12));
     (1..=12).for_each(|number| rig.directory.withdraw(SessionId(number)));

@@ -26,14 +26,26 @@ impl Metrics {
     /// Registers all metrics of the ring.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         Ok(Self {
-            capacity_bytes: register::gauge(registry, "ncserverd_ring_capacity_bytes", "Memory limit of the ring.")?,
+            capacity_bytes: register::gauge(
+                registry,
+                "ncserverd_ring_capacity_bytes",
+                "Memory limit of the ring.",
+            )?,
             used_bytes: register::gauge(
                 registry,
                 "ncserverd_ring_used_bytes",
                 "Memory of slots that are being filled, ready, or not yet acknowledged.",
             )?,
-            ready_blocks: register::gauge(registry, "ncserverd_ring_ready_blocks", "Blocks ready to be claimed.")?,
-            lines: register::gauge(registry, "ncserverd_ring_lines", "Generations with demand or blocks in the ring.")?,
+            ready_blocks: register::gauge(
+                registry,
+                "ncserverd_ring_ready_blocks",
+                "Blocks ready to be claimed.",
+            )?,
+            lines: register::gauge(
+                registry,
+                "ncserverd_ring_lines",
+                "Generations with demand or blocks in the ring.",
+            )?,
             starved: register::counter(
                 registry,
                 "ncserverd_ring_starved_total",

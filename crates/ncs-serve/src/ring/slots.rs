@@ -158,11 +158,27 @@ impl Pool {
     }
 
     fn with(budget: usize, pin: Option<Pin>) -> Arc<Self> {
-        let state = State { classes: BTreeMap::new(), promised: Vec::new(), allocated: 0, next_shelf: 0, waiting: None };
+        let state = State {
+            classes: BTreeMap::new(),
+            promised: Vec::new(),
+            allocated: 0,
+            next_shelf: 0,
+            waiting: None,
+        };
         let [waits, out, out_bytes, is_torn] = [0; 4].map(AtomicUsize::new);
         let shelves = std::array::from_fn(|_| Shelf(Mutex::new(Vec::new())));
         let rooms = std::array::from_fn(|_| Room::default());
-        Arc::new(Self { state: Mutex::new(state), shelves, waits, out, out_bytes, is_torn, rooms, budget, pin })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            shelves,
+            waits,
+            out,
+            out_bytes,
+            is_torn,
+            rooms,
+            budget,
+            pin,
+        })
     }
 
     /// From now on, half of the budget is divided equally among these slot sizes (headroom
@@ -193,13 +209,22 @@ impl Pool {
 
     /// Whether any slot of this size exists, at home or out.
     pub(super) fn has_any(&self, size: usize) -> bool {
-        self.lock().classes.get(&size).is_some_and(|class| class.bytes > 0)
+        self.lock()
+            .classes
+            .get(&size)
+            .is_some_and(|class| class.bytes > 0)
     }
 
     /// Takes up to `count` slots with this much headroom before payloads of `block_bytes` bytes. If
     /// the pool is used up, it returns fewer or none, and `waker`, if given, is called when a slot
     /// returns.
-    pub(super) fn take(pool: &Arc<Self>, headroom: usize, block_bytes: usize, count: usize, waker: Option<&Waker>) -> Vec<Slot> {
+    pub(super) fn take(
+        pool: &Arc<Self>,
+        headroom: usize,
+        block_bytes: usize,
+        count: usize,
+        waker: Option<&Waker>,
+    ) -> Vec<Slot> {
         let size = headroom + block_bytes;
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
@@ -213,13 +238,22 @@ impl Pool {
                 if taken.len() % TOGETHER == TOGETHER - 1 {
                     home = state.next_home(pool);
                 }
-                taken.push(Slot { bytes, headroom, size, number, home: Arc::clone(&home), held_by: None });
+                taken.push(Slot {
+                    bytes,
+                    headroom,
+                    size,
+                    number,
+                    home: Arc::clone(&home),
+                    held_by: None,
+                });
                 continue;
             }
             if state.grow(size, pool) {
                 continue;
             }
-            let Some(waker) = waker.filter(|_| !waits) else { break };
+            let Some(waker) = waker.filter(|_| !waits) else {
+                break;
+            };
             waits = true;
             state.waiting = Some(waker.clone());
             pool.waits.store(1, Ordering::Release);
@@ -227,7 +261,8 @@ impl Pool {
             pool.clear_shelves(&mut state);
         }
         pool.out.fetch_add(taken.len(), Ordering::Relaxed);
-        pool.out_bytes.fetch_add(taken.len() * size, Ordering::Relaxed);
+        pool.out_bytes
+            .fetch_add(taken.len() * size, Ordering::Relaxed);
         pool.tell_rooms(&state);
         taken
     }
@@ -244,33 +279,53 @@ impl Pool {
     /// Free bytes for slots of this size or the next larger one, if `spare` slots that are out came
     /// back: as of when slots were last taken, or [`Pool::usage`] was called.
     pub(super) fn room(&self, size: usize, spare: usize) -> usize {
-        let (slots, bytes) = (self.out.load(Ordering::Relaxed), self.out_bytes.load(Ordering::Relaxed));
-        let of_size = self.rooms.iter().find(|room| room.size.load(Ordering::Relaxed) >= size);
-        let left = of_size.map_or_else(|| self.budget.saturating_sub(bytes), |room| room.bytes.load(Ordering::Relaxed));
+        let (slots, bytes) = (
+            self.out.load(Ordering::Relaxed),
+            self.out_bytes.load(Ordering::Relaxed),
+        );
+        let of_size = self
+            .rooms
+            .iter()
+            .find(|room| room.size.load(Ordering::Relaxed) >= size);
+        let left = of_size.map_or_else(
+            || self.budget.saturating_sub(bytes),
+            |room| room.bytes.load(Ordering::Relaxed),
+        );
         // The mean of all sizes is precise enough.
         left + spare.min(slots) * bytes.checked_div(slots).unwrap_or(0)
     }
 
     /// Records the free room of each size, to be read without the lock.
     fn tell_rooms(&self, state: &State) {
-        let out: usize = state.classes.iter().map(|(size, class)| size * class.out).sum();
+        let out: usize = state
+            .classes
+            .iter()
+            .map(|(size, class)| size * class.out)
+            .sum();
         let mut sizes = state.classes.keys().copied();
         for room in &self.rooms {
             let size = sizes.next().unwrap_or(0);
             let kept = state.kept_for_others(size, self.budget, |other, class| other * class.out);
             room.size.store(size, Ordering::Relaxed);
-            room.bytes.store(self.budget.saturating_sub(out + kept), Ordering::Relaxed);
+            room.bytes
+                .store(self.budget.saturating_sub(out + kept), Ordering::Relaxed);
         }
     }
 
     /// Size of a slab.
     fn slab_bytes(&self) -> usize {
-        if self.pin.is_some() { (self.budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES) } else { SLAB_BYTES }
+        if self.pin.is_some() {
+            (self.budget / 8).clamp(SLAB_BYTES, PINNED_SLAB_BYTES)
+        } else {
+            SLAB_BYTES
+        }
     }
 
     /// Allocates memory; for a device, pinned and page-aligned.
     fn allocate(&self, bytes: usize) -> (BytesMut, Option<Box<dyn Any + Send + Sync>>) {
-        let Some(pin) = &self.pin else { return (BytesMut::zeroed(bytes), None) };
+        let Some(pin) = &self.pin else {
+            return (BytesMut::zeroed(bytes), None);
+        };
         let mut memory = BytesMut::zeroed(bytes + PAGE);
         let before = memory.as_ptr().align_offset(PAGE).min(PAGE);
         let _ = memory.split_to(before);
@@ -310,24 +365,35 @@ impl Pool {
     }
 
     fn shelf(&self, shelf: usize) -> impl std::ops::DerefMut<Target = Vec<(usize, BytesMut)>> + '_ {
-        self.shelves[shelf].0.lock().expect("no code panics while it holds a shelf")
+        self.shelves[shelf]
+            .0
+            .lock()
+            .expect("no code panics while it holds a shelf")
     }
 
     fn lock(&self) -> impl std::ops::DerefMut<Target = State> + '_ {
-        self.state.lock().expect("no code panics while it holds the pool")
+        self.state
+            .lock()
+            .expect("no code panics while it holds the pool")
     }
 }
 
 impl State {
     fn next_home(&mut self, pool: &Arc<Pool>) -> Arc<Home> {
         self.next_shelf = (self.next_shelf + 1) % SHELVES;
-        Arc::new(Home { pool: Arc::clone(pool), shelf: self.next_shelf })
+        Arc::new(Home {
+            pool: Arc::clone(pool),
+            shelf: self.next_shelf,
+        })
     }
 
     fn class(&mut self, size: usize, pool: &Pool) -> &mut Class {
         self.classes.entry(size).or_insert_with(|| {
             let most = (pool.slab_bytes() / size).max(1).next_power_of_two();
-            Class { shift: most.trailing_zeros(), ..Class::default() }
+            Class {
+                shift: most.trailing_zeros(),
+                ..Class::default()
+            }
         })
     }
 
@@ -337,37 +403,63 @@ impl State {
 
     /// Bytes reserved for each promised size.
     fn part(&self, budget: usize) -> usize {
-        if self.promised.len() < 2 { 0 } else { budget / 2 / self.promised.len() }
+        if self.promised.len() < 2 {
+            0
+        } else {
+            budget / 2 / self.promised.len()
+        }
     }
 
     fn part_of(&self, size: usize, budget: usize) -> usize {
-        if self.promised.binary_search(&size).is_ok() { self.part(budget) } else { 0 }
+        if self.promised.binary_search(&size).is_ok() {
+            self.part(budget)
+        } else {
+            0
+        }
     }
 
     /// Bytes promised to sizes other than `size` and not used yet, where `used` measures the use.
-    fn kept_for_others(&self, size: usize, budget: usize, used: impl Fn(usize, &Class) -> usize) -> usize {
+    fn kept_for_others(
+        &self,
+        size: usize,
+        budget: usize,
+        used: impl Fn(usize, &Class) -> usize,
+    ) -> usize {
         let part = self.part(budget);
         let others = self.promised.iter().filter(|other| **other != size);
-        others.map(|other| part.saturating_sub(self.classes.get(other).map_or(0, |class| used(*other, class)))).sum()
+        others
+            .map(|other| {
+                part.saturating_sub(
+                    self.classes
+                        .get(other)
+                        .map_or(0, |class| used(*other, class)),
+                )
+            })
+            .sum()
     }
 
     /// Bytes that slots of this size may take in addition to those that they have.
     fn affordable(&self, size: usize, budget: usize) -> usize {
-        budget.saturating_sub(self.allocated + self.kept_for_others(size, budget, |_, class| class.bytes))
+        budget.saturating_sub(
+            self.allocated + self.kept_for_others(size, budget, |_, class| class.bytes),
+        )
     }
 
     /// Makes more slots of `size` bytes: in new memory while the budget allows, then in idle slabs
     /// of other sizes.
     fn grow(&mut self, size: usize, pool: &Pool) -> bool {
         loop {
-            let slots = (self.affordable(size, pool.budget) / size).min((pool.slab_bytes() / size).max(1));
+            let slots =
+                (self.affordable(size, pool.budget) / size).min((pool.slab_bytes() / size).max(1));
             if slots > 0 {
                 let (memory, pin) = pool.allocate(slots * size);
                 self.allocated += memory.len();
                 self.class(size, pool).add(size, memory, pin);
                 return true;
             }
-            let Some((memory, pin)) = self.take_idle(size, pool) else { break };
+            let Some((memory, pin)) = self.take_idle(size, pool) else {
+                break;
+            };
             if memory.len() >= size {
                 self.class(size, pool).add(size, memory, pin);
                 return true;
@@ -384,15 +476,24 @@ impl State {
     }
 
     /// The memory of an idle slab of another size that has more than its promised part.
-    fn take_idle(&mut self, size: usize, pool: &Pool) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
-        let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, pool.budget)).collect();
+    fn take_idle(
+        &mut self,
+        size: usize,
+        pool: &Pool,
+    ) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
+        let parts: Vec<usize> = self
+            .classes
+            .keys()
+            .map(|other| self.part_of(*other, pool.budget))
+            .collect();
         let (memory, mut pin) = self
             .classes
             .iter_mut()
             .zip(parts)
             .filter(|((other, _), _)| **other != size)
             .find_map(|((_, class), part)| class.take_idle(part))?;
-        self.classes.retain(|other, class| *other == size || class.bytes > 0);
+        self.classes
+            .retain(|other, class| *other == size || class.bytes > 0);
         if pool.is_torn.load(Ordering::Acquire) != 0 {
             // A hanging device may still write there.
             std::mem::forget(pin.take());
@@ -402,8 +503,14 @@ impl State {
 
     /// Drains slabs of sizes with more than their part, as many as this size lacks of its own part.
     fn drain_for(&mut self, size: usize, budget: usize) {
-        let mut lacks = self.part_of(size, budget).saturating_sub(self.classes.get(&size).map_or(0, |class| class.bytes));
-        let parts: Vec<usize> = self.classes.keys().map(|other| self.part_of(*other, budget)).collect();
+        let mut lacks = self
+            .part_of(size, budget)
+            .saturating_sub(self.classes.get(&size).map_or(0, |class| class.bytes));
+        let parts: Vec<usize> = self
+            .classes
+            .keys()
+            .map(|other| self.part_of(*other, budget))
+            .collect();
         for ((other, class), part) in self.classes.iter_mut().zip(parts) {
             if *other != size {
                 lacks = class.drain(lacks, size, part);
@@ -416,10 +523,15 @@ impl Class {
     /// Cuts memory into adjacent slots.
     fn add(&mut self, size: usize, mut memory: BytesMut, pin: Option<Box<dyn Any + Send + Sync>>) {
         let (bytes, slots) = (memory.len(), (memory.len() / size).min(1 << self.shift));
-        let index = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
+        let index = self
+            .slabs
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.slabs.len());
         if index == self.slabs.len() {
             self.slabs.push(None);
-            self.slots.resize_with(self.slabs.len() << self.shift, BytesMut::new);
+            self.slots
+                .resize_with(self.slabs.len() << self.shift, BytesMut::new);
             self.home.resize(self.slots.len().div_ceil(64), 0);
         }
         let first = index << self.shift;
@@ -427,7 +539,14 @@ impl Class {
             self.slots[number] = memory.split_to(size);
             self.home[number / 64] |= 1 << (number % 64);
         }
-        self.slabs[index] = Some(Slab { pin, slots, home: slots, bytes, tail: memory, is_draining: false });
+        self.slabs[index] = Some(Slab {
+            pin,
+            slots,
+            home: slots,
+            bytes,
+            tail: memory,
+            is_draining: false,
+        });
         self.free += slots;
         self.bytes += bytes;
         self.next = first;
@@ -437,7 +556,10 @@ impl Class {
     /// remain.
     fn take_idle(&mut self, part: usize) -> Option<(BytesMut, Option<Box<dyn Any + Send + Sync>>)> {
         let left = self.bytes.saturating_sub(part);
-        let is_idle = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.home == slab.slots && slab.bytes <= left);
+        let is_idle = |slab: &Option<Slab>| {
+            slab.as_ref()
+                .is_some_and(|slab| slab.home == slab.slots && slab.bytes <= left)
+        };
         let index = self.slabs.iter().rposition(is_idle)?;
         let slab = self.slabs[index].take()?;
         let first = index << self.shift;
@@ -460,7 +582,9 @@ impl Class {
     fn drain(&mut self, mut lacks: usize, slot: usize, part: usize) -> usize {
         let mut left = self.bytes;
         for index in (0..self.slabs.len()).rev() {
-            let Some(slab) = &mut self.slabs[index] else { continue };
+            let Some(slab) = &mut self.slabs[index] else {
+                continue;
+            };
             if lacks < slot || left.saturating_sub(slab.bytes) < part {
                 break;
             }
@@ -470,7 +594,8 @@ impl Class {
             }
             self.free -= slab.home;
             let first = index << self.shift;
-            (first..first + slab.slots).for_each(|number| self.home[number / 64] &= !(1 << (number % 64)));
+            (first..first + slab.slots)
+                .for_each(|number| self.home[number / 64] &= !(1 << (number % 64)));
         }
         lacks
     }
@@ -478,9 +603,16 @@ impl Class {
     /// Ends the draining of one slab whose slots are all at home but unclaimed. Returns whether
     /// there was one.
     fn stop_draining(&mut self) -> bool {
-        let is_left = |slab: &Option<Slab>| slab.as_ref().is_some_and(|slab| slab.is_draining && slab.home == slab.slots);
-        let Some(index) = self.slabs.iter().position(is_left) else { return false };
-        let Some(slab) = &mut self.slabs[index] else { return false };
+        let is_left = |slab: &Option<Slab>| {
+            slab.as_ref()
+                .is_some_and(|slab| slab.is_draining && slab.home == slab.slots)
+        };
+        let Some(index) = self.slabs.iter().position(is_left) else {
+            return false;
+        };
+        let Some(slab) = &mut self.slabs[index] else {
+            return false;
+        };
         slab.is_draining = false;
         self.free += slab.slots;
         let first = index << self.shift;
@@ -507,9 +639,15 @@ impl Class {
         let word = if from_next != 0 {
             start
         } else {
-            (1..=words).map(|step| (start + step) % words).find(|&word| self.home[word] != 0)?
+            (1..=words)
+                .map(|step| (start + step) % words)
+                .find(|&word| self.home[word] != 0)?
         };
-        let bits = if from_next != 0 { from_next } else { self.home[word] };
+        let bits = if from_next != 0 {
+            from_next
+        } else {
+            self.home[word]
+        };
         let number = word * 64 + bits.trailing_zeros() as usize;
         self.home[word] &= !(1 << (number % 64));
         self.free -= 1;
@@ -517,14 +655,20 @@ impl Class {
         if let Some(slab) = &mut self.slabs[number >> self.shift] {
             slab.home -= 1;
         }
-        self.next = if number + 1 < self.slots.len() { number + 1 } else { 0 };
+        self.next = if number + 1 < self.slots.len() {
+            number + 1
+        } else {
+            0
+        };
         Some((number, std::mem::take(&mut self.slots[number])))
     }
 
     fn give_back(&mut self, number: usize, bytes: BytesMut) {
         self.slots[number] = bytes;
         self.out -= 1;
-        let Some(slab) = &mut self.slabs[number >> self.shift] else { return };
+        let Some(slab) = &mut self.slabs[number >> self.shift] else {
+            return;
+        };
         slab.home += 1;
         if !slab.is_draining {
             self.home[number / 64] |= 1 << (number % 64);
@@ -594,7 +738,9 @@ impl Drop for Slot {
             self.home.pool.is_torn.store(1, Ordering::Release);
             bytes = BytesMut::zeroed(self.size);
         }
-        self.home.pool.give_back(self.home.shelf, self.number, bytes);
+        self.home
+            .pool
+            .give_back(self.home.shelf, self.number, bytes);
         if let Some(quota) = self.held_by.take() {
             quota.release();
         }
@@ -604,7 +750,12 @@ impl Drop for Slot {
 impl Quota {
     /// A quota of `limit` slots.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { held: AtomicUsize::new(0), released: AtomicUsize::new(0), limit, waiting: Mutex::new(None) })
+        Arc::new(Self {
+            held: AtomicUsize::new(0),
+            released: AtomicUsize::new(0),
+            limit,
+            waiting: Mutex::new(None),
+        })
     }
 
     /// How many more slots the session may hold with this `share` of the ring. If none, `waker` is
@@ -614,7 +765,10 @@ impl Quota {
         if room > 0 {
             return room;
         }
-        *self.waiting.lock().expect("no code panics while it holds a quota") = Some(waker.clone());
+        *self
+            .waiting
+            .lock()
+            .expect("no code panics while it holds a quota") = Some(waker.clone());
         // A slot may have returned between the look and the registration.
         self.free(share)
     }
@@ -640,7 +794,11 @@ impl Quota {
     pub(crate) fn release(&self) {
         self.held.fetch_sub(1, Ordering::AcqRel);
         self.released.fetch_add(1, Ordering::AcqRel);
-        let woken = self.waiting.lock().expect("no code panics while it holds a quota").take();
+        let woken = self
+            .waiting
+            .lock()
+            .expect("no code panics while it holds a quota")
+            .take();
         if let Some(waker) = woken {
             waker.wake();
         }
@@ -649,12 +807,17 @@ impl Quota {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("out_bytes", &self.out_bytes).field("budget_bytes", &self.budget).finish()
+        f.debug_struct("Pool")
+            .field("out_bytes", &self.out_bytes)
+            .field("budget_bytes", &self.budget)
+            .finish()
     }
 }
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("Slot")
+            .field("bytes", &self.bytes.len())
+            .finish_non_exhaustive()
     }
 }

@@ -32,13 +32,19 @@ fn a_quota_counts_what_is_out() {
     assert_eq!(quota.room(10, Waker::noop()), 0);
     slots.pop();
     assert_eq!((quota.room(10, Waker::noop()), quota.released()), (1, 1));
-    assert_eq!(quota.room(1, Waker::noop()), 0, "of a full ring there is less");
+    assert_eq!(
+        quota.room(1, Waker::noop()),
+        0,
+        "of a full ring there is less"
+    );
 }
 
 #[test]
 fn headers_lie_against_the_payload() {
     let pool = Pool::new(1 << 20);
-    let mut slot = Pool::take(&pool, HEADROOM, 64, 1, None).pop().expect("the pool is empty no more");
+    let mut slot = Pool::take(&pool, HEADROOM, 64, 1, None)
+        .pop()
+        .expect("the pool is empty no more");
     slot.payload_mut().fill(7);
     let start = slot.write_header(&[1, 2, 3]);
     assert_eq!(&slot.from(start)[..4], &[1, 2, 3, 7]);
@@ -47,24 +53,40 @@ fn headers_lie_against_the_payload() {
 
 #[test]
 fn a_slot_has_room_for_all_coefficients_in_its_header() {
-    assert_eq!([0, 48, 49, 128, 1024].map(headroom), [HEADROOM, 64, 128, 192, 1088]);
+    assert_eq!(
+        [0, 48, 49, 128, 1024].map(headroom),
+        [HEADROOM, 64, 128, 192, 1088]
+    );
     let pool = Pool::new(1 << 20);
     let header: Vec<u8> = (0..134).collect();
-    let mut slot = Pool::take(&pool, headroom(128), 64, 1, None).pop().expect("the pool is empty no more");
+    let mut slot = Pool::take(&pool, headroom(128), 64, 1, None)
+        .pop()
+        .expect("the pool is empty no more");
     slot.payload_mut().fill(7);
     assert_eq!(slot.payload().len(), 64);
     let start = slot.write_header(&header);
-    assert_eq!((&slot.from(start)[..134], &slot.from(start)[134..]), (&header[..], &[7; 64][..]));
+    assert_eq!(
+        (&slot.from(start)[..134], &slot.from(start)[134..]),
+        (&header[..], &[7; 64][..])
+    );
     drop(slot);
     // A slot of the same total size serves with another headroom.
-    let slot = Pool::take(&pool, HEADROOM, 64 + headroom(128) - HEADROOM, 1, None).pop().expect("it is home");
+    let slot = Pool::take(&pool, HEADROOM, 64 + headroom(128) - HEADROOM, 1, None)
+        .pop()
+        .expect("it is home");
     assert_eq!(slot.payload().len(), 192);
 }
 
 /// A ring of a few slots.
 fn ring(slots: u64, max_reuse: u16) -> Ring {
-    let config = Config { bytes: ByteSize(slots * (64 + HEADROOM as u64)), max_reuse };
-    Ring::new(&config, Metrics::new(&prometheus::Registry::new()).expect("the registry is empty"))
+    let config = Config {
+        bytes: ByteSize(slots * (64 + HEADROOM as u64)),
+        max_reuse,
+    };
+    Ring::new(
+        &config,
+        Metrics::new(&prometheus::Registry::new()).expect("the registry is empty"),
+    )
 }
 
 /// A deadline later than the earlier ones.
@@ -72,8 +94,14 @@ fn soon() -> Instant {
     Instant::now() + std::time::Duration::from_secs(1)
 }
 
-const GENERATION: GenerationKey = GenerationKey { segment: SegmentKey(1), index: 0 };
-const LINE: LineKey = LineKey { generation: GENERATION, kind: LineKind::Coded };
+const GENERATION: GenerationKey = GenerationKey {
+    segment: SegmentKey(1),
+    index: 0,
+};
+const LINE: LineKey = LineKey {
+    generation: GENERATION,
+    kind: LineKind::Coded,
+};
 
 fn make(ring: &Ring, count: u32) {
     for order in ring.take_orders(count) {
@@ -97,7 +125,10 @@ fn a_block_leaves_in_the_slot_that_was_filled() {
     assert_eq!((claimed.len(), quota.held()), (2, 2));
     let filled = claimed[0].payload().as_ptr();
     let (bytes, copied) = claimed.remove(0).into_datagram(&[1, 2, 3], 60);
-    assert_eq!((bytes.len(), &bytes[..4], copied), (63, &[1, 2, 3, 9][..], 0));
+    assert_eq!(
+        (bytes.len(), &bytes[..4], copied),
+        (63, &[1, 2, 3, 9][..], 0)
+    );
     assert_eq!(bytes[3..].as_ptr(), filled);
     let clone = bytes.clone();
     drop(bytes);
@@ -113,7 +144,10 @@ fn a_shared_block_is_copied_into_datagrams_alone() {
         ring.want_coded(SessionId(session), LINE, 1, soon());
     }
     make(&ring, 9);
-    let claim = |session| ring.claim(SessionId(session), LINE, 9, &quota, Waker::noop()).remove(0);
+    let claim = |session| {
+        ring.claim(SessionId(session), LINE, 9, &quota, Waker::noop())
+            .remove(0)
+    };
     let (first, second) = (claim(1), claim(2));
     let filled = second.payload().as_ptr();
     assert_eq!(quota.held(), 2);
@@ -132,7 +166,12 @@ fn blocks_that_nobody_wants_make_room() {
     make(&ring, 9);
     assert_eq!(ring.reserve(HEADROOM, 64, 3, Waker::noop()).len(), 3);
     ring.want_coded(SessionId(1), LINE, 1, soon());
-    assert_eq!(ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop()).len(), 1, "the last one is still there");
+    assert_eq!(
+        ring.claim(SessionId(1), LINE, 9, &Quota::new(1), Waker::noop())
+            .len(),
+        1,
+        "the last one is still there"
+    );
 }
 
 #[test]
@@ -163,16 +202,31 @@ fn the_less_is_left_the_less_a_session_may_have() {
 #[test]
 fn slots_are_taken_as_they_lie_in_memory() {
     let pool = Pool::new(1 << 20);
-    let starts = |slots: &[Slot]| slots.iter().map(|slot| slot.payload().as_ptr() as usize).collect::<Vec<_>>();
-    let side_by_side = |starts: &[usize]| starts.windows(2).all(|pair| pair[1] == pair[0] + HEADROOM + 4096);
-    let (first, second) = (Pool::take(&pool, HEADROOM, 4096, 100, None), Pool::take(&pool, HEADROOM, 4096, 50, None));
+    let starts = |slots: &[Slot]| {
+        slots
+            .iter()
+            .map(|slot| slot.payload().as_ptr() as usize)
+            .collect::<Vec<_>>()
+    };
+    let side_by_side = |starts: &[usize]| {
+        starts
+            .windows(2)
+            .all(|pair| pair[1] == pair[0] + HEADROOM + 4096)
+    };
+    let (first, second) = (
+        Pool::take(&pool, HEADROOM, 4096, 100, None),
+        Pool::take(&pool, HEADROOM, 4096, 50, None),
+    );
     assert!(side_by_side(&starts(&first)) && side_by_side(&starts(&second)));
     let (first_starts, end) = (starts(&first), starts(&second)[49]);
     drop(first);
     // Returned slots wait until the others have had their turn.
     let rest = Pool::take(&pool, HEADROOM, 4096, 102, None);
     assert!(side_by_side(&starts(&rest)) && starts(&rest)[0] == end + HEADROOM + 4096);
-    assert_eq!(starts(&Pool::take(&pool, HEADROOM, 4096, 100, None)), first_starts);
+    assert_eq!(
+        starts(&Pool::take(&pool, HEADROOM, 4096, 100, None)),
+        first_starts
+    );
 }
 
 #[test]
@@ -188,14 +242,17 @@ fn pinned_memory_begins_at_a_page_and_is_let_go_before_it_is_freed() {
     let (theirs, seen) = (Arc::clone(&released), Arc::new(Mutex::new(Vec::new())));
     let ours = Arc::clone(&seen);
     let pin = Box::new(move |memory: &mut [u8]| {
-        ours.lock().unwrap().push((memory.as_ptr() as usize, memory.len()));
+        ours.lock()
+            .unwrap()
+            .push((memory.as_ptr() as usize, memory.len()));
         Some(Box::new(Guard(Arc::clone(&theirs))) as _)
     });
     let pool = Pool::pinned(8 << 20, pin);
     let slots = Pool::take(&pool, HEADROOM, 1088, 100, None);
     let (start, len) = seen.lock().unwrap()[0];
     assert!(start % 4096 == 0 && len <= 1 << 20);
-    let inside = |slot: &Slot| (start..start + len - 1087).contains(&(slot.payload().as_ptr() as usize));
+    let inside =
+        |slot: &Slot| (start..start + len - 1087).contains(&(slot.payload().as_ptr() as usize));
     assert!(slots.iter().all(inside));
     drop((pool, slots));
     assert!(released.load(Ordering::Acquire));
@@ -210,7 +267,11 @@ fn a_pool_that_was_full_goes_back_to_few_slots() {
     drop(all);
     let mut used = std::collections::HashSet::new();
     for _ in 0..1000 {
-        used.extend(Pool::take(&pool, HEADROOM, 4032, 100, None).iter().map(|slot| slot.payload().as_ptr() as usize));
+        used.extend(
+            Pool::take(&pool, HEADROOM, 4032, 100, None)
+                .iter()
+                .map(|slot| slot.payload().as_ptr() as usize),
+        );
     }
     assert!(used.len() * SIZE <= 17 << 20, "{}", used.len());
 }
@@ -238,16 +299,30 @@ fn each_promised_size_has_its_part_whoever_holds_the_others() {
     pool.promise([1088 + HEADROOM, 4096 + HEADROOM]);
     let held = pins(Pool::take(&pool, HEADROOM, 1088, 10_000, None));
     let own = Pool::take(&pool, HEADROOM, 4096, 10_000, None);
-    assert!(own.len() * (4096 + HEADROOM) > (2 << 20) - (8 << 10), "{} of a quarter of the ring", own.len());
-    assert!(pool.room(1088 + HEADROOM, 0) > 5 << 20, "what is out counts, not what is cut");
+    assert!(
+        own.len() * (4096 + HEADROOM) > (2 << 20) - (8 << 10),
+        "{} of a quarter of the ring",
+        own.len()
+    );
+    assert!(
+        pool.room(1088 + HEADROOM, 0) > 5 << 20,
+        "what is out counts, not what is cut"
+    );
     assert!(pool.room(4096 + HEADROOM, 0) > 3 << 20);
     drop((held, own));
     let all = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
-    assert!(all.len() * (1088 + HEADROOM) > (6 << 20) - (8 << 10), "the rest is for whoever comes: {}", all.len());
+    assert!(
+        all.len() * (1088 + HEADROOM) > (6 << 20) - (8 << 10),
+        "the rest is for whoever comes: {}",
+        all.len()
+    );
     drop(all);
     // A single size may use everything.
     pool.promise([1088 + HEADROOM]);
-    assert!(Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() * (1088 + HEADROOM) > (8 << 20) - (8 << 10));
+    assert!(
+        Pool::take(&pool, HEADROOM, 1088, 10_000, None).len() * (1088 + HEADROOM)
+            > (8 << 20) - (8 << 10)
+    );
 }
 
 #[test]
@@ -255,9 +330,16 @@ fn slabs_are_emptied_for_a_size_that_is_promised_later() {
     let pool = Pool::new(8 << 20);
     let held = pins(Pool::take(&pool, HEADROOM, 1088, 10_000, None));
     pool.promise([1088 + HEADROOM, 4096 + HEADROOM]);
-    assert!(Pool::take(&pool, HEADROOM, 4096, 1, None).is_empty(), "a slot of each slab is out");
+    assert!(
+        Pool::take(&pool, HEADROOM, 4096, 1, None).is_empty(),
+        "a slot of each slab is out"
+    );
     let rest = Pool::take(&pool, HEADROOM, 1088, 10_000, None);
-    assert!((5000..5500).contains(&rest.len()), "nothing more of two slabs: {}", rest.len());
+    assert!(
+        (5000..5500).contains(&rest.len()),
+        "nothing more of two slabs: {}",
+        rest.len()
+    );
     drop(held);
     // Sizes that ask for more meanwhile still have their own part.
     assert!(Pool::take(&pool, HEADROOM, 4096, 10_000, None).len() >= 2 * 250);
@@ -273,7 +355,10 @@ fn memory_that_a_device_keeps_is_replaced() {
     drop(slots);
     let slots = Pool::take(&pool, HEADROOM, 64, 11, None);
     assert_eq!(slots.len(), 10);
-    let inside = |slot: &Slot| kept.iter().any(|kept| kept.as_ptr_range().contains(&slot.payload().as_ptr()));
+    let inside = |slot: &Slot| {
+        kept.iter()
+            .any(|kept| kept.as_ptr_range().contains(&slot.payload().as_ptr()))
+    };
     assert!(!slots.iter().any(inside) && slots.iter().all(|slot| slot.payload().len() == 64));
 }
 

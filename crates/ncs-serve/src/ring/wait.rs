@@ -12,5 +12,12 @@ pub async fn own_waker() -> Waker {
 /// Pending once: ready when the task is woken for any reason.
 pub async fn next_wake() {
     let mut asked = false;
-    poll_fn(|_| if std::mem::replace(&mut asked, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    poll_fn(|_| {
+        if std::mem::replace(&mut asked, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
 }

@@ -57,7 +57,8 @@ struct Stream {
 impl Audience {
     /// Registers the figures, at first without any stream.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
-        let counters = |name: &str, help: &str| register::counters(registry, name, help, &["stream"]);
+        let counters =
+            |name: &str, help: &str| register::counters(registry, name, help, &["stream"]);
         let families = Families {
             viewers: register::gauges(
                 registry,
@@ -65,33 +66,58 @@ impl Audience {
                 "Sessions with an open REQUEST for the stream, or whose GET or REQUEST for it was accepted in the last 30 s.",
                 &["stream"],
             )?,
-            sent_bytes: counters("ncserverd_session_stream_sent_bytes_total", "Payload bytes of blocks handed to QUIC.")?,
-            coded: counters("ncserverd_session_stream_coded_blocks_total", "Blocks handed to QUIC, other than source blocks.")?,
+            sent_bytes: counters(
+                "ncserverd_session_stream_sent_bytes_total",
+                "Payload bytes of blocks handed to QUIC.",
+            )?,
+            coded: counters(
+                "ncserverd_session_stream_coded_blocks_total",
+                "Blocks handed to QUIC, other than source blocks.",
+            )?,
             repair: counters(
                 "ncserverd_session_stream_repair_blocks_total",
                 "Blocks handed to QUIC beyond the n of a REQUEST's generation.",
             )?,
-            late: counters("ncserverd_session_stream_late_requests_total", "REQUESTs whose deadline passed before completion.")?,
+            late: counters(
+                "ncserverd_session_stream_late_requests_total",
+                "REQUESTs whose deadline passed before completion.",
+            )?,
             refused: counters(
                 "ncserverd_session_stream_refused_total",
                 "GETs, SUBSCRIBEs and REQUESTs refused, without late requests.",
             )?,
         };
         let other = Arc::new(families.stream(OTHER));
-        Ok(Self { inner: Arc::new(Inner { families, other, streams: ArcSwap::default() }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                families,
+                other,
+                streams: ArcSwap::default(),
+            }),
+        })
     }
 
     /// Replaces the set of streams. Streams that stay keep their figures.
     pub fn set_streams<'a>(&self, names: impl IntoIterator<Item = &'a String>) {
-        let Inner { families, other, streams } = &*self.inner;
+        let Inner {
+            families,
+            other,
+            streams,
+        } = &*self.inner;
         let before = streams.load_full();
         let stream = |name: &String| match before.get(name) {
             Some(stream) => Arc::clone(stream),
             None if name == OTHER => Arc::clone(other),
             None => Arc::new(families.stream(name)),
         };
-        let now: Table = names.into_iter().map(|name| (name.clone(), stream(name))).collect();
-        for name in before.keys().filter(|name| !now.contains_key(*name) && *name != OTHER) {
+        let now: Table = names
+            .into_iter()
+            .map(|name| (name.clone(), stream(name)))
+            .collect();
+        for name in before
+            .keys()
+            .filter(|name| !now.contains_key(*name) && *name != OTHER)
+        {
             families.remove(name);
         }
         streams.store(Arc::new(now));
@@ -101,7 +127,13 @@ impl Audience {
     pub(super) fn add(&self, name: &str, tally: StreamTally) {
         let streams = self.inner.streams.load();
         let stream = streams.get(name).unwrap_or(&self.inner.other);
-        let StreamTally { sent_bytes, coded, repair, late, refused } = tally;
+        let StreamTally {
+            sent_bytes,
+            coded,
+            repair,
+            late,
+            refused,
+        } = tally;
         let counts = [
             (&stream.sent_bytes, sent_bytes),
             (&stream.coded, coded),
@@ -111,7 +143,10 @@ impl Audience {
         ];
         // Most are zero, and even an addition of zero takes the counter's cache line from the other
         // processors.
-        counts.into_iter().filter(|(_, count)| *count > 0).for_each(|(counter, count)| counter.inc_by(count));
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .for_each(|(counter, count)| counter.inc_by(count));
     }
 }
 
@@ -130,7 +165,13 @@ impl Families {
     fn remove(&self, name: &str) {
         // An error means that the series does not exist, which is fine.
         let _ = self.viewers.remove_label_values(&[name]);
-        for family in [&self.sent_bytes, &self.coded, &self.repair, &self.late, &self.refused] {
+        for family in [
+            &self.sent_bytes,
+            &self.coded,
+            &self.repair,
+            &self.late,
+            &self.refused,
+        ] {
             let _ = family.remove_label_values(&[name]);
         }
     }
@@ -148,7 +189,11 @@ pub(super) struct Viewing {
 impl Viewing {
     pub(super) fn new(audience: Audience) -> Self {
         let table = audience.inner.streams.load_full();
-        Self { audience, table, watched: HashMap::new() }
+        Self {
+            audience,
+            table,
+            watched: HashMap::new(),
+        }
     }
 
     /// Notes that the session begins or stops to watch a stream of this name.
@@ -191,7 +236,9 @@ impl Viewing {
 
     /// Several names may share one series: that of streams that are not configured.
     fn watches(&self, stream: &Arc<Stream>) -> bool {
-        self.watched.values().any(|other| Arc::ptr_eq(other, stream))
+        self.watched
+            .values()
+            .any(|other| Arc::ptr_eq(other, stream))
     }
 }
 
@@ -213,12 +260,16 @@ mod tests {
     }
 
     fn shown(registry: &Registry) -> String {
-        TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+        TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap()
     }
 
     fn viewers(registry: &Registry, stream: &str) -> Option<i64> {
         let line = format!("ncserverd_session_stream_viewers{{stream=\"{stream}\"}} ");
-        shown(registry).lines().find_map(|shown| shown.strip_prefix(&line)?.parse().ok())
+        shown(registry)
+            .lines()
+            .find_map(|shown| shown.strip_prefix(&line)?.parse().ok())
     }
 
     #[test]
@@ -228,9 +279,19 @@ mod tests {
         audience.set_streams(&names(&["live", "sport"]));
         let mut viewing = Viewing::new(audience.clone());
         viewing.set("live".into(), true);
-        audience.add("live", StreamTally { coded: 3, ..StreamTally::default() });
+        audience.add(
+            "live",
+            StreamTally {
+                coded: 3,
+                ..StreamTally::default()
+            },
+        );
         assert_eq!(
-            [viewers(&registry, "live"), viewers(&registry, "sport"), viewers(&registry, "other")],
+            [
+                viewers(&registry, "live"),
+                viewers(&registry, "sport"),
+                viewers(&registry, "other")
+            ],
             [Some(1), Some(0), Some(0)]
         );
         audience.set_streams(&names(&["sport", "news"]));
@@ -243,8 +304,14 @@ mod tests {
         assert_eq!(viewers(&registry, "other"), Some(1));
         audience.set_streams(&names(&["live"]));
         viewing.heed();
-        assert_eq!((viewers(&registry, "live"), viewers(&registry, "other")), (Some(1), Some(0)));
-        assert!(shown(&registry).contains("ncserverd_session_stream_coded_blocks_total{stream=\"live\"} 0"));
+        assert_eq!(
+            (viewers(&registry, "live"), viewers(&registry, "other")),
+            (Some(1), Some(0))
+        );
+        assert!(
+            shown(&registry)
+                .contains("ncserverd_session_stream_coded_blocks_total{stream=\"live\"} 0")
+        );
         drop(viewing);
         assert_eq!(viewers(&registry, "live"), Some(0));
     }
@@ -256,12 +323,21 @@ mod tests {
         audience.set_streams(&names(&["live"]));
         let mut viewing = Viewing::new(audience.clone());
         for index in 0..100 {
-            audience.add(&format!("made-up-{index}"), StreamTally { refused: 1, ..StreamTally::default() });
+            audience.add(
+                &format!("made-up-{index}"),
+                StreamTally {
+                    refused: 1,
+                    ..StreamTally::default()
+                },
+            );
             viewing.set(format!("made-up-{index}").into(), true);
         }
         assert_eq!(viewers(&registry, "other"), Some(1));
         let text = shown(&registry);
-        assert!(text.contains("ncserverd_session_stream_refused_total{stream=\"other\"} 100"), "{text}");
+        assert!(
+            text.contains("ncserverd_session_stream_refused_total{stream=\"other\"} 100"),
+            "{text}"
+        );
         assert_eq!(text.matches("stream=").count(), 12, "{text}");
         viewing.set("made-up-0".into(), false);
         assert_eq!(viewers(&registry, "other"), Some(1));

@@ -32,7 +32,9 @@ use ncs_proto::wire::block::StreamHead;
 use ncs_proto::wire::message::{Checks, Credential, Message};
 use ncs_proto::wire::{CloseCode, Violation, frame};
 use prometheus::IntGauge;
-use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError};
+use quinn::{
+    Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tracing::Instrument as _;
@@ -57,7 +59,8 @@ const WAITING_BYTES: usize = 8 << 10;
 const UNSENT_BYTES: u64 = 16 << 10;
 
 /// The interval between looks at the congestion window: a round trip, within these limits.
-const WINDOW_LOOK: std::ops::RangeInclusive<Duration> = Duration::from_millis(20)..=Duration::from_millis(100);
+const WINDOW_LOOK: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(20)..=Duration::from_millis(100);
 
 /// Bytes of an object handed to QUIC in one piece.
 const PIECE_BYTES: usize = 4 << 10;
@@ -101,12 +104,24 @@ pub struct Context {
 
 /// Runs a session until its connection ends or the server has drained, within a span of its own.
 /// Until then it holds `place` among the connections of its address.
-pub async fn run(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
+pub async fn run(
+    connection: Connection,
+    session: SessionId,
+    place: AddressPlace,
+    context: Context,
+) {
     let span = tracing::debug_span!("connection", session = session.0, peer = %connection.remote_address());
-    converse(connection, session, place, context).instrument(span).await;
+    converse(connection, session, place, context)
+        .instrument(span)
+        .await;
 }
 
-async fn converse(connection: Connection, session: SessionId, place: AddressPlace, context: Context) {
+async fn converse(
+    connection: Connection,
+    session: SessionId,
+    place: AddressPlace,
+    context: Context,
+) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
     let open = Open::new(&metrics.sessions);
@@ -114,7 +129,11 @@ async fn converse(connection: Connection, session: SessionId, place: AddressPlac
     let end = Session::serve(connection.clone(), session, visitor, context).await;
     drop(open);
     if let End::Violation(violation) = end {
-        let counter = if violation == Violation::Unauthorised { &metrics.unadmitted } else { &metrics.violations };
+        let counter = if violation == Violation::Unauthorised {
+            &metrics.unadmitted
+        } else {
+            &metrics.violations
+        };
         counter.inc();
         tracing::debug!(%violation, "session closed");
     }
@@ -155,9 +174,15 @@ impl End {
     fn close(&self) -> (CloseCode, String) {
         match self {
             Self::Violation(violation) => (violation.close_code(), violation.to_string()),
-            Self::Limited => (CloseCode::Limit, "too many connections of this token or in total".to_owned()),
+            Self::Limited => (
+                CloseCode::Limit,
+                "too many connections of this token or in total".to_owned(),
+            ),
             Self::Connection => (CloseCode::Done, String::new()),
-            Self::Replaced => (CloseCode::Done, "another connection of the same client replaced this one".to_owned()),
+            Self::Replaced => (
+                CloseCode::Done,
+                "another connection of the same client replaced this one".to_owned(),
+            ),
             Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
             Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
         }
@@ -183,7 +208,10 @@ impl From<ConnectionError> for End {
 }
 
 /// An answer to a question of the session.
-#[expect(clippy::large_enum_variant, reason = "one for each answer, taken apart at once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one for each answer, taken apart at once"
+)]
 enum Answer {
     Resolved(u64, Result<Resolved, Refusal>),
     Found(u64, Option<Held>),
@@ -296,7 +324,9 @@ impl Patience {
             let now = Instant::now();
             if is_taken.swap(false, Ordering::Relaxed) {
                 self.since = now;
-                self.shares.iter_mut().for_each(|share| share.note_read(now));
+                self.shares
+                    .iter_mut()
+                    .for_each(|share| share.note_read(now));
             } else {
                 self.shares.iter_mut().for_each(Share::note_stalled);
             }
@@ -329,14 +359,20 @@ enum Written {
 }
 
 impl Session {
-    async fn serve(connection: Connection, id: SessionId, visitor: Visitor, context: Context) -> End {
+    async fn serve(
+        connection: Connection,
+        id: SessionId,
+        visitor: Visitor,
+        context: Context,
+    ) -> End {
         let begun = Instant::now();
         let hello_timeout = context.config.hello_timeout;
-        let (send, receive) = match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
-            Ok(Ok(streams)) => streams,
-            Ok(Err(_)) => return End::Connection,
-            Err(_) => return Violation::Timeout("control stream").into(),
-        };
+        let (send, receive) =
+            match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
+                Ok(Ok(streams)) => streams,
+                Ok(Err(_)) => return End::Connection,
+                Err(_) => return Violation::Timeout("control stream").into(),
+            };
         // Control goes before blocks, whatever their deadline.
         let _ = send.set_priority(i32::MAX);
         let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
@@ -351,14 +387,21 @@ impl Session {
             resumes: None,
             quota,
             begun,
-            progress: Progress { released: 0, since: begun },
+            progress: Progress {
+                released: 0,
+                since: begun,
+            },
             frames: frame::Reader::new(),
             control: Some(send),
             answers: Pending::new(),
             announcements: Pending::new(),
             listening: HashMap::new(),
             writes: Pending::new(),
-            window: Window { bytes: endpoint::SEND_WINDOW, waiting_max: WAITING_BYTES, look_at: begun },
+            window: Window {
+                bytes: endpoint::SEND_WINDOW,
+                waiting_max: WAITING_BYTES,
+                look_at: begun,
+            },
             deliveries: Pending::new(),
             streams: HashMap::new(),
             datagrams: None,
@@ -389,15 +432,24 @@ impl Session {
             let waker = ring::own_waker().await;
             self.turn(&waker);
             if let Some(until) = self.draining
-                && (Instant::now() >= until || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
+                && (Instant::now() >= until
+                    || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
             {
                 return Err(End::Drained);
             }
-            let stalls = (self.quota.held() > 0).then(|| self.progress.since + self.context.config.stall_timeout);
+            let stalls = (self.quota.held() > 0)
+                .then(|| self.progress.since + self.context.config.stall_timeout);
             let resumes = self.control_resumes(Instant::now());
             // Until then, a write without progress holds up others.
             let (_, stuck) = self.waiting(Instant::now());
-            let due = [self.proto.poll_timeout(), self.draining, resumes, self.resumes, stuck, stalls];
+            let due = [
+                self.proto.poll_timeout(),
+                self.draining,
+                resumes,
+                self.resumes,
+                stuck,
+                stalls,
+            ];
             let timeout = due.into_iter().flatten().min();
             // A turn too early is harmless, so a timer that is early enough stays as it is.
             if let Some(due) = timeout.map(tokio::time::Instant::from)
@@ -461,13 +513,20 @@ impl Session {
             self.act(event);
         }
         if self.proto.takes_datagrams() {
-            self.proto.set_datagram_max(self.connection.max_datagram_size());
+            self.proto
+                .set_datagram_max(self.connection.max_datagram_size());
         }
         let share = self.share();
         while let Some((want, deadline)) = self.proto.poll_want(share) {
             match want {
-                Want::Coded(line, blocks) => self.context.ring.want_coded(self.id, line, blocks, deadline),
-                Want::Source(generation, blocks) => self.context.ring.want_source(self.id, generation, blocks, deadline),
+                Want::Coded(line, blocks) => self
+                    .context
+                    .ring
+                    .want_coded(self.id, line, blocks, deadline),
+                Want::Source(generation, blocks) => self
+                    .context
+                    .ring
+                    .want_source(self.id, generation, blocks, deadline),
             }
         }
         self.adapt_window(Instant::now());
@@ -484,25 +543,51 @@ impl Session {
         match event {
             Event::Resolve(get) => {
                 let request = get.request;
-                let by = AskedBy { account: self.visitor.account(), session: self.id.0 };
+                let by = AskedBy {
+                    account: self.visitor.account(),
+                    session: self.id.0,
+                };
                 let ledgers = self.proto.ledgers().clone();
                 self.ask(
-                    |reply| Ask::Resolve { get, by, ledgers, reply },
-                    move |answer| Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped()))),
+                    |reply| Ask::Resolve {
+                        get,
+                        by,
+                        ledgers,
+                        reply,
+                    },
+                    move |answer| {
+                        Answer::Resolved(request, answer.unwrap_or_else(|| Err(stopped())))
+                    },
                 );
             }
-            Event::Find { ticket, id, coding, told } => {
+            Event::Find {
+                ticket,
+                id,
+                coding,
+                told,
+            } => {
                 let ledgers = self.proto.ledgers().clone();
                 self.ask(
-                    |reply| Ask::Find { id, coding, told, ledgers, reply },
+                    |reply| Ask::Find {
+                        id,
+                        coding,
+                        told,
+                        ledgers,
+                        reply,
+                    },
                     move |answer| Answer::Found(ticket, answer.flatten()),
                 );
             }
             Event::Subscribe(subscribe) => {
                 let request = subscribe.request;
                 self.ask(
-                    |reply| Ask::Subscribe { stream: subscribe.stream, reply },
-                    move |answer| Answer::Subscribed(request, answer.unwrap_or_else(|| Err(stopped()))),
+                    |reply| Ask::Subscribe {
+                        stream: subscribe.stream,
+                        reply,
+                    },
+                    move |answer| {
+                        Answer::Subscribed(request, answer.unwrap_or_else(|| Err(stopped())))
+                    },
                 );
             }
             Event::Unsubscribed { request } => {
@@ -518,37 +603,86 @@ impl Session {
                 }
             },
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
-            Event::Introduce { segment, coding, stream } => self.introduce((segment, coding), &stream),
+            Event::Introduce {
+                segment,
+                coding,
+                stream,
+            } => self.introduce((segment, coding), &stream),
             Event::Hashes { ticket, held } => {
                 let ledgers = self.proto.ledgers().clone();
                 self.ask(
-                    |reply| Ask::Hashes { held, ledgers, reply },
+                    |reply| Ask::Hashes {
+                        held,
+                        ledgers,
+                        reply,
+                    },
                     move |answer| Answer::Hashes(ticket, answer.unwrap_or_else(|| Err(stopped()))),
                 );
             }
-            Event::Checks { ticket, held, asked } => self.ask(
+            Event::Checks {
+                ticket,
+                held,
+                asked,
+            } => self.ask(
                 |reply| Ask::Checks { held, asked, reply },
                 move |answer| Answer::Checks(ticket, answer.unwrap_or_else(|| Err(stopped()))),
             ),
-            Event::Deliver { request, bytes, shares } => {
+            Event::Deliver {
+                request,
+                bytes,
+                shares,
+            } => {
                 self.context.metrics.objects.inc();
-                self.deliver(StreamHead::Object { request }, bytes, shares, Delivered::Object);
+                self.deliver(
+                    StreamHead::Object { request },
+                    bytes,
+                    shares,
+                    Delivered::Object,
+                );
             }
-            Event::DeliverHashes { request, bytes, shares } => {
-                self.deliver(StreamHead::Hashes { request }, bytes, shares, Delivered::Hashes);
+            Event::DeliverHashes {
+                request,
+                bytes,
+                shares,
+            } => {
+                self.deliver(
+                    StreamHead::Hashes { request },
+                    bytes,
+                    shares,
+                    Delivered::Hashes,
+                );
             }
-            Event::Blame { segment, generation, blocks, identity } => {
-                let reporter = SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
+            Event::Blame {
+                segment,
+                generation,
+                blocks,
+                identity,
+            } => {
+                let reporter =
+                    SocketAddr::new(self.visitor.ip(), self.connection.remote_address().port());
                 // Reports are dropped rather than delay a question.
-                let blame = Blame { reporter, holder: self.visitor.holder(), segment, generation, blocks, identity };
+                let blame = Blame {
+                    reporter,
+                    holder: self.visitor.holder(),
+                    segment,
+                    generation,
+                    blocks,
+                    identity,
+                };
                 let _ = self.context.asks.try_send(Ask::Blame(blame));
             }
             Event::Lost { line, blocks } => self.context.ring.note_lost(line, blocks),
-            Event::Rescheduled { alias, lines, deadline } => {
+            Event::Rescheduled {
+                alias,
+                lines,
+                deadline,
+            } => {
                 if let Some(stream) = self.streams.get_mut(&alias) {
                     stream.deadline = deadline;
                 }
-                self.context.ring.reschedule(self.id, lines.into_iter().flatten(), deadline);
+                self.context
+                    .ring
+                    .reschedule(self.id, lines.into_iter().flatten(), deadline);
             }
             Event::Ended(ended) => self.ended(ended),
             Event::Watches { stream, is_watched } => self.viewing.set(stream, is_watched),
@@ -557,8 +691,14 @@ impl Session {
 
     /// Names other peers that hold a segment.
     fn introduce(&mut self, (segment, coding): (SegmentId, Coding), stream: &str) {
-        let asker = Asker { session: self.id, address: self.visitor.ip() };
-        let peers = self.context.directory.introduce(Now::read(), asker, stream, (segment, coding));
+        let asker = Asker {
+            session: self.id,
+            address: self.visitor.ip(),
+        };
+        let peers = self
+            .context
+            .directory
+            .introduce(Now::read(), asker, stream, (segment, coding));
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);
         }
@@ -568,7 +708,9 @@ impl Session {
     /// addition. Room that other sessions free is noticed when the next block comes or goes: there
     /// always is one, because every session has a minimum.
     fn share(&self) -> u32 {
-        self.proto.block_bytes_max().map_or(u32::MAX, |block_bytes| self.context.ring.share(block_bytes))
+        self.proto
+            .block_bytes_max()
+            .map_or(u32::MAX, |block_bytes| self.context.ring.share(block_bytes))
     }
 
     /// Notes whether blocks have been acknowledged, and fails if none was for too long: such a peer
@@ -576,7 +718,9 @@ impl Session {
     /// yet.
     fn note_progress(&mut self, now: Instant) -> Result<(), Violation> {
         for (alias, stream) in &mut self.streams {
-            if let StreamState::Busy(Writing { is_taken, since, .. }) = &mut stream.state
+            if let StreamState::Busy(Writing {
+                is_taken, since, ..
+            }) = &mut stream.state
                 && is_taken.swap(false, Ordering::Relaxed)
             {
                 *since = now;
@@ -589,18 +733,28 @@ impl Session {
             self.proto.note_progress(now);
         }
         if is_read || released != self.progress.released {
-            self.progress = Progress { released, since: now };
+            self.progress = Progress {
+                released,
+                since: now,
+            };
         }
         if !is_read {
             self.proto.note_unacknowledged(now);
         }
-        let is_late = now.saturating_duration_since(self.progress.since) >= self.context.config.stall_timeout;
-        if is_late { Err(Violation::Timeout("progress")) } else { Ok(()) }
+        let is_late =
+            now.saturating_duration_since(self.progress.since) >= self.context.config.stall_timeout;
+        if is_late {
+            Err(Violation::Timeout("progress"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the peer asks without reading the answers.
     fn is_left_behind(&self) -> bool {
-        self.answers.len() >= UNANSWERED_MAX || self.proto.backlog() >= UNREAD_MAX || self.deliveries.len() >= UNDELIVERED_MAX
+        self.answers.len() >= UNANSWERED_MAX
+            || self.proto.backlog() >= UNREAD_MAX
+            || self.deliveries.len() >= UNDELIVERED_MAX
     }
 
     /// Sends a question to the server, and registers its answer.
@@ -630,7 +784,9 @@ impl Session {
                     self.listen((request, receiver));
                 }
             }
-            Answer::Subscribed(request, Err(refusal)) => drop(self.proto.subscribed(request, Err(refusal))),
+            Answer::Subscribed(request, Err(refusal)) => {
+                let _ = self.proto.subscribed(request, Err(refusal));
+            }
         }
         Ok(())
     }
@@ -650,12 +806,18 @@ impl Session {
                 }
             }
         };
-        self.announcements.push(Box::pin(Abortable::new(news, registration)));
+        self.announcements
+            .push(Box::pin(Abortable::new(news, registration)));
     }
 
     fn announced(&mut self, announcements: Announcements, news: Option<Arc<Resolved>>) {
-        let Some(news) = news else { return self.proto.subscription_ended(announcements.0) };
-        if self.proto.announced(Instant::now(), announcements.0, Arc::unwrap_or_clone(news)) {
+        let Some(news) = news else {
+            return self.proto.subscription_ended(announcements.0);
+        };
+        if self
+            .proto
+            .announced(Instant::now(), announcements.0, Arc::unwrap_or_clone(news))
+        {
             self.listen(announcements);
         }
     }
@@ -664,7 +826,9 @@ impl Session {
         let bytes = match chunk {
             Ok(Some(bytes)) => bytes,
             Err(quinn::ReadError::ConnectionLost(error)) => return Err(error.into()),
-            Ok(None) | Err(_) => return Err(Violation::Unexpected("end of the control stream").into()),
+            Ok(None) | Err(_) => {
+                return Err(Violation::Unexpected("end of the control stream").into());
+            }
         };
         let now = Instant::now();
         self.proto.handle_control_bytes(now, bytes.len());
@@ -690,12 +854,18 @@ impl Session {
     /// When the control stream may be read again, after its peer has exceeded its rate, or while it
     /// owes over a second's worth of bytes sent to it, for example in short objects within answers.
     fn control_resumes(&self, now: Instant) -> Option<Instant> {
-        let owed = self.visitor.allowance(now).err().filter(|paid| *paid > now + Duration::from_secs(1));
+        let owed = self
+            .visitor
+            .allowance(now)
+            .err()
+            .filter(|paid| *paid > now + Duration::from_secs(1));
         self.proto.control_resumes(now).max(owed)
     }
 
     fn flush_control(&mut self) {
-        let Some(mut stream) = self.control.take() else { return };
+        let Some(mut stream) = self.control.take() else {
+            return;
+        };
         let mut out = Vec::new();
         while let Some(message) = self.proto.poll_message() {
             match message {
@@ -708,7 +878,9 @@ impl Session {
             return;
         }
         self.visitor.spend(Instant::now(), out.len());
-        self.writes.push(Box::pin(async move { Written::Control(stream.write_chunk(out.into()).await.map(|()| stream)) }));
+        self.writes.push(Box::pin(async move {
+            Written::Control(stream.write_chunk(out.into()).await.map(|()| stream))
+        }));
     }
 
     fn written(&mut self, written: Written) -> Result<(), End> {
@@ -739,8 +911,13 @@ impl Session {
         }
         let path = self.connection.stats().path;
         self.window.look_at = now + path.rtt.clamp(*WINDOW_LOOK.start(), *WINDOW_LOOK.end());
-        let bytes = path.cwnd.saturating_mul(2).saturating_add(UNSENT_BYTES).min(endpoint::SEND_WINDOW);
-        self.window.waiting_max = WAITING_BYTES.max(usize::try_from(path.cwnd / 4).unwrap_or(usize::MAX));
+        let bytes = path
+            .cwnd
+            .saturating_mul(2)
+            .saturating_add(UNSENT_BYTES)
+            .min(endpoint::SEND_WINDOW);
+        self.window.waiting_max =
+            WAITING_BYTES.max(usize::try_from(path.cwnd / 4).unwrap_or(usize::MAX));
         // Each change wakes the connection.
         if bytes.abs_diff(self.window.bytes) > self.window.bytes / 8 {
             self.window.bytes = bytes;
@@ -752,12 +929,19 @@ impl Session {
     /// without progress for [`WAITING_FOR`] waits for its own stream's flow control, or for a
     /// stream, and holds up no others.
     fn waiting(&self, now: Instant) -> (usize, Option<Instant>) {
-        let writes = self.streams.values().filter_map(|stream| match &stream.state {
-            StreamState::Busy(Writing { bytes, since, .. }) => Some((*bytes, *since + WAITING_FOR)),
-            StreamState::Idle(_) => None,
-        });
+        let writes = self
+            .streams
+            .values()
+            .filter_map(|stream| match &stream.state {
+                StreamState::Busy(Writing { bytes, since, .. }) => {
+                    Some((*bytes, *since + WAITING_FOR))
+                }
+                StreamState::Idle(_) => None,
+            });
         let counted = writes.filter(|(_, until)| *until > now);
-        counted.fold((0, None), |(sum, first), (bytes, until)| (sum + bytes, first.into_iter().chain([until]).min()))
+        counted.fold((0, None), |(sum, first), (bytes, until)| {
+            (sum + bytes, first.into_iter().chain([until]).min())
+        })
     }
 
     /// Claims blocks for requests, earliest deadline first, and hands them to QUIC.
@@ -771,15 +955,23 @@ impl Session {
                 Ok(bytes) => bytes,
                 Err(paid) => {
                     self.resumes = Some(paid);
-                    claims[index..].iter().for_each(|claim| self.proto.note_held_back(claim.alias));
+                    claims[index..]
+                        .iter()
+                        .for_each(|claim| self.proto.note_held_back(claim.alias));
                     return;
                 }
             };
             let busy = match claim.route {
                 Route::Datagram => self.datagrams.is_some(),
-                Route::Stream => self.streams.get(&claim.alias).is_some_and(RequestStream::is_busy),
+                Route::Stream => self
+                    .streams
+                    .get(&claim.alias)
+                    .is_some_and(RequestStream::is_busy),
             };
-            let room = self.quota.room(share as usize, waker).min(WRITE_BLOCKS_MAX as usize);
+            let room = self
+                .quota
+                .room(share as usize, waker)
+                .min(WRITE_BLOCKS_MAX as usize);
             let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
             let left = match claim.route {
                 Route::Datagram => u64::MAX,
@@ -794,7 +986,10 @@ impl Session {
                 }
                 continue;
             }
-            let blocks = self.context.ring.claim(self.id, claim.line, room, &self.quota, waker);
+            let blocks = self
+                .context
+                .ring
+                .claim(self.id, claim.line, room, &self.quota, waker);
             if !blocks.is_empty() {
                 self.observe_birth(claim.alias);
                 match claim.route {
@@ -813,15 +1008,22 @@ impl Session {
 
     fn observe_birth(&mut self, alias: u16) {
         if let Some(age) = self.proto.first_sent(Instant::now(), alias) {
-            self.context.metrics.first_block_seconds.observe(age.as_secs_f64());
+            self.context
+                .metrics
+                .first_block_seconds
+                .observe(age.as_secs_f64());
         }
     }
 
     fn send_datagrams(&mut self, claim: &Claim, blocks: Vec<Claimed>) {
         let mut sent = Sent::default();
-        let datagrams: Vec<Bytes> = blocks.into_iter().filter_map(|block| self.datagram(claim, block, &mut sent)).collect();
+        let datagrams: Vec<Bytes> = blocks
+            .into_iter()
+            .filter_map(|block| self.datagram(claim, block, &mut sent))
+            .collect();
         self.count_sent(claim, &sent);
-        self.visitor.spend(Instant::now(), datagrams.iter().map(Bytes::len).sum());
+        self.visitor
+            .spend(Instant::now(), datagrams.iter().map(Bytes::len).sum());
         let connection = self.connection.clone();
         self.datagrams = Some(Box::pin(async move {
             for datagram in datagrams {
@@ -834,7 +1036,13 @@ impl Session {
     fn count_sent(&mut self, claim: &Claim, sent: &Sent) {
         self.context.metrics.count_sent(sent, claim.route);
         let ((coded, coded_bytes), (source, source_bytes)) = (sent.coded, sent.source);
-        self.proto.note_sent(Instant::now(), claim.alias, coded + source, coded, coded_bytes + source_bytes);
+        self.proto.note_sent(
+            Instant::now(),
+            claim.alias,
+            coded + source,
+            coded,
+            coded_bytes + source_bytes,
+        );
     }
 
     fn datagram(&mut self, claim: &Claim, block: Claimed, sent: &mut Sent) -> Option<Bytes> {
@@ -863,10 +1071,21 @@ impl Session {
     fn send_records(&mut self, claim: &Claim, blocks: Vec<Claimed>) -> usize {
         let mut sent = Sent::default();
         let mut chunks = Vec::with_capacity(blocks.len() + 1);
-        let others = self.streams.iter().filter(|(alias, _)| **alias != claim.alias);
-        let mut priority = priority(self.begun, claim.deadline, others.map(|(_, other)| (other.deadline, other.priority)));
+        let others = self
+            .streams
+            .iter()
+            .filter(|(alias, _)| **alias != claim.alias);
+        let mut priority = priority(
+            self.begun,
+            claim.deadline,
+            others.map(|(_, other)| (other.deadline, other.priority)),
+        );
         let idle = match self.streams.remove(&claim.alias) {
-            Some(RequestStream { state: StreamState::Idle(stream), priority: before, .. }) => {
+            Some(RequestStream {
+                state: StreamState::Idle(stream),
+                priority: before,
+                ..
+            }) => {
                 // A stream's priority is never raised: QUIC would send the bytes it holds in their
                 // old place.
                 priority = priority.min(before);
@@ -897,9 +1116,21 @@ impl Session {
         self.visitor.spend(now, bytes);
         let (cancel, cancelled) = oneshot::channel();
         let is_taken = Arc::new(AtomicBool::new(false));
-        let writing = Writing { _cancel: cancel, is_taken: Arc::clone(&is_taken), bytes, since: now };
+        let writing = Writing {
+            _cancel: cancel,
+            is_taken: Arc::clone(&is_taken),
+            bytes,
+            since: now,
+        };
         let state = StreamState::Busy(writing);
-        self.streams.insert(claim.alias, RequestStream { deadline: claim.deadline, priority, state });
+        self.streams.insert(
+            claim.alias,
+            RequestStream {
+                deadline: claim.deadline,
+                priority,
+                state,
+            },
+        );
         let (connection, alias) = (self.connection.clone(), claim.alias);
         self.writes.push(Box::pin(async move {
             let mut cancelled = cancelled;
@@ -936,7 +1167,10 @@ impl Session {
 
     fn deliver(&self, head: StreamHead, bytes: Bytes, shares: Vec<Share>, delivered: Delivered) {
         let connection = self.connection.clone();
-        let (stall_timeout, unread) = (self.context.config.stall_timeout, self.context.metrics.unread.clone());
+        let (stall_timeout, unread) = (
+            self.context.config.stall_timeout,
+            self.context.metrics.unread.clone(),
+        );
         // Objects of one visitor follow each other at its rate.
         let now = Instant::now();
         let paid = self.visitor.allowance(now).err();
@@ -947,7 +1181,14 @@ impl Session {
             }
             let mut begin = Vec::with_capacity(9);
             head.encode(&mut begin);
-            let (is_taken, mut patience) = (AtomicBool::new(false), Patience { shares, stall_timeout, since: Instant::now() });
+            let (is_taken, mut patience) = (
+                AtomicBool::new(false),
+                Patience {
+                    shares,
+                    stall_timeout,
+                    since: Instant::now(),
+                },
+            );
             let opened = tokio::select! {
                 opened = connection.open_uni() => opened,
                 () = patience.ends(&is_taken) => {
@@ -955,10 +1196,14 @@ impl Session {
                     return delivered;
                 }
             };
-            let Ok(mut stream) = opened else { return delivered };
+            let Ok(mut stream) = opened else {
+                return delivered;
+            };
             let _ = stream.set_priority(i32::MAX - 1);
             // In pieces: QUIC holds each until its last byte is acknowledged.
-            let pieces = (0..bytes.len()).step_by(PIECE_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
+            let pieces = (0..bytes.len())
+                .step_by(PIECE_BYTES)
+                .map(|at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
             let mut chunks: Vec<Bytes> = std::iter::once(begin.into()).chain(pieces).collect();
             let written = tokio::select! {
                 written = write(&mut stream, &mut chunks, &is_taken) => written,
@@ -989,14 +1234,20 @@ impl Session {
 
     fn leave(&self, ended: Ended) {
         for kind in [ended.line.kind, LineKind::Source(self.id)] {
-            self.context.ring.leave(self.id, LineKey { kind, ..ended.line });
+            self.context
+                .ring
+                .leave(self.id, LineKey { kind, ..ended.line });
         }
     }
 
     /// Ends all demand at the ring.
     fn leave_all(&mut self) {
         for line in self.proto.lines() {
-            self.leave(Ended { alias: 0, line, abandon: true });
+            self.leave(Ended {
+                alias: 0,
+                line,
+                abandon: true,
+            });
         }
     }
 }
@@ -1011,7 +1262,9 @@ impl Drop for Session {
 
 /// The client's certificate chain from the handshake, its own certificate first.
 fn certificates(connection: &Connection) -> Vec<CertificateDer<'static>> {
-    let identity = connection.peer_identity().and_then(|identity| identity.downcast().ok());
+    let identity = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast().ok());
     identity.map_or_else(Vec::new, |chain| *chain)
 }
 
@@ -1022,7 +1275,11 @@ fn abandon(mut stream: SendStream) {
 }
 
 fn stopped() -> Refusal {
-    Refusal { code: RefusalCode::Internal, retry_after: None, reason: "the server is stopping".to_owned() }
+    Refusal {
+        code: RefusalCode::Internal,
+        retry_after: None,
+        reason: "the server is stopping".to_owned(),
+    }
 }
 
 /// The priority for the stream of a request due at `deadline`, beside streams with the deadlines
@@ -1030,16 +1287,26 @@ fn stopped() -> Refusal {
 /// moved forward keeps its stream's first priority, because QUIC sends the bytes that it holds of a
 /// stream in their old place. Requests due after it must not overtake it, so their streams go
 /// behind that one.
-fn priority(begun: Instant, deadline: Instant, others: impl Iterator<Item = (Instant, i32)>) -> i32 {
+fn priority(
+    begun: Instant,
+    deadline: Instant,
+    others: impl Iterator<Item = (Instant, i32)>,
+) -> i32 {
     let after = deadline.saturating_duration_since(begun).as_nanos() / PRIORITY_STEP.as_nanos();
     let priority = i32::try_from(after).map_or(i32::MIN, |after| -after);
-    let earlier = others.filter(|(other, _)| *other < deadline).map(|(_, priority)| priority);
+    let earlier = others
+        .filter(|(other, _)| *other < deadline)
+        .map(|(_, priority)| priority);
     let last = earlier.filter(|earlier| *earlier < priority).min();
     last.map_or(priority, |last| last.saturating_sub(1))
 }
 
 /// Writes all chunks, and notes whenever QUIC has taken some bytes.
-async fn write(stream: &mut SendStream, mut chunks: &mut [Bytes], is_taken: &AtomicBool) -> Result<(), WriteError> {
+async fn write(
+    stream: &mut SendStream,
+    mut chunks: &mut [Bytes],
+    is_taken: &AtomicBool,
+) -> Result<(), WriteError> {
     while !chunks.is_empty() {
         let written = stream.write_chunks(chunks).await?;
         chunks = &mut chunks[written.chunks..];
@@ -1070,7 +1337,9 @@ async fn closed(connection: Connection) -> Signal {
     Signal::Closed(connection.closed().await)
 }
 
-async fn leaving(datagrams: &mut Option<BoxFuture<Result<(), SendDatagramError>>>) -> Result<(), SendDatagramError> {
+async fn leaving(
+    datagrams: &mut Option<BoxFuture<Result<(), SendDatagramError>>>,
+) -> Result<(), SendDatagramError> {
     match datagrams {
         Some(sending) => sending.await,
         None => std::future::pending().await,
@@ -1096,9 +1365,22 @@ mod tests {
         assert!(alone(1) > alone(2));
         // Its stream began with a deadline after 20 s, and is now due after 5 s.
         let rescheduled = (due(5), alone(20));
-        let beside = |seconds| priority(begun, due(seconds), [rescheduled, (due(3), alone(3))].into_iter());
-        assert_eq!(beside(4), alone(4), "what is due before it does not wait for it");
-        assert!(beside(6) < alone(20) && beside(6) > alone(21), "what is due after it does");
+        let beside = |seconds| {
+            priority(
+                begun,
+                due(seconds),
+                [rescheduled, (due(3), alone(3))].into_iter(),
+            )
+        };
+        assert_eq!(
+            beside(4),
+            alone(4),
+            "what is due before it does not wait for it"
+        );
+        assert!(
+            beside(6) < alone(20) && beside(6) > alone(21),
+            "what is due after it does"
+        );
         assert_eq!(beside(21), alone(21));
     }
 }

@@ -75,7 +75,11 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
         Ok(Self {
-            sessions: register::gauge(registry, "ncserverd_session_open_sessions", "Open sessions.")?,
+            sessions: register::gauge(
+                registry,
+                "ncserverd_session_open_sessions",
+                "Open sessions.",
+            )?,
             opened: counter("ncserverd_session_opened_total", "Sessions opened.")?,
             violations: counter(
                 "ncserverd_session_violations_total",
@@ -91,7 +95,10 @@ impl Metrics {
                 "ncserverd_session_sent_bytes_total",
                 "Payload bytes of blocks handed to QUIC, by kind and route.",
             )?,
-            objects: counter("ncserverd_session_objects_total", "Mutable objects sent whole.")?,
+            objects: counter(
+                "ncserverd_session_objects_total",
+                "Mutable objects sent whole.",
+            )?,
             unread: counter(
                 "ncserverd_session_unread_total",
                 "Objects and hashes given up because their peer read nothing of them for session.stall_timeout, or while others needed the room.",
@@ -100,11 +107,26 @@ impl Metrics {
                 "ncserverd_session_discarded_blocks_total",
                 "Blocks claimed for a REQUEST that had ended before they were sent.",
             )?,
-            requests: counter("ncserverd_session_requests_total", "REQUESTs for blocks of a generation.")?,
-            refused: counter("ncserverd_session_refused_total", "GETs, SUBSCRIBEs and REQUESTs refused.")?,
-            useless: counter("ncserverd_session_useless_blocks_total", "Redundant blocks, as peers report them.")?,
-            lost: counter("ncserverd_session_lost_datagrams_total", "Datagrams lost, as peers report them.")?,
-            late: counter("ncserverd_session_late_requests_total", "REQUESTs whose deadline passed before completion.")?,
+            requests: counter(
+                "ncserverd_session_requests_total",
+                "REQUESTs for blocks of a generation.",
+            )?,
+            refused: counter(
+                "ncserverd_session_refused_total",
+                "GETs, SUBSCRIBEs and REQUESTs refused.",
+            )?,
+            useless: counter(
+                "ncserverd_session_useless_blocks_total",
+                "Redundant blocks, as peers report them.",
+            )?,
+            lost: counter(
+                "ncserverd_session_lost_datagrams_total",
+                "Datagrams lost, as peers report them.",
+            )?,
+            late: counter(
+                "ncserverd_session_late_requests_total",
+                "REQUESTs whose deadline passed before completion.",
+            )?,
             moved: counter(
                 "ncserverd_session_moved_requests_total",
                 "REQUESTs that moved to a stream because their blocks no longer fitted a datagram.",
@@ -113,12 +135,18 @@ impl Metrics {
                 "ncserverd_session_idle_requests_total",
                 "REQUESTs ended because they received no credit for session.stall_timeout.",
             )?,
-            evicted: counter("ncserverd_session_evicted_requests_total", "REQUESTs ended because their segment was evicted.")?,
+            evicted: counter(
+                "ncserverd_session_evicted_requests_total",
+                "REQUESTs ended because their segment was evicted.",
+            )?,
             unleased: counter(
                 "ncserverd_session_unleased_requests_total",
                 "REQUESTs rejected because their session, address or token already had its maximum of the store in use.",
             )?,
-            lapsed: counter("ncserverd_session_lapsed_total", "Tokens or certificates that became invalid during a session.")?,
+            lapsed: counter(
+                "ncserverd_session_lapsed_total",
+                "Tokens or certificates that became invalid during a session.",
+            )?,
             hashes: Answered::new(
                 registry,
                 "ncserverd_session_hashes_total",
@@ -145,7 +173,9 @@ impl Metrics {
                 registry,
                 "ncserverd_session_first_block_seconds",
                 "Server time to the first block of a live segment that a peer waited for.",
-                &[0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0],
+                &[
+                    0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+                ],
             )?,
             audience: Audience::new(registry)?,
         })
@@ -166,8 +196,21 @@ impl Metrics {
         if tally == Tally::default() {
             return;
         }
-        let Tally { requests, useless, lost, late, moved, refused, idle, evicted, unleased, lapsed, hashes, checks, blames } =
-            tally;
+        let Tally {
+            requests,
+            useless,
+            lost,
+            late,
+            moved,
+            refused,
+            idle,
+            evicted,
+            unleased,
+            lapsed,
+            hashes,
+            checks,
+            blames,
+        } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
         self.lost.inc_by(lost);
@@ -187,16 +230,28 @@ impl Metrics {
 impl Sent {
     /// Adds a block that is sent with `payload` bytes.
     pub(super) fn add(&mut self, vector: &Vector, payload: usize) {
-        let (blocks, bytes) = if matches!(vector, Vector::Source(_)) { &mut self.source } else { &mut self.coded };
+        let (blocks, bytes) = if matches!(vector, Vector::Source(_)) {
+            &mut self.source
+        } else {
+            &mut self.coded
+        };
         *blocks += 1;
         *bytes += payload as u64;
     }
 }
 
 impl Answered {
-    fn new(registry: &Registry, name: &str, help: &str, [yes, no]: [&str; 2]) -> Result<Self, Error> {
+    fn new(
+        registry: &Registry,
+        name: &str,
+        help: &str,
+        [yes, no]: [&str; 2],
+    ) -> Result<Self, Error> {
         let all = register::counters(registry, name, help, &["result"])?;
-        Ok(Self { yes: all.with_label_values(&[yes]), no: all.with_label_values(&[no]) })
+        Ok(Self {
+            yes: all.with_label_values(&[yes]),
+            no: all.with_label_values(&[no]),
+        })
     }
 
     fn add(&self, (yes, no): (u64, u64)) {

@@ -65,8 +65,12 @@ impl FromStr for Rate {
         if text == "varies" {
             return Ok(Self::Varies);
         }
-        let rate = text.parse().ok().filter(|rate| (0.05..=1000.0).contains(rate));
-        rate.map(Self::Fixed).ok_or_else(|| format!("`{text}` is neither `varies` nor a rate from 0.05 to 1000"))
+        let rate = text
+            .parse()
+            .ok()
+            .filter(|rate| (0.05..=1000.0).contains(rate));
+        rate.map(Self::Fixed)
+            .ok_or_else(|| format!("`{text}` is neither `varies` nor a rate from 0.05 to 1000"))
     }
 }
 
@@ -84,18 +88,28 @@ impl Rate {
     fn course(self) -> (f64, &'static [(f64, f64)]) {
         match self {
             Self::Fixed(rate) => (rate * 1e6, &[]),
-            Self::Varies => (FULL * 1e6, &[(1.0 / 3.0, FULL / 2.0 * 1e6), (2.0 / 3.0, FULL * 1e6)]),
+            Self::Varies => (
+                FULL * 1e6,
+                &[(1.0 / 3.0, FULL / 2.0 * 1e6), (2.0 / 3.0, FULL * 1e6)],
+            ),
         }
     }
 }
 
 /// Makes the namespaces, has the cell run inside and passes on its report.
 pub(crate) fn run(cell: &Cell, media: &Path, players: &Path) {
-    let namespaces = Namespaces::new().unwrap_or_else(|reason| panic!("no network namespaces: {reason}"));
+    let namespaces =
+        Namespaces::new().unwrap_or_else(|reason| panic!("no network namespaces: {reason}"));
     let own = std::env::current_exe().expect("this program has a path");
     let mut inside = within(&namespaces.middle);
-    inside.arg(own).arg(INSIDE).args([&namespaces.ends[0], &namespaces.ends[1]]);
-    inside.arg(serde_json::to_string(cell).expect("plain values")).arg(media).arg(players);
+    inside
+        .arg(own)
+        .arg(INSIDE)
+        .args([&namespaces.ends[0], &namespaces.ends[1]]);
+    inside
+        .arg(serde_json::to_string(cell).expect("plain values"))
+        .arg(media)
+        .arg(players);
     let status = inside.status().expect("ip runs");
     assert!(status.success(), "the cell ended with {status}");
 }
@@ -105,29 +119,64 @@ pub(crate) fn inside(near: &str, far: &str, cell: &Cell, media: &Path, players: 
     let files = tempfile::tempdir().expect("a temporary directory");
     let (bits_per_second, course) = cell.rate.course();
     let loss = cell.loss / 100.0;
-    let down = Shape { bits_per_second, buffer: BUFFER, delay: DELAY, loss, ..Shape::default() };
-    let path = Box::start(0, [down, Shape { delay: DELAY, loss, ..Shape::default() }], cell.run);
+    let down = Shape {
+        bits_per_second,
+        buffer: BUFFER,
+        delay: DELAY,
+        loss,
+        ..Shape::default()
+    };
+    let path = Box::start(
+        0,
+        [
+            down,
+            Shape {
+                delay: DELAY,
+                loss,
+                ..Shape::default()
+            },
+        ],
+        cell.run,
+    );
     let mut running = Running(Vec::new());
     let url = match cell.way {
         Way::Direct => running.nginx(near, media, files.path()),
         Way::Gateway => running.gateway(near, far, media, files.path()),
     };
     let mut watch = within(far);
-    watch.arg(std::env::current_exe().expect("this program has a path")).arg(WATCH);
-    watch.args([&cell.player.to_string(), &url, &cell.seconds.to_string()]).arg(players);
+    watch
+        .arg(std::env::current_exe().expect("this program has a path"))
+        .arg(WATCH);
+    watch
+        .args([&cell.player.to_string(), &url, &cell.seconds.to_string()])
+        .arg(players);
     let watcher = running.start(watch.stdout(Stdio::piped()));
     let began = Instant::now();
     let length = Duration::from_secs(cell.seconds);
     let mut course = course.iter().peekable();
-    while running.0[watcher].try_wait().expect("a process of ours can be waited for").is_none() {
-        if let Some((_, bits)) = course.next_if(|(share, _)| began.elapsed() >= length.mul_f64(*share)) {
-            path.there.lock().expect("nobody panics with it").change(*bits, DELAY);
+    while running.0[watcher]
+        .try_wait()
+        .expect("a process of ours can be waited for")
+        .is_none()
+    {
+        if let Some((_, bits)) =
+            course.next_if(|(share, _)| began.elapsed() >= length.mul_f64(*share))
+        {
+            path.there
+                .lock()
+                .expect("nobody panics with it")
+                .change(*bits, DELAY);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     let sent = path.counts().bytes as f64 * 8e-3 / began.elapsed().as_secs_f64();
-    let output = running.0.remove(watcher).wait_with_output().expect("it has ended");
-    let mut report: Report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{}: {error}", output.status));
+    let output = running
+        .0
+        .remove(watcher)
+        .wait_with_output()
+        .expect("it has ended");
+    let mut report: Report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{}: {error}", output.status));
     report.sent = sent;
     println!("{}", serde_json::to_string(&report).expect("plain values"));
     drop(running);
@@ -143,7 +192,11 @@ struct Running(Vec<Child>);
 
 impl Running {
     fn start(&mut self, command: &mut Command) -> usize {
-        self.0.push(command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}")));
+        self.0.push(
+            command
+                .spawn()
+                .unwrap_or_else(|error| panic!("{command:?} does not start: {error}")),
+        );
         self.0.len() - 1
     }
 
@@ -163,7 +216,10 @@ impl Running {
         loop {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    if let Some(word) = line.split_once(mark).and_then(|(_, after)| after.split_whitespace().next()) {
+                    if let Some(word) = line
+                        .split_once(mark)
+                        .and_then(|(_, after)| after.split_whitespace().next())
+                    {
                         return word.to_owned();
                     }
                     heard.push(line);
@@ -188,7 +244,11 @@ impl Running {
         );
         let file = format!("{files}/nginx.conf");
         fs::write(&file, configuration).expect("a configuration");
-        self.start(within(near).args(["nginx", "-p", &files.to_string(), "-c", &file]).stderr(Stdio::null()));
+        self.start(
+            within(near)
+                .args(["nginx", "-p", &files.to_string(), "-c", &file])
+                .stderr(Stdio::null()),
+        );
         // It writes this when it listens.
         let (pid, until) = (format!("{files}/nginx.pid"), Instant::now() + PATIENCE);
         while !Path::new(&pid).exists() {
@@ -212,7 +272,9 @@ impl Running {
         serve.arg(program("ncserverd")).arg("--config").arg(path);
         let fingerprint = self.start_and_hear(serve, "--fingerprint ");
         let mut gateway = within(far);
-        gateway.arg(program("ncpeer")).args(["gateway", &format!("ncs://{address}#{fingerprint}")]);
+        gateway
+            .arg(program("ncpeer"))
+            .args(["gateway", &format!("ncs://{address}#{fingerprint}")]);
         gateway.args(["--listen", "127.0.0.1:8090"]);
         format!("{}film/", self.start_and_hear(gateway, " is served at "))
     }

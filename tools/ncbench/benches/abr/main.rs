@@ -68,13 +68,26 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        [cell::RUN, cell, media, players] => cell::run(&parse(cell), Path::new(media), Path::new(players)),
+        [cell::RUN, cell, media, players] => {
+            cell::run(&parse(cell), Path::new(media), Path::new(players))
+        }
         [cell::INSIDE, near, far, cell, media, players] => {
-            cell::inside(near, far, &parse(cell), Path::new(media), Path::new(players));
+            cell::inside(
+                near,
+                far,
+                &parse(cell),
+                Path::new(media),
+                Path::new(players),
+            );
         }
         [watch::WATCH, player, url, seconds, players] => {
             let player = Player::from_str(player, false).expect("a player");
-            watch::watch(player, url, seconds.parse().expect("a number"), Path::new(players));
+            watch::watch(
+                player,
+                url,
+                seconds.parse().expect("a number"),
+                Path::new(players),
+            );
         }
         _ => return all(&Arguments::parse()),
     }
@@ -92,29 +105,52 @@ fn all(arguments: &Arguments) -> ExitCode {
     let (rates, loss, runs, seconds, parallel) = match arguments.smoke {
         // Shaka looks for another rendition every eight seconds: in less time one of its decisions is all that a run tells.
         true => (vec![rate("1")], vec![0.0], 1, 60, 3),
-        false => (arguments.rates.clone(), arguments.loss.clone(), arguments.runs, arguments.seconds, arguments.parallel),
+        false => (
+            arguments.rates.clone(),
+            arguments.loss.clone(),
+            arguments.runs,
+            arguments.seconds,
+            arguments.parallel,
+        ),
     };
     let mut cells = VecDeque::new();
     for &rate in &rates {
         for &loss in &loss {
             for &player in &arguments.players {
                 for run in 0..runs {
-                    cells.push_back([Way::Direct, Way::Gateway].map(|way| Cell { player, rate, loss, way, run, seconds }));
+                    cells.push_back([Way::Direct, Way::Gateway].map(|way| Cell {
+                        player,
+                        rate,
+                        loss,
+                        way,
+                        run,
+                        seconds,
+                    }));
                 }
             }
         }
     }
-    let mut log = arguments.json.as_ref().map(|path| std::fs::File::create(path).expect("the file of reports"));
+    let mut log = arguments
+        .json
+        .as_ref()
+        .map(|path| std::fs::File::create(path).expect("the file of reports"));
     let (cells, reports) = (Mutex::new(cells), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..parallel {
             scope.spawn(|| {
                 // Not in the head of the loop, which would hold the lock while the cell runs.
-                while let Some(pair) = { cells.lock().expect("nobody panics with it").pop_front() } {
+                while let Some(pair) = { cells.lock().expect("nobody panics with it").pop_front() }
+                {
                     for cell in pair {
                         let report = start(&cell, &media, &players);
-                        eprintln!("{}", serde_json::to_string(&(&cell, &report)).expect("plain values"));
-                        reports.lock().expect("nobody panics with it").push((cell, report));
+                        eprintln!(
+                            "{}",
+                            serde_json::to_string(&(&cell, &report)).expect("plain values")
+                        );
+                        reports
+                            .lock()
+                            .expect("nobody panics with it")
+                            .push((cell, report));
                     }
                 }
             });
@@ -123,11 +159,21 @@ fn all(arguments: &Arguments) -> ExitCode {
     let reports = reports.into_inner().expect("nobody panicked with it");
     if let Some(log) = &mut log {
         for report in &reports {
-            writeln!(log, "{}", serde_json::to_string(report).expect("plain values")).expect("room for reports");
+            writeln!(
+                log,
+                "{}",
+                serde_json::to_string(report).expect("plain values")
+            )
+            .expect("room for reports");
         }
     }
     table(&rates, &loss, &arguments.players, &reports);
-    match arguments.smoke && !arguments.players.iter().all(|player| holds(*player, &reports)) {
+    match arguments.smoke
+        && !arguments
+            .players
+            .iter()
+            .all(|player| holds(*player, &reports))
+    {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     }
@@ -138,9 +184,16 @@ fn start(cell: &Cell, media: &Path, players: &Path) -> Report {
     let own = std::env::current_exe().expect("this program has a path");
     let cell = serde_json::to_string(cell).expect("plain values");
     let mut command = Command::new(own);
-    command.arg(cell::RUN).arg(cell).arg(media).arg(players).stdin(Stdio::null()).stderr(Stdio::inherit());
+    command
+        .arg(cell::RUN)
+        .arg(cell)
+        .arg(media)
+        .arg(players)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
     let output = command.output().expect("this program starts");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| Report::failed(format!("{}: {error}", output.status)))
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| Report::failed(format!("{}: {error}", output.status)))
 }
 
 fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Report)]) {
@@ -153,9 +206,16 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
         for &loss in loss {
             for &player in players {
                 let of = |way: Way, figure: fn(&Report) -> f64| {
-                    median(reports.iter().filter(|(cell, _)| cell.is(player, rate, loss, way)).map(|(_, report)| figure(report)))
+                    median(
+                        reports
+                            .iter()
+                            .filter(|(cell, _)| cell.is(player, rate, loss, way))
+                            .map(|(_, report)| figure(report)),
+                    )
                 };
-                let both = |figure: fn(&Report) -> f64| [Way::Direct, Way::Gateway].map(|way| of(way, figure));
+                let both = |figure: fn(&Report) -> f64| {
+                    [Way::Direct, Way::Gateway].map(|way| of(way, figure))
+                };
                 let [direct, gateway] = both(Report::bitrate);
                 let cells = [
                     both(|report| report.stalled),
@@ -164,8 +224,13 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
                     both(Report::estimate),
                     both(|report| report.sent),
                 ];
-                let cells = cells.map(|[direct, gateway]| format!("{direct:.1} | {gateway:.1}")).join(" | ");
-                println!("| {rate} | {loss} % | {player} | {direct:.0} | {gateway:.0} | {:.2} | {cells} |", gateway / direct);
+                let cells = cells
+                    .map(|[direct, gateway]| format!("{direct:.1} | {gateway:.1}"))
+                    .join(" | ");
+                println!(
+                    "| {rate} | {loss} % | {player} | {direct:.0} | {gateway:.0} | {:.2} | {cells} |",
+                    gateway / direct
+                );
             }
         }
     }
@@ -173,15 +238,23 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
 
 /// Compares a player's two ways. One run of each can show no small difference, so that it looks for a large one.
 fn holds(player: Player, reports: &[(Cell, Report)]) -> bool {
-    let find = |way| reports.iter().find(|(cell, _)| cell.player == player && cell.way == way).map(|(_, report)| report);
-    let (Some(direct), Some(gateway)) = (find(Way::Direct), find(Way::Gateway)) else { return false };
+    let find = |way| {
+        reports
+            .iter()
+            .find(|(cell, _)| cell.player == player && cell.way == way)
+            .map(|(_, report)| report)
+    };
+    let (Some(direct), Some(gateway)) = (find(Way::Direct), find(Way::Gateway)) else {
+        return false;
+    };
     for (name, report) in [("direct", direct), ("gateway", gateway)] {
         if !report.errors.is_empty() || report.startup.is_none() {
             println!("{player}, {name}: {:?}", report.errors);
             return false;
         }
     }
-    let holds = gateway.bitrate() >= 0.7 * direct.bitrate() && gateway.stalled <= direct.stalled + 1.0;
+    let holds =
+        gateway.bitrate() >= 0.7 * direct.bitrate() && gateway.stalled <= direct.stalled + 1.0;
     if !holds {
         println!("{player} is worse off through the gateway: {gateway:?}; direct: {direct:?}");
     }

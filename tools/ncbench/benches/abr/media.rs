@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The renditions: bits a second of the picture, its width and height, by which the page tells them apart. The sound adds its own.
-pub(crate) const RENDITIONS: [(u32, u32, u32); 3] = [(200_000, 320, 180), (500_000, 480, 270), (1_200_000, 640, 360)];
+pub(crate) const RENDITIONS: [(u32, u32, u32); 3] = [
+    (200_000, 320, 180),
+    (500_000, 480, 270),
+    (1_200_000, 640, 360),
+];
 /// Bits a second of the sound.
 pub(crate) const SOUND: u32 = 64_000;
 
@@ -24,23 +28,69 @@ pub(crate) fn make(work: &Path) -> PathBuf {
     let _ = fs::remove_dir_all(&unfinished);
     fs::create_dir_all(&unfinished).expect("a folder for the film");
     let mut ffmpeg = Command::new("ffmpeg");
-    ffmpeg.args(["-hide_banner", "-loglevel", "error", "-nostdin", "-f", "lavfi", "-i"]);
+    ffmpeg.args([
+        "-hide_banner",
+        "-loglevel",
+        "error",
+        "-nostdin",
+        "-f",
+        "lavfi",
+        "-i",
+    ]);
     // Noise, or the picture would not need the rate that it is given.
-    ffmpeg.arg(format!("testsrc2=size=640x360:rate=25:duration={LENGTH},noise=alls=24:allf=t"));
-    ffmpeg.args(["-f", "lavfi", "-i", &format!("sine=frequency=440:duration={LENGTH}")]);
+    ffmpeg.arg(format!(
+        "testsrc2=size=640x360:rate=25:duration={LENGTH},noise=alls=24:allf=t"
+    ));
+    ffmpeg.args([
+        "-f",
+        "lavfi",
+        "-i",
+        &format!("sine=frequency=440:duration={LENGTH}"),
+    ]);
     for _ in RENDITIONS {
         ffmpeg.args(["-map", "0:v"]);
     }
-    ffmpeg.args(["-map", "1:a", "-c:a", "aac", "-b:a", &SOUND.to_string(), "-c:v", "libx264", "-preset", "veryfast"]);
-    ffmpeg.args(["-g", &(25 * SEGMENT).to_string(), "-sc_threshold", "0", "-pix_fmt", "yuv420p"]);
+    ffmpeg.args([
+        "-map",
+        "1:a",
+        "-c:a",
+        "aac",
+        "-b:a",
+        &SOUND.to_string(),
+        "-c:v",
+        "libx264",
+        "-preset",
+        "veryfast",
+    ]);
+    ffmpeg.args([
+        "-g",
+        &(25 * SEGMENT).to_string(),
+        "-sc_threshold",
+        "0",
+        "-pix_fmt",
+        "yuv420p",
+    ]);
     for (number, (bits, width, height)) in RENDITIONS.iter().enumerate() {
         for (option, value) in [("b", *bits), ("maxrate", *bits), ("bufsize", *bits)] {
-            ffmpeg.arg(format!("-{option}:v:{number}")).arg(value.to_string());
+            ffmpeg
+                .arg(format!("-{option}:v:{number}"))
+                .arg(value.to_string());
         }
-        ffmpeg.arg(format!("-s:v:{number}")).arg(format!("{width}x{height}"));
+        ffmpeg
+            .arg(format!("-s:v:{number}"))
+            .arg(format!("{width}x{height}"));
     }
-    ffmpeg.args(["-f", "dash", "-seg_duration", &SEGMENT.to_string(), "-adaptation_sets", "id=0,streams=v id=1,streams=a"]);
-    ffmpeg.args(["-hls_playlist", "1"]).arg(unfinished.join("manifest.mpd"));
+    ffmpeg.args([
+        "-f",
+        "dash",
+        "-seg_duration",
+        &SEGMENT.to_string(),
+        "-adaptation_sets",
+        "id=0,streams=v id=1,streams=a",
+    ]);
+    ffmpeg
+        .args(["-hls_playlist", "1"])
+        .arg(unfinished.join("manifest.mpd"));
     let status = ffmpeg.status().expect("ffmpeg is installed");
     assert!(status.success(), "ffmpeg ended with {status}");
     fs::rename(&unfinished, &media).expect("a finished film gets its name");

@@ -33,7 +33,10 @@ pub(crate) enum Player {
 
 impl std::fmt::Display for Player {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.to_possible_value().expect("all can be named").get_name().fmt(f)
+        self.to_possible_value()
+            .expect("all can be named")
+            .get_name()
+            .fmt(f)
     }
 }
 
@@ -69,10 +72,23 @@ impl Report {
 
     /// Mean of what was played in kbit/s, sound included; 0 where nothing was.
     pub(crate) fn bitrate(&self) -> f64 {
-        let of = |height: u32| RENDITIONS.iter().find(|(_, _, of)| *of == height).map_or(0, |(bits, ..)| bits + SOUND);
+        let of = |height: u32| {
+            RENDITIONS
+                .iter()
+                .find(|(_, _, of)| *of == height)
+                .map_or(0, |(bits, ..)| bits + SOUND)
+        };
         let played: f64 = self.heights.values().sum();
-        let bits: f64 = self.heights.iter().map(|(height, seconds)| f64::from(of(*height)) * seconds).sum();
-        if played > 0.0 { bits / played / 1e3 } else { 0.0 }
+        let bits: f64 = self
+            .heights
+            .iter()
+            .map(|(height, seconds)| f64::from(of(*height)) * seconds)
+            .sum();
+        if played > 0.0 {
+            bits / played / 1e3
+        } else {
+            0.0
+        }
     }
 
     /// Seconds until the picture moved.
@@ -91,10 +107,24 @@ impl Report {
 pub(crate) async fn watch(player: Player, url: &str, seconds: u64, players: &Path) {
     let (report, mut reports) = mpsc::channel(1);
     let page = Router::new()
-        .route("/page.html", get(|| async { text("text/html", include_str!("page.html")) }))
-        .route("/page.js", get(|| async { text("text/javascript", include_str!("page.js")) }))
-        .route("/players/{*path}", get(script).with_state(players.to_owned()))
-        .route("/result", post(|body: Bytes| async move { report.send(body).await.map_err(|_| StatusCode::GONE) }));
+        .route(
+            "/page.html",
+            get(|| async { text("text/html", include_str!("page.html")) }),
+        )
+        .route(
+            "/page.js",
+            get(|| async { text("text/javascript", include_str!("page.js")) }),
+        )
+        .route(
+            "/players/{*path}",
+            get(script).with_state(players.to_owned()),
+        )
+        .route(
+            "/result",
+            post(
+                |body: Bytes| async move { report.send(body).await.map_err(|_| StatusCode::GONE) },
+            ),
+        );
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let own = listener.local_addr().expect("it is bound");
     tokio::spawn(async move { axum::serve(listener, page).await });
@@ -114,9 +144,15 @@ pub(crate) async fn watch(player: Player, url: &str, seconds: u64, players: &Pat
         "--disable-component-update",
     ]);
     chromium.arg(format!("--user-data-dir={}", profile.path().display()));
-    chromium.arg(format!("http://{own}/page.html?player={player}&url={url}&seconds={seconds}"));
-    let mut chromium =
-        chromium.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("Chromium is installed");
+    chromium.arg(format!(
+        "http://{own}/page.html?player={player}&url={url}&seconds={seconds}"
+    ));
+    let mut chromium = chromium
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("Chromium is installed");
     let ended = tokio::time::timeout(Duration::from_secs(seconds) + PATIENCE, reports.recv()).await;
     let _ = chromium.kill();
     let _ = chromium.wait();
@@ -134,7 +170,10 @@ fn text(kind: &'static str, text: &'static str) -> Response {
 }
 
 /// A file of a player's package.
-async fn script(State(players): State<std::path::PathBuf>, PathOf(path): PathOf<String>) -> Response {
+async fn script(
+    State(players): State<std::path::PathBuf>,
+    PathOf(path): PathOf<String>,
+) -> Response {
     match tokio::fs::read(players.join(path)).await {
         Ok(script) => ([(header::CONTENT_TYPE, "text/javascript")], script).into_response(),
         Err(_) => StatusCode::NOT_FOUND.into_response(),

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use ncserverd::endpoint::{Congestion, INITIAL_RTT, udp_socket};
 use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
-use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt,
+};
 
 use crate::net::{HOPS, address, route};
 use nctest::netns::{ip, within};
@@ -67,19 +69,29 @@ pub(crate) struct Way<'a> {
 impl<'a> Way<'a> {
     /// Over so many hops of the chain, with nothing but routers between the ends.
     pub(crate) fn across(ends: &'a [String], hops: u8) -> Self {
-        Self { sender: &ends[0], relays: Vec::new(), receiver: &ends[usize::from(hops)] }
+        Self {
+            sender: &ends[0],
+            relays: Vec::new(),
+            receiver: &ends[usize::from(hops)],
+        }
     }
 
     /// Over so many hops of the chain, with a relay between any two of them.
     pub(crate) fn relayed(ends: &'a [String], hops: u8) -> Self {
-        let relays = (1..hops).map(|hop| (ends[usize::from(hop)].as_str(), address(hop, false))).collect();
-        Self { relays, ..Self::across(ends, hops) }
+        let relays = (1..hops)
+            .map(|hop| (ends[usize::from(hop)].as_str(), address(hop, false)))
+            .collect();
+        Self {
+            relays,
+            ..Self::across(ends, hops)
+        }
     }
 }
 
 /// Whether the kernel has that controller.
 pub(crate) fn tcp_has(congestion: &str) -> bool {
-    let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    let available = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default();
     available.split_whitespace().any(|name| name == congestion)
 }
 
@@ -92,11 +104,15 @@ pub(crate) struct Running {
 
 /// A file for servers to serve, with no two parts alike, or they would be fetched once.
 pub(crate) fn make_media(directory: &Path) {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(directory.join(FILE)).expect("a file"));
+    let mut file =
+        std::io::BufWriter::new(std::fs::File::create(directory.join(FILE)).expect("a file"));
     let mut word = 1_u64;
     for _ in 0..FILE_BYTES / 8 {
-        word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        file.write_all(&word.to_be_bytes()).expect("room for a file");
+        word = word
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        file.write_all(&word.to_be_bytes())
+            .expect("room for a file");
     }
 }
 
@@ -110,18 +126,40 @@ impl Running {
         let mut serve = within(way.sender);
         let mut fetch = within(way.receiver);
         match contender {
-            Contender::Http(with) => serve.arg(&own).args(["http-serve", &address, with]).arg(media).arg(files.path()),
-            Contender::Quic(with) => serve.arg(&own).args(["quic-serve", &address, &with.to_string()]),
-            Contender::Streams(with) => {
-                coded(&mut serve, files.path(), media, &address, with, "block_bytes = 4096\nn_max = 128\ngenerations_min = 1")
+            Contender::Http(with) => serve
+                .arg(&own)
+                .args(["http-serve", &address, with])
+                .arg(media)
+                .arg(files.path()),
+            Contender::Quic(with) => {
+                serve
+                    .arg(&own)
+                    .args(["quic-serve", &address, &with.to_string()])
             }
-            Contender::Datagrams(with) => {
-                coded(&mut serve, files.path(), media, &address, with, "block_bytes = 1088\nn_max = 64\ngenerations_min = 1")
-            }
+            Contender::Streams(with) => coded(
+                &mut serve,
+                files.path(),
+                media,
+                &address,
+                with,
+                "block_bytes = 4096\nn_max = 128\ngenerations_min = 1",
+            ),
+            Contender::Datagrams(with) => coded(
+                &mut serve,
+                files.path(),
+                media,
+                &address,
+                with,
+                "block_bytes = 1088\nn_max = 64\ngenerations_min = 1",
+            ),
         };
         let received = Arc::new(Mutex::new(Vec::new()));
         // Dropping it ends what has begun.
-        let mut flow = Self { children: Vec::new(), received: Arc::clone(&received), _files: files };
+        let mut flow = Self {
+            children: Vec::new(),
+            received: Arc::clone(&received),
+            _files: files,
+        };
         let said = flow.start_and_hear(serve, FINGERPRINT);
         match contender {
             Contender::Http(_) => fetch.arg(&own).args(["http-fetch", &address]),
@@ -131,13 +169,29 @@ impl Running {
                 for (namespace, address) in &way.relays {
                     let mut relay = within(namespace);
                     let listen = format!("{address}:{port}");
-                    relay.arg(program("ncpeer")).args(["relay", &url, "--listen", &listen, "--insecure"]);
+                    relay.arg(program("ncpeer")).args([
+                        "relay",
+                        &url,
+                        "--listen",
+                        &listen,
+                        "--insecure",
+                    ]);
                     url = flow.start_and_hear(relay, RELAYS_AT);
                 }
-                fetch.arg(program("ncpeer")).args(["fetch", &url, &format!("/live/{FILE}"), "-o", "-"])
+                fetch.arg(program("ncpeer")).args([
+                    "fetch",
+                    &url,
+                    &format!("/live/{FILE}"),
+                    "-o",
+                    "-",
+                ])
             }
         };
-        let mut client = fetch.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("ip runs");
+        let mut client = fetch
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("ip runs");
         let (mut output, log) = (client.stdout.take().expect("as asked for"), received);
         flow.children.push(client);
         if matches!(contender, Contender::Http(_)) {
@@ -152,7 +206,9 @@ impl Running {
                 let (now, mut log): (Instant, MutexGuard<'_, Vec<(Instant, u64)>>) =
                     (Instant::now(), log.lock().expect("nobody panics with it"));
                 match log.last_mut() {
-                    Some((began, sum)) if now.saturating_duration_since(*began) < BURST => *sum = total,
+                    Some((began, sum)) if now.saturating_duration_since(*began) < BURST => {
+                        *sum = total
+                    }
                     _ => log.push((now, total)),
                 }
             }
@@ -162,12 +218,20 @@ impl Running {
 
     /// Runs what others connect to, and waits for what it says behind `mark`: how it is known.
     fn start_and_hear(&mut self, mut command: Command, mark: &str) -> String {
-        let mut server = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("ip runs");
-        let mut lines = BufReader::new(server.stderr.take().expect("as asked for")).lines().map_while(Result::ok);
+        let mut server = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("ip runs");
+        let mut lines = BufReader::new(server.stderr.take().expect("as asked for"))
+            .lines()
+            .map_while(Result::ok);
         self.children.push(server);
         let mut heard = Vec::new();
         let said = lines.find_map(|line| {
-            let said = line.split_once(mark).and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
+            let said = line
+                .split_once(mark)
+                .and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
             heard.push(line);
             said
         });
@@ -235,7 +299,8 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &str) {
     for hop in 0..HOPS {
         let words = format!("route replace {} congctl {congestion}", route(0, hop));
-        ip(&words).unwrap_or_else(|reason| panic!("the kernel takes {congestion} for a route: {reason}"));
+        ip(&words)
+            .unwrap_or_else(|reason| panic!("the kernel takes {congestion} for a route: {reason}"));
     }
     let configuration = format!(
         "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\nevents {{}}\nhttp {{\n\
@@ -246,7 +311,9 @@ pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &s
     let file = format!("{files}/nginx.conf");
     std::fs::write(&file, configuration).expect("a configuration");
     eprintln!("{FINGERPRINT}none");
-    let error = Command::new("nginx").args(["-p", files, "-c", &file]).exec();
+    let error = Command::new("nginx")
+        .args(["-p", files, "-c", &file])
+        .exec();
     panic!("nginx does not start: {error}");
 }
 
@@ -262,15 +329,24 @@ pub(crate) fn http_fetch(address: &str) {
         }
         patience -= 1;
     };
-    write!(stream, "GET /{FILE} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("a few bytes are taken");
+    write!(
+        stream,
+        "GET /{FILE} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("a few bytes are taken");
     std::io::copy(&mut stream, &mut std::io::stdout()).expect("until it is killed");
 }
 
 /// Windows that are in nobody's way.
 fn transport(congestion: Congestion) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
-    transport.initial_rtt(INITIAL_RTT).max_idle_timeout(Some(Duration::from_secs(60).try_into().expect("representable")));
-    transport.stream_receive_window(VarInt::from_u32(16 << 20)).receive_window(VarInt::from_u32(16 << 20)).send_window(16 << 20);
+    transport.initial_rtt(INITIAL_RTT).max_idle_timeout(Some(
+        Duration::from_secs(60).try_into().expect("representable"),
+    ));
+    transport
+        .stream_receive_window(VarInt::from_u32(16 << 20))
+        .receive_window(VarInt::from_u32(16 << 20))
+        .send_window(16 << 20);
     transport.congestion_controller_factory(congestion.factory());
     Arc::new(transport)
 }
@@ -279,13 +355,26 @@ fn transport(congestion: Congestion) -> Arc<TransportConfig> {
 pub(crate) async fn quic_serve(address: &str, congestion: &str) {
     let congestion = Congestion::from_str(congestion, false).expect("a controller");
     let identity = ServerIdentity::ephemeral().expect("a certificate");
-    let mut server = ServerConfig::with_crypto(Arc::new(identity.quic().expect("a TLS configuration")));
+    let mut server =
+        ServerConfig::with_crypto(Arc::new(identity.quic().expect("a TLS configuration")));
     server.transport_config(transport(congestion));
     let buffer = bytesize::ByteSize::mib(4);
-    let socket = udp_socket(address.parse().expect("an address"), buffer, buffer).expect("the address is free");
-    let endpoint = Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)).expect("an endpoint");
+    let socket = udp_socket(address.parse().expect("an address"), buffer, buffer)
+        .expect("the address is free");
+    let endpoint = Endpoint::new(
+        EndpointConfig::default(),
+        Some(server),
+        socket,
+        Arc::new(TokioRuntime),
+    )
+    .expect("an endpoint");
     eprintln!("{FINGERPRINT}{}", identity.fingerprint());
-    let connection = endpoint.accept().await.expect("it is open").await.expect("a connection");
+    let connection = endpoint
+        .accept()
+        .await
+        .expect("it is open")
+        .await
+        .expect("a connection");
     let mut stream = connection.open_uni().await.expect("one stream is allowed");
     while stream.write_all(&ZEROS).await.is_ok() {}
 }
@@ -293,13 +382,22 @@ pub(crate) async fn quic_serve(address: &str, congestion: &str) {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn quic_fetch(address: &str, fingerprint: &str) {
     let fingerprint: Fingerprint = fingerprint.parse().expect("a fingerprint");
-    let mut client =
-        ClientConfig::new(Arc::new(tls::client_config(&Trust::Fingerprint(fingerprint), None).expect("a TLS configuration")));
+    let mut client = ClientConfig::new(Arc::new(
+        tls::client_config(&Trust::Fingerprint(fingerprint), None).expect("a TLS configuration"),
+    ));
     client.transport_config(transport(Congestion::default()));
     let buffer = bytesize::ByteSize::mib(4);
     let socket = udp_socket(([0, 0, 0, 0], 0).into(), buffer, buffer).expect("a socket");
-    let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).expect("an endpoint");
-    let connecting = endpoint.connect_with(client, address.parse().expect("an address"), "localhost").expect("it connects");
+    let endpoint = Endpoint::new(
+        EndpointConfig::default(),
+        None,
+        socket,
+        Arc::new(TokioRuntime),
+    )
+    .expect("an endpoint");
+    let connecting = endpoint
+        .connect_with(client, address.parse().expect("an address"), "localhost")
+        .expect("it connects");
     let connection = connecting.await.expect("a connection");
     let mut stream = connection.accept_uni().await.expect("the server opens one");
     let mut output = std::io::stdout();

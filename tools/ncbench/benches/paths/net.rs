@@ -54,7 +54,10 @@ pub(crate) struct Namespaces {
 impl Namespaces {
     pub(crate) fn new() -> Result<Self, String> {
         let name = |end: &str| format!("ncp{}{end}", std::process::id());
-        let made = Self { middle: name("m"), ends: (0..=HOPS).map(|end| name(&end.to_string())).collect() };
+        let made = Self {
+            middle: name("m"),
+            ends: (0..=HOPS).map(|end| name(&end.to_string())).collect(),
+        };
         for namespace in made.all() {
             ip(&format!("netns add {namespace}"))?;
             // A link's own IPv6 address counts two seconds after it came up, and a browser that hears of a new address fails what it is loading.
@@ -80,12 +83,21 @@ impl Namespaces {
 
     /// Gives a namespace its end of a hop.
     fn join(&self, namespace: &str, hop: u8, far: bool) -> Result<(), String> {
-        let (veth, inner, path) = (format!("v{hop}{}", u8::from(far)), address(hop, far), format!("path{hop}"));
+        let (veth, inner, path) = (
+            format!("v{hop}{}", u8::from(far)),
+            address(hop, far),
+            format!("path{hop}"),
+        );
         let [outer, middle] = outer(hop, far);
-        ip(&format!("link add {veth} netns {namespace} type veth peer name {veth} netns {}", self.middle))?;
+        ip(&format!(
+            "link add {veth} netns {namespace} type veth peer name {veth} netns {}",
+            self.middle
+        ))?;
         for (namespace, address) in [(namespace, &outer), (&self.middle, &middle)] {
             ip(&format!("-n {namespace} addr add {address}/24 dev {veth}"))?;
-            ip(&format!("-n {namespace} link set {veth} mtu 1600 up gso_max_segs 1"))?;
+            ip(&format!(
+                "-n {namespace} link set {veth} mtu 1600 up gso_max_segs 1"
+            ))?;
         }
         let number = 7 + hop;
         ip(&format!(
@@ -93,7 +105,9 @@ impl Namespaces {
         ))?;
         ip(&format!("-n {namespace} addr add {inner}/24 dev {path}"))?;
         // One packet of the path is to be one packet of the box.
-        ip(&format!("-n {namespace} link set {path} mtu 1500 up gso_max_segs 1"))
+        ip(&format!(
+            "-n {namespace} link set {path} mtu 1500 up gso_max_segs 1"
+        ))
     }
 
     fn all(&self) -> impl Iterator<Item = &String> {
@@ -128,7 +142,9 @@ impl Box {
     /// Down the chain, and back.
     pub(crate) fn start(hop: u8, path: [Shape; 2], seed: u64) -> Self {
         let [near, far] = [false, true].map(|far| outer(hop, far));
-        let bind = |[_, own]: &[String; 2]| UdpSocket::bind((own.as_str(), VXLAN_PORT)).expect("the box has its addresses");
+        let bind = |[_, own]: &[String; 2]| {
+            UdpSocket::bind((own.as_str(), VXLAN_PORT)).expect("the box has its addresses")
+        };
         let sockets = [&near, &far].map(bind);
         let outside = [near, far].map(|[outside, _]| outside);
         let ends = Arc::new(AtomicBool::new(false));
@@ -137,7 +153,8 @@ impl Box {
             .into_iter()
             .zip(0..)
             .map(|(shape, number)| {
-                let direction = PathDirection::new(shape, 2 * seed + number, Instant::now()).expect("a shape that can be");
+                let direction = PathDirection::new(shape, 2 * seed + number, Instant::now())
+                    .expect("a shape that can be");
                 Arc::new(Mutex::new(direction))
             })
             .collect();
@@ -145,16 +162,31 @@ impl Box {
             let (late, due) = channel();
             let incoming = sockets[from].try_clone().expect("a socket is cloned");
             let outgoing = sockets[to].try_clone().expect("a socket is cloned");
-            let (direction, ends, outside) = (Arc::clone(&directions[from]), Arc::clone(&ends), outside[to].clone());
-            threads.push(std::thread::spawn(move || take(&incoming, &direction, &late, &ends)));
-            threads.push(std::thread::spawn(move || deliver(&outgoing, &outside, &due)));
+            let (direction, ends, outside) = (
+                Arc::clone(&directions[from]),
+                Arc::clone(&ends),
+                outside[to].clone(),
+            );
+            threads.push(std::thread::spawn(move || {
+                take(&incoming, &direction, &late, &ends)
+            }));
+            threads.push(std::thread::spawn(move || {
+                deliver(&outgoing, &outside, &due)
+            }));
         }
-        Self { there: Arc::clone(&directions[0]), ends, threads }
+        Self {
+            there: Arc::clone(&directions[0]),
+            ends,
+            threads,
+        }
     }
 
     /// What happened down the chain since this was last asked.
     pub(crate) fn counts(&self) -> Counts {
-        self.there.lock().expect("nobody panics with it").counts(Instant::now())
+        self.there
+            .lock()
+            .expect("nobody panics with it")
+            .counts(Instant::now())
     }
 }
 
@@ -167,17 +199,32 @@ impl Drop for Box {
     }
 }
 
-fn take(socket: &UdpSocket, direction: &Mutex<PathDirection>, late: &Sender<Late>, ends: &AtomicBool) {
-    socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout above zero");
+fn take(
+    socket: &UdpSocket,
+    direction: &Mutex<PathDirection>,
+    late: &Sender<Late>,
+    ends: &AtomicBool,
+) {
+    socket
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .expect("a timeout above zero");
     let mut buffer = vec![0; 1 << 16];
     let mut number = 0;
     while !ends.load(Ordering::Relaxed) {
-        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let Ok(length) = socket.recv(&mut buffer) else {
+            continue;
+        };
         let now = Instant::now();
-        let Some(frame) = buffer[..length].get_mut(VXLAN_HEADER..) else { continue };
+        let Some(frame) = buffer[..length].get_mut(VXLAN_HEADER..) else {
+            continue;
+        };
         mend(frame);
         let packet = frame.len().saturating_sub(ETHERNET_HEADER);
-        for due in direction.lock().expect("nobody panics with it").take(now, packet) {
+        for due in direction
+            .lock()
+            .expect("nobody panics with it")
+            .take(now, packet)
+        {
             number += 1;
             // The other thread lives as long as this one.
             let _ = late.send(Reverse((due, number, buffer[..length].to_vec())));
@@ -190,11 +237,17 @@ fn deliver(socket: &UdpSocket, to: &str, late: &Receiver<Late>) {
     loop {
         let now = Instant::now();
         while heap.peek().is_some_and(|Reverse((due, ..))| *due <= now) {
-            let Some(Reverse((_, _, packet))) = heap.pop() else { break };
+            let Some(Reverse((_, _, packet))) = heap.pop() else {
+                break;
+            };
             // A full socket drops, which a measurement in single megabits does not reach.
             let _ = socket.send_to(&packet, (to, VXLAN_PORT));
         }
-        let wait = heap.peek().map_or(Duration::from_secs(1), |Reverse((due, ..))| due.saturating_duration_since(now));
+        let wait = heap
+            .peek()
+            .map_or(Duration::from_secs(1), |Reverse((due, ..))| {
+                due.saturating_duration_since(now)
+            });
         match late.recv_timeout(wait) {
             Ok(packet) => heap.push(packet),
             Err(RecvTimeoutError::Timeout) => {}
@@ -205,9 +258,16 @@ fn deliver(socket: &UdpSocket, to: &str, late: &Receiver<Late>) {
 
 /// Puts the right checksum into a frame with TCP or UDP over IPv4: the kernel leaves that to the network card, and there is none.
 fn mend(frame: &mut [u8]) {
-    let Some(packet) = frame.get_mut(ETHERNET_HEADER..) else { return };
-    let &mut [first, _, high, low, ..] = packet else { return };
-    let (header, total) = (usize::from(first & 15) * 4, usize::from(u16::from_be_bytes([high, low])));
+    let Some(packet) = frame.get_mut(ETHERNET_HEADER..) else {
+        return;
+    };
+    let &mut [first, _, high, low, ..] = packet else {
+        return;
+    };
+    let (header, total) = (
+        usize::from(first & 15) * 4,
+        usize::from(u16::from_be_bytes([high, low])),
+    );
     if first >> 4 != 4 || header < 20 || total > packet.len() || total < header + 8 {
         return;
     }
@@ -219,7 +279,10 @@ fn mend(frame: &mut [u8]) {
     };
     body[at..at + 2].fill(0);
     let words = |bytes: &[u8]| -> u32 {
-        bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0))).sum()
+        bytes
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+            .sum()
     };
     let length = u32::try_from(body.len()).expect("at most a packet");
     let mut sum = words(&ip[12..20]) + u32::from(ip[9]) + length + words(body);

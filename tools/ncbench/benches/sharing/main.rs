@@ -43,13 +43,21 @@ const WINDOW: u64 = 6;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> = env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["inside", ref rest @ ..] => inside(rest),
         ["play", length] => player::play(length.parse().expect("bytes of a segment")),
         _ => {
-            let Options { viewers, upload, bitrate, .. } = Options::parse(&words);
+            let Options {
+                viewers,
+                upload,
+                bitrate,
+                ..
+            } = Options::parse(&words);
             let network = match Network::new(viewers, bits(bitrate * upload * OVERHEAD)) {
                 Ok(network) => network,
                 Err(reason) => {
@@ -59,7 +67,10 @@ fn main() {
             };
             let program = env::current_exe().expect("this program has a path");
             let mut inside = within(&network.server);
-            inside.arg(program).args(["inside", &network.viewers.join(",")]).args(words);
+            inside
+                .arg(program)
+                .args(["inside", &network.viewers.join(",")])
+                .args(words);
             let status = inside.status().expect("ip runs");
             assert!(status.success(), "the measurements ended with {status}");
         }
@@ -79,33 +90,62 @@ struct Options {
 
 impl Options {
     fn parse(words: &[&str]) -> Self {
-        let mut options = Self { viewers: 50, seconds: 40, bitrate: 0.8, upload: 1.0 };
+        let mut options = Self {
+            viewers: 50,
+            seconds: 40,
+            bitrate: 0.8,
+            upload: 1.0,
+        };
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let value = words.next().unwrap_or_else(|| panic!("{word} takes a number"));
-            let number: f64 = value.parse().ok().filter(|number: &f64| *number > 0.0).expect("a number above zero");
+            let value = words
+                .next()
+                .unwrap_or_else(|| panic!("{word} takes a number"));
+            let number: f64 = value
+                .parse()
+                .ok()
+                .filter(|number: &f64| *number > 0.0)
+                .expect("a number above zero");
             match *word {
-                "--viewers" => options.viewers = value.parse().expect("--viewers takes a whole number"),
-                "--seconds" => options.seconds = value.parse().expect("--seconds takes a whole number"),
+                "--viewers" => {
+                    options.viewers = value.parse().expect("--viewers takes a whole number")
+                }
+                "--seconds" => {
+                    options.seconds = value.parse().expect("--seconds takes a whole number")
+                }
                 "--bitrate" => options.bitrate = number,
                 "--upload" => options.upload = number,
-                other => panic!("`{other}` is no option; there are --viewers, --seconds, --bitrate and --upload"),
+                other => panic!(
+                    "`{other}` is no option; there are --viewers, --seconds, --bitrate and --upload"
+                ),
             }
         }
         options
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some megabits, never negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "some megabits, never negative"
+)]
 fn bits(megabits: f64) -> u64 {
     (megabits * 1e6) as u64
 }
 
 /// What the server's namespace runs.
 fn inside(words: &[&str]) {
-    let [viewers, rest @ ..] = words else { panic!("the names of the namespaces") };
-    let (viewers, options): (Vec<&str>, Options) = (viewers.split(',').collect(), Options::parse(rest));
-    let Options { seconds, bitrate, upload, .. } = options;
+    let [viewers, rest @ ..] = words else {
+        panic!("the names of the namespaces")
+    };
+    let (viewers, options): (Vec<&str>, Options) =
+        (viewers.split(',').collect(), Options::parse(rest));
+    let Options {
+        seconds,
+        bitrate,
+        upload,
+        ..
+    } = options;
     let limit = bitrate * upload * OVERHEAD;
     println!(
         "{} viewers of {bitrate} Mbit/s in segments of {} s, each of which can send {limit:.2} Mbit/s; {seconds} s\n",
@@ -115,20 +155,42 @@ fn inside(words: &[&str]) {
     let alone = Swarm::start(&viewers, options, "off").measure(seconds);
     let helped = Swarm::start(&viewers, options, "all").measure(seconds);
     println!("| | peers = \"off\" | peers = \"all\" |\n|---|---:|---:|");
-    let row = |what: &str, value: fn(&Figures) -> String| println!("| {what} | {} | {} |", value(&alone), value(&helped));
-    row("server sends, Mbit/s, all headers included", |figures| format!("{:.2}", figures.wire));
-    row("of it payload of blocks, Mbit/s", |figures| format!("{:.2}", figures.payload));
-    row("viewers get from the server, Mbit/s of payload", |figures| format!("{:.2}", figures.from_server));
-    row("viewers get from each other, Mbit/s of payload", |figures| format!("{:.2}", figures.from_peers));
-    row("peers named to others, a second", |figures| format!("{:.1}", figures.named));
+    let row = |what: &str, value: fn(&Figures) -> String| {
+        println!("| {what} | {} | {} |", value(&alone), value(&helped))
+    };
+    row("server sends, Mbit/s, all headers included", |figures| {
+        format!("{:.2}", figures.wire)
+    });
+    row("of it payload of blocks, Mbit/s", |figures| {
+        format!("{:.2}", figures.payload)
+    });
+    row(
+        "viewers get from the server, Mbit/s of payload",
+        |figures| format!("{:.2}", figures.from_server),
+    );
+    row(
+        "viewers get from each other, Mbit/s of payload",
+        |figures| format!("{:.2}", figures.from_peers),
+    );
+    row("peers named to others, a second", |figures| {
+        format!("{:.1}", figures.named)
+    });
     row("segments played", |figures| figures.played.to_string());
     row("of them late", |figures| figures.late.to_string());
-    row("the latest, ms", |figures| figures.latest.as_millis().to_string());
+    row("the latest, ms", |figures| {
+        figures.latest.as_millis().to_string()
+    });
     row("segments missed", |figures| figures.missed.to_string());
-    row("segments with wrong bytes", |figures| figures.wrong.to_string());
+    row("segments with wrong bytes", |figures| {
+        figures.wrong.to_string()
+    });
     row("viewers that played", |figures| figures.viewers.to_string());
-    row("processor time of the server, s", |figures| format!("{:.1}", figures.server_time));
-    row("processor time of all gateways, s", |figures| format!("{:.1}", figures.viewers_time));
+    row("processor time of the server, s", |figures| {
+        format!("{:.1}", figures.server_time)
+    });
+    row("processor time of all gateways, s", |figures| {
+        format!("{:.1}", figures.viewers_time)
+    });
     let share = |part: f64, whole: f64| 100.0 * part / whole;
     println!(
         "\nthe server sends {:.1} % of what it sends to viewers that do not help each other ({:.1} % of the payload)",
@@ -182,10 +244,20 @@ impl Swarm {
         let url = format!("ncs://{SERVER}:4443#{fingerprint}");
         let mut viewers = Vec::new();
         for (number, namespace) in namespaces.iter().enumerate() {
-            viewers.push(Viewer::start(namespace, number, &url, segment_bytes(bitrate)));
+            viewers.push(Viewer::start(
+                namespace,
+                number,
+                &url,
+                segment_bytes(bitrate),
+            ));
             std::thread::sleep(STAGGER);
         }
-        Self { viewers, server, _feeder: feeder, _files: files }
+        Self {
+            viewers,
+            server,
+            _feeder: feeder,
+            _files: files,
+        }
     }
 
     fn measure(mut self, seconds: u64) -> Figures {
@@ -195,8 +267,9 @@ impl Swarm {
         std::thread::sleep(Duration::from_secs(seconds));
         let (after, time) = (self.counts(), from.elapsed());
         let megabits = |bytes: f64| bytes * 8e-6 / time.as_secs_f64();
-        let came =
-            |of: fn(&(f64, f64)) -> f64| after.received.iter().map(of).sum::<f64>() - before.received.iter().map(of).sum::<f64>();
+        let came = |of: fn(&(f64, f64)) -> f64| {
+            after.received.iter().map(of).sum::<f64>() - before.received.iter().map(of).sum::<f64>()
+        };
         let mut figures = Figures {
             wire: megabits(after.wire - before.wire),
             payload: megabits(after.payload - before.payload),
@@ -209,7 +282,10 @@ impl Swarm {
         };
         for viewer in &self.viewers {
             let said = viewer.said.lock().expect("nobody panics with it");
-            let measured = said.iter().filter(|(at, _)| (from..=from + time).contains(at)).map(|(_, said)| *said);
+            let measured = said
+                .iter()
+                .filter(|(at, _)| (from..=from + time).contains(at))
+                .map(|(_, said)| *said);
             let before = figures.played;
             for said in measured {
                 match said {
@@ -230,13 +306,18 @@ impl Swarm {
 
     fn counts(&mut self) -> Counts {
         let metrics = get(SERVER_METRICS, "/metrics").expect("the server runs");
-        let sent = fs::read_to_string(format!("/sys/class/net/{DEVICE}/statistics/tx_bytes")).expect("the device counts");
+        let sent = fs::read_to_string(format!("/sys/class/net/{DEVICE}/statistics/tx_bytes"))
+            .expect("the device counts");
         Counts {
             wire: sent.trim().parse().expect("a number"),
             payload: metric(&metrics, "ncserverd_session_sent_bytes_total"),
             named: metric(&metrics, "ncserverd_directory_introductions_total"),
             server_time: processor_time(&self.server),
-            viewers_time: self.viewers.iter().map(|viewer| processor_time(&viewer.gateway)).sum(),
+            viewers_time: self
+                .viewers
+                .iter()
+                .map(|viewer| processor_time(&viewer.gateway))
+                .sum(),
             received: self.viewers.iter_mut().map(Viewer::received).collect(),
         }
     }
@@ -252,29 +333,64 @@ struct Viewer {
 impl Viewer {
     fn start(namespace: &str, number: usize, url: &str, length: usize) -> Self {
         let mut gateway = within(namespace);
-        let (listen, metrics, share) = (GATEWAY.to_string(), METRICS.to_string(), format!("{}:4444", address(number)));
-        gateway.arg(program("ncpeer")).args(["gateway", url, "--listen", &listen]);
-        gateway.args(["--share", &share, "--share-bytes", "32MiB", "--private-peers", "--metrics", &metrics]);
-        let gateway = Process::start(gateway.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let (listen, metrics, share) = (
+            GATEWAY.to_string(),
+            METRICS.to_string(),
+            format!("{}:4444", address(number)),
+        );
+        gateway
+            .arg(program("ncpeer"))
+            .args(["gateway", url, "--listen", &listen]);
+        gateway.args([
+            "--share",
+            &share,
+            "--share-bytes",
+            "32MiB",
+            "--private-peers",
+            "--metrics",
+            &metrics,
+        ]);
+        let gateway = Process::start(
+            gateway
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null()),
+        );
         let mut player = within(namespace);
-        player.arg(env::current_exe().expect("this program has a path")).args(["play", &length.to_string()]);
+        player
+            .arg(env::current_exe().expect("this program has a path"))
+            .args(["play", &length.to_string()]);
         let mut player = Process::start(player.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let said = Arc::new(Mutex::new(Vec::new()));
-        let output = player.0.stdout.take().expect("its output goes to this program");
+        let output = player
+            .0
+            .stdout
+            .take()
+            .expect("its output goes to this program");
         let log = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 let said = Said::parse(&line).unwrap_or_else(|| panic!("a player says `{line}`"));
-                log.lock().expect("nobody panics with it").push((Instant::now(), said));
+                log.lock()
+                    .expect("nobody panics with it")
+                    .push((Instant::now(), said));
             }
         });
-        Self { gateway, player, said }
+        Self {
+            gateway,
+            player,
+            said,
+        }
     }
 
     /// What its gateway has had from the server and from peers.
     fn received(&mut self) -> (f64, f64) {
         let asked = Instant::now();
-        writeln!(self.player.0.stdin.as_ref().expect("as asked for"), "how much?").expect("the player runs");
+        writeln!(
+            self.player.0.stdin.as_ref().expect("as asked for"),
+            "how much?"
+        )
+        .expect("the player runs");
         loop {
             let said = self.said.lock().expect("nobody panics with it");
             let newest = said.iter().rev().take_while(|(at, _)| *at >= asked);
@@ -286,7 +402,10 @@ impl Viewer {
                 return received;
             }
             drop(said);
-            assert!(asked.elapsed() < Duration::from_secs(30), "the player does not answer");
+            assert!(
+                asked.elapsed() < Duration::from_secs(30),
+                "the player does not answer"
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -306,24 +425,42 @@ fn serve(files: &Path, media: &Path, policy: &str) -> (Process, String) {
     let path = files.join("ncserverd.toml");
     fs::write(&path, configuration).expect("a configuration");
     let mut server = Command::new(program("ncserverd"));
-    server.arg("--config").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    server
+        .arg("--config")
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let mut server = Process::start(&mut server);
-    let mut lines = BufReader::new(server.errors()).lines().map_while(Result::ok);
+    let mut lines = BufReader::new(server.errors())
+        .lines()
+        .map_while(Result::ok);
     let mut heard = Vec::new();
     let fingerprint = lines.find_map(|line| {
-        let said = line.split_once("--fingerprint ").and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
+        let said = line
+            .split_once("--fingerprint ")
+            .and_then(|(_, after)| after.split_whitespace().next().map(str::to_owned));
         heard.push(line);
         said
     });
     // Somebody must read on, or the server waits for it.
     std::thread::spawn(move || lines.for_each(drop));
-    (server, fingerprint.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}")))
+    (
+        server,
+        fingerprint.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}")),
+    )
 }
 
 /// Seconds that a process has run.
 fn processor_time(process: &Process) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.0.id())).expect("it is not waited for");
+    let stat =
+        fs::read_to_string(format!("/proc/{}/stat", process.0.id())).expect("it is not waited for");
     let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
-    let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    let ticks: f64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<f64>().ok())
+        .sum();
     ticks / TICKS_PER_SECOND
 }

@@ -27,8 +27,14 @@ impl Network {
     /// `upload`: the bits a second that each viewer can send, headers of Ethernet included.
     pub(crate) fn new(viewers: usize, upload: u64) -> Result<Self, String> {
         let name = |end: &str| format!("ncw{}{end}", std::process::id());
-        let viewers = (0..viewers).map(|viewer| name(&viewer.to_string())).collect();
-        let made = Self { bridge: name("b"), server: name("s"), viewers };
+        let viewers = (0..viewers)
+            .map(|viewer| name(&viewer.to_string()))
+            .collect();
+        let made = Self {
+            bridge: name("b"),
+            server: name("s"),
+            viewers,
+        };
         let bridge = &made.bridge;
         ip(&format!("netns add {bridge}"))?;
         ip(&format!("-n {bridge} link add br0 type bridge"))?;
@@ -37,7 +43,10 @@ impl Network {
         for (number, namespace) in made.viewers.iter().enumerate() {
             made.join(namespace, &format!("viewer{number}"), &address(number))?;
             let limit = format!("rate {upload}bit burst {BURST} latency {QUEUE}");
-            run("tc", &format!("-n {namespace} qdisc add dev {DEVICE} root tbf {limit}"))?;
+            run(
+                "tc",
+                &format!("-n {namespace} qdisc add dev {DEVICE} root tbf {limit}"),
+            )?;
         }
         Ok(made)
     }
@@ -46,9 +55,13 @@ impl Network {
         let bridge = &self.bridge;
         ip(&format!("netns add {namespace}"))?;
         ip(&format!("-n {namespace} link set lo up"))?;
-        ip(&format!("link add {DEVICE} netns {namespace} type veth peer name {port} netns {bridge}"))?;
+        ip(&format!(
+            "link add {DEVICE} netns {namespace} type veth peer name {port} netns {bridge}"
+        ))?;
         ip(&format!("-n {bridge} link set {port} master br0 up"))?;
-        ip(&format!("-n {namespace} addr add {address}/16 dev {DEVICE}"))?;
+        ip(&format!(
+            "-n {namespace} addr add {address}/16 dev {DEVICE}"
+        ))?;
         ip(&format!("-n {namespace} link set {DEVICE} up"))
     }
 }

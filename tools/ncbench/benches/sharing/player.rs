@@ -11,8 +11,10 @@ use nctest::http::get;
 use nctest::live::{PLAYLIST, SEGMENT, segment};
 
 /// The gateway, and its metrics.
-pub(crate) const GATEWAY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-pub(crate) const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9100);
+pub(crate) const GATEWAY: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+pub(crate) const METRICS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9100);
 
 /// Segments from the end of the playlist where a player begins, as RFC 8216 has it.
 const BEHIND: usize = 3;
@@ -43,10 +45,15 @@ impl Said {
     /// Reads a line of a player.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         match line.split(' ').collect::<Vec<_>>()[..] {
-            ["played", late] => Some(Self::Played { late: Duration::from_millis(late.parse().ok()?) }),
+            ["played", late] => Some(Self::Played {
+                late: Duration::from_millis(late.parse().ok()?),
+            }),
             ["missed"] => Some(Self::Missed),
             ["wrong"] => Some(Self::Wrong),
-            ["received", server, peers] => Some(Self::Received { server: server.parse().ok()?, peers: peers.parse().ok()? }),
+            ["received", server, peers] => Some(Self::Received {
+                server: server.parse().ok()?,
+                peers: peers.parse().ok()?,
+            }),
             _ => None,
         }
     }
@@ -57,8 +64,17 @@ pub(crate) fn play(length: usize) {
     std::thread::spawn(|| {
         for _ in io::stdin().lock().lines() {
             let metrics = get(METRICS, "/metrics").unwrap_or_default();
-            let of = |from: &str| metric(&metrics, &format!("ncserverd_peer_received_bytes_total{{from=\"{from}\"}}"));
-            Said::Received { server: of("server"), peers: of("peer") }.tell();
+            let of = |from: &str| {
+                metric(
+                    &metrics,
+                    &format!("ncserverd_peer_received_bytes_total{{from=\"{from}\"}}"),
+                )
+            };
+            Said::Received {
+                server: of("server"),
+                peers: of("peer"),
+            }
+            .tell();
         }
     });
     let mut named = playlist();
@@ -76,10 +92,17 @@ pub(crate) fn play(length: usize) {
             (number, due) = (*oldest, None);
         }
         while named.contains(&number) {
-            let Ok(bytes) = get(GATEWAY, &format!("/live/{number}.ts")) else { break };
+            let Ok(bytes) = get(GATEWAY, &format!("/live/{number}.ts")) else {
+                break;
+            };
             let now = Instant::now();
             let late = due.map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
-            if bytes == segment(number, length) { Said::Played { late } } else { Said::Wrong }.tell();
+            if bytes == segment(number, length) {
+                Said::Played { late }
+            } else {
+                Said::Wrong
+            }
+            .tell();
             // A player that has waited plays everything as much later.
             due = Some(due.map_or(now, |due| due + late) + SEGMENT);
             number += 1;
@@ -103,7 +126,9 @@ pub(crate) fn play(length: usize) {
 fn playlist() -> Vec<u64> {
     let text = get(GATEWAY, &format!("/live/{PLAYLIST}")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    text.lines().filter_map(|line| line.strip_suffix(".ts")?.parse().ok()).collect()
+    text.lines()
+        .filter_map(|line| line.strip_suffix(".ts")?.parse().ok())
+        .collect()
 }
 
 /// The sum of the series whose names begin like this, of which there is at least one.
@@ -111,5 +136,8 @@ pub(crate) fn metric(metrics: &[u8], name: &str) -> f64 {
     let text = String::from_utf8_lossy(metrics);
     let series: Vec<&str> = text.lines().filter(|line| line.starts_with(name)).collect();
     assert!(!series.is_empty(), "no series {name}");
-    series.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    series
+        .iter()
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
 }

@@ -135,7 +135,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     println!("\nfailed:");
-    faults.iter().take(FAULTS_MAX).for_each(|fault| println!("- {fault}"));
+    faults
+        .iter()
+        .take(FAULTS_MAX)
+        .for_each(|fault| println!("- {fault}"));
     ExitCode::FAILURE
 }
 
@@ -168,8 +171,8 @@ impl Soak {
         let media = directory.join("origin");
         std::fs::create_dir(&media).expect("a folder");
         let mut source = Source::start(&media);
-        let [path, joiners_path] =
-            [("viewers", arguments.bitrate), ("joiners", JOINERS_BITRATE)].map(|(name, bitrate)| source.add(name, bitrate));
+        let [path, joiners_path] = [("viewers", arguments.bitrate), ("joiners", JOINERS_BITRATE)]
+            .map(|(name, bitrate)| source.add(name, bitrate));
         let connections_max = 2 * (arguments.viewers + arguments.churn) + 100;
         let server = Server::start(directory, &source.url(), connections_max, BATCH_BEFORE);
         let ramp = Duration::from_secs_f64(arguments.viewers as f64 / arguments.join_rate);
@@ -181,7 +184,12 @@ impl Soak {
             time: 2 * time + Duration::from_secs(600),
             verify: arguments.verify,
         };
-        let viewers = Swarm::start(&server.url(), &format!("/live/{path}"), directory.join("viewers.json"), plan);
+        let viewers = Swarm::start(
+            &server.url(),
+            &format!("/live/{path}"),
+            directory.join("viewers.json"),
+            plan,
+        );
         println!(
             "{} viewers of {} bits a second in segments of {} s for {:.1} minutes\n",
             arguments.viewers,
@@ -211,7 +219,10 @@ impl Soak {
 
     /// Everything but the end.
     fn run(&mut self) -> Result<(), String> {
-        println!("{} in time | late | lost | |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|", Sample::HEAD);
+        println!(
+            "{} in time | late | lost | |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+            Sample::HEAD
+        );
         let events: &[(f64, Event)] = if self.arguments.smoke { &SMOKE } else { &SOAK };
         for (share, event) in events {
             self.go_on(self.begun + self.time.mul_f64(*share))?;
@@ -224,8 +235,10 @@ impl Soak {
         }
         self.go_on(self.begun + self.time)?;
         self.row();
-        if let (Some(before), now) = (self.large_batches, self.exposition.above(BATCHES, BATCH_AFTER))
-            && now != Some(before)
+        if let (Some(before), now) = (
+            self.large_batches,
+            self.exposition.above(BATCHES, BATCH_AFTER),
+        ) && now != Some(before)
         {
             self.fault(format!("batches of more than {BATCH_AFTER} blocks after that was the limit: from {before} to {now:?}"));
         }
@@ -251,11 +264,27 @@ impl Soak {
     fn sample(&mut self) -> Result<(), String> {
         let usage = self.server.usage().ok_or("the server has ended")?;
         let exposition = self.server.metrics()?;
-        metrics::faults(&exposition, &self.exposition).into_iter().for_each(|fault| self.fault(fault));
-        let read = |name| exposition.sum(name).ok_or_else(|| format!("no series {name}"));
-        let [sessions, held, ring_used] =
-            ["ncserverd_session_open_sessions", "ncserverd_store_resident_bytes", "ncserverd_ring_used_bytes"].map(read);
-        let sample = Sample { at: self.begun.elapsed(), usage, sessions: sessions?, held: held?, ring_used: ring_used? };
+        metrics::faults(&exposition, &self.exposition)
+            .into_iter()
+            .for_each(|fault| self.fault(fault));
+        let read = |name| {
+            exposition
+                .sum(name)
+                .ok_or_else(|| format!("no series {name}"))
+        };
+        let [sessions, held, ring_used] = [
+            "ncserverd_session_open_sessions",
+            "ncserverd_store_resident_bytes",
+            "ncserverd_ring_used_bytes",
+        ]
+        .map(read);
+        let sample = Sample {
+            at: self.begun.elapsed(),
+            usage,
+            sessions: sessions?,
+            held: held?,
+            ring_used: ring_used?,
+        };
         self.exposition = exposition;
         self.samples.push(sample);
         if self.server.has_panicked() {
@@ -264,7 +293,10 @@ impl Soak {
         if self.viewers.is_over() {
             return Err("the swarm has ended".to_owned());
         }
-        let every = (self.time / ROWS).as_secs().div_ceil(SAMPLE.as_secs()).max(1);
+        let every = (self.time / ROWS)
+            .as_secs()
+            .div_ceil(SAMPLE.as_secs())
+            .max(1);
         if (self.samples.len() as u64 - 1).is_multiple_of(every) {
             self.row();
         }
@@ -279,9 +311,17 @@ impl Soak {
             return;
         }
         let sum = |of: fn(&Line) -> u64| new.iter().map(of).sum::<u64>();
-        let (on_time, late, lost) = (sum(|line| line.on_time), sum(|line| line.late), sum(|line| line.lost));
+        let (on_time, late, lost) = (
+            sum(|line| line.on_time),
+            sum(|line| line.late),
+            sum(|line| line.lost),
+        );
         if let Some(sample) = self.samples.last() {
-            println!("{} {on_time} | {late} | {lost} | {} |", sample.row(), self.note);
+            println!(
+                "{} {on_time} | {late} | {lost} | {} |",
+                sample.row(),
+                self.note
+            );
         }
         self.told = lines.len();
         self.note.clear();
@@ -306,7 +346,10 @@ impl Soak {
         self.go_on(Instant::now() + BATCH_DONE)?;
         self.large_batches = self.server.metrics()?.above(BATCHES, BATCH_AFTER);
         if !self.large_batches.is_some_and(|count| count > 0.0) {
-            self.fault(format!("batches of more than {BATCH_AFTER} blocks before that was the limit: {:?}", self.large_batches));
+            self.fault(format!(
+                "batches of more than {BATCH_AFTER} blocks before that was the limit: {:?}",
+                self.large_batches
+            ));
         }
         Ok(())
     }
@@ -314,24 +357,52 @@ impl Soak {
     fn joiners(&mut self) -> Result<(), String> {
         let rate = self.arguments.churn;
         let time = JOINERS_TIME.min(self.time / 8);
-        let plan = Plan { viewers: rate, join_rate: rate as f64, stay: Some(JOINERS_STAY), time, verify: 0.01 };
-        let mut joiners = Swarm::start(&self.server.url(), &self.joiners_path, self.directory.join("joiners.json"), plan);
+        let plan = Plan {
+            viewers: rate,
+            join_rate: rate as f64,
+            stay: Some(JOINERS_STAY),
+            time,
+            verify: 0.01,
+        };
+        let mut joiners = Swarm::start(
+            &self.server.url(),
+            &self.joiners_path,
+            self.directory.join("joiners.json"),
+            plan,
+        );
         self.say("joiners come");
         let until = Instant::now() + time + FORGET;
         while !joiners.is_over() && Instant::now() < until {
             self.go_on(Instant::now() + Duration::from_secs(1))?;
         }
-        let Report { totals, failures, elapsed_seconds } = joiners.end()?;
+        let Report {
+            totals,
+            failures,
+            elapsed_seconds,
+        } = joiners.end()?;
         let rate = totals.joined as f64 / elapsed_seconds;
-        self.say(&format!("joiners gone: {} came, {rate:.0} a second, {} were refused", totals.joined, totals.refused));
+        self.say(&format!(
+            "joiners gone: {} came, {rate:.0} a second, {} were refused",
+            totals.joined, totals.refused
+        ));
         if totals.failed + totals.corrupt + totals.late > 0 || totals.left == 0 {
-            self.fault(format!("those who joined and left: {}; failed for {failures:?}", describe(&totals)));
+            self.fault(format!(
+                "those who joined and left: {}; failed for {failures:?}",
+                describe(&totals)
+            ));
         }
         let until = Instant::now() + FORGET;
-        let sessions = |soak: &Self| soak.server.metrics().map(|metrics| metrics.sum("ncserverd_session_open_sessions"));
+        let sessions = |soak: &Self| {
+            soak.server
+                .metrics()
+                .map(|metrics| metrics.sum("ncserverd_session_open_sessions"))
+        };
         while sessions(self)? != Some(self.arguments.viewers as f64) {
             if Instant::now() > until {
-                self.fault(format!("sessions after those who joined and left are gone: {:?}", sessions(self)?));
+                self.fault(format!(
+                    "sessions after those who joined and left are gone: {:?}",
+                    sessions(self)?
+                ));
                 break;
             }
             self.go_on(Instant::now() + Duration::from_secs(1))?;
@@ -349,14 +420,26 @@ impl Soak {
         let terminated = Instant::now();
         self.server.terminate();
         let status = self.server.wait();
-        println!("\nSIGTERM: {status:?} after {:.1} s, of {} s", terminated.elapsed().as_secs_f64(), DRAIN.as_secs());
+        println!(
+            "\nSIGTERM: {status:?} after {:.1} s, of {} s",
+            terminated.elapsed().as_secs_f64(),
+            DRAIN.as_secs()
+        );
         if status.and_then(|status| status.code()) != Some(0) {
             self.fault(format!("the server ended with {status:?}"));
         }
         // Who is refused tries again after five seconds: the swarm is to end before there is nobody
         // to refuse it.
         std::thread::sleep(Duration::from_secs(1));
-        let Self { arguments, time, viewers, samples, excused, mut faults, .. } = self;
+        let Self {
+            arguments,
+            time,
+            viewers,
+            samples,
+            excused,
+            mut faults,
+            ..
+        } = self;
         println!("\n{}", samples::table(&samples, time));
         if !arguments.smoke {
             faults.extend(samples::growth(&samples, time));
@@ -365,7 +448,9 @@ impl Soak {
         match viewers.end() {
             Ok(report) => {
                 println!("viewers: {}", describe(&report.totals));
-                faults.extend(judge(&report, &lines, terminated, &excused, arguments, time));
+                faults.extend(judge(
+                    &report, &lines, terminated, &excused, arguments, time,
+                ));
             }
             Err(reason) => faults.push(reason),
         }
@@ -402,19 +487,50 @@ fn judge(
             faults.push(format!("{what}: {}", describe(&totals)));
         }
     };
-    let is_excused = |line: &&Line| excused.iter().any(|(from, to)| (*from..=*to).contains(&line.at));
-    let late = totals.late - lines.iter().filter(is_excused).map(|line| line.late).sum::<u64>();
-    check(late == 0, &format!("{late} segments were late, and not for the origin's sake"));
+    let is_excused = |line: &&Line| {
+        excused
+            .iter()
+            .any(|(from, to)| (*from..=*to).contains(&line.at))
+    };
+    let late = totals.late
+        - lines
+            .iter()
+            .filter(is_excused)
+            .map(|line| line.late)
+            .sum::<u64>();
+    check(
+        late == 0,
+        &format!("{late} segments were late, and not for the origin's sake"),
+    );
     check(totals.corrupt == 0, "segments were wrong");
     check(totals.failed == 0, "connections failed without a refusal");
-    let lost: u64 = lines.iter().filter(|line| line.at < terminated).map(|line| line.lost).sum();
-    check(lost == 0, &format!("{lost} connections were lost before the drain"));
-    check(totals.joined == arguments.viewers, "not every viewer joined once");
-    check(totals.refused >= arguments.viewers, "the drain did not refuse everybody");
+    let lost: u64 = lines
+        .iter()
+        .filter(|line| line.at < terminated)
+        .map(|line| line.lost)
+        .sum();
+    check(
+        lost == 0,
+        &format!("{lost} connections were lost before the drain"),
+    );
+    check(
+        totals.joined == arguments.viewers,
+        "not every viewer joined once",
+    );
+    check(
+        totals.refused >= arguments.viewers,
+        "the drain did not refuse everybody",
+    );
     let segments = arguments.viewers as f64 * time.as_secs_f64() / SEGMENT.as_secs_f64();
-    check(totals.on_time as f64 > segments / 2.0, "hardly anything was played");
+    check(
+        totals.on_time as f64 > segments / 2.0,
+        "hardly anything was played",
+    );
     match arguments.verify {
-        1.0 => check((totals.on_time..=totals.on_time + totals.late).contains(&totals.verified), "not everything was verified"),
+        1.0 => check(
+            (totals.on_time..=totals.on_time + totals.late).contains(&totals.verified),
+            "not everything was verified",
+        ),
         share => check(share == 0.0 || totals.verified > 0, "nothing was verified"),
     }
     faults
@@ -422,15 +538,28 @@ fn judge(
 
 fn above_zero(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if number > 0.0 && number.is_finite() { Ok(number) } else { Err("above 0".to_owned()) }
+    if number > 0.0 && number.is_finite() {
+        Ok(number)
+    } else {
+        Err("above 0".to_owned())
+    }
 }
 
 fn minutes(text: &str) -> Result<f64, String> {
-    above_zero(text)
-        .and_then(|minutes| if (4.0..=10_000.0).contains(&minutes) { Ok(minutes) } else { Err("4 to 10000".to_owned()) })
+    above_zero(text).and_then(|minutes| {
+        if (4.0..=10_000.0).contains(&minutes) {
+            Ok(minutes)
+        } else {
+            Err("4 to 10000".to_owned())
+        }
+    })
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (0.0..=1.0).contains(&number) { Ok(number) } else { Err("0 to 1".to_owned()) }
+    if (0.0..=1.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err("0 to 1".to_owned())
+    }
 }

@@ -21,9 +21,12 @@ pub(crate) fn faults(now: &Exposition, earlier: &Exposition) -> Vec<String> {
             None => faults.push(format!("{name} has gone")),
         }
     }
-    let ring = ["ncserverd_ring_used_bytes", "ncserverd_ring_capacity_bytes"].map(|name| now.sum(name));
+    let ring =
+        ["ncserverd_ring_used_bytes", "ncserverd_ring_capacity_bytes"].map(|name| now.sum(name));
     if !matches!(ring, [Some(used), Some(capacity)] if used <= capacity) {
-        faults.push(format!("bytes of the ring used, and its capacity: {ring:?}"));
+        faults.push(format!(
+            "bytes of the ring used, and its capacity: {ring:?}"
+        ));
     }
     faults
 }

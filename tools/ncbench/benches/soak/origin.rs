@@ -24,8 +24,15 @@ impl Source {
     /// Begins to serve a directory that is there and empty.
     pub(crate) fn start(directory: &Path) -> Self {
         let runtime = runtime();
-        let origin = runtime.block_on(Origin::of_directory(directory)).expect("a port");
-        Self { directory: directory.to_owned(), address: origin.address(), feeders: Vec::new(), running: Some((origin, runtime)) }
+        let origin = runtime
+            .block_on(Origin::of_directory(directory))
+            .expect("a port");
+        Self {
+            directory: directory.to_owned(),
+            address: origin.address(),
+            feeders: Vec::new(),
+            running: Some((origin, runtime)),
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -49,12 +56,18 @@ impl Source {
     /// Serves again where it was.
     pub(crate) fn restart(&mut self) {
         let runtime = runtime();
-        let origin = runtime.block_on(Origin::of_directory_at(&self.directory, self.address)).expect("the port is free again");
+        let origin = runtime
+            .block_on(Origin::of_directory_at(&self.directory, self.address))
+            .expect("the port is free again");
         self.running = Some((origin, runtime));
     }
 }
 
 /// Of its own, so that nothing of the server outlives it.
 fn runtime() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread")
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a thread")
 }

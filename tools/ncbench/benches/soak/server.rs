@@ -37,7 +37,12 @@ struct Files {
 
 impl Server {
     /// Of the stream `live` from this origin, with its files in this directory.
-    pub(crate) fn start(directory: &Path, origin: &str, connections_max: u64, batch_blocks_max: u32) -> Self {
+    pub(crate) fn start(
+        directory: &Path,
+        origin: &str,
+        connections_max: u64,
+        batch_blocks_max: u32,
+    ) -> Self {
         let place = |name: &str| directory.join(name).display().to_string();
         let fixed = format!(
             "[server]\ndrain_timeout = \"{}s\"\n[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections_max}\n\
@@ -48,12 +53,25 @@ impl Server {
             place("key.pem"),
             place("state"),
         );
-        let files = Files { directory: directory.to_owned(), fixed };
+        let files = Files {
+            directory: directory.to_owned(),
+            fixed,
+        };
         files.configure(batch_blocks_max);
         let fingerprint = certify(&files.directory);
         let mut command = Command::new(program("ncserverd"));
-        let daemon = Daemon::start(command.arg("--config").arg(files.configuration()).arg("serve").env_clear());
-        Self { daemon, files, fingerprint }
+        let daemon = Daemon::start(
+            command
+                .arg("--config")
+                .arg(files.configuration())
+                .arg("serve")
+                .env_clear(),
+        );
+        Self {
+            daemon,
+            files,
+            fingerprint,
+        }
     }
 
     /// What peers connect to, with the certificate that is shown now.
@@ -80,7 +98,11 @@ impl Server {
         self.daemon.process.signal("HUP");
         let line = self.daemon.said("`encoder.batch_blocks_max`")?;
         let is_taken = line.contains(&format!("to {blocks_max}: takes effect now"));
-        if is_taken { Ok(()) } else { Err(format!("the server says of its batches: {line}")) }
+        if is_taken {
+            Ok(())
+        } else {
+            Err(format!("the server says of its batches: {line}"))
+        }
     }
 
     /// Gives it another certificate. Newcomers are to see that one, and not the one before.
@@ -90,12 +112,18 @@ impl Server {
         self.daemon.process.signal("HUP");
         let line = self.daemon.said("the certificate was replaced")?;
         if !line.contains(&self.fingerprint.to_string()) {
-            return Err(format!("the server has another certificate than {}: {line}", self.fingerprint));
+            return Err(format!(
+                "the server has another certificate than {}: {line}",
+                self.fingerprint
+            ));
         }
-        ask(&self.url()).map_err(|reason| format!("a newcomer who expects the new certificate: {reason}"))?;
+        ask(&self.url())
+            .map_err(|reason| format!("a newcomer who expects the new certificate: {reason}"))?;
         match ask(&before) {
             Err(reason) if reason.contains("certificate") => Ok(()),
-            other => Err(format!("a newcomer who expects the old certificate: {other:?}")),
+            other => Err(format!(
+                "a newcomer who expects the old certificate: {other:?}"
+            )),
         }
     }
 
@@ -115,7 +143,10 @@ impl Files {
     }
 
     fn configure(&self, batch_blocks_max: u32) {
-        let text = format!("{}[encoder]\nbatch_blocks_max = {batch_blocks_max}\n", self.fixed);
+        let text = format!(
+            "{}[encoder]\nbatch_blocks_max = {batch_blocks_max}\n",
+            self.fixed
+        );
         fs::write(self.configuration(), text).expect("a configuration");
     }
 }
@@ -123,8 +154,18 @@ impl Files {
 /// Whether a newcomer gets an answer, or what it says instead.
 fn ask(url: &str) -> Result<(), String> {
     let mut command = Command::new(program("ncpeer"));
-    let mut peer = Process::start(command.args(["info", url]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut peer = Process::start(
+        command
+            .args(["info", url])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped()),
+    );
     let status = peer.wait(PATIENCE).ok_or("no answer")?;
-    let said = BufReader::new(peer.errors()).lines().map_while(Result::ok).collect::<Vec<_>>().join("\n");
+    let said = BufReader::new(peer.errors())
+        .lines()
+        .map_while(Result::ok)
+        .collect::<Vec<_>>()
+        .join("\n");
     if status.success() { Ok(()) } else { Err(said) }
 }

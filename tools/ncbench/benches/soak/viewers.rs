@@ -60,22 +60,51 @@ impl Swarm {
     /// At this server, with its fingerprint, for this path.
     pub(crate) fn start(url: &str, path: &str, report: PathBuf, plan: Plan) -> Self {
         let mut command = Command::new(program("ncbench"));
-        command.args(["swarm", url, path, "--viewers", &plan.viewers.to_string(), "--join-rate", &plan.join_rate.to_string()]);
-        command.args(["--time", &format!("{}ms", plan.time.as_millis()), "--verify", &plan.verify.to_string()]);
+        command.args([
+            "swarm",
+            url,
+            path,
+            "--viewers",
+            &plan.viewers.to_string(),
+            "--join-rate",
+            &plan.join_rate.to_string(),
+        ]);
+        command.args([
+            "--time",
+            &format!("{}ms", plan.time.as_millis()),
+            "--verify",
+            &plan.verify.to_string(),
+        ]);
         if let Some(stay) = plan.stay {
             command.args(["--stay", &format!("{}ms", stay.as_millis())]);
         }
-        command.arg("--json").arg(&report).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .arg("--json")
+            .arg(&report)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut process = Process::start(&mut command);
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let output = process.0.stdout.take().expect("its output goes to this program");
+        let output = process
+            .0
+            .stdout
+            .take()
+            .expect("its output goes to this program");
         let (output, log) = (BufReader::new(output), Arc::clone(&lines));
         std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok).filter_map(|line| Line::parse(&line)) {
+            for line in output
+                .lines()
+                .map_while(Result::ok)
+                .filter_map(|line| Line::parse(&line))
+            {
                 log.lock().expect("nobody panics with it").push(line);
             }
         });
-        Self { process, lines, report }
+        Self {
+            process,
+            lines,
+            report,
+        }
     }
 
     /// What it has said so far.
@@ -96,14 +125,26 @@ impl Swarm {
         if !status.success() {
             return Err(format!("a swarm ended with {status}"));
         }
-        let text = std::fs::read(&self.report).map_err(|error| format!("a swarm has left no report: {error}"))?;
+        let text = std::fs::read(&self.report)
+            .map_err(|error| format!("a swarm has left no report: {error}"))?;
         serde_json::from_slice(&text).map_err(|error| format!("a swarm's report: {error}"))
     }
 }
 
 /// Totals on a line.
 pub(crate) fn describe(totals: &Snapshot) -> String {
-    let Snapshot { joined, left, refused, failed, on_time, late, verified, corrupt, rejected, .. } = totals;
+    let Snapshot {
+        joined,
+        left,
+        refused,
+        failed,
+        on_time,
+        late,
+        verified,
+        corrupt,
+        rejected,
+        ..
+    } = totals;
     format!(
         "{joined} joined, {left} left, {refused} refused, {failed} failed; segments: {on_time} in time, {late} late, {verified} verified, \
          {corrupt} wrong; {rejected} requests refused"
@@ -113,10 +154,25 @@ pub(crate) fn describe(totals: &Snapshot) -> String {
 impl Line {
     /// Second, viewers, joined, on time, late, blocks, useless, lost, Mbit/s, cores; anything else is no line of the table.
     fn parse(text: &str) -> Option<Self> {
-        let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        let [_, _, _, on_time, late, _, _, lost, _, _] = numbers[..] else { return None };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts that were printed as such")]
+        let numbers: Vec<f64> = text
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        let [_, _, _, on_time, late, _, _, lost, _, _] = numbers[..] else {
+            return None;
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts that were printed as such"
+        )]
         let [on_time, late, lost] = [on_time, late, lost].map(|count| count as u64);
-        Some(Self { at: Instant::now(), on_time, late, lost })
+        Some(Self {
+            at: Instant::now(),
+            on_time,
+            late,
+            lost,
+        })
     }
 }

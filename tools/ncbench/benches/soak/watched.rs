@@ -18,5 +18,9 @@ pub(crate) struct Usage {
 pub(crate) fn usage(process: &Process) -> Option<Usage> {
     let id = process.0.id();
     let descriptors = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
-    Some(Usage { resident: status(id, "VmRSS")? << 10, descriptors, threads: status(id, "Threads")? })
+    Some(Usage {
+        resident: status(id, "VmRSS")? << 10,
+        descriptors,
+        threads: status(id, "Threads")?,
+    })
 }

@@ -56,8 +56,18 @@ impl Outcome {
         let wanted = ledger.wanted.max(1) as f64;
         let segment = segment_blocks() * f64::from(NOMINAL);
         ledger.delays.sort_unstable();
-        let at = |share: f64| ledger.delays.get(place(ledger.delays.len(), share)).copied().unwrap_or_default();
-        let in_time = ledger.delays.iter().filter(|delay| **delay <= setup.latency).count();
+        let at = |share: f64| {
+            ledger
+                .delays
+                .get(place(ledger.delays.len(), share))
+                .copied()
+                .unwrap_or_default()
+        };
+        let in_time = ledger
+            .delays
+            .iter()
+            .filter(|delay| **delay <= setup.latency)
+            .count();
         let fetched = ledger.delays.len() as f64 * segment / setup.viewers as f64;
         let mut outcome = Self {
             server: ledger.server_blocks as f64 / wanted / segment,
@@ -90,7 +100,8 @@ impl Outcome {
         self.blocks += blocks;
         self.useless_blocks += counts.useless + counts.late - before.useless - before.late;
         if completed > 0 {
-            self.ratios.push(blocks as f64 / completed as f64 / segment_blocks());
+            self.ratios
+                .push(blocks as f64 / completed as f64 / segment_blocks());
         }
     }
 
@@ -98,9 +109,18 @@ impl Outcome {
     pub(crate) fn finish(mut self, setup: &Setup, mut uploads: Vec<u64>) -> Self {
         self.ratios.sort_unstable_by(f64::total_cmp);
         uploads.sort_unstable();
-        let ratio = |share: f64| self.ratios.get(place(self.ratios.len(), share)).copied().unwrap_or_default();
+        let ratio = |share: f64| {
+            self.ratios
+                .get(place(self.ratios.len(), share))
+                .copied()
+                .unwrap_or_default()
+        };
         let whole = (setup.segments - setup.warm_up) as f64 * segment_blocks() * f64::from(NOMINAL);
-        let upload = |share: f64| uploads.get(place(uploads.len(), share)).map_or(0.0, |bytes| *bytes as f64 / whole);
+        let upload = |share: f64| {
+            uploads
+                .get(place(uploads.len(), share))
+                .map_or(0.0, |bytes| *bytes as f64 / whole)
+        };
         self.received = (ratio(0.5), ratio(1.0));
         self.upload = [upload(0.1), upload(0.5), upload(0.9), upload(1.0)];
         self.useless = self.useless_blocks as f64 / self.blocks.max(1) as f64;
@@ -109,7 +129,11 @@ impl Outcome {
 }
 
 fn place(length: usize, share: f64) -> usize {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a list")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list"
+    )]
     let place = (length.saturating_sub(1) as f64 * share).round() as usize;
     place
 }

@@ -76,7 +76,11 @@ fn main() {
         seed: arguments.seed,
         ..Setup::default()
     };
-    let bench = Bench { usual, peers: arguments.peers as usize, plots: arguments.plots };
+    let bench = Bench {
+        usual,
+        peers: arguments.peers as usize,
+        plots: arguments.plots,
+    };
     for table in Table::value_variants() {
         if arguments.tables.is_empty() || arguments.tables.contains(table) {
             match table {
@@ -90,9 +94,15 @@ fn main() {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|rate| (0.01..=1000.0).contains(rate)).ok_or_else(|| "a number from 0.01 to 1000".to_owned())
+    text.parse()
+        .ok()
+        .filter(|rate| (0.01..=1000.0).contains(rate))
+        .ok_or_else(|| "a number from 0.01 to 1000".to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|share| (0.0..=0.5).contains(share)).ok_or_else(|| "a number from 0 to 0.5".to_owned())
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=0.5).contains(share))
+        .ok_or_else(|| "a number from 0 to 0.5".to_owned())
 }

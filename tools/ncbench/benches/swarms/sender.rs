@@ -53,16 +53,35 @@ struct HeldGeneration {
 impl Holding {
     /// Nothing yet.
     pub(crate) fn new(segment: &Segment) -> Self {
-        let parts = segment.shape.iter().map(|_| HeldGeneration::default()).collect();
-        Self { parts, is_whole: false, is_told: false }
+        let parts = segment
+            .shape
+            .iter()
+            .map(|_| HeldGeneration::default())
+            .collect();
+        Self {
+            parts,
+            is_whole: false,
+            is_told: false,
+        }
     }
 
     /// A row has come.
-    pub(crate) fn brought(&mut self, segment: &Segment, index: u32, source: SourceId, block: Block, is_checked: bool) {
+    pub(crate) fn brought(
+        &mut self,
+        segment: &Segment,
+        index: u32,
+        source: SourceId,
+        block: Block,
+        is_checked: bool,
+    ) {
         let part = &mut self.parts[index as usize];
         let is_checked = is_checked && part.is_checked;
         part.held += 1;
-        part.rows(segment, index).take(News::Row { source, block, is_checked });
+        part.rows(segment, index).take(News::Row {
+            source,
+            block,
+            is_checked,
+        });
     }
 
     /// Those that have come are tested.
@@ -85,7 +104,10 @@ impl HeldGeneration {
     fn rows(&mut self, segment: &Segment, index: u32) -> &mut Rows {
         self.rows.get_or_insert_with(|| {
             let generation = segment.generation(index);
-            Rows::new(generation, ncserverd::object::row_key(&segment.id, &generation))
+            Rows::new(
+                generation,
+                ncserverd::object::row_key(&segment.id, &generation),
+            )
         })
     }
 }
@@ -134,7 +156,11 @@ impl Serving {
     }
 
     pub(crate) fn find(&mut self, asker: usize, alias: u16) -> Option<&mut Sending> {
-        self.askers.get_mut(&asker)?.requests.iter_mut().find(|sending| sending.alias == alias)
+        self.askers
+            .get_mut(&asker)?
+            .requests
+            .iter_mut()
+            .find(|sending| sending.alias == alias)
     }
 
     pub(crate) fn stop(&mut self, asker: usize, alias: u16) {
@@ -161,9 +187,17 @@ impl Sending {
     ) -> Self {
         let generation = segment.1.generation(request.generation);
         let all = [(0, generation.n)];
-        let ranges = if request.ranges.is_empty() { &all[..] } else { &request.ranges };
-        let sources = ranges.iter().flat_map(|(first, count)| *first..first + count);
-        let mut sources: Vec<u16> = sources.filter(|_| has_sources && request.accept.systematic).collect();
+        let ranges = if request.ranges.is_empty() {
+            &all[..]
+        } else {
+            &request.ranges
+        };
+        let sources = ranges
+            .iter()
+            .flat_map(|(first, count)| *first..first + count);
+        let mut sources: Vec<u16> = sources
+            .filter(|_| has_sources && request.accept.systematic)
+            .collect();
         sources.reverse();
         Self {
             source,
@@ -184,11 +218,18 @@ impl Sending {
     pub(crate) fn note_lost(&mut self, lost: u32) {
         let more = lost.saturating_sub(self.lost);
         self.lost += more;
-        self.made.values_mut().for_each(|made| *made = made.saturating_sub(more));
+        self.made
+            .values_mut()
+            .for_each(|made| *made = made.saturating_sub(more));
     }
 
     /// The next block, if there is anything to make it of. `holding`: what there is; all of it without.
-    pub(crate) fn next(&mut self, segment: &Segment, holding: Option<&Holding>, rng: &mut StdRng) -> Option<Block> {
+    pub(crate) fn next(
+        &mut self,
+        segment: &Segment,
+        holding: Option<&Holding>,
+        rng: &mut StdRng,
+    ) -> Option<Block> {
         if self.credit == 0 {
             return None;
         }
@@ -215,7 +256,10 @@ impl Sending {
                 }
             }
         };
-        Some(Block { vector, payload: payload.into() })
+        Some(Block {
+            vector,
+            payload: payload.into(),
+        })
     }
 }
 
@@ -224,5 +268,8 @@ pub(crate) fn spoil(block: Block, rng: &mut StdRng) -> Block {
     let mut payload = block.payload.to_vec();
     let at = rng.random_range(0..payload.len());
     payload[at] ^= rng.random_range(1..=255u8);
-    Block { payload: Bytes::from(payload), ..block }
+    Block {
+        payload: Bytes::from(payload),
+        ..block
+    }
 }

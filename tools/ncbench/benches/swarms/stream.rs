@@ -30,14 +30,28 @@ impl Segment {
         let shape = Shape::local(bytes.len() as u64, PAYLOAD, N).expect("a shape that can be");
         let encoder = |generation: Generation| {
             let own = part(&bytes, &generation);
-            Encoder::new(&generation, own, row_key(&id, &generation), Kernels::detect()).expect("its own bytes")
+            Encoder::new(
+                &generation,
+                own,
+                row_key(&id, &generation),
+                Kernels::detect(),
+            )
+            .expect("its own bytes")
         };
         let encoders = shape.iter().map(encoder).collect();
-        Self { id, shape, path: format!("/live/{index}.m4s"), encoders, bytes }
+        Self {
+            id,
+            shape,
+            path: format!("/live/{index}.m4s"),
+            encoders,
+            bytes,
+        }
     }
 
     pub(crate) fn generation(&self, index: u32) -> Generation {
-        self.shape.generation(index).expect("nobody asks for what is not there")
+        self.shape
+            .generation(index)
+            .expect("nobody asks for what is not there")
     }
 
     /// Whether these are the bytes of a generation.
@@ -69,10 +83,24 @@ impl Segment {
         rng.fill_bytes(&mut seed);
         let generation = self.generation(asked.generation);
         let own = part(&self.bytes, &generation);
-        let projections = checks::project(Kernels::detect(), &seed, &self.id, &generation, COLUMNS, own).into();
+        let projections = checks::project(
+            Kernels::detect(),
+            &seed,
+            &self.id,
+            &generation,
+            COLUMNS,
+            own,
+        )
+        .into();
         // As long as one that is signed.
         let signature = Some([0; 64]);
-        Message::Checks(Checks { request: asked.request, seed, columns: COLUMNS, projections, signature })
+        Message::Checks(Checks {
+            request: asked.request,
+            seed,
+            columns: COLUMNS,
+            projections,
+            signature,
+        })
     }
 }
 

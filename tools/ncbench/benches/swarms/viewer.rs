@@ -92,7 +92,11 @@ impl Consumer {
     pub(crate) fn weigh_neighbours(&mut self, now: Instant) {
         for source in self.sources.keys() {
             if self.neighbours.is_one(*source) {
-                self.neighbours.brought(now, *source, self.proto.source_counts(*source).payload_bytes);
+                self.neighbours.brought(
+                    now,
+                    *source,
+                    self.proto.source_counts(*source).payload_bytes,
+                );
             }
         }
     }

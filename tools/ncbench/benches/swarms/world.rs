@@ -177,11 +177,20 @@ impl World {
     pub(crate) fn new(setup: Setup) -> Self {
         let mut rng = StdRng::seed_from_u64(setup.seed);
         let start = Instant::now();
-        let stream: Vec<Segment> = (0..setup.segments).map(|index| Segment::new(index, &mut rng)).collect();
-        let index = stream.iter().enumerate().map(|(index, segment)| (segment.id, index)).collect();
+        let stream: Vec<Segment> = (0..setup.segments)
+            .map(|index| Segment::new(index, &mut rng))
+            .collect();
+        let index = stream
+            .iter()
+            .enumerate()
+            .map(|(index, segment)| (segment.id, index))
+            .collect();
         let metrics = directory::Metrics::new(&Registry::new()).expect("an empty registry");
         let directory = Directory::with_random(metrics, StdRng::seed_from_u64(setup.seed));
-        let key = Arc::new(SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).expect("it was made so"));
+        let key = Arc::new(
+            SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes())
+                .expect("it was made so"),
+        );
         let policy = match setup.layout {
             Layout::Swarm => Policy::All,
             Layout::Lans(_) => Policy::Lan,
@@ -208,8 +217,17 @@ impl World {
 
     /// Runs until nothing that counts can happen any more.
     pub(crate) fn run(mut self) -> Outcome {
-        let Setup { segments, interval, latency, .. } = self.setup;
-        let patience = if interval.is_zero() { latency * 100 } else { latency };
+        let Setup {
+            segments,
+            interval,
+            latency,
+            ..
+        } = self.setup;
+        let patience = if interval.is_zero() {
+            latency * 100
+        } else {
+            latency
+        };
         let end = self.published_at(segments - 1) + patience + Duration::from_secs(1);
         while let Some(Event { at, what, .. }) = self.queue.pop() {
             if at > end || (interval.is_zero() && self.is_done()) {
@@ -227,7 +245,9 @@ impl World {
 
     fn outcome(self) -> Outcome {
         let mut uploads = Vec::new();
-        let lasted = self.now.saturating_duration_since(self.published_at(self.setup.warm_up));
+        let lasted = self
+            .now
+            .saturating_duration_since(self.published_at(self.setup.warm_up));
         let mut outcome = Outcome::new(&self.setup, self.ledger, lasted);
         for node in self.nodes {
             if let Some(consumer) = node.consumer.filter(|_| node.role == Role::Viewer) {
@@ -258,7 +278,10 @@ impl World {
         }
         for index in 0..self.setup.viewers {
             let parent = tier[index % tier.len()];
-            self.add_viewer(parent, self.start + ARRIVALS.mul_f64(index as f64 / self.setup.viewers as f64));
+            self.add_viewer(
+                parent,
+                self.start + ARRIVALS.mul_f64(index as f64 / self.setup.viewers as f64),
+            );
         }
         for segment in 0..self.setup.segments {
             self.post(self.published_at(segment), What::Publish(segment));
@@ -282,7 +305,10 @@ impl World {
         self.post(at, What::Join(node));
         if self.setup.churn > 0.0 {
             let minutes = -(1.0 - self.rng.random::<f64>()).ln() / self.setup.churn;
-            self.post(at + Duration::from_secs_f64(minutes * 60.0), What::Leave(node));
+            self.post(
+                at + Duration::from_secs_f64(minutes * 60.0),
+                What::Leave(node),
+            );
         }
     }
 
@@ -292,16 +318,31 @@ impl World {
         identity[..8].copy_from_slice(&(index as u64).to_be_bytes());
         // Round trips of 20 to 80 ms between viewers.
         let delay = Duration::from_secs_f64(self.rng.random_range(0.005..0.02));
-        let hops = if let Layout::Forwarded { hops } = self.setup.layout { u32::try_from(hops).expect("a few") } else { 1 };
-        let size = if let Layout::Lans(size) = self.setup.layout { size.min(250) } else { 1 };
-        let number = u32::try_from((index / size) * 256 + index % size + 1).expect("at most 2^16 networks");
+        let hops = if let Layout::Forwarded { hops } = self.setup.layout {
+            u32::try_from(hops).expect("a few")
+        } else {
+            1
+        };
+        let size = if let Layout::Lans(size) = self.setup.layout {
+            size.min(250)
+        } else {
+            1
+        };
+        let number =
+            u32::try_from((index / size) * 256 + index % size + 1).expect("at most 2^16 networks");
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + number)), 4444);
-        let scaled = |bitrates: f64| Line { rate: bitrate() * bitrates, free_at: self.now };
+        let scaled = |bitrates: f64| Line {
+            rate: bitrate() * bitrates,
+            free_at: self.now,
+        };
         let upload = match role {
             Role::Server | Role::Relay => f64::INFINITY,
             Role::Viewer | Role::Polluter | Role::Mute => self.setup.upload,
         };
-        let shares = !matches!(self.setup.layout, Layout::Star | Layout::Forwarded { .. } | Layout::Tree { .. });
+        let shares = !matches!(
+            self.setup.layout,
+            Layout::Star | Layout::Forwarded { .. } | Layout::Tree { .. }
+        );
         let consumer = match role {
             Role::Server => None,
             Role::Relay => Some(Consumer::new(true, identity)),
@@ -326,7 +367,11 @@ impl World {
     }
 
     fn post(&mut self, at: Instant, what: What) {
-        self.queue.push(Event { at, number: self.next, what });
+        self.queue.push(Event {
+            at,
+            number: self.next,
+            what,
+        });
         self.next += 1;
     }
 
@@ -355,16 +400,32 @@ impl World {
     }
 
     /// A sender says something to a consumer, to which it is `source`.
-    fn say(&mut self, from: usize, to: usize, source: SourceId, message: Message, segment: Option<usize>) {
+    fn say(
+        &mut self,
+        from: usize,
+        to: usize,
+        source: SourceId,
+        message: Message,
+        segment: Option<usize>,
+    ) {
         if from == SERVER {
             let bytes = encoded(&message) + OVERHEAD;
             self.ledger.control(self.counts(segment), bytes);
         }
         let at = self.now + self.message_delay(from, to);
-        let Some(place) = self.source(to, source) else { return };
+        let Some(place) = self.source(to, source) else {
+            return;
+        };
         place.down_at = place.down_at.max(at);
         let at = place.down_at;
-        self.post(at, What::Down { to, source, message: Box::new(message) });
+        self.post(
+            at,
+            What::Down {
+                to,
+                source,
+                message: Box::new(message),
+            },
+        );
     }
 
     fn source(&mut self, node: usize, source: SourceId) -> Option<&mut Source> {
@@ -397,7 +458,9 @@ impl World {
         }
         let mut again: Option<Instant> = None;
         for _ in 0..turns {
-            let Some(asker) = self.nodes[node].serving.turns.pop_front() else { break };
+            let Some(asker) = self.nodes[node].serving.turns.pop_front() else {
+                break;
+            };
             self.nodes[node].serving.turns.push_back(asker);
             let room_at = self.room_at(asker);
             if room_at > self.now {
@@ -415,13 +478,21 @@ impl World {
     /// Sends the next block to one asker, whose line alone is in the way.
     fn send_to(&mut self, node: usize, asker: usize) -> bool {
         let room_at = self.room_at(asker);
-        let Some(open) = self.nodes[node].serving.askers.get_mut(&asker) else { return false };
+        let Some(open) = self.nodes[node].serving.askers.get_mut(&asker) else {
+            return false;
+        };
         if open.requests.iter().all(|sending| sending.credit == 0) {
             return false;
         }
         if room_at > self.now {
             if !std::mem::replace(&mut open.is_scheduled, true) {
-                self.post(room_at, What::Send { node, to: Some(asker) });
+                self.post(
+                    room_at,
+                    What::Send {
+                        node,
+                        to: Some(asker),
+                    },
+                );
             }
             return false;
         }
@@ -436,13 +507,24 @@ impl World {
 
     /// When what is sent to this asker would not have to wait.
     fn room_at(&self, asker: usize) -> Instant {
-        self.nodes[asker].down.free_at.checked_sub(QUEUE).unwrap_or(self.start)
+        self.nodes[asker]
+            .down
+            .free_at
+            .checked_sub(QUEUE)
+            .unwrap_or(self.start)
     }
 
     /// Sends the next block for the first request of an asker that there is one for.
     fn send_next(&mut self, node: usize, asker: usize) -> bool {
-        let Node { serving, consumer, role, .. } = &mut self.nodes[node];
-        let Some(open) = serving.askers.get_mut(&asker) else { return false };
+        let Node {
+            serving,
+            consumer,
+            role,
+            ..
+        } = &mut self.nodes[node];
+        let Some(open) = serving.askers.get_mut(&asker) else {
+            return false;
+        };
         let holdings = consumer.as_ref().map(|consumer| &consumer.holdings);
         for sending in &mut open.requests {
             let segment = &self.stream[sending.segment];
@@ -453,12 +535,24 @@ impl World {
                     held => held,
                 },
             };
-            let Some(block) = sending.next(segment, holding, &mut self.rng) else { continue };
-            let block = if *role == Role::Polluter { spoil(block, &mut self.rng) } else { block };
+            let Some(block) = sending.next(segment, holding, &mut self.rng) else {
+                continue;
+            };
+            let block = if *role == Role::Polluter {
+                spoil(block, &mut self.rng)
+            } else {
+                block
+            };
             sending.credit -= 1;
             let length = block::datagram_header_len(&block.vector);
             let mut out = vec![0; length];
-            block::write_datagram_header(&mut out, &block.vector, sending.alias, sending.seq, sending.credit == 0);
+            block::write_datagram_header(
+                &mut out,
+                &block.vector,
+                sending.alias,
+                sending.seq,
+                sending.credit == 0,
+            );
             out.extend_from_slice(&block.payload);
             sending.seq = sending.seq.wrapping_add(1);
             let (source, counted) = (sending.source, sending.segment);
@@ -470,8 +564,20 @@ impl World {
         false
     }
 
-    fn deliver(&mut self, node: usize, asker: usize, source: SourceId, segment: usize, wire: usize, bytes: Bytes) {
-        let left = if self.nodes[node].up.rate.is_finite() { self.nodes[node].up.transmit(self.now, wire) } else { self.now };
+    fn deliver(
+        &mut self,
+        node: usize,
+        asker: usize,
+        source: SourceId,
+        segment: usize,
+        wire: usize,
+        bytes: Bytes,
+    ) {
+        let left = if self.nodes[node].up.rate.is_finite() {
+            self.nodes[node].up.transmit(self.now, wire)
+        } else {
+            self.now
+        };
         // A slow sender's blocks keep the receiver's line from nobody: what counts is when they set out.
         let passed = self.nodes[asker].down.transmit(self.now, wire);
         let arrives = left.max(passed) + self.delay(node, asker);
@@ -482,7 +588,14 @@ impl World {
             }
         }
         if !self.is_lost() {
-            self.post(arrives, What::Datagram { to: asker, source, bytes });
+            self.post(
+                arrives,
+                What::Datagram {
+                    to: asker,
+                    source,
+                    bytes,
+                },
+            );
         }
     }
 }

@@ -31,7 +31,12 @@ use record::Record;
 #[derive(Debug, Clone, Parser, Serialize, Deserialize)]
 struct Arguments {
     /// Number of viewers of each run
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1000,3050,10000")]
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "1000,3050,10000"
+    )]
     viewers: Vec<u64>,
     /// Bit rate of each viewer, in bits per second
     #[arg(long, value_name = "BITS", default_value_t = 768_000)]
@@ -140,7 +145,9 @@ fn measure(arguments: &Arguments) -> Result<(), String> {
         let record = run::run(arguments, *viewers, &host)?;
         println!("{}", record.row());
         if let Some(file) = &arguments.record {
-            record.append(file).map_err(|error| format!("{}: {error}", file.display()))?;
+            record
+                .append(file)
+                .map_err(|error| format!("{}: {error}", file.display()))?;
         }
     }
     Ok(())

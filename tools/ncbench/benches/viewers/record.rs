@@ -97,10 +97,29 @@ impl Record {
          |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
     pub(crate) fn row(&self) -> String {
-        let Self { asked, swarm: Swarm { totals, first_block, .. }, server, .. } = self;
-        let cores = |names: &[&str]| sum(server.cores.iter().filter(|(name, _)| names.contains(&name.as_str())));
-        let sent =
-            ["coded", "source"].map(|kind| self.counter("ncserverd_session_sent_blocks_total", &format!("kind=\"{kind}\"")));
+        let Self {
+            asked,
+            swarm:
+                Swarm {
+                    totals,
+                    first_block,
+                    ..
+                },
+            server,
+            ..
+        } = self;
+        let cores = |names: &[&str]| {
+            sum(server
+                .cores
+                .iter()
+                .filter(|(name, _)| names.contains(&name.as_str())))
+        };
+        let sent = ["coded", "source"].map(|kind| {
+            self.counter(
+                "ncserverd_session_sent_blocks_total",
+                &format!("kind=\"{kind}\""),
+            )
+        });
         let per_generation = |blocks: f64| blocks / totals.generations.max(1) as f64;
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         format!(
@@ -124,13 +143,19 @@ impl Record {
             cores(&["device", "device-cpu", "combine"]),
             self.server_cores(),
             server.viewer_cores,
-            server.gpu_busy.map_or_else(|| "–".to_owned(), |busy| format!("{busy:.0}")),
+            server
+                .gpu_busy
+                .map_or_else(|| "–".to_owned(), |busy| format!("{busy:.0}")),
             mib(server.resident.0),
             mib(server.resident.1),
             if asked.plain {
                 "–".to_owned()
             } else {
-                format!("{:.3}, and {:.3} source", per_generation(sent[0]), per_generation(sent[1]))
+                format!(
+                    "{:.3}, and {:.3} source",
+                    per_generation(sent[0]),
+                    per_generation(sent[1])
+                )
             },
             totals.wire_bytes as f64 / totals.bytes.max(1) as f64,
         )
@@ -138,11 +163,22 @@ impl Record {
 
     /// What sets the run apart.
     pub(crate) fn what(&self) -> String {
-        let Arguments { backend, kernel, max_reuse, systematic, datagrams, loss, plain, .. } = &self.asked;
+        let Arguments {
+            backend,
+            kernel,
+            max_reuse,
+            systematic,
+            datagrams,
+            loss,
+            plain,
+            ..
+        } = &self.asked;
         if *plain {
             return "plain QUIC streams".to_owned();
         }
-        let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!(", {kernel}"));
+        let kernel = kernel
+            .as_ref()
+            .map_or_else(String::new, |kernel| format!(", {kernel}"));
         let mut what = format!("{}{kernel}", backend.name());
         if *max_reuse > 1 {
             what += &format!(", each block to {max_reuse}");
@@ -166,17 +202,28 @@ impl Record {
     /// The sum of the counters of this name with this label.
     fn counter(&self, name: &str, label: &str) -> f64 {
         let is_of = |series: &str| series.starts_with(name) && series.contains(label);
-        sum(self.server.counters.iter().filter(|(series, _)| is_of(series)))
+        sum(self
+            .server
+            .counters
+            .iter()
+            .filter(|(series, _)| is_of(series)))
     }
 
     pub(crate) fn append(&self, file: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string(self).expect("numbers and texts");
         text.push('\n');
-        OpenOptions::new().create(true).append(true).open(file)?.write_all(text.as_bytes())
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)?
+            .write_all(text.as_bytes())
     }
 
     pub(crate) fn read(file: &Path) -> io::Result<Vec<Self>> {
-        fs::read_to_string(file)?.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        fs::read_to_string(file)?
+            .lines()
+            .map(|line| Ok(serde_json::from_str(line)?))
+            .collect()
     }
 }
 

@@ -57,7 +57,8 @@ enum Served {
 
 /// Serves so many viewers, and ends.
 pub(crate) fn run(arguments: &Arguments, viewers: u64, host: &Host) -> Result<Record, String> {
-    let directory = tempfile::tempdir().map_err(|error| format!("a temporary directory: {error}"))?;
+    let directory =
+        tempfile::tempdir().map_err(|error| format!("a temporary directory: {error}"))?;
     let uses_gpu = arguments.backend == Backend::Cuda && !arguments.plain;
     let (mut served, url) = serve(arguments, viewers, directory.path())?;
     let watch = Watch::start(served.process().0.id(), uses_gpu && host.has_gpu());
@@ -71,7 +72,9 @@ pub(crate) fn run(arguments: &Arguments, viewers: u64, host: &Host) -> Result<Re
         if swarm.ended().is_some() || served.process().ended().is_some() {
             return Err("the swarm or the server ended early".to_owned());
         }
-        std::thread::sleep(Duration::from_millis(200).min(end.saturating_duration_since(Instant::now())));
+        std::thread::sleep(
+            Duration::from_millis(200).min(end.saturating_duration_since(Instant::now())),
+        );
     }
     let looks = watch.looks();
     drop(watch);
@@ -81,9 +84,14 @@ pub(crate) fn run(arguments: &Arguments, viewers: u64, host: &Host) -> Result<Re
     }
     let counters = served.counters()?;
     served.process().signal("TERM");
-    served.process().wait(PATIENCE).ok_or("the server does not end")?;
-    let text = fs::read(&report).map_err(|error| format!("the swarm has left no report: {error}"))?;
-    let Report { swarm, mut seconds } = serde_json::from_slice(&text).map_err(|error| format!("the swarm's report: {error}"))?;
+    served
+        .process()
+        .wait(PATIENCE)
+        .ok_or("the server does not end")?;
+    let text =
+        fs::read(&report).map_err(|error| format!("the swarm has left no report: {error}"))?;
+    let Report { swarm, mut seconds } =
+        serde_json::from_slice(&text).map_err(|error| format!("the swarm's report: {error}"))?;
     let from = begin + joining + SETTLE.min(time / 2);
     let server = judge(&looks, &seconds, begin, from..end, counters);
     add_cores(&mut seconds, &looks, begin);
@@ -98,15 +106,25 @@ pub(crate) fn run(arguments: &Arguments, viewers: u64, host: &Host) -> Result<Re
     })
 }
 
-fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Served, String), String> {
+fn serve(
+    arguments: &Arguments,
+    viewers: u64,
+    directory: &Path,
+) -> Result<(Served, String), String> {
     if arguments.plain {
         let address = free_address().map_err(|error| format!("a port: {error}"))?;
         let mut command = on(arguments.server_cores.as_deref(), "ncbench");
-        command.args(["plain", "--listen", &address]).stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+            .args(["plain", "--listen", &address])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let line = first_line(process.errors())?;
         std::thread::sleep(PLAIN_START);
-        let url = line.split_whitespace().find(|word| word.starts_with("ncs://")).ok_or("no address of plain streams")?;
+        let url = line
+            .split_whitespace()
+            .find(|word| word.starts_with("ncs://"))
+            .ok_or("no address of plain streams")?;
         return Ok((Served::Plain(process), url.to_owned()));
     }
     let text = configuration(arguments, viewers, directory);
@@ -119,19 +137,39 @@ fn serve(arguments: &Arguments, viewers: u64, directory: &Path) -> Result<(Serve
     write().map_err(|error: io::Error| format!("the server's files: {error}"))?;
     let fingerprint = certify(directory);
     let mut command = on(arguments.server_cores.as_deref(), "ncserverd");
-    let daemon = Daemon::start(command.arg("--config").arg(directory.join("ncserverd.toml")).arg("serve"));
+    let daemon = Daemon::start(
+        command
+            .arg("--config")
+            .arg(directory.join("ncserverd.toml"))
+            .arg("serve"),
+    );
     let url = format!("ncs://{}#{fingerprint}", daemon.address);
     Ok((Served::Coded(Box::new(daemon)), url))
 }
 
 /// What is not asked for stays as it is, but for limits on how many may come, and generations as long as records have them.
 fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> String {
-    let Arguments { segment, ring, max_reuse, backend, kernel, systematic, datagrams, .. } = arguments;
+    let Arguments {
+        segment,
+        ring,
+        max_reuse,
+        backend,
+        kernel,
+        systematic,
+        datagrams,
+        ..
+    } = arguments;
     let directory = directory.display();
     let backend = backend.name();
-    let kernel = kernel.as_ref().map_or_else(String::new, |kernel| format!("kernel = \"{kernel}\"\n"));
+    let kernel = kernel
+        .as_ref()
+        .map_or_else(String::new, |kernel| format!("kernel = \"{kernel}\"\n"));
     let pass = if *systematic { "systematic" } else { "coded" };
-    let block = if *datagrams { "block_bytes = 1088\n" } else { "" };
+    let block = if *datagrams {
+        "block_bytes = 1088\n"
+    } else {
+        ""
+    };
     let connections = viewers * 2 + 1000;
     format!(
         "[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections}\nretry_above = {connections}\n\
@@ -162,16 +200,25 @@ fn swarm(arguments: &Arguments, viewers: u64, url: &str, report: &Path) -> Comma
     for (name, value) in numbers {
         command.args([name, &value]);
     }
-    for (is_asked, flag) in [(arguments.systematic, "--systematic"), (arguments.datagrams, "--datagrams")] {
+    for (is_asked, flag) in [
+        (arguments.systematic, "--systematic"),
+        (arguments.datagrams, "--datagrams"),
+    ] {
         command.args(is_asked.then_some(flag));
     }
-    command.arg("--json").arg(report).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .arg("--json")
+        .arg(report)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     command
 }
 
 /// One of our programs, on these processors.
 fn on(cores: Option<&str>, name: &str) -> Command {
-    let Some(cores) = cores else { return Command::new(program(name)) };
+    let Some(cores) = cores else {
+        return Command::new(program(name));
+    };
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", cores]).arg(program(name));
     command
@@ -187,13 +234,21 @@ impl Served {
 
     /// Those that a record keeps, where they are not zero.
     fn counters(&self) -> Result<BTreeMap<String, f64>, String> {
-        let Self::Coded(daemon) = self else { return Ok(BTreeMap::new()) };
+        let Self::Coded(daemon) = self else {
+            return Ok(BTreeMap::new());
+        };
         let exposition = daemon.metrics()?;
         if daemon.has_panicked() {
             return Err("something in the server has panicked".to_owned());
         }
-        let is_kept = |name: &str| exposition.counters.contains(name) && COUNTERS.iter().any(|begin| name.starts_with(begin));
-        let kept = exposition.series.iter().filter(|(name, value)| **value != 0.0 && is_kept(name) && !name.contains("_bucket{"));
+        let is_kept = |name: &str| {
+            exposition.counters.contains(name)
+                && COUNTERS.iter().any(|begin| name.starts_with(begin))
+        };
+        let kept = exposition
+            .series
+            .iter()
+            .filter(|(name, value)| **value != 0.0 && is_kept(name) && !name.contains("_bucket{"));
         Ok(kept.map(|(name, value)| (name.clone(), *value)).collect())
     }
 }
@@ -206,7 +261,10 @@ fn judge(
     over: std::ops::Range<Instant>,
     counters: BTreeMap<String, f64>,
 ) -> Server {
-    let inside: Vec<&Look> = looks.iter().filter(|look| over.contains(&look.at)).collect();
+    let inside: Vec<&Look> = looks
+        .iter()
+        .filter(|look| over.contains(&look.at))
+        .collect();
     let (mut cores, mut window) = (BTreeMap::new(), 0.0);
     if let (Some(first), Some(last)) = (inside.first(), inside.last()) {
         window = (last.at - first.at).as_secs_f64();
@@ -216,9 +274,13 @@ fn judge(
         }
     }
     let gpu: Vec<f64> = inside.iter().filter_map(|look| look.gpu).collect();
-    let lines: Vec<&Second> =
-        seconds.iter().filter(|line| over.contains(&(begin + Duration::from_secs_f64(line.second)))).collect();
-    let mean = |of: fn(&Second) -> f64| lines.iter().map(|line| of(line)).sum::<f64>() / lines.len().max(1) as f64;
+    let lines: Vec<&Second> = seconds
+        .iter()
+        .filter(|line| over.contains(&(begin + Duration::from_secs_f64(line.second))))
+        .collect();
+    let mean = |of: fn(&Second) -> f64| {
+        lines.iter().map(|line| of(line)).sum::<f64>() / lines.len().max(1) as f64
+    };
     Server {
         cores,
         window,
@@ -226,7 +288,10 @@ fn judge(
         viewers: mean(|line| line.viewers as f64),
         megabits: mean(|line| line.megabits),
         gpu_busy: (!gpu.is_empty()).then(|| gpu.iter().sum::<f64>() / gpu.len() as f64),
-        resident: (looks.first().map_or(0, |look| look.resident), looks.iter().map(|look| look.resident).max().unwrap_or(0)),
+        resident: (
+            looks.first().map_or(0, |look| look.resident),
+            looks.iter().map(|look| look.resident).max().unwrap_or(0),
+        ),
         counters,
     }
 }
@@ -243,7 +308,12 @@ fn add_cores(seconds: &mut [Second], looks: &[Look], begin: Instant) {
         }
     }
     for line in seconds {
-        for value in [&mut line.second, &mut line.megabits, &mut line.cores, &mut line.server_cores] {
+        for value in [
+            &mut line.second,
+            &mut line.megabits,
+            &mut line.cores,
+            &mut line.server_cores,
+        ] {
             *value = (*value * 1000.0).round() / 1000.0;
         }
     }

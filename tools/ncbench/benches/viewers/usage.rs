@@ -33,7 +33,10 @@ const EVERY: Duration = Duration::from_secs(1);
 
 impl Watch {
     pub(crate) fn start(process: u32, asks_gpu: bool) -> Self {
-        let (looks, is_over) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (looks, is_over) = (
+            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (list, over) = (Arc::clone(&looks), Arc::clone(&is_over));
         let thread = std::thread::spawn(move || {
             let mut next = Instant::now();
@@ -45,7 +48,11 @@ impl Watch {
                 std::thread::sleep(next.saturating_duration_since(Instant::now()));
             }
         });
-        Self { looks, is_over, thread: Some(thread) }
+        Self {
+            looks,
+            is_over,
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {
@@ -63,15 +70,29 @@ impl Drop for Watch {
 impl Look {
     fn at(process: u32, asks_gpu: bool) -> Option<Self> {
         let mut threads = BTreeMap::new();
-        for task in fs::read_dir(format!("/proc/{process}/task")).ok()?.flatten() {
+        for task in fs::read_dir(format!("/proc/{process}/task"))
+            .ok()?
+            .flatten()
+        {
             // A thread may end meanwhile.
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             if let Some((name, seconds)) = thread_time(&stat) {
                 *threads.entry(name.to_owned()).or_insert(0.0) += seconds;
             }
         }
-        let gpu = if asks_gpu { ask_gpus("utilization.gpu").first().and_then(|text| text.parse().ok()) } else { None };
-        Some(Self { at: Instant::now(), threads, resident: status(process, "VmRSS")? << 10, gpu })
+        let gpu = if asks_gpu {
+            ask_gpus("utilization.gpu")
+                .first()
+                .and_then(|text| text.parse().ok())
+        } else {
+            None
+        };
+        Some(Self {
+            at: Instant::now(),
+            threads,
+            resident: status(process, "VmRSS")? << 10,
+            gpu,
+        })
     }
 }
 
@@ -83,7 +104,9 @@ fn thread_time(stat: &str) -> Option<(&str, f64)> {
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     // The first here is the third there; utime and stime are the 14th and 15th.
     let ticks = ticks(11)? + ticks(12)?;
-    let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('-');
+    let name = name
+        .trim_end_matches(|letter: char| letter.is_ascii_digit())
+        .trim_end_matches('-');
     Some((name, ticks as f64 / TICKS))
 }
 

@@ -31,11 +31,21 @@ impl Engine {
 
     /// Loads the work's generation several times over and combines all copies in a batch. Their
     /// rows are the same, so that one expectation holds for all.
-    pub(super) fn check(self, work: &Work, load: Load, threads: Threads) -> Result<Option<Checked>, Error> {
+    pub(super) fn check(
+        self,
+        work: &Work,
+        load: Load,
+        threads: Threads,
+    ) -> Result<Option<Checked>, Error> {
         let mut bed = Bed::open(&self.config(threads), work, load)?;
         bed.combine(1)?;
-        let (is_right, made) = (bed.is_right(work), bed.batch().blocks() * work.block_bytes());
-        Ok(Checked::new(is_right, made, move |repeats| bed.combine(repeats).expect("it has done the same before")))
+        let (is_right, made) = (
+            bed.is_right(work),
+            bed.batch().blocks() * work.block_bytes(),
+        );
+        Ok(Checked::new(is_right, made, move |repeats| {
+            bed.combine(repeats).expect("it has done the same before")
+        }))
     }
 
     fn config(self, threads: Threads) -> Config {
@@ -48,6 +58,13 @@ impl Engine {
             Self::Simd(Isa::Gfni) => (KernelChoice::Named(Kernel::Simd), IsaChoice::Gfni),
         };
         let queue_batches = NonZeroU16::MIN;
-        Config { backend: BackendChoice::Cpu, kernel, cpu_isa, cpu_threads: threads, queue_batches, ..Config::default() }
+        Config {
+            backend: BackendChoice::Cpu,
+            kernel,
+            cpu_isa,
+            cpu_threads: threads,
+            queue_batches,
+            ..Config::default()
+        }
     }
 }

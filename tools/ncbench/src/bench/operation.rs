@@ -51,8 +51,15 @@ pub(super) struct Checked {
 
 impl Checked {
     /// None if it is not.
-    pub(super) fn new(is_right: bool, made: usize, run: impl FnMut(u32) -> Lap + 'static) -> Option<Self> {
-        is_right.then(|| Self { runner: Box::new(run), made })
+    pub(super) fn new(
+        is_right: bool,
+        made: usize,
+        run: impl FnMut(u32) -> Lap + 'static,
+    ) -> Option<Self> {
+        is_right.then(|| Self {
+            runner: Box::new(run),
+            made,
+        })
     }
 }
 
@@ -71,7 +78,11 @@ impl Operation {
     /// `operation/contender/NxK`.
     pub(super) fn name(&self, contender: &Contender, (n, k): (u16, u32)) -> String {
         let (word, who) = (self.word, &contender.name);
-        if self.has_k { format!("{word}/{who}/{n}x{k}") } else { format!("{word}/{who}/{n}") }
+        if self.has_k {
+            format!("{word}/{who}/{n}x{k}")
+        } else {
+            format!("{word}/{who}/{n}")
+        }
     }
 }
 
@@ -229,7 +240,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
         is_core: true,
         contenders: |kernels| {
             let side_by_side = by_all(kernels, "-side-by-side", all::invert);
-            side_by_side.into_iter().chain(by_all(kernels, "-one-matrix", all::invert_together)).collect()
+            side_by_side
+                .into_iter()
+                .chain(by_all(kernels, "-one-matrix", all::invert_together))
+                .collect()
         },
     },
     Operation {
@@ -254,11 +268,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
 
 /// What is the same on every instruction set.
 fn common(name: &str, check: fn(&Arc<Work>) -> Option<Checked>) -> Contender {
-    Contender { name: name.to_owned(), prepare: Box::new(move |work, _| Ok(check(work))) }
+    Contender {
+        name: name.to_owned(),
+        prepare: Box::new(move |work, _| Ok(check(work))),
+    }
 }
 
 /// One thread on each instruction set.
-fn by_one(kernels: &[Kernels], check: fn(&Arc<Work>, Kernels) -> Option<Checked>) -> Vec<Contender> {
+fn by_one(
+    kernels: &[Kernels],
+    check: fn(&Arc<Work>, Kernels) -> Option<Checked>,
+) -> Vec<Contender> {
     let contender = |&kernels: &Kernels| Contender {
         name: kernels.isa().to_string(),
         prepare: Box::new(move |work, _| Ok(check(work, kernels))),
@@ -267,7 +287,11 @@ fn by_one(kernels: &[Kernels], check: fn(&Arc<Work>, Kernels) -> Option<Checked>
 }
 
 /// All threads on each instruction set.
-fn by_all(kernels: &[Kernels], way: &str, check: fn(&Arc<Work>, Kernels, usize) -> Option<Checked>) -> Vec<Contender> {
+fn by_all(
+    kernels: &[Kernels],
+    way: &str,
+    check: fn(&Arc<Work>, Kernels, usize) -> Option<Checked>,
+) -> Vec<Contender> {
     let contender = |&kernels: &Kernels| Contender {
         name: format!("{}{way}", kernels.isa()),
         prepare: Box::new(move |work, threads| Ok(check(work, kernels, threads.count()))),

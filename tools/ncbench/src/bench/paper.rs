@@ -106,24 +106,39 @@ struct Outcome {
 
 impl Outcome {
     fn of(sample: Sample) -> Self {
-        Self { samples: vec![("", sample)], skipped: None }
+        Self {
+            samples: vec![("", sample)],
+            skipped: None,
+        }
     }
 
     /// Of what a loop took, in each repetition for so many blocks.
     fn of_energy(case: &Case, blocks: u32, taken: Result<Taken, String>) -> Self {
-        let Taken { joules, watts_max, watts_mean, repeats } = match taken {
+        let Taken {
+            joules,
+            watts_max,
+            watts_mean,
+            repeats,
+        } = match taken {
             Ok(taken) => taken,
             Err(reason) => return Self::skipped(reason),
         };
         if case.measure.unit() != Unit::Watts {
             return Self::of(Sample::once(joules * 1e3 / f64::from(blocks), repeats));
         }
-        let samples = [("", watts_max), (", mean", watts_mean)].map(|(name, watts)| (name, Sample::once(watts, repeats)));
-        Self { samples: samples.into(), skipped: None }
+        let samples = [("", watts_max), (", mean", watts_mean)]
+            .map(|(name, watts)| (name, Sample::once(watts, repeats)));
+        Self {
+            samples: samples.into(),
+            skipped: None,
+        }
     }
 
     fn skipped(reason: String) -> Self {
-        Self { samples: Vec::new(), skipped: Some(reason) }
+        Self {
+            samples: Vec::new(),
+            skipped: Some(reason),
+        }
     }
 }
 
@@ -141,15 +156,26 @@ struct Sample {
 /// Measures the rows that are wanted, or reads records, and prints, writes and draws.
 pub(super) fn run(options: &Options, papers: &Papers, out: &mut impl Write) -> Result<(), Error> {
     if !papers.from.is_empty() {
-        let records = papers.from.iter().map(|path| Record::read(path)).collect::<Result<Vec<_>, _>>()?;
+        let records = papers
+            .from
+            .iter()
+            .map(|path| Record::read(path))
+            .collect::<Result<Vec<_>, _>>()?;
         for record in &records {
             writeln!(out, "{}", record.head())?;
-            record.rows.iter().try_for_each(|result| write!(out, "{}", result.table(record.cores())))?;
+            record
+                .rows
+                .iter()
+                .try_for_each(|result| write!(out, "{}", result.table(record.cores())))?;
         }
         return deliver(papers, &records);
     }
     let rows = papers.wanted()?;
-    let labs = if options.list { Vec::new() } else { open(papers, &rows, out)? };
+    let labs = if options.list {
+        Vec::new()
+    } else {
+        open(papers, &rows, out)?
+    };
     let record = measure(options, papers, &rows, Gpus::new(labs), out)?;
     if options.list {
         return Ok(());
@@ -164,11 +190,21 @@ pub(super) fn run(options: &Options, papers: &Papers, out: &mut impl Write) -> R
 fn deliver(papers: &Papers, records: &[Record]) -> Result<(), Error> {
     if let Some(directory) = &papers.plots {
         fs::create_dir_all(directory)?;
-        for result in records.iter().flat_map(|record| &record.rows).filter(|result| !result.points.is_empty()) {
-            fs::write(directory.join(format!("{}.svg", result.row)), result.figure().svg())?;
+        for result in records
+            .iter()
+            .flat_map(|record| &record.rows)
+            .filter(|result| !result.points.is_empty())
+        {
+            fs::write(
+                directory.join(format!("{}.svg", result.row)),
+                result.figure().svg(),
+            )?;
         }
     }
-    papers.document.as_ref().map_or(Ok(()), |path| document::write(path, records))
+    papers
+        .document
+        .as_ref()
+        .map_or(Ok(()), |path| document::write(path, records))
 }
 
 /// The GPUs that these rows can use.
@@ -176,7 +212,12 @@ fn open(papers: &Papers, rows: &[&'static Row], out: &mut impl Write) -> Result<
     if papers.backend == Backend::Cpu {
         return Ok(Vec::new());
     }
-    let most = rows.iter().flat_map(|row| row.sweeps).map(|sweep| sweep.gpus.most()).max().unwrap_or(1);
+    let most = rows
+        .iter()
+        .flat_map(|row| row.sweeps)
+        .map(|sweep| sweep.gpus.most())
+        .max()
+        .unwrap_or(1);
     let most = u16::try_from(most).expect("few GPUs");
     let mut labs = Vec::new();
     for gpu in 0..most {
@@ -202,12 +243,22 @@ fn measure(
 ) -> Result<Record, Error> {
     let scope = papers.scope(options, &gpus);
     let settings = papers.settings(options);
-    let mut record = Record::new(Machine::here(options), gpus.cards(), papers.field, options.quick);
+    let mut record = Record::new(
+        Machine::here(options),
+        gpus.cards(),
+        papers.field,
+        options.quick,
+    );
     if !options.list {
         writeln!(out, "{}", record.head())?;
     }
     for row in rows {
-        let wanted = |case: &Case| options.filter.as_ref().is_none_or(|filter| case.name(row).contains(filter));
+        let wanted = |case: &Case| {
+            options
+                .filter
+                .as_ref()
+                .is_none_or(|filter| case.name(row).contains(filter))
+        };
         let cases: Vec<Case> = row.cases(&scope).into_iter().filter(wanted).collect();
         if options.list {
             list(row, &cases, out)?;
@@ -216,8 +267,13 @@ fn measure(
         let mut result = RowResult::new(row, &cases);
         for case in &cases {
             let outcome = one(case, &mut gpus, papers, &settings)?;
-            result.skipped.extend(outcome.skipped.map(|reason| (case.name(row), reason)));
-            let points = outcome.samples.into_iter().map(|(suffix, sample)| Point::new(row, case, suffix, sample));
+            result
+                .skipped
+                .extend(outcome.skipped.map(|reason| (case.name(row), reason)));
+            let points = outcome
+                .samples
+                .into_iter()
+                .map(|(suffix, sample)| Point::new(row, case, suffix, sample));
             result.points.extend(points);
         }
         write!(out, "{}", result.table(record.cores()))?;
@@ -232,11 +288,18 @@ fn list(row: &Row, cases: &[Case], out: &mut impl Write) -> Result<(), Error> {
     if row.sweeps.is_empty() {
         writeln!(out, "# {}: {}", row.id, row.note)?;
     }
-    Ok(cases.iter().try_for_each(|case| writeln!(out, "{}", case.name(row)))?)
+    Ok(cases
+        .iter()
+        .try_for_each(|case| writeln!(out, "{}", case.name(row)))?)
 }
 
 /// Checks and measures a case, or says why not.
-fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Result<Outcome, Error> {
+fn one(
+    case: &Case,
+    gpus: &mut Gpus,
+    papers: &Papers,
+    settings: &Settings,
+) -> Result<Outcome, Error> {
     if let Some(reason) = case.refusal(settings.is_full) {
         return Ok(Outcome::skipped(reason));
     }
@@ -250,15 +313,25 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
         return Ok(Outcome::skipped("the CPU does not take part".into()));
     }
     if case.measure.is_count() {
-        let trials = if settings.is_quick { TRIALS_QUICK } else { TRIALS };
+        let trials = if settings.is_quick {
+            TRIALS_QUICK
+        } else {
+            TRIALS
+        };
         let samples = match case.measure {
             Measure::Stored => stripes::stored(case).ok_or_else(|| wrong(case))?,
             _ => cpu::extra(case, trials),
         };
-        return Ok(Outcome { samples, skipped: None });
+        return Ok(Outcome {
+            samples,
+            skipped: None,
+        });
     }
     if settings.field != Field::Standard {
-        return Ok(Outcome::skipped(format!("the CPU's kernels have {} alone", field_name(Field::Standard))));
+        return Ok(Outcome::skipped(format!(
+            "the CPU's kernels have {} alone",
+            field_name(Field::Standard)
+        )));
     }
     let meter = match case.measure {
         Measure::CpuEnergy | Measure::CpuPower => match Packages::here() {
@@ -276,22 +349,37 @@ fn one(case: &Case, gpus: &mut Gpus, papers: &Papers, settings: &Settings) -> Re
         return Ok(Outcome::of_energy(case, fountain::in_flight(case), taken));
     }
     let (times, repeats) = settings.rounds(run);
-    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        times,
+        repeats,
+        case.bytes(),
+    )))
 }
 
 fn wrong(case: &Case) -> Error {
-    Error::Wrong { case: format!("{} {}", case.series, case.panel) }
+    Error::Wrong {
+        case: format!("{} {}", case.series, case.panel),
+    }
 }
 
 impl Papers {
     /// In the order of the catalogue.
     fn wanted(&self) -> Result<Vec<&'static Row>, Error> {
-        let unknown = self.rows.iter().find(|name| !all_rows().any(|row| row.id.eq_ignore_ascii_case(name)));
+        let unknown = self
+            .rows
+            .iter()
+            .find(|name| !all_rows().any(|row| row.id.eq_ignore_ascii_case(name)));
         if let Some(name) = unknown {
             return Err(Error::Row(name.clone()));
         }
-        let is_wanted =
-            |row: &&Row| self.groups.contains(&row.group) || self.rows.iter().any(|name| row.id.eq_ignore_ascii_case(name));
+        let is_wanted = |row: &&Row| {
+            self.groups.contains(&row.group)
+                || self
+                    .rows
+                    .iter()
+                    .any(|name| row.id.eq_ignore_ascii_case(name))
+        };
         Ok(all_rows().filter(is_wanted).collect())
     }
 
@@ -310,35 +398,64 @@ impl Papers {
 
     fn settings(&self, options: &Options) -> Settings {
         let pace = if options.quick {
-            Pace { rounds: 1, round: Duration::ZERO, case_max: Duration::ZERO }
+            Pace {
+                rounds: 1,
+                round: Duration::ZERO,
+                case_max: Duration::ZERO,
+            }
         } else {
-            Pace { rounds: 21, round: Duration::from_millis(5), case_max: Duration::from_millis(1500) }
+            Pace {
+                rounds: 21,
+                round: Duration::from_millis(5),
+                case_max: Duration::from_millis(1500),
+            }
         };
-        Settings { pace, field: self.field, is_quick: options.quick, is_full: self.full }
+        Settings {
+            pace,
+            field: self.field,
+            is_quick: options.quick,
+            is_full: self.full,
+        }
     }
 }
 
 impl Settings {
     /// For what the card times itself: launches are short, and its clock is exact.
     fn short_pace(&self) -> Pace {
-        Pace { round: self.pace.round / 2, ..self.pace }
+        Pace {
+            round: self.pace.round / 2,
+            ..self.pace
+        }
     }
 
     /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
     fn long_pace(&self) -> Pace {
-        Pace { round: self.pace.round * 3, ..self.pace }
+        Pace {
+            round: self.pace.round * 3,
+            ..self.pace
+        }
     }
 
     /// How long energy is measured.
     const fn lasting(&self) -> Duration {
-        if self.is_quick { Duration::from_millis(20) } else { Duration::from_secs(2) }
+        if self.is_quick {
+            Duration::from_millis(20)
+        } else {
+            Duration::from_secs(2)
+        }
     }
 
     /// The rounds of one contender on the CPU, and how often a round repeats its work.
     fn rounds(&self, mut run: Run) -> (Vec<Duration>, u32) {
-        let runner = |repeats: u32| Lap { cpu: Duration::ZERO, wall: run(repeats) };
+        let runner = |repeats: u32| Lap {
+            cpu: Duration::ZERO,
+            wall: run(repeats),
+        };
         let laps = self.pace.run(&mut [runner]).pop().expect("one runner");
-        (laps.laps.into_iter().map(|lap| lap.wall).collect(), laps.repeats)
+        (
+            laps.laps.into_iter().map(|lap| lap.wall).collect(),
+            laps.repeats,
+        )
     }
 }
 
@@ -351,7 +468,17 @@ const fn field_name(field: Field) -> &'static str {
 }
 
 fn all_rows() -> impl Iterator<Item = &'static Row> {
-    [s1::ROWS, s2::ROWS, s3::ROWS, s4::ROWS, s5::ROWS, own::CLAIM, own::FIGURES].into_iter().flatten()
+    [
+        s1::ROWS,
+        s2::ROWS,
+        s3::ROWS,
+        s4::ROWS,
+        s5::ROWS,
+        own::CLAIM,
+        own::FIGURES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Generations over which extra blocks are counted: twenty of them are beyond the 99.9th percentile.

@@ -92,11 +92,28 @@ impl<'a, W: Write> Report<'a, W> {
     pub(super) fn new(options: &Options, out: &'a mut W) -> Result<Self, Error> {
         let machine = Machine::here(options);
         let json = options.json.clone();
-        let report = Self { out, machine, json, results: Vec::new(), operation: None, names: Vec::new() };
+        let report = Self {
+            out,
+            machine,
+            json,
+            results: Vec::new(),
+            operation: None,
+            names: Vec::new(),
+        };
         if !options.list {
-            report.machine.lines().iter().try_for_each(|line| writeln!(report.out, "{line}"))?;
-            writeln!(report.out, "# every case was compared with the definition of the field before it was measured")?;
-            options.left_out().iter().try_for_each(|line| writeln!(report.out, "# {line}"))?;
+            report
+                .machine
+                .lines()
+                .iter()
+                .try_for_each(|line| writeln!(report.out, "{line}"))?;
+            writeln!(
+                report.out,
+                "# every case was compared with the definition of the field before it was measured"
+            )?;
+            options
+                .left_out()
+                .iter()
+                .try_for_each(|line| writeln!(report.out, "# {line}"))?;
         }
         Ok(report)
     }
@@ -123,7 +140,10 @@ impl<'a, W: Write> Report<'a, W> {
             return Ok(());
         }
         writeln!(self.out)?;
-        operation.describe.lines().try_for_each(|line| writeln!(self.out, "# {line}"))?;
+        operation
+            .describe
+            .lines()
+            .try_for_each(|line| writeln!(self.out, "# {line}"))?;
         let (unit, name) = (operation.unit.name(), operation.word);
         writeln!(
             self.out,
@@ -136,8 +156,18 @@ impl<'a, W: Write> Report<'a, W> {
     }
 
     pub(super) fn add(&mut self, measured: Measured) -> io::Result<()> {
-        let Measured { case, cpu, cpu_best, wall, wall_best, .. } = &measured;
-        writeln!(self.out, "{case:<36} {cpu:>12.2} {cpu_best:>12.2} {wall:>12.2} {wall_best:>12.2}")?;
+        let Measured {
+            case,
+            cpu,
+            cpu_best,
+            wall,
+            wall_best,
+            ..
+        } = &measured;
+        writeln!(
+            self.out,
+            "{case:<36} {cpu:>12.2} {cpu_best:>12.2} {wall:>12.2} {wall_best:>12.2}"
+        )?;
         self.out.flush()?;
         self.names.push(case.clone());
         self.results.push(measured);
@@ -151,7 +181,10 @@ impl<'a, W: Write> Report<'a, W> {
             results: &'a [Measured],
         }
         if let Some(path) = &self.json {
-            let record = Record { machine: &self.machine, results: &self.results };
+            let record = Record {
+                machine: &self.machine,
+                results: &self.results,
+            };
             let text = serde_json::to_string_pretty(&record).map_err(io::Error::from)?;
             fs::write(path, text + "\n")?;
         }

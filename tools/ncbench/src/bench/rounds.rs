@@ -30,7 +30,10 @@ pub(super) struct Laps {
 impl Pace {
     /// The laps of each runner. The round before the first one finds out how often the work fits, and is not counted.
     pub(super) fn run(&self, runners: &mut [impl FnMut(u32) -> Lap]) -> Vec<Laps> {
-        let repeats = |runner: &mut _| Laps { repeats: self.repeats(runner), laps: Vec::new() };
+        let repeats = |runner: &mut _| Laps {
+            repeats: self.repeats(runner),
+            laps: Vec::new(),
+        };
         let mut results: Vec<Laps> = runners.iter_mut().map(repeats).collect();
         let mut spent = vec![Duration::ZERO; runners.len()];
         for round in 0..self.rounds {
@@ -63,7 +66,11 @@ impl Pace {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float stops at the limits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float stops at the limits"
+)]
 fn scaled(repeats: u32, scale: f64) -> u32 {
     ((f64::from(repeats) * scale).round() as u32).max(1)
 }

@@ -15,7 +15,11 @@ pub(super) struct Member<'a> {
 
 impl Member<'_> {
     /// A team of one, which waits for nobody.
-    pub(super) const ALONE: Self = Self { index: 0, threads: 1, barrier: None };
+    pub(super) const ALONE: Self = Self {
+        index: 0,
+        threads: 1,
+        barrier: None,
+    };
 
     /// Waits until every member has come this far.
     pub(super) fn wait(&self) {
@@ -37,7 +41,11 @@ pub(super) fn time<S: Send>(
     let elapsed = Mutex::new(Duration::ZERO);
     let member = |index: usize| {
         let mut state = prepare(index);
-        let member = Member { index, threads, barrier: Some(&barrier) };
+        let member = Member {
+            index,
+            threads,
+            barrier: Some(&barrier),
+        };
         member.wait();
         let start = Instant::now();
         for repeat in 0..repeats {
@@ -50,9 +58,13 @@ pub(super) fn time<S: Send>(
         state
     };
     let states = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|index| scope.spawn(move || member(index))).collect();
+        let others: Vec<_> = (1..threads)
+            .map(|index| scope.spawn(move || member(index)))
+            .collect();
         let first = member(0);
-        let others = others.into_iter().map(|thread| thread.join().expect("work does not panic"));
+        let others = others
+            .into_iter()
+            .map(|thread| thread.join().expect("work does not panic"));
         [first].into_iter().chain(others).collect()
     });
     let elapsed = *elapsed.lock().expect("nobody panics with it");
@@ -68,7 +80,11 @@ struct Barrier {
 
 impl Barrier {
     fn new(threads: usize) -> Self {
-        Self { threads, waiting: AtomicUsize::new(0), turn: AtomicUsize::new(0) }
+        Self {
+            threads,
+            waiting: AtomicUsize::new(0),
+            turn: AtomicUsize::new(0),
+        }
     }
 
     fn wait(&self) {
@@ -82,7 +98,11 @@ impl Barrier {
             if self.turn.load(Ordering::Acquire) != turn {
                 return;
             }
-            if look < SPINS { spin_loop() } else { thread::yield_now() }
+            if look < SPINS {
+                spin_loop()
+            } else {
+                thread::yield_now()
+            }
         }
     }
 }

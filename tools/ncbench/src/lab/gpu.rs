@@ -60,15 +60,26 @@ impl Lab {
         let standard = Card::open(ordinal, Field::Standard)?;
         let rijndael = Card::open(ordinal, Field::Rijndael)?;
         let facts = standard.facts()?;
-        Ok(Self { facts, standard, rijndael, others: Vec::new(), ordinal })
+        Ok(Self {
+            facts,
+            standard,
+            rijndael,
+            others: Vec::new(),
+            ordinal,
+        })
     }
 
     /// Opens the first `count` other cards.
     fn open_others(&mut self, count: usize) -> Result<(), Error> {
         let own = self.ordinal;
-        for ordinal in (0..).filter(|ordinal| *ordinal != own).take(count).skip(self.others.len()) {
+        for ordinal in (0..)
+            .filter(|ordinal| *ordinal != own)
+            .take(count)
+            .skip(self.others.len())
+        {
             let unknown = |fault| Error::Unavailable(format!("GPU {ordinal}: {fault}"));
-            self.others.push(Card::open(ordinal, Field::Standard).map_err(unknown)?);
+            self.others
+                .push(Card::open(ordinal, Field::Standard).map_err(unknown)?);
         }
         Ok(())
     }
@@ -80,7 +91,8 @@ impl Lab {
     }
 
     fn known(&self, name: &str) -> Result<Combine, Error> {
-        self.combine(name).ok_or_else(|| Error::Unavailable(format!("no kernel {name} for this card")))
+        self.combine(name)
+            .ok_or_else(|| Error::Unavailable(format!("no kernel {name} for this card")))
     }
 
     /// The card's description.
@@ -92,12 +104,19 @@ impl Lab {
     /// of n blocks.
     pub(crate) fn has(&self, name: &str, n: u16) -> bool {
         let is_inverter = || inverters::named(name, n.into(), 1, &self.standard).is_some();
-        DECODERS.contains(&name) || Way::named(name).is_some() || self.combine(name).is_some() || is_inverter()
+        DECODERS.contains(&name)
+            || Way::named(name).is_some()
+            || self.combine(name).is_some()
+            || is_inverter()
     }
 
     /// Uploads generations to combine with rows.
     pub(crate) fn encode<'a>(&'a mut self, plan: &Encode<'_>) -> Result<BatchJob<'a>, Error> {
-        let card = if plan.field == Field::Rijndael { &self.rijndael } else { &self.standard };
+        let card = if plan.field == Field::Rijndael {
+            &self.rijndael
+        } else {
+            &self.standard
+        };
         card.context.bind()?;
         Ok(BatchJob::encode(card, self.known(plan.kernel)?, plan)?)
     }
@@ -105,7 +124,11 @@ impl Lab {
     /// Uploads coded blocks to decode.
     pub(crate) fn decode<'a>(&'a mut self, plan: &Decode<'_>) -> Result<BatchJob<'a>, Error> {
         // A progressive decoder multiplies by itself, so any kernel will do.
-        let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) { Kernel::Table.name() } else { plan.kernel };
+        let kernel = if matches!(plan.decoder, Decoder::Progressive(_)) {
+            Kernel::Table.name()
+        } else {
+            plan.kernel
+        };
         self.standard.context.bind()?;
         Ok(BatchJob::decode(&self.standard, self.known(kernel)?, plan)?)
     }
@@ -137,7 +160,10 @@ impl Lab {
     }
 
     /// Takes a matrix to invert by the method of that thesis.
-    pub(crate) fn elimination<'a>(&'a mut self, plan: &Elimination<'_>) -> Result<EliminationJob<'a>, Error> {
+    pub(crate) fn elimination<'a>(
+        &'a mut self,
+        plan: &Elimination<'_>,
+    ) -> Result<EliminationJob<'a>, Error> {
         self.standard.context.bind()?;
         Ok(EliminationJob::new(&self.standard, plan)?)
     }
@@ -156,7 +182,11 @@ impl Lab {
 
     /// Takes a matrix over GF(q), row by row, to invert by the paper's method: steps on the card,
     /// inverses of elements on the CPU.
-    pub(crate) fn word_elimination<'a>(&'a mut self, n: usize, matrix: &[Element]) -> Result<GfqEliminationJob<'a>, Error> {
+    pub(crate) fn word_elimination<'a>(
+        &'a mut self,
+        n: usize,
+        matrix: &[Element],
+    ) -> Result<GfqEliminationJob<'a>, Error> {
         self.standard.context.bind()?;
         Ok(GfqEliminationJob::new(&self.standard, n, matrix)?)
     }
@@ -175,7 +205,11 @@ impl Lab {
 
     /// The card's energy counters, or the reason why there are none.
     pub(crate) fn gauge(&self) -> Result<Gauge, String> {
-        let bus_id = self.standard.context.bus_id().map_err(|fault| fault.to_string())?;
+        let bus_id = self
+            .standard
+            .context
+            .bus_id()
+            .map_err(|fault| fault.to_string())?;
         Gauge::open(&bus_id)
     }
 }
@@ -186,6 +220,9 @@ const DECODERS: [&str; 3] = ["progressive", "progressive-search", "progressive-u
 #[cfg(test)]
 pub(crate) fn is_here() -> bool {
     let absence = device::cuda::count().err();
-    assert!(absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(), "a GPU was to be here: {absence:?}");
+    assert!(
+        absence.is_none() || std::env::var_os("NCTEST_REQUIRE_GPU").is_none(),
+        "a GPU was to be here: {absence:?}"
+    );
     absence.is_none()
 }

@@ -30,16 +30,27 @@ impl Gauge {
         let mut device = ptr::null_mut();
         // SAFETY: NVML is initialised, the address ends with a zero, and there is room for a
         // handle.
-        nvml.check("nvmlDeviceGetHandleByPciBusId", unsafe { (nvml.by_bus_id)(bus_id.as_ptr(), &raw mut device) })?;
-        let mut gauge = Self { device, nvml, is_momentary: true };
+        nvml.check("nvmlDeviceGetHandleByPciBusId", unsafe {
+            (nvml.by_bus_id)(bus_id.as_ptr(), &raw mut device)
+        })?;
+        let mut gauge = Self {
+            device,
+            nvml,
+            is_momentary: true,
+        };
         gauge.is_momentary = gauge.momentary().is_ok();
         Ok(gauge)
     }
 
     fn momentary(&self) -> Result<u32, String> {
-        let mut field = FieldValue { field: FIELD_POWER_INSTANT, ..FieldValue::default() };
+        let mut field = FieldValue {
+            field: FIELD_POWER_INSTANT,
+            ..FieldValue::default()
+        };
         // SAFETY: the handle is of this NVML, and there is one field.
-        self.nvml.check("nvmlDeviceGetFieldValues", unsafe { (self.nvml.fields)(self.device, 1, &raw mut field) })?;
+        self.nvml.check("nvmlDeviceGetFieldValues", unsafe {
+            (self.nvml.fields)(self.device, 1, &raw mut field)
+        })?;
         self.nvml.check("nvmlDeviceGetFieldValues", field.outcome)?;
         Ok(field.value[0])
     }
@@ -47,7 +58,9 @@ impl Gauge {
     fn averaged(&self) -> Result<u32, String> {
         let mut milliwatts = 0;
         // SAFETY: the handle is of this NVML, and there is room for the number.
-        self.nvml.check("nvmlDeviceGetPowerUsage", unsafe { (self.nvml.power)(self.device, &raw mut milliwatts) })?;
+        self.nvml.check("nvmlDeviceGetPowerUsage", unsafe {
+            (self.nvml.power)(self.device, &raw mut milliwatts)
+        })?;
         Ok(milliwatts)
     }
 
@@ -56,13 +69,19 @@ impl Gauge {
         let mut millijoules = 0;
         // SAFETY: the handle is of this NVML, and there is room for the number.
         let code = unsafe { (self.nvml.energy)(self.device, &raw mut millijoules) };
-        self.nvml.check("nvmlDeviceGetTotalEnergyConsumption", code).map(|()| millijoules)
+        self.nvml
+            .check("nvmlDeviceGetTotalEnergyConsumption", code)
+            .map(|()| millijoules)
     }
 
     /// Power in milliwatts: momentary, or the average of the last second if the card reports
     /// nothing else.
     pub(crate) fn milliwatts(&self) -> Result<u32, String> {
-        if self.is_momentary { self.momentary() } else { self.averaged() }
+        if self.is_momentary {
+            self.momentary()
+        } else {
+            self.averaged()
+        }
     }
 }
 
@@ -123,7 +142,8 @@ impl Nvml {
             return Err(format!("{call}: error {code}"));
         }
         // SAFETY: a text that ends with a zero.
-        Err(format!("{call}: {}", unsafe { CStr::from_ptr(text) }.to_string_lossy()))
+        let text = unsafe { CStr::from_ptr(text) };
+        Err(format!("{call}: {}", text.to_string_lossy()))
     }
 }
 
@@ -139,7 +159,9 @@ fn function<F: Copy>(library: &Library, name: &CStr) -> Result<F, String> {
     // SAFETY: callers ask for the types of `nvml.h`; what is copied is used while the library is
     // open.
     let found = unsafe { library.get::<F>(name) };
-    found.map(|function| *function).map_err(|error| format!("{NAME}: {error}"))
+    found
+        .map(|function| *function)
+        .map_err(|error| format!("{NAME}: {error}"))
 }
 
 const NAME: &str = "libnvidia-ml.so.1";
@@ -157,15 +179,32 @@ mod tests {
 
     #[test]
     fn a_field_lies_as_the_header_has_it() {
-        assert_eq!((size_of::<FieldValue>(), std::mem::offset_of!(FieldValue, value)), (40, 32));
-        assert_eq!((std::mem::offset_of!(FieldValue, timestamp), std::mem::offset_of!(FieldValue, outcome)), (8, 28));
+        assert_eq!(
+            (
+                size_of::<FieldValue>(),
+                std::mem::offset_of!(FieldValue, value)
+            ),
+            (40, 32)
+        );
+        assert_eq!(
+            (
+                std::mem::offset_of!(FieldValue, timestamp),
+                std::mem::offset_of!(FieldValue, outcome)
+            ),
+            (8, 28)
+        );
     }
 
     /// Works without the library and without the card.
     #[test]
     fn what_is_not_there_has_a_reason() {
-        let error = Gauge::open(c"ffff:ff:1f.7").err().expect("no bus has such a place");
-        assert!(error.starts_with(NAME) || error.starts_with("nvml"), "{error}");
+        let error = Gauge::open(c"ffff:ff:1f.7")
+            .err()
+            .expect("no bus has such a place");
+        assert!(
+            error.starts_with(NAME) || error.starts_with("nvml"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -178,11 +217,18 @@ mod tests {
             Ok(gauge) => gauge,
             Err(reason) => return println!("skipped: {reason}"),
         };
-        let milliwatts = gauge.milliwatts().expect("every card from Ampere on tells its power");
+        let milliwatts = gauge
+            .milliwatts()
+            .expect("every card from Ampere on tells its power");
         assert!((5_000..2_000_000).contains(&milliwatts), "{milliwatts} mW");
-        let before = gauge.millijoules().expect("every card from Volta on counts its energy");
+        let before = gauge
+            .millijoules()
+            .expect("every card from Volta on counts its energy");
         std::thread::sleep(Duration::from_millis(500));
         let taken = gauge.millijoules().unwrap() - before;
-        assert!((1_000..1_000_000).contains(&taken), "{taken} mJ in half a second at {milliwatts} mW");
+        assert!(
+            (1_000..1_000_000).contains(&taken),
+            "{taken} mJ in half a second at {milliwatts} mW"
+        );
     }
 }

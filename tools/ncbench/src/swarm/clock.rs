@@ -30,7 +30,11 @@ pub(super) struct Playout {
 impl Playout {
     /// Begins now with the segment at `position`, which lasts so long.
     pub(super) fn new(now: Instant, position: usize, duration: Duration) -> Self {
-        Self { ask_at: now, buffer: BUFFERED * duration, position }
+        Self {
+            ask_at: now,
+            buffer: BUFFERED * duration,
+            position,
+        }
     }
 
     /// When the next segment is asked for.
@@ -67,8 +71,14 @@ pub(super) struct Whims {
 
 impl Whims {
     /// Of this viewer. `stay` and `seek` are means: how long it stays, and until it plays something else.
-    pub(super) fn new(seed: u64, number: u64, stay: Option<Duration>, seek: Option<Duration>) -> Self {
-        let random = Xoshiro256PlusPlus::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    pub(super) fn new(
+        seed: u64,
+        number: u64,
+        stay: Option<Duration>,
+        seek: Option<Duration>,
+    ) -> Self {
+        let random =
+            Xoshiro256PlusPlus::seed_from_u64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Self { random, stay, seek }
     }
 
@@ -95,7 +105,8 @@ impl Whims {
     /// Exponentially distributed, as the time between events is that know nothing of each other.
     fn wait(&mut self, mean: Duration) -> Duration {
         let uniform: f64 = self.random.random();
-        mean.mul_f64(-(1.0 - uniform).max(f64::MIN_POSITIVE).ln()).min(LONGEST)
+        mean.mul_f64(-(1.0 - uniform).max(f64::MIN_POSITIVE).ln())
+            .min(LONGEST)
     }
 }
 
@@ -112,12 +123,18 @@ mod tests {
     fn segments_are_due_two_durations_after_they_are_asked_for() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut playout = Playout::new(now, 7, 5 * second);
-        assert_eq!((playout.ask_at(), playout.due(), playout.position), (now, now + 10 * second, 7));
+        assert_eq!(
+            (playout.ask_at(), playout.due(), playout.position),
+            (now, now + 10 * second, 7)
+        );
         assert_eq!(playout.patience(now + 3 * second), 7 * second);
         assert_eq!(playout.patience(now + 10 * second), 10 * second);
         playout.advance(5 * second);
         playout.advance(4 * second);
-        assert_eq!((playout.ask_at(), playout.due(), playout.position), (now + 9 * second, now + 19 * second, 9));
+        assert_eq!(
+            (playout.ask_at(), playout.due(), playout.position),
+            (now + 9 * second, now + 19 * second, 9)
+        );
     }
 
     #[test]
@@ -125,7 +142,9 @@ mod tests {
         let mean = Duration::from_secs(10);
         let waits = |seed, number| {
             let mut whims = Whims::new(seed, number, Some(mean), None);
-            (0..4000).map(|_| whims.stays().unwrap().as_secs_f64()).collect::<Vec<_>>()
+            (0..4000)
+                .map(|_| whims.stays().unwrap().as_secs_f64())
+                .collect::<Vec<_>>()
         };
         assert_eq!(waits(1, 2), waits(1, 2));
         assert!(waits(1, 2) != waits(1, 3) && waits(1, 2) != waits(2, 2));

@@ -24,7 +24,11 @@ pub(super) struct Lossy {
 
 impl Lossy {
     pub(super) fn new(inner: Arc<dyn AsyncUdpSocket>, share: f64, seed: u64) -> Self {
-        Self { inner, share, random: Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)) }
+        Self {
+            inner,
+            share,
+            random: Mutex::new(Xoshiro256PlusPlus::seed_from_u64(seed)),
+        }
     }
 }
 
@@ -52,11 +56,18 @@ impl AsyncUdpSocket for Lossy {
         self.inner.try_send(transmit)
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         let count = ready!(self.inner.poll_recv(cx, bufs, meta))?;
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            meta.len = keep(&mut buffer[..meta.len], meta.stride, || random.random_bool(self.share));
+            meta.len = keep(&mut buffer[..meta.len], meta.stride, || {
+                random.random_bool(self.share)
+            });
         }
         Poll::Ready(Ok(count))
     }
@@ -80,7 +91,9 @@ impl AsyncUdpSocket for Lossy {
 
 impl fmt::Debug for Lossy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lossy").field("share", &self.share).finish_non_exhaustive()
+        f.debug_struct("Lossy")
+            .field("share", &self.share)
+            .finish_non_exhaustive()
     }
 }
 

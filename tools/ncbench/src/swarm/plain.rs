@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
 use ncserverd::tls::ServerIdentity;
-use quinn::{Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig,
+    VarInt,
+};
 
 use super::clock::Playout;
 use super::viewer::{End, Shard};
@@ -26,7 +29,11 @@ pub struct Config {
 }
 
 /// Serves plain streams until `stop` says so.
-pub async fn serve(config: Config, identity: &ServerIdentity, stop: impl Future<Output = ()>) -> Result<(), endpoint::Error> {
+pub async fn serve(
+    config: Config,
+    identity: &ServerIdentity,
+    stop: impl Future<Output = ()>,
+) -> Result<(), endpoint::Error> {
     let mut server = ServerConfig::with_crypto(Arc::new(identity.quic()?));
     let mut transport = TransportConfig::default();
     transport.initial_rtt(INITIAL_RTT);
@@ -35,9 +42,18 @@ pub async fn serve(config: Config, identity: &ServerIdentity, stop: impl Future<
     transport.send_window(1 << 20);
     transport.congestion_controller_factory(config.congestion.factory());
     server.transport_config(Arc::new(transport));
-    let opened = udp_socket(config.listen, SOCKET_BUFFER, SOCKET_BUFFER)
-        .and_then(|socket| Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime)));
-    let endpoint = opened.map_err(|source| endpoint::Error::Bind { address: config.listen, source })?;
+    let opened = udp_socket(config.listen, SOCKET_BUFFER, SOCKET_BUFFER).and_then(|socket| {
+        Endpoint::new(
+            EndpointConfig::default(),
+            Some(server),
+            socket,
+            Arc::new(TokioRuntime),
+        )
+    });
+    let endpoint = opened.map_err(|source| endpoint::Error::Bind {
+        address: config.listen,
+        source,
+    })?;
     let accepting = async {
         while let Some(incoming) = endpoint.accept().await {
             tokio::spawn(async move {
@@ -80,7 +96,12 @@ async fn send_zeros(mut send: SendStream, mut left: u64) {
 }
 
 /// Plays until the viewer leaves or the connection ends.
-pub(super) async fn play(shard: &Shard, connection: &Connection, begun: Instant, stays: Option<Duration>) -> End {
+pub(super) async fn play(
+    shard: &Shard,
+    connection: &Connection,
+    begun: Instant,
+    stays: Option<Duration>,
+) -> End {
     shard.totals.joined.add(1);
     shard.totals.joining.add(begun.elapsed());
     let leaves = begun + stays.unwrap_or(FOREVER);
@@ -92,21 +113,28 @@ pub(super) async fn play(shard: &Shard, connection: &Connection, begun: Instant,
 
 /// Fetches segment after segment until the connection ends.
 async fn fetch(shard: &Shard, connection: &Connection) {
-    let Program::Fixed(items) = &shard.plan.program else { return };
+    let Program::Fixed(items) = &shard.plan.program else {
+        return;
+    };
     let Some(item) = items.first() else { return };
     let length = item.end.unwrap_or_default();
     let mut playout = Playout::new(Instant::now(), 0, item.duration);
     let mut chunks: [Bytes; 16] = std::array::from_fn(|_| Bytes::new());
     loop {
         tokio::time::sleep_until(playout.ask_at().into()).await;
-        let Ok((mut send, mut receive)) = connection.open_bi().await else { return };
+        let Ok((mut send, mut receive)) = connection.open_bi().await else {
+            return;
+        };
         let asked = Instant::now();
         if send.write_all(&length.to_be_bytes()).await.is_err() || send.finish().is_err() {
             return;
         }
         let mut received = 0;
         while let Ok(Some(count)) = receive.read_chunks(&mut chunks).await {
-            let bytes = chunks[..count].iter_mut().map(|chunk| std::mem::take(chunk).len() as u64).sum::<u64>();
+            let bytes = chunks[..count]
+                .iter_mut()
+                .map(|chunk| std::mem::take(chunk).len() as u64)
+                .sum::<u64>();
             if received == 0 {
                 shard.totals.first_block.add(asked.elapsed());
             }

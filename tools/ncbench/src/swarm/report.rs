@@ -100,7 +100,10 @@ pub(super) async fn watch(
     if !console::is_watched() || io::stdout().is_terminal() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
-    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} s {msg}").expect("the template is valid"));
+    bar.set_style(
+        ProgressStyle::with_template("{bar:40} {pos}/{len} s {msg}")
+            .expect("the template is valid"),
+    );
     let mut report = Report::new(options);
     let is_table = options.json.as_deref() != Some(Path::new("-"));
     if is_table {
@@ -116,7 +119,11 @@ pub(super) async fn watch(
             _ = ticks.tick() => {}
             () = &mut stop => break,
         }
-        let (now, sum, cpu) = (Instant::now(), Totals::sum(totals.iter().map(Arc::as_ref)), cpu_seconds());
+        let (now, sum, cpu) = (
+            Instant::now(),
+            Totals::sum(totals.iter().map(Arc::as_ref)),
+            cpu_seconds(),
+        );
         let seconds = (now - last).as_secs_f64();
         let line = Line {
             second: (now - begin).as_secs_f64(),
@@ -163,7 +170,17 @@ impl Report {
         let (totals, none) = (Snapshot::default(), Percentiles::default());
         let (failures, lateness, first_block, joining) = (BTreeMap::new(), none, none, none);
         let (cpu_seconds, elapsed_seconds) = (0.0, 0.0);
-        Self { asked, seconds: Vec::new(), totals, failures, lateness, first_block, joining, cpu_seconds, elapsed_seconds }
+        Self {
+            asked,
+            seconds: Vec::new(),
+            totals,
+            failures,
+            lateness,
+            first_block,
+            joining,
+            cpu_seconds,
+            elapsed_seconds,
+        }
     }
 
     /// Takes over what was counted until everybody had left.
@@ -180,12 +197,22 @@ impl Report {
     pub(super) fn write(&self, file: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self).expect("numbers and texts");
         text.push('\n');
-        if file == Path::new("-") { console::print(text) } else { std::fs::write(file, text) }
+        if file == Path::new("-") {
+            console::print(text)
+        } else {
+            std::fs::write(file, text)
+        }
     }
 
     /// Whether everybody had everything in time, and nothing was wrong.
     pub fn is_clean(&self) -> bool {
-        let Snapshot { late, corrupt, refused, failed, .. } = self.totals;
+        let Snapshot {
+            late,
+            corrupt,
+            refused,
+            failed,
+            ..
+        } = self.totals;
         late + corrupt + refused + failed == 0
     }
 }
@@ -193,10 +220,26 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Snapshot {
-            joined, left, refused, failed, on_time, late, verified, corrupt, blocks, useless, bytes, wire_bytes, ..
+            joined,
+            left,
+            refused,
+            failed,
+            on_time,
+            late,
+            verified,
+            corrupt,
+            blocks,
+            useless,
+            bytes,
+            wire_bytes,
+            ..
         } = self.totals;
-        let times =
-            |times: &Percentiles| format!("half {:.1}, 99 % {:.1}, all {:.1} ms", times.p50_ms, times.p99_ms, times.max_ms);
+        let times = |times: &Percentiles| {
+            format!(
+                "half {:.1}, 99 % {:.1}, all {:.1} ms",
+                times.p50_ms, times.p99_ms, times.max_ms
+            )
+        };
         writeln!(
             f,
             "joined         {joined} ({left} left, {refused} refused, {failed} failed), within {}",
@@ -205,15 +248,28 @@ impl fmt::Display for Report {
         for (reason, count) in &self.failures {
             writeln!(f, "failed         {count}: {reason}")?;
         }
-        writeln!(f, "segments       {on_time} in time, {late} late, {verified} verified, {corrupt} corrupt")?;
+        writeln!(
+            f,
+            "segments       {on_time} in time, {late} late, {verified} verified, {corrupt} corrupt"
+        )?;
         if late > 0 {
             writeln!(f, "late by        {}", times(&self.lateness))?;
         }
         writeln!(f, "first block    after {}", times(&self.first_block))?;
-        let (useless, overhead) = (100.0 * useless as f64 / blocks.max(1) as f64, wire_bytes as f64 / bytes.max(1) as f64);
-        writeln!(f, "blocks         {blocks}, {useless:.2} % useless; {bytes} bytes, {overhead:.4} bytes of UDP each")?;
+        let (useless, overhead) = (
+            100.0 * useless as f64 / blocks.max(1) as f64,
+            wire_bytes as f64 / bytes.max(1) as f64,
+        );
+        writeln!(
+            f,
+            "blocks         {blocks}, {useless:.2} % useless; {bytes} bytes, {overhead:.4} bytes of UDP each"
+        )?;
         let cores = self.cpu_seconds / self.elapsed_seconds.max(1e-3);
-        write!(f, "this program   {:.1} s of processor time in {:.1} s, {cores:.2} cores", self.cpu_seconds, self.elapsed_seconds)
+        write!(
+            f,
+            "this program   {:.1} s of processor time in {:.1} s, {cores:.2} cores",
+            self.cpu_seconds, self.elapsed_seconds
+        )
     }
 }
 
@@ -223,7 +279,18 @@ impl Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { second, viewers, joined, on_time, late, blocks, useless, lost, megabits, cores } = self;
+        let Self {
+            second,
+            viewers,
+            joined,
+            on_time,
+            late,
+            blocks,
+            useless,
+            lost,
+            megabits,
+            cores,
+        } = self;
         write!(
             f,
             "{second:8.1} {viewers:8} {joined:8} {on_time:8} {late:8} {blocks:8} {useless:8} {lost:8} {megabits:11.1} {cores:8.2}"

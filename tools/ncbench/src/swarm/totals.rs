@@ -87,14 +87,21 @@ impl Totals {
         self.failed.add(1);
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let is_kept = failures.len() < REASONS_MAX || failures.contains_key(&reason);
-        *failures.entry(if is_kept { reason } else { "others".to_owned() }).or_default() += 1;
+        *failures
+            .entry(if is_kept { reason } else { "others".to_owned() })
+            .or_default() += 1;
     }
 
     /// Reasons for failures over all threads, and how often each came.
     pub(super) fn failures<'a>(all: impl IntoIterator<Item = &'a Self>) -> BTreeMap<String, u64> {
         let mut sum = BTreeMap::new();
         for each in all {
-            for (reason, count) in each.failures.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (reason, count) in each
+                .failures
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+            {
                 *sum.entry(reason.clone()).or_default() += count;
             }
         }
@@ -180,7 +187,10 @@ impl Spread {
     pub(super) fn percentiles<'a>(all: impl IntoIterator<Item = &'a Self>) -> Percentiles {
         let mut counts = [0; STEPS];
         for each in all {
-            counts.iter_mut().zip(&each.0).for_each(|(count, more)| *count += more.load(Ordering::Relaxed));
+            counts
+                .iter_mut()
+                .zip(&each.0)
+                .for_each(|(count, more)| *count += more.load(Ordering::Relaxed));
         }
         let count: u64 = counts.iter().sum();
         let below = |share: f64| {
@@ -189,9 +199,19 @@ impl Spread {
                 left -= *here as f64;
                 left <= 0.0
             });
-            if count == 0 { 0.0 } else { end(at.unwrap_or(STEPS - 1)) }
+            if count == 0 {
+                0.0
+            } else {
+                end(at.unwrap_or(STEPS - 1))
+            }
         };
-        Percentiles { count, p50_ms: below(0.5), p90_ms: below(0.9), p99_ms: below(0.99), max_ms: below(1.0) }
+        Percentiles {
+            count,
+            p50_ms: below(0.5),
+            p90_ms: below(0.9),
+            p99_ms: below(0.99),
+            max_ms: below(1.0),
+        }
     }
 }
 
@@ -199,7 +219,11 @@ impl Spread {
 const STEPS: usize = 124;
 const PER_OCTAVE: f64 = 4.0;
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of steps, none below zero")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a small number of steps, none below zero"
+)]
 fn step(time: Duration) -> usize {
     let microseconds = (time.as_secs_f64() * 1e6).max(1.0);
     ((microseconds.log2() * PER_OCTAVE).floor() as usize).min(STEPS - 1)
@@ -218,14 +242,26 @@ mod tests {
     fn percentiles_are_off_by_a_fifth_at_most() {
         let (one, other) = (Spread::default(), Spread::default());
         for milliseconds in 1..=1000 {
-            if milliseconds % 2 == 0 { &one } else { &other }.add(Duration::from_millis(milliseconds));
+            if milliseconds % 2 == 0 { &one } else { &other }
+                .add(Duration::from_millis(milliseconds));
         }
         let found = Spread::percentiles([&one, &other]);
         assert_eq!(found.count, 1000);
-        for (found, right) in [(found.p50_ms, 500.0), (found.p90_ms, 900.0), (found.p99_ms, 990.0), (found.max_ms, 1000.0)] {
-            assert!((right..=right * 1.2).contains(&found), "{found} for {right}");
+        for (found, right) in [
+            (found.p50_ms, 500.0),
+            (found.p90_ms, 900.0),
+            (found.p99_ms, 990.0),
+            (found.max_ms, 1000.0),
+        ] {
+            assert!(
+                (right..=right * 1.2).contains(&found),
+                "{found} for {right}"
+            );
         }
-        assert_eq!(Spread::percentiles([&Spread::default()]), Percentiles::default());
+        assert_eq!(
+            Spread::percentiles([&Spread::default()]),
+            Percentiles::default()
+        );
         one.add(Duration::MAX);
         one.add(Duration::ZERO);
     }
@@ -236,6 +272,13 @@ mod tests {
         one.blocks.add(3);
         other.blocks.add(4);
         other.late.add(1);
-        assert_eq!(Totals::sum([&one, &other]), Snapshot { blocks: 7, late: 1, ..Snapshot::default() });
+        assert_eq!(
+            Totals::sum([&one, &other]),
+            Snapshot {
+                blocks: 7,
+                late: 1,
+                ..Snapshot::default()
+            }
+        );
     }
 }

@@ -53,7 +53,15 @@ pub(super) enum End {
 
 /// Views from its turn until the run is over, connecting again whenever it has to.
 pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<bool>) {
-    let Plan { begin, join_rate, seed, stay, seek, verify, .. } = *shard.plan;
+    let Plan {
+        begin,
+        join_rate,
+        seed,
+        stay,
+        seek,
+        verify,
+        ..
+    } = *shard.plan;
     let mut whims = Whims::new(seed, number, stay, seek);
     let decodes = whims.is_among(verify);
     let turn = begin + Duration::from_secs_f64(number as f64 / join_rate);
@@ -91,7 +99,12 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
 }
 
 /// From connecting to the end of the connection.
-async fn life(shard: &Shard, whims: &mut Whims, decodes: bool, over: &mut watch::Receiver<bool>) -> End {
+async fn life(
+    shard: &Shard,
+    whims: &mut Whims,
+    decodes: bool,
+    over: &mut watch::Receiver<bool>,
+) -> End {
     let begun = Instant::now();
     let connecting = tokio::select! {
         connecting = connect(shard) => connecting,
@@ -124,12 +137,19 @@ async fn life(shard: &Shard, whims: &mut Whims, decodes: bool, over: &mut watch:
 }
 
 async fn connect(shard: &Shard) -> Result<Connection, End> {
-    let Plan { quic, address, host, .. } = &*shard.plan;
+    let Plan {
+        quic,
+        address,
+        host,
+        ..
+    } = &*shard.plan;
     let connecting = shard.endpoint.connect_with(quic.clone(), *address, host);
     let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_))) => Err(End::Refused),
+        Ok(Err(ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_))) => {
+            Err(End::Refused)
+        }
         Ok(Err(error)) => Err(End::Failed(plain(&error.to_string(), REASON_MAX))),
         Err(_) => Err(End::Failed("no connection in time".to_owned())),
     }
@@ -176,7 +196,8 @@ impl<'a> Viewer<'a> {
         let program = match &shard.plan.program {
             Program::Fixed(items) | Program::Live { items, .. } => Arc::clone(items),
         };
-        let [leaves_at, seeks_at] = [whims.stays(), whims.plays()].map(|wait| wait.map(|wait| begun + wait));
+        let [leaves_at, seeks_at] =
+            [whims.stays(), whims.plays()].map(|wait| wait.map(|wait| begun + wait));
         Self {
             shard,
             program,
@@ -210,7 +231,11 @@ impl<'a> Viewer<'a> {
 
     /// What it means that the connection is over.
     fn lost(&self, error: &ConnectionError) -> End {
-        if is_refusal(error, self.greeted) { End::Refused } else { End::Failed(plain(&error.to_string(), REASON_MAX)) }
+        if is_refusal(error, self.greeted) {
+            End::Refused
+        } else {
+            End::Failed(plain(&error.to_string(), REASON_MAX))
+        }
     }
 
     async fn talk(&mut self, connection: &Connection, whims: &mut Whims) -> Result<End, Fault> {
@@ -218,7 +243,9 @@ impl<'a> Viewer<'a> {
         let mut reader = Reader::new();
         let mut incoming: Option<Incoming> = None;
         let mut chunks: [Bytes; CHUNKS] = std::array::from_fn(|_| Bytes::new());
-        send.write_all(&self.shard.plan.greeting).await.map_err(Fault::written)?;
+        send.write_all(&self.shard.plan.greeting)
+            .await
+            .map_err(Fault::written)?;
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
         let datagrams = self.shard.plan.accept.datagrams;
@@ -288,15 +315,29 @@ impl<'a> Viewer<'a> {
             self.begin(now, whims);
         }
         match &mut self.doing {
-            Doing::Waiting if self.playout.as_ref().is_some_and(|playout| playout.ask_at() <= now) => self.ask(now),
+            Doing::Waiting
+                if self
+                    .playout
+                    .as_ref()
+                    .is_some_and(|playout| playout.ask_at() <= now) =>
+            {
+                self.ask(now)
+            }
             Doing::Pausing { until, list } if *until <= now => match *list {
                 true => self.ask_list(now),
                 false => self.ask(now),
             },
             // Datagrams may be lost, and what is lost is not sent again by itself.
-            Doing::Fetching(fetch) if self.shard.plan.accept.datagrams && now >= fetch.heard_at + SILENCE_MAX => {
+            Doing::Fetching(fetch)
+                if self.shard.plan.accept.datagrams && now >= fetch.heard_at + SILENCE_MAX =>
+            {
                 fetch.heard_at = now;
-                fetch.credit(now, self.shard.plan.accept, &mut self.next_alias, &mut self.out);
+                fetch.credit(
+                    now,
+                    self.shard.plan.accept,
+                    &mut self.next_alias,
+                    &mut self.out,
+                );
             }
             _ => {}
         }
@@ -306,11 +347,17 @@ impl<'a> Viewer<'a> {
         let work = match &self.doing {
             Doing::Waiting => self.playout.as_ref().map(Playout::ask_at),
             Doing::Pausing { until, .. } => Some(*until),
-            Doing::Fetching(fetch) if self.shard.plan.accept.datagrams => Some(fetch.heard_at + SILENCE_MAX),
+            Doing::Fetching(fetch) if self.shard.plan.accept.datagrams => {
+                Some(fetch.heard_at + SILENCE_MAX)
+            }
             _ => None,
         };
         let work = work.filter(|_| self.greeted);
-        work.into_iter().chain(self.leaves_at).chain(self.seeks_at).min().unwrap_or(now + IDLE)
+        work.into_iter()
+            .chain(self.leaves_at)
+            .chain(self.seeks_at)
+            .min()
+            .unwrap_or(now + IDLE)
     }
 
     async fn say(&mut self, send: &mut SendStream) -> Result<(), Fault> {
@@ -327,10 +374,15 @@ impl<'a> Viewer<'a> {
             Message::Hello(_) => {
                 self.greeted = true;
                 self.shard.totals.joined.add(1);
-                self.shard.totals.joining.add(now.saturating_duration_since(self.begun));
+                self.shard
+                    .totals
+                    .joining
+                    .add(now.saturating_duration_since(self.begun));
             }
             Message::Meta(meta) => {
-                let Doing::Asking { request, list } = self.doing else { return false };
+                let Doing::Asking { request, list } = self.doing else {
+                    return false;
+                };
                 if meta.request != request {
                     return false;
                 }
@@ -341,22 +393,36 @@ impl<'a> Viewer<'a> {
                 }
             }
             Message::Error(error) => {
-                let Doing::Asking { request, list } = self.doing else { return false };
+                let Doing::Asking { request, list } = self.doing else {
+                    return false;
+                };
                 if error.request == request {
                     self.shard.totals.rejected.add(1);
-                    let wait = Duration::from_millis(error.retry_after_ms).clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
-                    self.doing = Doing::Pausing { until: now + wait, list };
+                    let wait = Duration::from_millis(error.retry_after_ms)
+                        .clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
+                    self.doing = Doing::Pausing {
+                        until: now + wait,
+                        list,
+                    };
                 }
             }
-            Message::Reject { alias, code, retry_after_ms } => {
+            Message::Reject {
+                alias,
+                code,
+                retry_after_ms,
+            } => {
                 if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
                     self.shard.totals.rejected.add(1);
                     if code == RefusalCode::Overload && now < self.begun + NEWCOMER_FOR {
                         // There is no time for it; it goes elsewhere.
                         return true;
                     }
-                    let wait = Duration::from_millis(retry_after_ms).clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
-                    self.doing = Doing::Pausing { until: now + wait, list: false };
+                    let wait = Duration::from_millis(retry_after_ms)
+                        .clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
+                    self.doing = Doing::Pausing {
+                        until: now + wait,
+                        list: false,
+                    };
                 }
             }
             Message::GoAway { .. } => return true,
@@ -370,10 +436,15 @@ impl<'a> Viewer<'a> {
         let Delivery::Coded(shape) = meta.delivery else {
             // Objects that are sent whole are not what is played.
             self.shard.totals.rejected.add(1);
-            self.doing = Doing::Pausing { until: now + REJECTED_PAUSE_MAX, list: false };
+            self.doing = Doing::Pausing {
+                until: now + REJECTED_PAUSE_MAX,
+                list: false,
+            };
             return;
         };
-        let Some(generation) = shape.generation(0) else { return };
+        let Some(generation) = shape.generation(0) else {
+            return;
+        };
         let time = self.patience(now);
         self.next_alias = self.next_alias.wrapping_add(1);
         let plan = &self.shard.plan;
@@ -399,10 +470,19 @@ impl<'a> Viewer<'a> {
 
     /// A generation has full rank.
     fn complete(&mut self, now: Instant) {
-        let Doing::Fetching(mut fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) else { return };
+        let Doing::Fetching(mut fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) else {
+            return;
+        };
         self.shard.totals.generations.add(1);
-        Message::Stop { alias: fetch.alias, reason: StopReason::Complete }.encode(&mut self.out);
-        let generation = std::mem::replace(&mut fetch.rank, Check::new(&fetch.meta.id, fetch.generation, self.kernels(), false));
+        Message::Stop {
+            alias: fetch.alias,
+            reason: StopReason::Complete,
+        }
+        .encode(&mut self.out);
+        let generation = std::mem::replace(
+            &mut fetch.rank,
+            Check::new(&fetch.meta.id, fetch.generation, self.kernels(), false),
+        );
         if let Check::Decoder(decoder) = generation
             && let Ok(bytes) = decoder.into_bytes()
         {
@@ -421,7 +501,11 @@ impl<'a> Viewer<'a> {
         }
         if self.decodes {
             let right = SegmentId::of_coded(&fetch.bytes, fetch.shape.codec()) == fetch.meta.id;
-            let counter = if right { &self.shard.totals.verified } else { &self.shard.totals.corrupt };
+            let counter = if right {
+                &self.shard.totals.verified
+            } else {
+                &self.shard.totals.corrupt
+            };
             counter.add(1);
         }
         self.go_on(now, &fetch.meta);
@@ -434,8 +518,12 @@ impl<'a> Viewer<'a> {
 
 /// The address to connect to, of those that a name has.
 pub(super) async fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
-    let mut addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| error.to_string())?;
-    addresses.next().ok_or_else(|| format!("{host} has no address"))
+    let mut addresses = tokio::net::lookup_host((host, port))
+        .await
+        .map_err(|error| error.to_string())?;
+    addresses
+        .next()
+        .ok_or_else(|| format!("{host} has no address"))
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(20);

@@ -14,5 +14,7 @@ fn program() -> PathBuf {
 pub(crate) async fn into_a_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(program());
     command.args(arguments);
-    tokio::task::spawn_blocking(move || nctest::pipes::into_a_closed_pipe(&mut command)).await.unwrap()
+    tokio::task::spawn_blocking(move || nctest::pipes::into_a_closed_pipe(&mut command))
+        .await
+        .unwrap()
 }

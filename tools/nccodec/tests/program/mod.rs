@@ -17,7 +17,11 @@ pub(crate) fn program() -> PathBuf {
 
 pub(crate) fn run(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(program());
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // It may end without reading all.
     let _ = child.stdin.take().unwrap().write_all(input);

@@ -33,7 +33,11 @@ impl<'a> Batch<'a> {
         let shape = hashes.shape();
         blocks.iter().for_each(|block| block.check(shape));
         let weights = blocks.iter().map(|_| weight(rng)).collect();
-        Self { hashes, blocks, weights }
+        Self {
+            hashes,
+            blocks,
+            weights,
+        }
     }
 
     /// The hashes that verify the blocks.
@@ -54,16 +58,23 @@ impl<'a> Batch<'a> {
     /// Whether the product of generators to the power of `words` equals that of the hashes to the
     /// power of `coefficients`. The arguments are the two weighted sums of the batch; this is the
     /// last step of its check.
-    pub fn is_product(&self, multiplier: Multiplier, words: &[Exponent], coefficients: &[Exponent]) -> bool {
+    pub fn is_product(
+        &self,
+        multiplier: Multiplier,
+        words: &[Exponent],
+        coefficients: &[Exponent],
+    ) -> bool {
         let (group, parameters) = (self.hashes.group(), Parameters::of(self.hashes.group()));
-        parameters.fixed(group, multiplier, words) == parameters.product(multiplier, self.hashes.numbers(), coefficients)
+        parameters.fixed(group, multiplier, words)
+            == parameters.product(multiplier, self.hashes.numbers(), coefficients)
     }
 }
 
 /// A non-zero weight, so that each block counts.
 fn weight(rng: &mut impl Rng) -> Weight {
     loop {
-        let weight = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())) >> (u128::BITS - WEIGHT_BITS);
+        let weight = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()))
+            >> (u128::BITS - WEIGHT_BITS);
         if weight != 0 {
             return weight;
         }

@@ -27,7 +27,10 @@ impl Group {
     /// # Panics
     /// If there are more than [`Shape::WORDS_MAX`].
     pub fn generators(self, count: usize) -> Arc<[Box<[u64]>]> {
-        assert!(count <= usize::from(Shape::WORDS_MAX), "a block of {count} words");
+        assert!(
+            count <= usize::from(Shape::WORDS_MAX),
+            "a block of {count} words"
+        );
         Parameters::of(self).generators(self, count)
     }
 
@@ -73,26 +76,44 @@ impl Parameters {
         };
         let machine = |multiplier| (multiplier, machine(multiplier, group, p));
         let machines = Multiplier::available().into_iter().map(machine).collect();
-        Self { p: p.into(), machines, generators: RwLock::new(Arc::new([])) }
+        Self {
+            p: p.into(),
+            machines,
+            generators: RwLock::new(Arc::new([])),
+        }
     }
 
     /// At least `count` generators.
     pub(super) fn generators(&self, group: Group, count: usize) -> Arc<[Box<[u64]>]> {
-        let held = Arc::clone(&self.generators.read().unwrap_or_else(PoisonError::into_inner));
+        let held = Arc::clone(
+            &self
+                .generators
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         if held.len() >= count {
             return held;
         }
         // Whoever wants some meanwhile waits for these.
-        let mut held = self.generators.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self
+            .generators
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let first = held.len();
-        let mut new = self.raise(&(first..count).map(|index| base(group, index, 0, &self.p)).collect::<Vec<_>>());
+        let mut new = self.raise(
+            &(first..count)
+                .map(|index| base(group, index, 0, &self.p))
+                .collect::<Vec<_>>(),
+        );
         for (generator, index) in new.iter_mut().zip(first..) {
             // A base whose power is one is passed over: one in 2^257, so that no counter but 0 is
             // expected to be seen.
             let mut counter = 0;
             while generator[0] <= 1 && generator[1..].iter().all(|&limb| limb == 0) {
                 counter += 1;
-                *generator = self.raise(&[base(group, index, counter, &self.p)]).remove(0);
+                *generator = self
+                    .raise(&[base(group, index, counter, &self.p)])
+                    .remove(0);
             }
         }
         *held = held.iter().cloned().chain(new).collect();
@@ -111,23 +132,40 @@ impl Parameters {
             let mut parts = bases.chunks(each);
             let own = parts.next();
             let others: Vec<_> = parts.map(|part| scope.spawn(move || raise(part))).collect();
-            let others = others.into_iter().flat_map(|part| part.join().expect("powers of numbers below p"));
+            let others = others
+                .into_iter()
+                .flat_map(|part| part.join().expect("powers of numbers below p"));
             own.into_iter().flat_map(raise).chain(others).collect()
         })
     }
 
     /// The product of the first generators, each to the power of its exponent.
-    pub(super) fn fixed(&self, group: Group, multiplier: Multiplier, exponents: &[Exponent]) -> Box<[u64]> {
-        self.machine(multiplier).fixed(&|count| self.generators(group, count), exponents)
+    pub(super) fn fixed(
+        &self,
+        group: Group,
+        multiplier: Multiplier,
+        exponents: &[Exponent],
+    ) -> Box<[u64]> {
+        self.machine(multiplier)
+            .fixed(&|count| self.generators(group, count), exponents)
     }
 
     /// The product of the bases, each to the power of its exponent.
-    pub(super) fn product(&self, multiplier: Multiplier, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
+    pub(super) fn product(
+        &self,
+        multiplier: Multiplier,
+        bases: &[Box<[u64]>],
+        exponents: &[Exponent],
+    ) -> Box<[u64]> {
         self.machine(multiplier).product(bases, exponents)
     }
 
     fn machine(&self, multiplier: Multiplier) -> &dyn Powers {
-        let (_, machine) = self.machines.iter().find(|(of, _)| *of == multiplier).expect("one for each that there is");
+        let (_, machine) = self
+            .machines
+            .iter()
+            .find(|(of, _)| *of == multiplier)
+            .expect("one for each that there is");
         &**machine
     }
 
@@ -152,17 +190,29 @@ impl Parameters {
 pub(super) fn machine(multiplier: Multiplier, group: Group, p: &[u64]) -> Box<dyn Powers> {
     match (multiplier, group) {
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Ifma(ifma), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(ifma, p))),
+        (Multiplier::Ifma(ifma), Group::P1024) => {
+            Box::new(Machine::new(Several::<_, 20>::new(ifma, p)))
+        }
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Ifma(ifma), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(ifma, p))),
+        (Multiplier::Ifma(ifma), Group::P2048) => {
+            Box::new(Machine::new(Several::<_, 40>::new(ifma, p)))
+        }
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Eight(eight), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(eight, p))),
+        (Multiplier::Eight(eight), Group::P1024) => {
+            Box::new(Machine::new(Several::<_, 20>::new(eight, p)))
+        }
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Eight(eight), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(eight, p))),
+        (Multiplier::Eight(eight), Group::P2048) => {
+            Box::new(Machine::new(Several::<_, 40>::new(eight, p)))
+        }
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Four(four), Group::P1024) => Box::new(Machine::new(Several::<_, 20>::new(four, p))),
+        (Multiplier::Four(four), Group::P1024) => {
+            Box::new(Machine::new(Several::<_, 20>::new(four, p)))
+        }
         #[cfg(target_arch = "x86_64")]
-        (Multiplier::Four(four), Group::P2048) => Box::new(Machine::new(Several::<_, 40>::new(four, p))),
+        (Multiplier::Four(four), Group::P2048) => {
+            Box::new(Machine::new(Several::<_, 40>::new(four, p)))
+        }
         (Multiplier::Portable, Group::P1024) => Box::new(Machine::new(Portable::<16>::new(p))),
         (Multiplier::Portable, Group::P2048) => Box::new(Machine::new(Portable::<32>::new(p))),
     }
@@ -171,10 +221,19 @@ pub(super) fn machine(multiplier: Multiplier, group: Group, p: &[u64]) -> Box<dy
 /// The number times 2^`shift`, in `limbs` limbs.
 fn shifted(number: &[u64], shift: usize, limbs: usize) -> Vec<u64> {
     let (whole, bits) = (shift / 64, shift % 64);
-    let limb = |index: Option<usize>| index.and_then(|index| number.get(index)).copied().unwrap_or(0);
+    let limb = |index: Option<usize>| {
+        index
+            .and_then(|index| number.get(index))
+            .copied()
+            .unwrap_or(0)
+    };
     let each = |index: usize| {
         let low = limb(index.checked_sub(whole)) << bits;
-        let carried = if bits == 0 { 0 } else { limb(index.checked_sub(whole + 1)) >> (64 - bits) };
+        let carried = if bits == 0 {
+            0
+        } else {
+            limb(index.checked_sub(whole + 1)) >> (64 - bits)
+        };
         low | carried
     };
     (0..limbs).map(each).collect()
@@ -198,7 +257,11 @@ pub(crate) fn shake_256(message: &[u8], length: usize) -> Vec<u8> {
 
 /// The base of generator `index`: sixteen bytes more than p has, modulo p.
 fn base(group: Group, index: usize, counter: u32, p: &[u64]) -> Box<[u64]> {
-    let bytes = derived(&format!("{}{index}", group.generator_label()), counter, group.hash_bytes() + 16);
+    let bytes = derived(
+        &format!("{}{index}", group.generator_label()),
+        counter,
+        group.hash_bytes() + 16,
+    );
     let mut rest = vec![0; p.len()];
     for byte in bytes {
         for bit in (0..8).rev() {
@@ -218,12 +281,22 @@ fn base(group: Group, index: usize, counter: u32, p: &[u64]) -> Box<[u64]> {
 
 /// The limbs of big-endian bytes, the least significant first.
 pub(super) fn limbs(bytes: &[u8]) -> Box<[u64]> {
-    bytes.as_rchunks().1.iter().rev().map(|bytes| u64::from_be_bytes(*bytes)).collect()
+    bytes
+        .as_rchunks()
+        .1
+        .iter()
+        .rev()
+        .map(|bytes| u64::from_be_bytes(*bytes))
+        .collect()
 }
 
 /// The bytes of limbs, big-endian.
 pub(super) fn bytes(limbs: &[u64]) -> Vec<u8> {
-    limbs.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect()
+    limbs
+        .iter()
+        .rev()
+        .flat_map(|limb| limb.to_be_bytes())
+        .collect()
 }
 
 /// The first words of every derivation.

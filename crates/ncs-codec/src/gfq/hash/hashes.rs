@@ -39,15 +39,31 @@ impl Hashes {
     pub fn signed(group: Group, shape: Shape, bytes: &[u8]) -> Result<Self, Error> {
         let expected = shape.n() * group.hash_bytes();
         if bytes.len() != expected {
-            return Err(Error::Length { length: bytes.len(), expected });
+            return Err(Error::Length {
+                length: bytes.len(),
+                expected,
+            });
         }
         let number = |(index, bytes): (usize, &[u8])| {
             let limbs = group::limbs(bytes);
-            let is_number = limbs.iter().any(|&limb| limb != 0) && is_below(&limbs, group.modulus());
-            if is_number { Ok(limbs) } else { Err(Error::Number(index)) }
+            let is_number =
+                limbs.iter().any(|&limb| limb != 0) && is_below(&limbs, group.modulus());
+            if is_number {
+                Ok(limbs)
+            } else {
+                Err(Error::Number(index))
+            }
         };
-        let numbers = bytes.chunks_exact(group.hash_bytes()).enumerate().map(number).collect::<Result<_, _>>()?;
-        Ok(Self { group, shape, numbers })
+        let numbers = bytes
+            .chunks_exact(group.hash_bytes())
+            .enumerate()
+            .map(number)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            group,
+            shape,
+            numbers,
+        })
     }
 
     /// The group of the hashes.

@@ -23,7 +23,11 @@ pub(super) trait Powers: Send + Sync {
 
     /// The product of the first generators, each to the power of its exponent. `generators` returns
     /// at least as many as its argument.
-    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Box<[u64]>;
+    fn fixed(
+        &self,
+        generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>,
+        exponents: &[Exponent],
+    ) -> Box<[u64]>;
 
     /// The product of the bases, each to the power of its exponent.
     fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]>;
@@ -43,7 +47,12 @@ impl<L: Lanes + Send> Machine<L> {
     pub(super) fn new(lanes: L) -> Self {
         let mut square = vec![0; L::STRIDE];
         lanes.write(&lanes.square(), &mut square);
-        let mut machine = Self { lanes, one: vec![0; L::STRIDE], square, powers: RwLock::default() };
+        let mut machine = Self {
+            lanes,
+            one: vec![0; L::STRIDE],
+            square,
+            powers: RwLock::default(),
+        };
         let mut one = machine.one.clone();
         machine.enter(&[[1].into()], &mut one, &[ONE]);
         machine.one = one;
@@ -61,11 +70,16 @@ impl<L: Lanes + Send> Machine<L> {
     /// Writes numbers below the modulus, in limbs, to places of a table.
     fn enter(&self, numbers: &[Box<[u64]>], table: &mut [u64], places: &[u32]) {
         for (number, &place) in numbers.iter().zip(places) {
-            self.lanes.write(number, &mut table[place as usize * L::STRIDE..][..L::STRIDE]);
+            self.lanes.write(
+                number,
+                &mut table[place as usize * L::STRIDE..][..L::STRIDE],
+            );
         }
         let square = self.lanes.gather(&self.square, &[0; WIDTH_MAX][..L::WIDTH]);
         for places in places.chunks(L::WIDTH) {
-            let entered = self.lanes.mul(&self.gather(table, places.iter().copied()), &square);
+            let entered = self
+                .lanes
+                .mul(&self.gather(table, places.iter().copied()), &square);
             self.lanes.scatter(&entered, table, places);
         }
     }
@@ -77,10 +91,16 @@ impl<L: Lanes + Send> Machine<L> {
         let one = self.lanes.gather(&one, &[0; WIDTH_MAX][..L::WIDTH]);
         let mut numbers = Vec::with_capacity(places.len());
         for places in places.chunks(L::WIDTH) {
-            let left = self.lanes.mul(&self.gather(table, places.iter().copied()), &one);
+            let left = self
+                .lanes
+                .mul(&self.gather(table, places.iter().copied()), &one);
             let all: Vec<u32> = (0..number(places.len())).collect();
             self.lanes.scatter(&left, &mut out, &all);
-            numbers.extend(out.chunks_exact(L::STRIDE).take(places.len()).map(|place| self.lanes.read(place).into()));
+            numbers.extend(
+                out.chunks_exact(L::STRIDE)
+                    .take(places.len())
+                    .map(|place| self.lanes.read(place).into()),
+            );
         }
         numbers
     }
@@ -95,17 +115,26 @@ impl<L: Lanes + Send> Machine<L> {
     /// The numbers at so many of these places; lanes without a place have the factor one.
     fn gather(&self, table: &[u64], places: impl IntoIterator<Item = u32>) -> L::Wide {
         let mut all = [ONE; WIDTH_MAX];
-        all.iter_mut().zip(places).for_each(|(all, place)| *all = place);
+        all.iter_mut()
+            .zip(places)
+            .for_each(|(all, place)| *all = place);
         self.lanes.gather(table, &all[..L::WIDTH])
     }
 
     fn prefetch(&self, table: &[u64], places: impl IntoIterator<Item = u32>) {
-        places.into_iter().for_each(|place| prefetch(&table[place as usize * L::STRIDE..][..L::STRIDE]));
+        places
+            .into_iter()
+            .for_each(|place| prefetch(&table[place as usize * L::STRIDE..][..L::STRIDE]));
     }
 
     /// The table of powers of the generators, of at least so many.
-    fn powers_of(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, count: usize) -> Arc<Vec<u64>> {
-        let is_enough = |table: &Arc<Vec<u64>>| table.len() >= (1 + count * FIXED_DIGITS) * L::STRIDE;
+    fn powers_of(
+        &self,
+        generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>,
+        count: usize,
+    ) -> Arc<Vec<u64>> {
+        let is_enough =
+            |table: &Arc<Vec<u64>>| table.len() >= (1 + count * FIXED_DIGITS) * L::STRIDE;
         let held = Arc::clone(&self.powers.read().unwrap_or_else(PoisonError::into_inner));
         if is_enough(&held) {
             return held;
@@ -118,7 +147,13 @@ impl<L: Lanes + Send> Machine<L> {
         let bases = generators(count);
         let mut table = self.table(bases.len() * FIXED_DIGITS);
         let place = |base: usize, digit: usize| number(1 + base * FIXED_DIGITS + digit);
-        self.enter(&bases, &mut table, &(0..bases.len()).map(|base| place(base, 0)).collect::<Vec<_>>());
+        self.enter(
+            &bases,
+            &mut table,
+            &(0..bases.len())
+                .map(|base| place(base, 0))
+                .collect::<Vec<_>>(),
+        );
         for first in (0..bases.len()).step_by(L::WIDTH) {
             let own = first..(first + L::WIDTH).min(bases.len());
             let mut power = self.gather(&table, own.clone().map(|base| place(base, 0)));
@@ -138,7 +173,9 @@ impl<L: Lanes + Send> Machine<L> {
     /// bucket and its place in the table.
     fn fill(&self, table: &[u64], buckets: usize, factors: &[(u32, u32)]) -> Vec<u64> {
         let mut ends = vec![0_u32; buckets + 1];
-        factors.iter().for_each(|&(bucket, _)| ends[bucket as usize + 1] += 1);
+        factors
+            .iter()
+            .for_each(|&(bucket, _)| ends[bucket as usize + 1] += 1);
         for bucket in 0..buckets {
             ends[bucket + 1] += ends[bucket];
         }
@@ -150,7 +187,9 @@ impl<L: Lanes + Send> Machine<L> {
             places[*next as usize] = place;
             *next += 1;
         }
-        let of = |bucket: u32| &places[starts[bucket as usize] as usize..starts[bucket as usize + 1] as usize];
+        let of = |bucket: u32| {
+            &places[starts[bucket as usize] as usize..starts[bucket as usize + 1] as usize]
+        };
         // Buckets of about one size at a time, so that no lane waits long for another.
         let mut order: Vec<u32> = (0..number(buckets)).collect();
         order.sort_by_key(|&bucket| std::cmp::Reverse(of(bucket).len()));
@@ -158,13 +197,21 @@ impl<L: Lanes + Send> Machine<L> {
         let groups: Vec<&[u32]> = order.chunks(L::WIDTH).collect();
         for (index, group) in groups.iter().enumerate() {
             let most = of(group[0]).len();
-            let at = |step: usize| group.iter().map(move |&bucket| of(bucket).get(step).copied().unwrap_or(ONE));
+            let at = |step: usize| {
+                group
+                    .iter()
+                    .map(move |&bucket| of(bucket).get(step).copied().unwrap_or(ONE))
+            };
             let mut product = self.gather(table, at(0));
             for step in 1..=most {
                 // What comes next is anywhere in the table.
                 match groups.get(index + 1) {
                     Some(next) if step + 1 >= most => {
-                        self.prefetch(table, next.iter().filter_map(|&bucket| of(bucket).get(step + 1 - most).copied()));
+                        self.prefetch(
+                            table,
+                            next.iter()
+                                .filter_map(|&bucket| of(bucket).get(step + 1 - most).copied()),
+                        );
                     }
                     _ => self.prefetch(table, at(step + 1)),
                 }
@@ -232,14 +279,21 @@ impl<L: Lanes + Send> Powers for Machine<L> {
                 for _ in 0..RAISE_BITS {
                     power = self.lanes.mul(&power, &power);
                 }
-                power = self.lanes.mul(&power, &small[bits(exponent, digit * RAISE_BITS, RAISE_BITS)]);
+                power = self.lanes.mul(
+                    &power,
+                    &small[bits(exponent, digit * RAISE_BITS, RAISE_BITS)],
+                );
             }
             self.lanes.scatter(&power, &mut table, places);
         }
         self.leave(&table, &all)
     }
 
-    fn fixed(&self, generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>, exponents: &[Exponent]) -> Box<[u64]> {
+    fn fixed(
+        &self,
+        generators: &dyn Fn(usize) -> Arc<[Box<[u64]>]>,
+        exponents: &[Exponent],
+    ) -> Box<[u64]> {
         let table = self.powers_of(generators, exponents.len());
         let place = |digit: usize, index: usize| 1 + index * FIXED_DIGITS + digit;
         let factors = factors(exponents, FIXED_BITS, FIXED_DIGITS, place, |_, value| value);
@@ -248,17 +302,34 @@ impl<L: Lanes + Send> Powers for Machine<L> {
 
     fn product(&self, bases: &[Box<[u64]>], exponents: &[Exponent]) -> Box<[u64]> {
         let mut table = self.table(bases.len());
-        self.enter(bases, &mut table, &(1..=number(bases.len())).collect::<Vec<_>>());
+        self.enter(
+            bases,
+            &mut table,
+            &(1..=number(bases.len())).collect::<Vec<_>>(),
+        );
         let width = exponents.iter().map(length).max().unwrap_or(0);
         let (digits, buckets) = (width.div_ceil(FREE_BITS), 1 << FREE_BITS);
-        let factors = factors(exponents, FREE_BITS, digits, |_, index| 1 + index, |digit, value| digit * buckets + value);
+        let factors = factors(
+            exponents,
+            FREE_BITS,
+            digits,
+            |_, index| 1 + index,
+            |digit, value| digit * buckets + value,
+        );
         let products = self.fill(&table, digits * buckets, &factors);
         let mut weighted = self.table(digits);
         let all: Vec<u32> = (0..number(digits)).collect();
         for digits in all.chunks(L::WIDTH) {
-            let rows: Vec<u32> = digits.iter().map(|digit| 1 + digit * number(buckets)).collect();
+            let rows: Vec<u32> = digits
+                .iter()
+                .map(|digit| 1 + digit * number(buckets))
+                .collect();
             let places: Vec<u32> = digits.iter().map(|digit| 1 + digit).collect();
-            self.lanes.scatter(&self.run(&products, &rows, buckets).1, &mut weighted, &places);
+            self.lanes.scatter(
+                &self.run(&products, &rows, buckets).1,
+                &mut weighted,
+                &places,
+            );
         }
         let mut total = self.gather(&weighted, []);
         for digit in all.iter().rev() {
@@ -297,13 +368,22 @@ fn bits(exponent: &[u64], start: usize, count: usize) -> usize {
     let limb = |index: usize| exponent.get(index).copied().unwrap_or(0);
     let (index, shift) = (start / 64, start % 64);
     let low = limb(index) >> shift;
-    let high = if shift == 0 { 0 } else { limb(index + 1) << (64 - shift) };
+    let high = if shift == 0 {
+        0
+    } else {
+        limb(index + 1) << (64 - shift)
+    };
     usize::try_from((low | high) & ((1 << count) - 1)).expect("few bits")
 }
 
 /// Bits of an exponent without zeros in front.
 fn length(exponent: &Exponent) -> usize {
-    exponent.iter().rposition(|&limb| limb != 0).map_or(0, |top| (64 * (top + 1)) - exponent[top].leading_zeros() as usize)
+    exponent
+        .iter()
+        .rposition(|&limb| limb != 0)
+        .map_or(0, |top| {
+            (64 * (top + 1)) - exponent[top].leading_zeros() as usize
+        })
 }
 
 /// A place or a bucket. There are fewer than 2^32 of either.

@@ -43,11 +43,20 @@ pub fn sort_out<S: Copy + Ord>(
     blocks: &[(S, &Coded)],
     rng: &mut impl Rng,
 ) -> Result<Sorted, Failed> {
-    let mut sorted = Sorted { findings: vec![Finding::Right; blocks.len()], batches: 0 };
+    let mut sorted = Sorted {
+        findings: vec![Finding::Right; blocks.len()],
+        batches: 0,
+    };
     let Sorted { findings, batches } = &mut sorted;
     let mut holds = |some: &[&[usize]]| {
         *batches += some.len() as u64;
-        let of = |places: &&[usize]| Batch::new(hashes, places.iter().map(|place| blocks[*place].1).collect(), rng);
+        let of = |places: &&[usize]| {
+            Batch::new(
+                hashes,
+                places.iter().map(|place| blocks[*place].1).collect(),
+                rng,
+            )
+        };
         arithmetic.holds(&some.iter().map(of).collect::<Vec<_>>())
     };
     let all: Vec<usize> = (0..blocks.len()).collect();
@@ -62,7 +71,11 @@ pub fn sort_out<S: Copy + Ord>(
     let mut suspects: Vec<&[usize]> = senders.iter().map(Vec::as_slice).collect();
     if suspects.len() > 1 {
         let verdicts = holds(&suspects)?;
-        suspects = suspects.into_iter().zip(verdicts).filter_map(|(places, holds)| (!holds).then_some(places)).collect();
+        suspects = suspects
+            .into_iter()
+            .zip(verdicts)
+            .filter_map(|(places, holds)| (!holds).then_some(places))
+            .collect();
     }
     // Each has a wrong one among these, and everything before them is right.
     while !suspects.is_empty() {
@@ -72,7 +85,10 @@ pub fn sort_out<S: Copy + Ord>(
             }
             places.len() > 1
         });
-        let halves: Vec<&[usize]> = suspects.iter().map(|places| &places[..places.len() / 2]).collect();
+        let halves: Vec<&[usize]> = suspects
+            .iter()
+            .map(|places| &places[..places.len() / 2])
+            .collect();
         if halves.is_empty() {
             break;
         }
@@ -80,7 +96,9 @@ pub fn sort_out<S: Copy + Ord>(
             let (first, second) = places.split_at(places.len() / 2);
             *places = if holds { second } else { first };
             if !holds {
-                second.iter().for_each(|place| findings[*place] = Finding::Untested);
+                second
+                    .iter()
+                    .for_each(|place| findings[*place] = Finding::Untested);
             }
         }
     }

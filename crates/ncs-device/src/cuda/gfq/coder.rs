@@ -27,7 +27,9 @@ use ncs_codec::gfq::{Encode, Kept, Place, Shape};
 use ncs_gf::gfq::WORD_BYTES;
 
 use super::super::card::{Card, number};
-use super::super::driver::{self, Address, Buffer, Context, Event, Fault, Named, Pinned, Pool, Stream};
+use super::super::driver::{
+    self, Address, Buffer, Context, Event, Fault, Named, Pinned, Pool, Stream,
+};
 use super::super::engine::SCATTER_BLOCKS;
 use super::super::host::HostMemory;
 use super::super::image::Image;
@@ -54,7 +56,12 @@ pub struct Coder {
 }
 
 impl Coder {
-    pub fn new(card: &Arc<Card>, host: &HostMemory, field: abi::GfqField, work_bytes: usize) -> Result<Self, Fault> {
+    pub fn new(
+        card: &Arc<Card>,
+        host: &HostMemory,
+        field: abi::GfqField,
+        work_bytes: usize,
+    ) -> Result<Self, Fault> {
         host.set_context(&card.context);
         let keeper = Keeper {
             pool: Mutex::new(Pool::new(&card.context)?),
@@ -62,7 +69,9 @@ impl Coder {
             is_lost: AtomicBool::new(false),
             context: Arc::clone(&card.context),
         };
-        let lanes = (0..LANES).map(|_| CoderLane::new(&card.context)).collect::<Result<_, _>>()?;
+        let lanes = (0..LANES)
+            .map(|_| CoderLane::new(&card.context))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             idle: Mutex::new(lanes),
             returned: Condvar::new(),
@@ -89,7 +98,11 @@ impl Coder {
     /// A segment that claims to be kept but has no memory, so that the next kernel faults.
     #[cfg(test)]
     pub fn nothing(&self) -> Segment {
-        Segment { address: PLACE_ALIGN as u64, len: usize::MAX, keeper: Arc::clone(&self.keeper) }
+        Segment {
+            address: PLACE_ALIGN as u64,
+            len: usize::MAX,
+            keeper: Arc::clone(&self.keeper),
+        }
     }
 
     /// Uploads a source, padded with zeros to `padded` bytes. `None` if the card is lost.
@@ -98,14 +111,25 @@ impl Coder {
             return Ok(None);
         }
         let stream = lock(&self.keeper.stream);
-        self.mark(self.card.context.bind().and_then(|()| self.keeper.keep(source, padded, &stream)).map(Some))
+        self.mark(
+            self.card
+                .context
+                .bind()
+                .and_then(|()| self.keeper.keep(source, padded, &stream))
+                .map(Some),
+        )
     }
 
     pub fn encode(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Fault> {
         if self.keeper.is_lost() {
             return Err(Fault::Driver("the card is lost".to_owned()));
         }
-        self.mark(self.card.context.bind().and_then(|()| self.begin_all(shape, tasks)))
+        self.mark(
+            self.card
+                .context
+                .bind()
+                .and_then(|()| self.begin_all(shape, tasks)),
+        )
     }
 
     /// Records that a card is lost.
@@ -119,21 +143,41 @@ impl Coder {
     fn begin_all(&self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<(), Fault> {
         let (out_bytes, source_bytes) = self.limits;
         let row = 4 * shape.n() + plan::ADDRESS_BYTES;
-        let most = (out_bytes / row_pitch(shape.words())).min((UPLOAD_BYTES - 2 * PLACE_ALIGN) / row).clamp(1, ROWS_MAX);
-        let brings = |task: &Encode<'_>| if self.kept(shape, task).is_some() { 0 } else { shape.source_bytes() };
-        let costs: Vec<(usize, usize)> = tasks.iter().map(|task| (task.out.len(), brings(task))).collect();
+        let most = (out_bytes / row_pitch(shape.words()))
+            .min((UPLOAD_BYTES - 2 * PLACE_ALIGN) / row)
+            .clamp(1, ROWS_MAX);
+        let brings = |task: &Encode<'_>| {
+            if self.kept(shape, task).is_some() {
+                0
+            } else {
+                shape.source_bytes()
+            }
+        };
+        let costs: Vec<(usize, usize)> = tasks
+            .iter()
+            .map(|task| (task.out.len(), brings(task)))
+            .collect();
         // The last task's uploaded source, if the task continues in the next portion.
         let mut brought = None;
         let mut under_way: VecDeque<Portion<'_>> = VecDeque::new();
         for pieces in portions(&costs, most, source_bytes) {
-            let free = if under_way.len() < LANES_A_CALL { self.take(under_way.is_empty()) } else { None };
+            let free = if under_way.len() < LANES_A_CALL {
+                self.take(under_way.is_empty())
+            } else {
+                None
+            };
             let lane = match free {
                 Some(lane) => lane,
-                None => under_way.pop_front().expect("whoever has no lane waits for one").end(shape, tasks)?,
+                None => under_way
+                    .pop_front()
+                    .expect("whoever has no lane waits for one")
+                    .end(shape, tasks)?,
             };
             under_way.push_back(self.begin(lane, shape, tasks, pieces, &mut brought)?);
         }
-        under_way.into_iter().try_for_each(|portion| portion.end(shape, tasks).map(drop))
+        under_way
+            .into_iter()
+            .try_for_each(|portion| portion.end(shape, tasks).map(drop))
     }
 
     /// Takes a free lane. If the call needs one to continue, it waits for the next.
@@ -141,8 +185,18 @@ impl Coder {
         let mut idle = lock(&self.idle);
         loop {
             match idle.pop() {
-                Some(lane) => return Some(Taken { lane: Some(lane), coder: self }),
-                None if is_needed => idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner),
+                Some(lane) => {
+                    return Some(Taken {
+                        lane: Some(lane),
+                        coder: self,
+                    });
+                }
+                None if is_needed => {
+                    idle = self
+                        .returned
+                        .wait(idle)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
                 None => return None,
             }
         }
@@ -152,8 +206,12 @@ impl Coder {
     fn kept(&self, shape: Shape, task: &Encode<'_>) -> Option<Address> {
         let Place { kept, offset } = task.kept?;
         let kept: &dyn std::any::Any = kept;
-        let segment = kept.downcast_ref::<Segment>().filter(|segment| Arc::ptr_eq(&segment.keeper, &self.keeper))?;
-        let has_all = offset.checked_add(shape.source_bytes()).is_some_and(|end| end <= segment.len);
+        let segment = kept
+            .downcast_ref::<Segment>()
+            .filter(|segment| Arc::ptr_eq(&segment.keeper, &self.keeper))?;
+        let has_all = offset
+            .checked_add(shape.source_bytes())
+            .is_some_and(|end| end <= segment.len);
         (has_all && offset.is_multiple_of(WORD_BYTES)).then(|| segment.address + offset as u64)
     }
 
@@ -166,8 +224,18 @@ impl Coder {
         pieces: Vec<Piece>,
         brought: &mut Option<(usize, Arc<Segment>)>,
     ) -> Result<Portion<'a>, Fault> {
-        let mut portion = Portion { lane, sources: Vec::new(), pieces, way: Way::Copies };
-        let Portion { lane, sources, pieces, way } = &mut portion;
+        let mut portion = Portion {
+            lane,
+            sources: Vec::new(),
+            pieces,
+            way: Way::Copies,
+        };
+        let Portion {
+            lane,
+            sources,
+            pieces,
+            way,
+        } = &mut portion;
         let mut places = Vec::with_capacity(pieces.len());
         for Piece { task, rows } in &*pieces {
             let source = match (self.kept(shape, &tasks[*task]), &*brought) {
@@ -177,7 +245,11 @@ impl Coder {
                     segment.address
                 }
                 _ => {
-                    let segment = Arc::new(self.keeper.keep(tasks[*task].source, shape.source_bytes(), &lane.stream)?);
+                    let segment = Arc::new(self.keeper.keep(
+                        tasks[*task].source,
+                        shape.source_bytes(),
+                        &lane.stream,
+                    )?);
                     sources.push(Arc::clone(&segment));
                     brought.insert((*task, segment)).1.address
                 }
@@ -194,7 +266,14 @@ impl Coder {
         let addresses = (chosen == Way::Scatter).then(|| lane.put_addresses(&slots));
         lane.send()?;
         self.combine(lane, shape, coefficients, &launches(&places))?;
-        self.deliver(lane, shape, places.iter().map(|(_, rows)| rows).sum(), chosen, &slots, addresses)?;
+        self.deliver(
+            lane,
+            shape,
+            places.iter().map(|(_, rows)| rows).sum(),
+            chosen,
+            &slots,
+            addresses,
+        )?;
         Ok(portion)
     }
 
@@ -225,15 +304,25 @@ impl Coder {
     }
 
     /// Begins the kernels.
-    fn combine(&self, lane: &CoderLane, shape: Shape, coefficients: Address, launches: &[Launch]) -> Result<(), Fault> {
+    fn combine(
+        &self,
+        lane: &CoderLane,
+        shape: Shape,
+        coefficients: Address,
+        launches: &[Launch],
+    ) -> Result<(), Fault> {
         let (n, pitch) = (shape.n(), row_pitch(shape.words()));
         let forks = &lane.forks[..launches.len().saturating_sub(1).min(lane.forks.len())];
-        let streams: Vec<&Stream> = std::iter::once(&lane.stream).chain(forks.iter().map(|(stream, _)| stream)).collect();
+        let streams: Vec<&Stream> = std::iter::once(&lane.stream)
+            .chain(forks.iter().map(|(stream, _)| stream))
+            .collect();
         // Each launch gets this share of the card.
         let sms = (self.card.sms / number(streams.len())).max(1);
         if !forks.is_empty() {
             lane.sent.record(&lane.stream)?;
-            forks.iter().try_for_each(|(stream, _)| lane.sent.hold(stream))?;
+            forks
+                .iter()
+                .try_for_each(|(stream, _)| lane.sent.hold(stream))?;
         }
         for (launch, stream) in launches.iter().zip(streams.into_iter().cycle()) {
             let at = |start: Address, each: usize| start + (launch.first_row * each) as u64;
@@ -246,7 +335,11 @@ impl Coder {
                 tops: 0,
                 ..product(
                     (launch.rows, n, shape.words()),
-                    [launch.source, at(coefficients, 4 * n), at(lane.out.address(), pitch)],
+                    [
+                        launch.source,
+                        at(coefficients, 4 * n),
+                        at(lane.out.address(), pitch),
+                    ],
                     self.field,
                 )
             };
@@ -272,7 +365,11 @@ impl Coder {
         slots: &[Run],
         addresses: Option<Address>,
     ) -> Result<(), Fault> {
-        let (bytes, pitch, from) = (shape.payload_bytes(), row_pitch(shape.words()), lane.out.address());
+        let (bytes, pitch, from) = (
+            shape.payload_bytes(),
+            row_pitch(shape.words()),
+            lane.out.address(),
+        );
         match (way, addresses) {
             (Way::Scatter, Some(addresses)) => {
                 let function = self.card.function(Image::Forms, "nc_copy_to_slots", 0)?;
@@ -280,7 +377,16 @@ impl Coder {
                 let (count, each) = (number(rows), (from, number(pitch)));
                 // SAFETY: pinned and aligned, as `way` was told; the addresses were uploaded with
                 // the rows.
-                unsafe { launch::scatter(function, grid, addresses, each, (count, number(bytes)), &lane.stream) }
+                unsafe {
+                    launch::scatter(
+                        function,
+                        grid,
+                        addresses,
+                        each,
+                        (count, number(bytes)),
+                        &lane.stream,
+                    )
+                }
             }
             (Way::Bounce, _) => {
                 let bounce = match &mut lane.bounce {
@@ -288,15 +394,25 @@ impl Coder {
                     none => none.insert(Pinned::new(&self.card.context, lane.out.len())?),
                 };
                 // SAFETY: both are the lane's, and nobody reads before the stream is done.
-                unsafe { result::memcpy_dtoh_async(&mut bounce[..rows * pitch], from, lane.stream.raw) }
-                    .named("cuMemcpyDtoHAsync")
+                unsafe {
+                    result::memcpy_dtoh_async(&mut bounce[..rows * pitch], from, lane.stream.raw)
+                }
+                .named("cuMemcpyDtoHAsync")
             }
             _ => slots
                 .iter()
                 .try_fold(0, |first, run| {
                     // SAFETY: pinned, as `way` was told, and nothing else uses them until the
                     // portion has ended.
-                    unsafe { copy_run(from + (first * pitch) as u64, pitch, bytes, run, &lane.stream) }?;
+                    unsafe {
+                        copy_run(
+                            from + (first * pitch) as u64,
+                            pitch,
+                            bytes,
+                            run,
+                            &lane.stream,
+                        )
+                    }?;
                     Ok(first + run.count)
                 })
                 .map(|_| ()),
@@ -325,7 +441,10 @@ fn portions(tasks: &[(usize, usize)], rows_max: usize, source_bytes_max: usize) 
                 (room, bytes) = (each, 0);
             }
             let count = room.min(rows - first);
-            portions.last_mut().expect("one was begun").push(Piece { task, rows: first..first + count });
+            portions.last_mut().expect("one was begun").push(Piece {
+                task,
+                rows: first..first + count,
+            });
             (first, room, bytes) = (first + count, room - count, bytes + brought);
         }
     }
@@ -349,10 +468,23 @@ struct Launch {
 fn launches(pieces: &[(Address, usize)]) -> Vec<Launch> {
     let (mut launches, mut first_row): (Vec<Launch>, _) = (Vec::new(), 0);
     for &(source, rows) in pieces {
-        match launches.last_mut().filter(|last| last.rows == rows && source >= last.source) {
-            Some(last) if last.generations == 1 => (last.step, last.generations) = (source - last.source, 2),
-            Some(last) if source - last.source == last.step * u64::from(last.generations) => last.generations += 1,
-            _ => launches.push(Launch { source, step: 0, generations: 1, rows, first_row }),
+        match launches
+            .last_mut()
+            .filter(|last| last.rows == rows && source >= last.source)
+        {
+            Some(last) if last.generations == 1 => {
+                (last.step, last.generations) = (source - last.source, 2)
+            }
+            Some(last) if source - last.source == last.step * u64::from(last.generations) => {
+                last.generations += 1
+            }
+            _ => launches.push(Launch {
+                source,
+                step: 0,
+                generations: 1,
+                rows,
+                first_row,
+            }),
         }
         first_row += rows;
     }
@@ -395,16 +527,24 @@ impl CoderLane {
         let at = self.uploaded;
         self.uploaded += size_of_val(rows);
         let places = self.upload_host[at..self.uploaded].as_chunks_mut().0;
-        places.iter_mut().zip(rows).for_each(|(place, coefficient)| *place = coefficient.to_le_bytes());
+        places
+            .iter_mut()
+            .zip(rows)
+            .for_each(|(place, coefficient)| *place = coefficient.to_le_bytes());
     }
 
     /// Appends the addresses of all slots to the upload, and returns where they will be.
     fn put_addresses(&mut self, slots: &[Run]) -> Address {
         let at = self.uploaded.next_multiple_of(PLACE_ALIGN);
-        let every = slots.iter().flat_map(|run| (0..run.count).map(|index| (run.start + index * run.pitch) as u64));
+        let every = slots
+            .iter()
+            .flat_map(|run| (0..run.count).map(|index| (run.start + index * run.pitch) as u64));
         self.uploaded = at + slots.iter().map(|run| run.count).sum::<usize>() * plan::ADDRESS_BYTES;
         let places = self.upload_host[at..self.uploaded].as_chunks_mut().0;
-        places.iter_mut().zip(every).for_each(|(place, address)| *place = address.to_le_bytes());
+        places
+            .iter_mut()
+            .zip(every)
+            .for_each(|(place, address)| *place = address.to_le_bytes());
         self.upload.address() + at as u64
     }
 
@@ -412,8 +552,14 @@ impl CoderLane {
     fn send(&self) -> Result<(), Fault> {
         // SAFETY: both sides are the lane's, whose stream is waited for before either is written or
         // dropped.
-        unsafe { result::memcpy_htod_async(self.upload.address(), &self.upload_host[..self.uploaded], self.stream.raw) }
-            .named("cuMemcpyHtoDAsync")
+        unsafe {
+            result::memcpy_htod_async(
+                self.upload.address(),
+                &self.upload_host[..self.uploaded],
+                self.stream.raw,
+            )
+        }
+        .named("cuMemcpyHtoDAsync")
     }
 
     /// Waits for all streams, even if one fails.
@@ -472,12 +618,15 @@ impl<'a> Portion<'a> {
     fn end(self, shape: Shape, tasks: &mut [Encode<'_>]) -> Result<Taken<'a>, Fault> {
         // This stream waits for the forks before later work.
         self.lane.stream.synchronize()?;
-        let Self { lane, pieces, way, .. } = self;
+        let Self {
+            lane, pieces, way, ..
+        } = self;
         if let (Way::Bounce, Some(bounce)) = (way, &lane.bounce) {
             let mut made = bounce.chunks_exact(row_pitch(shape.words()));
             for Piece { task, rows } in pieces {
                 let outs = tasks[task].out[rows].iter_mut();
-                outs.zip(&mut made).for_each(|(out, made)| out.copy_from_slice(&made[..shape.payload_bytes()]));
+                outs.zip(&mut made)
+                    .for_each(|(out, made)| out.copy_from_slice(&made[..shape.payload_bytes()]));
             }
         }
         Ok(lane)
@@ -500,20 +649,32 @@ impl Keeper {
     }
 
     /// Uploads a source, and waits until it is there.
-    fn keep(self: &Arc<Self>, source: &[u8], padded: usize, stream: &Stream) -> Result<Segment, Fault> {
+    fn keep(
+        self: &Arc<Self>,
+        source: &[u8],
+        padded: usize,
+        stream: &Stream,
+    ) -> Result<Segment, Fault> {
         let driver::Piece { address, len } = lock(&self.pool).take(padded)?;
-        let segment = Segment { address, len, keeper: Arc::clone(self) };
+        let segment = Segment {
+            address,
+            len,
+            keeper: Arc::clone(self),
+        };
         let (behind, rest) = (address + source.len() as u64, padded - source.len());
         // SAFETY: the piece is that long and not shared yet, and the stream is waited for whether
         // or not this succeeds.
         let sent = unsafe {
             let source = match source {
                 [] => Ok(()),
-                source => result::memcpy_htod_async(address, source, stream.raw).named("cuMemcpyHtoDAsync"),
+                source => result::memcpy_htod_async(address, source, stream.raw)
+                    .named("cuMemcpyHtoDAsync"),
             };
             let zeros = match rest {
                 0 => Ok(()),
-                rest => result::memset_d8_async(behind, 0, rest, stream.raw).named("cuMemsetD8Async"),
+                rest => {
+                    result::memset_d8_async(behind, 0, rest, stream.raw).named("cuMemsetD8Async")
+                }
             };
             source.and(zeros)
         };
@@ -544,7 +705,10 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // Any thread may run this. Memory that cannot be freed stays until the process ends.
         if self.keeper.context.bind().is_ok() {
-            let _ = lock(&self.keeper.pool).free(driver::Piece { address: self.address, len: self.len });
+            let _ = lock(&self.keeper.pool).free(driver::Piece {
+                address: self.address,
+                len: self.len,
+            });
         }
     }
 }
@@ -582,25 +746,52 @@ mod tests {
         assert_eq!(portions(&[(5, 0)], 100, 0), [[piece(0, 0..5)]]);
         assert_eq!(
             portions(&[(5, 0), (0, 0), (4, 0)], 4, 0),
-            [vec![piece(0, 0..3)], vec![piece(0, 3..5), piece(2, 0..1)], vec![piece(2, 1..4)],]
+            [
+                vec![piece(0, 0..3)],
+                vec![piece(0, 3..5), piece(2, 0..1)],
+                vec![piece(2, 1..4)],
+            ]
         );
         // Each uploads its source, and only two fit.
-        assert_eq!(portions(&[(1, 10), (1, 10), (1, 10)], 100, 25), [vec![piece(0, 0..1), piece(1, 0..1)], vec![piece(2, 0..1)]]);
-        assert_eq!(portions(&[(2, 10)], 1, 5), [vec![piece(0, 0..1)], vec![piece(0, 1..2)]]);
+        assert_eq!(
+            portions(&[(1, 10), (1, 10), (1, 10)], 100, 25),
+            [vec![piece(0, 0..1), piece(1, 0..1)], vec![piece(2, 0..1)]]
+        );
+        assert_eq!(
+            portions(&[(2, 10)], 1, 5),
+            [vec![piece(0, 0..1)], vec![piece(0, 1..2)]]
+        );
         assert!(portions(&[], 1, 1).is_empty() && portions(&[(0, 7)], 1, 1).is_empty());
     }
 
     #[test]
     fn neighbours_share_a_launch() {
-        let launch = |source, step, generations, rows, first_row| Launch { source, step, generations, rows, first_row };
-        assert_eq!(launches(&[(100, 8), (200, 8), (300, 8)]), [launch(100, 100, 3, 8, 0)]);
+        let launch = |source, step, generations, rows, first_row| Launch {
+            source,
+            step,
+            generations,
+            rows,
+            first_row,
+        };
+        assert_eq!(
+            launches(&[(100, 8), (200, 8), (300, 8)]),
+            [launch(100, 100, 3, 8, 0)]
+        );
         // Any two sources have a distance. A source at a lower address, or with other rows, begins
         // a new launch.
         assert_eq!(
             launches(&[(100, 8), (500, 8), (600, 8), (50, 8), (60, 3)]),
-            [launch(100, 400, 2, 8, 0), launch(600, 0, 1, 8, 16), launch(50, 0, 1, 8, 24), launch(60, 0, 1, 3, 32),]
+            [
+                launch(100, 400, 2, 8, 0),
+                launch(600, 0, 1, 8, 16),
+                launch(50, 0, 1, 8, 24),
+                launch(60, 0, 1, 3, 32),
+            ]
         );
-        assert_eq!(launches(&[(100, 8), (100, 8), (100, 8)]), [launch(100, 0, 3, 8, 0)]);
+        assert_eq!(
+            launches(&[(100, 8), (100, 8), (100, 8)]),
+            [launch(100, 0, 3, 8, 0)]
+        );
         assert!(launches(&[]).is_empty());
     }
 }

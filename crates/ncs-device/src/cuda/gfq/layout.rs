@@ -18,7 +18,10 @@ pub const fn row_pitch(words: usize) -> usize {
 pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8]) {
     let (words, tops) = row.split_at_mut(elements.len() * WORD_BYTES);
     tops.fill(0);
-    for (index, (element, word)) in elements.zip(words.as_chunks_mut::<WORD_BYTES>().0).enumerate() {
+    for (index, (element, word)) in elements
+        .zip(words.as_chunks_mut::<WORD_BYTES>().0)
+        .enumerate()
+    {
         *word = element.low_word();
         tops[index / 8] |= u8::from(element.is_wide()) << (index % 8);
     }
@@ -28,7 +31,10 @@ pub fn write_row(elements: impl ExactSizeIterator<Item = Element>, row: &mut [u8
 pub fn rows_of(elements: &[Element], each: usize) -> Vec<u8> {
     let pitch = row_pitch(each);
     let mut bytes = vec![0; elements.len() / each * pitch];
-    for (row, elements) in bytes.chunks_exact_mut(pitch).zip(elements.chunks_exact(each)) {
+    for (row, elements) in bytes
+        .chunks_exact_mut(pitch)
+        .zip(elements.chunks_exact(each))
+    {
         write_row(elements.iter().copied(), row);
     }
     bytes
@@ -44,7 +50,9 @@ pub(super) fn element_bytes(row: &[u8], words: usize, index: usize) -> [u8; gfq:
 
 /// The field's constants as the kernels read them.
 pub fn field() -> abi::GfqField {
-    let doubled = |element: Element, times: usize| (0..times).fold(element, |element, _| element.add(&element));
+    let doubled = |element: Element, times: usize| {
+        (0..times).fold(element, |element, _| element.add(&element))
+    };
     let one = doubled(Element::ONE, 32 * gfq::LIMBS_32);
     // Long division of 2^320 by q: 2^256 is below q. Each of the 64 further steps doubles, and
     // subtracts q if it fits.
@@ -68,7 +76,13 @@ pub fn field() -> abi::GfqField {
 /// A group's constants as the kernels read them.
 pub fn group_of(group: Group) -> abi::Group {
     let p = group.modulus();
-    let padded = |limbs: &[u64]| std::array::from_fn(|index| limbs.get(index / 2).map_or(0, |&limb| halves(limb)[index % 2]));
+    let padded = |limbs: &[u64]| {
+        std::array::from_fn(|index| {
+            limbs
+                .get(index / 2)
+                .map_or(0, |&limb| halves(limb)[index % 2])
+        })
+    };
     abi::Group {
         p: padded(p),
         one: padded(&montgomery::power_of_two(64 * p.len(), p)),
@@ -86,7 +100,11 @@ pub(super) const fn halves(limb: u64) -> [u32; 2] {
 
 /// Numbers as kernels read them.
 pub fn number_bytes(numbers: &[Box<[u64]>]) -> Vec<u8> {
-    numbers.iter().flatten().flat_map(|limb| limb.to_le_bytes()).collect()
+    numbers
+        .iter()
+        .flatten()
+        .flat_map(|limb| limb.to_le_bytes())
+        .collect()
 }
 
 /// Allocates consecutive places in a card's memory.
@@ -109,7 +127,9 @@ impl Places {
 
 /// Copies the first bytes of each row.
 pub(super) fn copy_rows(from: &[u8], pitch: usize, to: &mut [u8], bytes: usize) {
-    from.chunks_exact(pitch).zip(to.chunks_exact_mut(bytes)).for_each(|(from, to)| to.copy_from_slice(&from[..bytes]));
+    from.chunks_exact(pitch)
+        .zip(to.chunks_exact_mut(bytes))
+        .for_each(|(from, to)| to.copy_from_slice(&from[..bytes]));
 }
 
 /// Copies rows to places `pitch` bytes apart, with zeros behind each.
@@ -119,7 +139,10 @@ pub fn spaced<'a>(rows: impl ExactSizeIterator<Item = &'a [u8]>, pitch: usize) -
 
 /// Weights as kernels read them: four limbs each, of which three are used.
 pub fn weight_bytes(weights: &[u128]) -> Vec<u8> {
-    weights.iter().flat_map(|weight| weight.to_le_bytes()).collect()
+    weights
+        .iter()
+        .flat_map(|weight| weight.to_le_bytes())
+        .collect()
 }
 
 pub(super) const PLACE_ALIGN: usize = 256;

@@ -32,7 +32,12 @@ pub struct RebuildingPlaces {
 impl Rebuilding {
     pub fn of(shape: Shape) -> Self {
         let (n, words) = (shape.n(), shape.words());
-        Self { shape, matrix: n * row_pitch(n), payloads: n * row_pitch(words), work: invert_work_bytes(n) }
+        Self {
+            shape,
+            matrix: n * row_pitch(n),
+            payloads: n * row_pitch(words),
+            work: invert_work_bytes(n),
+        }
     }
 
     /// Bytes of all places of a generation, approximately.
@@ -58,14 +63,28 @@ impl Rebuilding {
     }
 
     /// The steps that invert the vectors and combine the payloads.
-    pub fn steps(&self, places: &RebuildingPlaces, field: abi::GfqField, count: u32, sms: u32) -> Vec<Step> {
+    pub fn steps(
+        &self,
+        places: &RebuildingPlaces,
+        field: abi::GfqField,
+        count: u32,
+        sms: u32,
+    ) -> Vec<Step> {
         let (n, words) = (self.shape.n(), self.shape.words());
-        let inversion = inversion(n, [places.matrices, places.inverses, places.work, places.status], field);
+        let inversion = inversion(
+            n,
+            [places.matrices, places.inverses, places.work, places.status],
+            field,
+        );
         let product = abi::GfqProduct {
             source_step: self.payloads as u64,
             coefficients_step: self.matrix as u64,
             out_step: self.payloads as u64,
-            ..product((n, n, words), [places.payloads, places.inverses, places.made], field)
+            ..product(
+                (n, n, words),
+                [places.payloads, places.inverses, places.made],
+                field,
+            )
         };
         let mut steps = Step::invert(inversion, count, sms);
         steps.push(Step::combine(false, product, count));
@@ -76,7 +95,11 @@ impl Rebuilding {
 /// Copies the words of rebuilt blocks, if all of them are words of data.
 pub(super) fn unpack(shape: Shape, made: &[u8], out: &mut [u8]) -> Rebuilt {
     let (pitch, bytes) = (row_pitch(shape.words()), shape.block_bytes());
-    let is_wide = |row: &[u8]| row[bytes..shape.payload_bytes()].iter().any(|&bits| bits != 0);
+    let is_wide = |row: &[u8]| {
+        row[bytes..shape.payload_bytes()]
+            .iter()
+            .any(|&bits| bits != 0)
+    };
     if made.chunks_exact(pitch).any(is_wide) {
         return Rebuilt::Overflow;
     }

@@ -67,7 +67,10 @@ impl Tables {
     /// if there are many.
     pub fn make(&self, hash: abi::Hash, sets: u32, sms: u32) -> [Step; 2] {
         let is_by_lanes = number(self.words) * sets <= LANES_BASES_A_SM * sms;
-        [Step::ladder(self.group, hash, sets, is_by_lanes), Step::table(self.group, hash, sets)]
+        [
+            Step::ladder(self.group, hash, sets, is_by_lanes),
+            Step::table(self.group, hash, sets),
+        ]
     }
 }
 

@@ -61,7 +61,14 @@ impl Layout {
         layout.inversions = place(jobs.len() * size_of::<abi::InvertTask>(), ALIGN);
         layout.rows = place(jobs.len() * size_of::<abi::Task>(), ALIGN);
         layout.combinations = place(jobs.len() * size_of::<abi::Task>(), ALIGN);
-        layout.jobs = jobs.iter().map(|job| Place { n: job.n(), k: job.block_bytes(), ..Place::default() }).collect();
+        layout.jobs = jobs
+            .iter()
+            .map(|job| Place {
+                n: job.n(),
+                k: job.block_bytes(),
+                ..Place::default()
+            })
+            .collect();
         for job in &mut layout.jobs {
             job.matrix = place(job.n * job.pitch(), ALIGN);
         }
@@ -84,23 +91,43 @@ impl Layout {
 
     /// Total units of work.
     pub(super) fn units(&self, variant: &Variant) -> u32 {
-        self.jobs.iter().map(|place| variant.units(number(place.n), number(place.k))).sum()
+        self.jobs
+            .iter()
+            .map(|place| variant.units(number(place.n), number(place.k)))
+            .sum()
     }
 
     /// The upload of tasks and coefficients, if the piece begins at `base`.
     pub(super) fn head(&self, base: Address, jobs: &[Decode], variant: &Variant) -> Vec<u8> {
         let mut head = vec![0; self.head];
         let at = |offset: usize| base + offset as u64;
-        let mut put = |offset: usize, bytes: &[u8]| head[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let mut put =
+            |offset: usize, bytes: &[u8]| head[offset..offset + bytes.len()].copy_from_slice(bytes);
         let (mut first_unit, mut first_row) = (0, 0);
         for (index, (place, job)) in self.jobs.iter().zip(jobs).enumerate() {
             let (n, k, pitch) = (number(place.n), number(place.k), number(place.pitch()));
             let raw_length = number(place.bytes());
-            let form = abi::FormTask { raw: at(place.raw), out: at(place.form), raw_pitch: k, raw_length, n, k };
+            let form = abi::FormTask {
+                raw: at(place.raw),
+                out: at(place.form),
+                raw_pitch: k,
+                raw_length,
+                n,
+                k,
+            };
             put(self.forms + index * size_of_val(&form), bytes_of(&form));
             let (inverse, status) = (at(place.inverse), at(self.status + index * STATUS_BYTES));
-            let invert = abi::InvertTask { matrix: at(place.matrix), inverse, status, n, pitch };
-            put(self.inversions + index * size_of_val(&invert), bytes_of(&invert));
+            let invert = abi::InvertTask {
+                matrix: at(place.matrix),
+                inverse,
+                status,
+                n,
+                pitch,
+            };
+            put(
+                self.inversions + index * size_of_val(&invert),
+                bytes_of(&invert),
+            );
             let combine = abi::Task {
                 source: at(place.form),
                 out: at(place.out),
@@ -114,10 +141,17 @@ impl Layout {
                 first_row,
                 ..abi::Task::default()
             };
-            put(self.combinations + index * size_of_val(&combine), bytes_of(&combine));
+            put(
+                self.combinations + index * size_of_val(&combine),
+                bytes_of(&combine),
+            );
             // Explicit rows have no padding, but those of an inverse do. So the padding counts as
             // coefficients.
-            let rows = abi::Task { given: inverse, n: pitch, ..combine };
+            let rows = abi::Task {
+                given: inverse,
+                n: pitch,
+                ..combine
+            };
             put(self.rows + index * size_of_val(&rows), bytes_of(&rows));
             for (row, coefficients) in job.coefficients.chunks_exact(place.n).enumerate() {
                 put(place.matrix + row * place.pitch(), coefficients);
@@ -131,7 +165,13 @@ impl Layout {
 
 /// The variant of the kernel for a part.
 pub(super) fn variant(card: &Card, combine: &Combine, layout: &Layout) -> Result<Variant, Fault> {
-    let demand = Demand::of(layout.jobs.iter().map(|place| (number(place.n), number(place.n), number(place.k))), card);
+    let demand = Demand::of(
+        layout
+            .jobs
+            .iter()
+            .map(|place| (number(place.n), number(place.n), number(place.k))),
+        card,
+    );
     combine.variant_for(&demand)
 }
 

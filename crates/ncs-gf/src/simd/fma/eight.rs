@@ -28,7 +28,10 @@ impl Eight {
     /// If the table is too short for a number.
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
-        assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
+        assert!(
+            starts.iter().all(|&start| start + last <= table.len()),
+            "numbers of the table"
+        );
         // SAFETY: `self` is the proof that the processor has the features, and every number is in
         // the table.
         unsafe { gather(table.as_ptr(), starts) }

@@ -40,7 +40,10 @@ impl Four {
     /// If the table is too short for a number.
     pub fn gather<const L: usize>(self, table: &[u64], starts: [usize; WIDTH]) -> [Limb; L] {
         let last = L.next_multiple_of(WIDTH);
-        assert!(starts.iter().all(|&start| start + last <= table.len()), "numbers of the table");
+        assert!(
+            starts.iter().all(|&start| start + last <= table.len()),
+            "numbers of the table"
+        );
         // SAFETY: `self` is the proof that the processor has the features, and every number is in
         // the table.
         unsafe { gather(table.as_ptr(), starts) }
@@ -54,7 +57,8 @@ unsafe fn gather<const L: usize>(table: *const u64, starts: [usize; WIDTH]) -> [
     let mut out = [Limb::default(); L];
     for first in (0..L).step_by(WIDTH) {
         // SAFETY: the caller's promise.
-        let [a, b, c, d] = starts.map(|start| unsafe { _mm256_loadu_si256(table.add(start + first).cast()) });
+        let [a, b, c, d] =
+            starts.map(|start| unsafe { _mm256_loadu_si256(table.add(start + first).cast()) });
         let (ab_even, ab_odd) = (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
         let (cd_even, cd_odd) = (_mm256_unpacklo_epi64(c, d), _mm256_unpackhi_epi64(c, d));
         let columns = [
@@ -63,7 +67,10 @@ unsafe fn gather<const L: usize>(table: *const u64, starts: [usize; WIDTH]) -> [
             _mm256_permute2x128_si256::<0x31>(ab_even, cd_even),
             _mm256_permute2x128_si256::<0x31>(ab_odd, cd_odd),
         ];
-        out[first..].iter_mut().zip(columns).for_each(|(out, column)| store(out, column));
+        out[first..]
+            .iter_mut()
+            .zip(columns)
+            .for_each(|(out, column)| store(out, column));
     }
     out
 }

@@ -27,7 +27,12 @@ macro_rules! products {
                 a: &[Limb; L],
                 b: &[Limb; L],
             ) -> [Limb; L] {
-                const { assert!(L.is_multiple_of(2) && 4 <= L && L <= 64, "pairs of limbs, and sums below 2^60") };
+                const {
+                    assert!(
+                        L.is_multiple_of(2) && 4 <= L && L <= 64,
+                        "pairs of limbs, and sums below 2^60"
+                    )
+                };
                 // SAFETY: `self` is the proof that the processor has the features.
                 unsafe { montgomery(modulus, inverse, a, b) }
             }
@@ -47,14 +52,25 @@ macro_rules! products {
         }
 
         #[target_feature(enable = $features)]
-        fn montgomery<const L: usize>(modulus: &[u64; L], inverse: [u64; 2], a: &[Limb; L], b: &[Limb; L]) -> [Limb; L] {
+        fn montgomery<const L: usize>(
+            modulus: &[u64; L],
+            inverse: [u64; 2],
+            a: &[Limb; L],
+            b: &[Limb; L],
+        ) -> [Limb; L] {
             let inverse = inverse.map(|limb| double(broadcast(limb)));
-            let row = |index: usize| Row { a: number(load(&a[index])), modulus: double(broadcast(modulus[index])) };
+            let row = |index: usize| Row {
+                a: number(load(&a[index])),
+                modulus: double(broadcast(modulus[index])),
+            };
             let rows: [Row; L] = array::from_fn(row);
             let pair = |index: usize| [number(load(&b[index])), number(load(&b[index + 1]))];
             let mut sums = [[broadcast(0); L]; 2];
             let sums = sums.as_flattened_mut();
-            sums[..L].iter_mut().enumerate().for_each(|(index, sum)| *sum = broadcast(start(index, L)));
+            sums[..L]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(index, sum)| *sum = broadcast(start(index, L)));
             // Not known to the compiler: loops that it writes out have more vectors at a time than
             // there are registers.
             let half = black_box(L / 2);
@@ -82,7 +98,14 @@ macro_rules! products {
                 carry = above_limb(sum);
                 let mut limb = Limb::default();
                 // What is carried out of the last stays there.
-                store(&mut limb, if index + 1 < L { and(sum, broadcast(LIMB)) } else { sum });
+                store(
+                    &mut limb,
+                    if index + 1 < L {
+                        and(sum, broadcast(LIMB))
+                    } else {
+                        sum
+                    },
+                );
                 limb
             })
         }
@@ -113,7 +136,10 @@ macro_rules! products {
             // The bits of 2^104 and those of -3 2^52 do not reach into a limb.
             let high = sub(add(high, above_limb(low)), broadcast(BIAS >> 52));
             let high = sub(high, add(cross_0, cross_1));
-            Pair { b, factors: [number(and(low, limb)), number(and(high, limb))] }
+            Pair {
+                b,
+                factors: [number(and(low, limb)), number(and(high, limb))],
+            }
         }
 
         /// The contributions to the third and to the fourth sum: the carries of the lowest two
@@ -130,7 +156,10 @@ macro_rules! products {
             let (high_6, low_6) = product(rows[1].modulus, pair.factors[1]);
             let carry = above_limb(add(sums[0], sub(broadcast(LOW), low_3)));
             let carry = above_limb(sub(add(add(sums[1], high_3), carry), add(low_4, low_5)));
-            let third = sub(add(add(high_0, high_1), add(high_4, high_5)), add(low_2, low_6));
+            let third = sub(
+                add(add(high_0, high_1), add(high_4, high_5)),
+                add(low_2, low_6),
+            );
             [add(third, carry), add(high_2, high_6)]
         }
 
@@ -186,7 +215,14 @@ pub(super) const BIAS: u64 = 1 << 60;
 pub(super) const fn start(index: usize, limbs: usize) -> u64 {
     // It gets lower halves of products of both factors and of the modulus, and the upper ones of
     // those of the sum before.
-    let (low, high) = (2 * pairs(index, limbs), if index > 0 { 2 * pairs(index - 1, limbs) } else { 0 });
+    let (low, high) = (
+        2 * pairs(index, limbs),
+        if index > 0 {
+            2 * pairs(index - 1, limbs)
+        } else {
+            0
+        },
+    );
     let mut start = LOW.wrapping_mul(low).wrapping_sub(HIGH.wrapping_mul(high));
     if index < limbs && index.is_multiple_of(2) {
         // The last of these brings its own, since the sum's lowest limb is looked at before.
@@ -204,6 +240,10 @@ pub(super) const fn start(index: usize, limbs: usize) -> u64 {
 
 /// The number of pairs of limbs, of two numbers with `limbs` limbs, whose places add up to `place`.
 const fn pairs(place: usize, limbs: usize) -> u64 {
-    let pairs = if place < limbs { place + 1 } else { (2 * limbs - 1).saturating_sub(place) };
+    let pairs = if place < limbs {
+        place + 1
+    } else {
+        (2 * limbs - 1).saturating_sub(place)
+    };
     pairs as u64
 }

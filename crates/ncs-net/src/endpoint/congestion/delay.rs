@@ -58,20 +58,31 @@ pub(super) struct DelayConfig {
 impl DelayConfig {
     /// Its controllers dip on the beats of the wall clock.
     pub(super) fn new() -> Self {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         Self::anchored(Instant::now(), since)
     }
 
     /// At `now`, `beat` has passed since beat zero.
     pub(super) const fn anchored(now: Instant, beat: Duration) -> Self {
-        Self { anchor: (now, beat) }
+        Self {
+            anchor: (now, beat),
+        }
     }
 
     fn next_beat(&self, now: Instant) -> Beat {
         let (at, beat) = self.anchor;
         let since = (now.saturating_duration_since(at) + beat).as_nanos();
-        let lasted = Duration::from_nanos((since % BEAT.as_nanos()).try_into().expect("less than a beat"));
-        Beat { at: now + BEAT - lasted, is_down: (since / BEAT.as_nanos()) % 2 == 1 }
+        let lasted = Duration::from_nanos(
+            (since % BEAT.as_nanos())
+                .try_into()
+                .expect("less than a beat"),
+        );
+        Beat {
+            at: now + BEAT - lasted,
+            is_down: (since / BEAT.as_nanos()) % 2 == 1,
+        }
     }
 }
 
@@ -167,7 +178,16 @@ struct Round {
 impl Round {
     const fn new(start: Instant) -> Self {
         let (shortest, smoothed) = (Duration::MAX, Duration::MAX);
-        Self { start, acked: 0, first: None, samples: 0, shortest, smoothed, filled: false, over: false }
+        Self {
+            start,
+            acked: 0,
+            first: None,
+            samples: 0,
+            shortest,
+            smoothed,
+            filled: false,
+            over: false,
+        }
     }
 
     /// The minimum round trip of the round. In the smoothed one, the peer's acknowledgement delay
@@ -188,7 +208,11 @@ struct Growth {
 }
 
 impl Growth {
-    const NONE: Self = Self { step: 1.0, rounds: 0, hold: false };
+    const NONE: Self = Self {
+        step: 1.0,
+        rounds: 0,
+        hold: false,
+    };
 }
 
 impl Delay {
@@ -244,15 +268,23 @@ impl Delay {
     }
 
     fn tally(&mut self, sent: Instant) -> &mut Tally {
-        let quiet = self.quiet.is_some_and(|(from, until)| (from..until).contains(&sent));
-        if quiet { &mut self.quiet_losses } else { &mut self.losses }
+        let quiet = self
+            .quiet
+            .is_some_and(|(from, until)| (from..until).contains(&sent));
+        if quiet {
+            &mut self.quiet_losses
+        } else {
+            &mut self.losses
+        }
     }
 
     /// Ends a round trip, and adjusts the window by its samples.
     fn end_round(&mut self, now: Instant) {
         let round = std::mem::replace(&mut self.round, Round::new(now));
         let elapsed = now.saturating_duration_since(round.start).as_secs_f64();
-        let (Some(floor), true) = (self.floor.get(), elapsed > 0.0) else { return };
+        let (Some(floor), true) = (self.floor.get(), elapsed > 0.0) else {
+            return;
+        };
         let rate = round.acked as f64 / elapsed;
         self.rates.push(rate, !round.filled);
         if self.dip.is_some() {
@@ -280,7 +312,8 @@ impl Delay {
             }
             Mode::Steady => {
                 self.steer(queue, standing, floor, round.filled);
-                let suspicious = self.crowded >= CROWDED_ROUNDS && self.rounds_since_dip >= SUSPICION_ROUNDS;
+                let suspicious =
+                    self.crowded >= CROWDED_ROUNDS && self.rounds_since_dip >= SUSPICION_ROUNDS;
                 if beat || suspicious && round.filled {
                     self.begin_dip(now, standing, beat);
                 }
@@ -299,7 +332,10 @@ impl Delay {
         let mut fallen = None;
         while self.beat.at <= now {
             fallen = Some(self.beat.is_down || fallen == Some(true));
-            self.beat = Beat { at: self.beat.at + BEAT, is_down: !self.beat.is_down };
+            self.beat = Beat {
+                at: self.beat.at + BEAT,
+                is_down: !self.beat.is_down,
+            };
         }
         fallen
     }
@@ -327,7 +363,10 @@ impl Delay {
         let wanted = (floor + target).as_secs_f64() / standing.max(MIN_RTT).as_secs_f64();
         if queue >= target {
             self.window = (self.window * wanted.max(0.5)).max(self.window_min());
-            self.growth = Growth { hold: true, ..Growth::NONE };
+            self.growth = Growth {
+                hold: true,
+                ..Growth::NONE
+            };
             return;
         }
         if !filled {
@@ -339,8 +378,12 @@ impl Delay {
         }
         // Take at most the step that fills the target. If much growth has not built a queue, take a
         // step that would be visible.
-        let reach = (wanted - 1.0).max(REACH.min(f64::from(self.growth.rounds) / 100.0)).min(1.0);
-        let step = (self.growth.step * self.packet()).min(self.window * reach).max(self.packet());
+        let reach = (wanted - 1.0)
+            .max(REACH.min(f64::from(self.growth.rounds) / 100.0))
+            .min(1.0);
+        let step = (self.growth.step * self.packet())
+            .min(self.window * reach)
+            .max(self.packet());
         let bound = self.window_bound(floor + target);
         if self.window + step > bound {
             self.growth = Growth::NONE;
@@ -353,13 +396,18 @@ impl Delay {
     fn window_bound(&self, rtt: Duration) -> f64 {
         let kept = 1.0 - self.quiet_losses.share().min(LOSS_MAX);
         let model = MODEL_GAIN * self.rates.max() * rtt.as_secs_f64() / kept;
-        self.ceiling.map_or(model, |(ceiling, _)| ceiling.min(model))
+        self.ceiling
+            .map_or(model, |(ceiling, _)| ceiling.min(model))
     }
 
     fn end_startup(&mut self, now: Instant) {
-        let Some(floor) = self.floor.get() else { return };
+        let Some(floor) = self.floor.get() else {
+            return;
+        };
         self.heed_unfinished_round(now, floor);
-        self.window = (self.rates.max() * (floor + TARGET).as_secs_f64()).min(self.window).max(self.window_min());
+        self.window = (self.rates.max() * (floor + TARGET).as_secs_f64())
+            .min(self.window)
+            .max(self.window_min());
         self.mode = Mode::Steady;
         self.growth = Growth::NONE;
         self.calm_window = self.window;
@@ -370,7 +418,9 @@ impl Delay {
     /// had half its rate or less. All its samples show a queue, so acknowledgements have come at the
     /// rate of the bottleneck since the first of them: what came with that one left earlier.
     fn heed_unfinished_round(&mut self, now: Instant, floor: Duration) {
-        let Some((first, together)) = self.round.first else { return };
+        let Some((first, together)) = self.round.first else {
+            return;
+        };
         let elapsed = now.saturating_duration_since(first);
         if self.shows_queue(floor) && elapsed >= floor / 4 && !elapsed.is_zero() {
             let acked = self.round.acked - together;
@@ -391,11 +441,21 @@ impl Delay {
 }
 
 impl Mode {
-    const STARTUP: Self = Self::Startup { best: 0.0, flat_rounds: 0 };
+    const STARTUP: Self = Self::Startup {
+        best: 0.0,
+        flat_rounds: 0,
+    };
 }
 
 impl Controller for Delay {
-    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
         let sample = now.saturating_duration_since(sent);
         if self.newest.is_none_or(|(newest, _)| newest <= sent) {
             self.newest = Some((sent, sample));
@@ -410,18 +470,30 @@ impl Controller for Delay {
         self.round.smoothed = rtt.get();
         self.round.over |= sent >= self.round.start;
         match &mut self.mode {
-            Mode::Startup { .. } if !app_limited && self.dip.is_none() => self.window += bytes as f64,
-            Mode::Contended(cubic) => cubic.on_ack(now, sent, bytes, app_limited || self.dip.is_some(), rtt),
+            Mode::Startup { .. } if !app_limited && self.dip.is_none() => {
+                self.window += bytes as f64
+            }
+            Mode::Contended(cubic) => {
+                cubic.on_ack(now, sent, bytes, app_limited || self.dip.is_some(), rtt)
+            }
             _ => {}
         }
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _app_limited: bool, _largest: Option<u64>) {
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        _app_limited: bool,
+        _largest: Option<u64>,
+    ) {
         let was_in_flight = in_flight + std::mem::take(&mut self.batch);
         // quinn reports "limited by the application" for moments, whenever a writer waits to be
         // woken.
         self.round.filled |= (was_in_flight + 2 * self.mtu) as f64 >= FILLED * self.window() as f64;
-        let Some((sent, sample)) = self.newest.take() else { return };
+        let Some((sent, sample)) = self.newest.take() else {
+            return;
+        };
         self.floor.add(now, sample);
         let floor = self.floor.get().unwrap_or(sample);
         self.round.samples += 1;
@@ -429,7 +501,10 @@ impl Controller for Delay {
         self.queue = sample.saturating_sub(floor);
         self.queue_max = self.queue_max.max(self.queue);
         self.watch_dip(now, in_flight, sent, sample);
-        if matches!(self.mode, Mode::Startup { .. }) && self.shows_queue(floor) && self.rates.max() > 0.0 {
+        if matches!(self.mode, Mode::Startup { .. })
+            && self.shows_queue(floor)
+            && self.rates.max() > 0.0
+        {
             self.end_startup(now);
         }
         if self.round.over {
@@ -437,7 +512,13 @@ impl Controller for Delay {
         }
     }
 
-    fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent_congestion: bool, lost_bytes: u64) {
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
         self.tally(sent).lost += lost_bytes as f64;
         let marked = lost_bytes == 0;
         if is_persistent_congestion {
@@ -452,11 +533,16 @@ impl Controller for Delay {
         }
         let long = marked || self.queue_is_long() || self.losses.share() > LOSS_MAX;
         match &mut self.mode {
-            Mode::Contended(cubic) if long => cubic.on_congestion_event(now, sent, false, lost_bytes),
+            Mode::Contended(cubic) if long => {
+                cubic.on_congestion_event(now, sent, false, lost_bytes)
+            }
             Mode::Startup { .. } if marked => self.end_startup(now),
             Mode::Steady if marked && !self.growth.hold => {
                 self.window = (self.window * CUBIC_BETA).max(self.window_min());
-                self.growth = Growth { hold: true, ..Growth::NONE };
+                self.growth = Growth {
+                    hold: true,
+                    ..Growth::NONE
+                };
             }
             _ => {}
         }
@@ -471,7 +557,12 @@ impl Controller for Delay {
     }
 
     fn window(&self) -> u64 {
-        bytes(self.dip.map_or(f64::INFINITY, |dip| dip.window).min(self.full_window()).max(self.window_min()))
+        bytes(
+            self.dip
+                .map_or(f64::INFINITY, |dip| dip.window)
+                .min(self.full_window())
+                .max(self.window_min()),
+        )
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -493,7 +584,11 @@ impl Controller for Delay {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "windows are positive and far below 2^53")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "windows are positive and far below 2^53"
+)]
 const fn bytes(window: f64) -> u64 {
     window as u64
 }
@@ -556,7 +651,14 @@ mod tests {
     const MTU: u16 = 1250;
 
     fn steady(now: Instant) -> Delay {
-        let mut delay = Delay::new(now, MTU, Beat { at: now + BEAT, is_down: false });
+        let mut delay = Delay::new(
+            now,
+            MTU,
+            Beat {
+                at: now + BEAT,
+                is_down: false,
+            },
+        );
         (delay.mode, delay.window) = (Mode::Steady, 100_000.0);
         delay
     }

@@ -27,7 +27,8 @@ impl Floor {
 
     /// Raises the shortest round trip.
     pub(super) fn raise(&mut self, now: Instant, by: Duration) {
-        (self.began, self.current, self.previous) = (Some(now), self.get().map(|shortest| shortest + by), None);
+        (self.began, self.current, self.previous) =
+            (Some(now), self.get().map(|shortest| shortest + by), None);
     }
 
     /// Whether to stop forgetting: beside flows that never let the queue empty, a forgotten floor
@@ -109,7 +110,11 @@ mod tests {
         for second in 1..=SPAN.as_secs() + 1 {
             floor.add(at(second), Duration::from_millis(80));
         }
-        assert_eq!(floor.get(), Some(Duration::from_millis(50)), "of the previous span");
+        assert_eq!(
+            floor.get(),
+            Some(Duration::from_millis(50)),
+            "of the previous span"
+        );
         floor.add(at(2 * SPAN.as_secs() + 2), Duration::from_millis(80));
         assert_eq!(floor.get(), Some(Duration::from_millis(80)));
     }
@@ -126,8 +131,14 @@ mod tests {
 
     #[test]
     fn few_packets_prove_little() {
-        let few = Tally { acked: 10.0 * PACKET, lost: 0.0 };
-        let many = Tally { acked: 1000.0 * PACKET, lost: 0.0 };
+        let few = Tally {
+            acked: 10.0 * PACKET,
+            lost: 0.0,
+        };
+        let many = Tally {
+            acked: 1000.0 * PACKET,
+            lost: 0.0,
+        };
         assert!(few.variance().sqrt() > 0.05 && many.variance().sqrt() < 0.002);
     }
 }

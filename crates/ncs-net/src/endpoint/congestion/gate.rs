@@ -28,7 +28,10 @@ pub(super) struct Gated(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
 
 impl ControllerFactory for Gated {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(Gate { controller: Arc::clone(&self.0).build(now, current_mtu), is_open: Arc::default() })
+        Box::new(Gate {
+            controller: Arc::clone(&self.0).build(now, current_mtu),
+            is_open: Arc::default(),
+        })
     }
 }
 
@@ -43,16 +46,37 @@ impl Controller for Gate {
         self.controller.on_sent(now, bytes, last_packet_number);
     }
 
-    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
         self.controller.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_packet_num_acked: Option<u64>) {
-        self.controller.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+        largest_packet_num_acked: Option<u64>,
+    ) {
+        self.controller
+            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
 
-    fn on_congestion_event(&mut self, now: Instant, sent: Instant, is_persistent_congestion: bool, lost_bytes: u64) {
-        self.controller.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        lost_bytes: u64,
+    ) {
+        self.controller
+            .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
@@ -61,7 +85,11 @@ impl Controller for Gate {
 
     fn window(&self) -> u64 {
         // Such a large window also disables pacing.
-        if self.is_open.load(Ordering::Relaxed) { u64::MAX } else { self.controller.window() }
+        if self.is_open.load(Ordering::Relaxed) {
+            u64::MAX
+        } else {
+            self.controller.window()
+        }
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -69,7 +97,10 @@ impl Controller for Gate {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { controller: self.controller.clone_box(), is_open: Arc::clone(&self.is_open) })
+        Box::new(Self {
+            controller: self.controller.clone_box(),
+            is_open: Arc::clone(&self.is_open),
+        })
     }
 
     fn initial_window(&self) -> u64 {

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig, Event, ServerConfig, StreamEvent,
-    StreamId, TransportConfig, VarInt,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
+    Event, ServerConfig, StreamEvent, StreamId, TransportConfig, VarInt,
 };
 
 use crate::path::{PathDirection, Shape};
@@ -64,7 +64,10 @@ pub(super) struct Outcome {
 pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -> Outcome {
     let mut network = Network::new(path);
     let identity = ServerIdentity::ephemeral().expect("a certificate");
-    let mut pairs: Vec<Pair> = flows.iter().map(|flow| Pair::new(flow.clone(), &identity)).collect();
+    let mut pairs: Vec<Pair> = flows
+        .iter()
+        .map(|flow| Pair::new(flow.clone(), &identity))
+        .collect();
     let end = path.start + until;
     let mut counted = false;
     let mut before: Vec<u64> = vec![0; flows.len()];
@@ -73,8 +76,18 @@ pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -
             pair.work(number, &mut network);
         }
         let now = network.now;
-        let timers = pairs.iter_mut().filter_map(|pair| pair.next(path.start, now)).min();
-        let Some(next) = timers.into_iter().chain(network.next()).min().filter(|next| *next < end) else { break };
+        let timers = pairs
+            .iter_mut()
+            .filter_map(|pair| pair.next(path.start, now))
+            .min();
+        let Some(next) = timers
+            .into_iter()
+            .chain(network.next())
+            .min()
+            .filter(|next| *next < end)
+        else {
+            break;
+        };
         network.advance(next);
         if !counted && next >= path.start + from {
             counted = true;
@@ -86,12 +99,22 @@ pub(super) fn run(path: Path, flows: &[Flow], from: Duration, until: Duration) -
         }
     }
     let seconds = (until - from).as_secs_f64();
-    let goodputs = pairs.iter().zip(before).map(|(pair, before)| (pair.received - before) as f64 * 8.0 / seconds).collect();
+    let goodputs = pairs
+        .iter()
+        .zip(before)
+        .map(|(pair, before)| (pair.received - before) as f64 * 8.0 / seconds)
+        .collect();
     let lost = pairs.iter().map(Pair::lost).collect();
     let counts = network.directions[0].counts(end);
     let (queue_mean, queue_95th) = counts.queue();
     let overflow = counts.overflowed as f64 / counts.offered.max(1) as f64;
-    Outcome { goodputs, queue_mean, queue_95th, overflow, lost }
+    Outcome {
+        goodputs,
+        queue_mean,
+        queue_95th,
+        overflow,
+        lost,
+    }
 }
 
 #[derive(Clone)]
@@ -113,12 +136,38 @@ struct Network {
 
 impl Network {
     fn new(path: Path) -> Self {
-        let Path { bits_per_second, buffer, delay, loss, seed, start, .. } = path;
-        let there = Shape { bits_per_second, buffer, delay, loss, ..Shape::default() };
-        let back = Shape { delay, loss, ..Shape::default() };
-        let directions = [(there, 0), (back, 1)]
-            .map(|(shape, number)| PathDirection::new(shape, 2 * seed + number, start).expect("a shape that can be"));
-        Self { path, now: start, directions, due: BinaryHeap::new(), packets: HashMap::new(), number: 0 }
+        let Path {
+            bits_per_second,
+            buffer,
+            delay,
+            loss,
+            seed,
+            start,
+            ..
+        } = path;
+        let there = Shape {
+            bits_per_second,
+            buffer,
+            delay,
+            loss,
+            ..Shape::default()
+        };
+        let back = Shape {
+            delay,
+            loss,
+            ..Shape::default()
+        };
+        let directions = [(there, 0), (back, 1)].map(|(shape, number)| {
+            PathDirection::new(shape, 2 * seed + number, start).expect("a shape that can be")
+        });
+        Self {
+            path,
+            now: start,
+            directions,
+            due: BinaryHeap::new(),
+            packets: HashMap::new(),
+            number: 0,
+        }
     }
 
     fn next(&self) -> Option<Instant> {
@@ -163,8 +212,16 @@ struct End {
 
 impl End {
     fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
-        let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server, true, Some([seed; 32]));
-        Self { endpoint, connection: None }
+        let endpoint = Endpoint::new(
+            Arc::new(EndpointConfig::default()),
+            server,
+            true,
+            Some([seed; 32]),
+        );
+        Self {
+            endpoint,
+            connection: None,
+        }
     }
 
     fn connection(&mut self) -> Option<&mut Connection> {
@@ -174,13 +231,17 @@ impl End {
     /// Handles one packet, which may be the first of a connection.
     fn take(&mut self, now: Instant, bytes: BytesMut) {
         let mut answer = Vec::new();
-        match self.endpoint.handle(now, REMOTE, None, None, bytes, &mut answer) {
+        match self
+            .endpoint
+            .handle(now, REMOTE, None, None, bytes, &mut answer)
+        {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
                 self.connection().expect("the only one").handle_event(event);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let accepted = self.endpoint.accept(incoming, now, &mut answer, None);
-                self.connection = Some(accepted.unwrap_or_else(|error| panic!("accepted: {}", error.cause)));
+                self.connection =
+                    Some(accepted.unwrap_or_else(|error| panic!("accepted: {}", error.cause)));
             }
             Some(DatagramEvent::Response(_)) | None => {}
         }
@@ -188,7 +249,9 @@ impl End {
 
     /// Handles timeouts, and sends packets.
     fn work(&mut self, now: Instant, mut send: impl FnMut(BytesMut)) {
-        let Some((handle, connection)) = &mut self.connection else { return };
+        let Some((handle, connection)) = &mut self.connection else {
+            return;
+        };
         if connection.poll_timeout().is_some_and(|due| due <= now) {
             connection.handle_timeout(now);
         }
@@ -200,7 +263,9 @@ impl End {
         let mut batch = Vec::new();
         while let Some(transmit) = connection.poll_transmit(now, SEGMENTS, &mut batch) {
             let segment = transmit.segment_size.unwrap_or(transmit.size);
-            batch[..transmit.size].chunks(segment).for_each(|bytes| send(BytesMut::from(bytes)));
+            batch[..transmit.size]
+                .chunks(segment)
+                .for_each(|bytes| send(BytesMut::from(bytes)));
             batch.clear();
         }
     }
@@ -222,45 +287,81 @@ impl Pair {
         let windows = || {
             let mut transport = TransportConfig::default();
             transport.initial_rtt(crate::endpoint::INITIAL_RTT);
-            transport.stream_receive_window(VarInt::from_u32(64 << 20)).receive_window(VarInt::from_u32(64 << 20));
+            transport
+                .stream_receive_window(VarInt::from_u32(64 << 20))
+                .receive_window(VarInt::from_u32(64 << 20));
             transport.send_window(64 << 20);
             transport
         };
         let mut transport = windows();
-        let mut server = ServerConfig::with_crypto(Arc::new(identity.quic().expect("a TLS configuration")));
+        let mut server =
+            ServerConfig::with_crypto(Arc::new(identity.quic().expect("a TLS configuration")));
         server.transport_config(Arc::new(windows()));
         transport.congestion_controller_factory(flow.controllers.clone());
         let trust = Trust::Fingerprint(identity.fingerprint());
-        let mut client = ClientConfig::new(Arc::new(client_config(&trust, None).expect("a TLS configuration")));
+        let mut client = ClientConfig::new(Arc::new(
+            client_config(&trust, None).expect("a TLS configuration"),
+        ));
         client.transport_config(Arc::new(transport));
         let (sender, receiver) = (End::new(None, 1), End::new(Some(Arc::new(server)), 2));
-        Self { flow, client, sender, receiver, stream: None, written: 0, received: 0 }
+        Self {
+            flow,
+            client,
+            sender,
+            receiver,
+            stream: None,
+            written: 0,
+            received: 0,
+        }
     }
 
     fn take(&mut self, packet: Packet, now: Instant) {
-        let end = if packet.to_receiver { &mut self.receiver } else { &mut self.sender };
+        let end = if packet.to_receiver {
+            &mut self.receiver
+        } else {
+            &mut self.sender
+        };
         end.take(now, packet.bytes);
     }
 
     fn work(&mut self, flow: usize, network: &mut Network) {
         let (now, age) = (network.now, network.now - network.path.start);
         if self.sender.connection.is_none() && age >= self.flow.from {
-            let connected = self.sender.endpoint.connect(now, self.client.clone(), REMOTE, "localhost");
+            let connected =
+                self.sender
+                    .endpoint
+                    .connect(now, self.client.clone(), REMOTE, "localhost");
             self.sender.connection = Some(connected.expect("the configuration is complete"));
         }
         self.write(age);
-        self.sender.work(now, |bytes| network.send(Packet { flow, to_receiver: true, bytes }));
+        self.sender.work(now, |bytes| {
+            network.send(Packet {
+                flow,
+                to_receiver: true,
+                bytes,
+            })
+        });
         self.read();
-        self.receiver.work(now, |bytes| network.send(Packet { flow, to_receiver: false, bytes }));
+        self.receiver.work(now, |bytes| {
+            network.send(Packet {
+                flow,
+                to_receiver: false,
+                bytes,
+            })
+        });
     }
 
     /// Writes data, as far as the connection accepts it.
     fn write(&mut self, age: Duration) {
-        let Some(connection) = self.sender.connection() else { return };
+        let Some(connection) = self.sender.connection() else {
+            return;
+        };
         while let Some(event) = connection.poll() {
             match event {
                 Event::Connected => self.stream = connection.streams().open(Dir::Uni),
-                Event::ConnectionLost { reason } if age < self.flow.until => panic!("the sender lost its connection: {reason}"),
+                Event::ConnectionLost { reason } if age < self.flow.until => {
+                    panic!("the sender lost its connection: {reason}")
+                }
                 _ => {}
             }
         }
@@ -280,7 +381,9 @@ impl Pair {
     }
 
     fn read(&mut self) {
-        let Some((_, connection)) = &mut self.receiver.connection else { return };
+        let Some((_, connection)) = &mut self.receiver.connection else {
+            return;
+        };
         while let Some(event) = connection.poll() {
             let stream = match event {
                 Event::Stream(StreamEvent::Opened { dir }) => connection.streams().accept(dir),
@@ -289,7 +392,9 @@ impl Pair {
             };
             let Some(stream) = stream else { continue };
             let mut incoming = connection.recv_stream(stream);
-            let Ok(mut chunks) = incoming.read(false) else { continue };
+            let Ok(mut chunks) = incoming.read(false) else {
+                continue;
+            };
             while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
                 self.received += chunk.bytes.len() as u64;
             }
@@ -303,19 +408,26 @@ impl Pair {
             return Some(start + self.flow.from);
         }
         // A sender with a constant rate writes every few milliseconds.
-        let writes = (self.flow.bits_per_second.is_finite() && now - start < self.flow.until).then_some(now + WRITE_INTERVAL);
+        let writes = (self.flow.bits_per_second.is_finite() && now - start < self.flow.until)
+            .then_some(now + WRITE_INTERVAL);
         let ends = [&mut self.sender, &mut self.receiver];
-        ends.into_iter().filter_map(|end| end.connection()?.poll_timeout()).chain(writes).min()
+        ends.into_iter()
+            .filter_map(|end| end.connection()?.poll_timeout())
+            .chain(writes)
+            .min()
     }
 
     fn lost(&self) -> f64 {
-        let Some((_, connection)) = &self.sender.connection else { return 0.0 };
+        let Some((_, connection)) = &self.sender.connection else {
+            return 0.0;
+        };
         let path = connection.stats().path;
         path.lost_packets as f64 / path.sent_packets.max(1) as f64
     }
 }
 
-const REMOTE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4433);
+const REMOTE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4433);
 /// The value that quinn uses.
 const SEGMENTS: usize = 10;
 const UDP_IP_HEADERS: usize = 28;

@@ -19,7 +19,11 @@ struct Noting {
 
 impl Noting {
     fn new(room: usize) -> Arc<Self> {
-        Arc::new(Self { sent: Mutex::default(), room: AtomicUsize::new(room), waiting: Mutex::default() })
+        Arc::new(Self {
+            sent: Mutex::default(),
+            room: AtomicUsize::new(room),
+            waiting: Mutex::default(),
+        })
     }
 
     fn sent(&self) -> Vec<(SocketAddr, usize, Option<usize>)> {
@@ -41,13 +45,24 @@ impl AsyncUdpSocket for Noting {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         self.room
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |room| room.checked_sub(1))
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |room| {
+                room.checked_sub(1)
+            })
             .map_err(|_| io::Error::from(ErrorKind::WouldBlock))?;
-        self.sent.lock().unwrap().push((transmit.destination, transmit.contents.len(), transmit.segment_size));
+        self.sent.lock().unwrap().push((
+            transmit.destination,
+            transmit.contents.len(),
+            transmit.segment_size,
+        ));
         Ok(())
     }
 
-    fn poll_recv(&self, _: &mut Context<'_>, _: &mut [IoSliceMut<'_>], _: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        _: &mut Context<'_>,
+        _: &mut [IoSliceMut<'_>],
+        _: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         Poll::Pending
     }
 
@@ -66,7 +81,11 @@ struct NotingPoller(Arc<Noting>);
 impl UdpPoller for NotingPoller {
     fn poll_writable(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         *self.0.waiting.lock().unwrap() = Some(cx.waker().clone());
-        if self.0.room.load(Ordering::SeqCst) > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if self.0.room.load(Ordering::SeqCst) > 0 {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 }
 
@@ -89,11 +108,21 @@ impl Future for Script {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.polls.fetch_add(1, Ordering::SeqCst);
         let Some((sends, goes_on)) = self.rounds.pop_front() else {
-            return if self.ends { Poll::Ready(()) } else { Poll::Pending };
+            return if self.ends {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            };
         };
         for (index, &(destination, length, segment_size)) in sends.iter().enumerate() {
             let contents = vec![0; length];
-            let transmit = Transmit { destination, ecn: None, contents: &contents, segment_size, src_ip: None };
+            let transmit = Transmit {
+                destination,
+                ecn: None,
+                contents: &contents,
+                segment_size,
+                src_ip: None,
+            };
             // As quinn does.
             loop {
                 if self.poller.as_mut().poll_writable(cx).is_pending() {
@@ -136,8 +165,19 @@ impl Bed {
         let socket = Socket::new(Arc::clone(&below) as _, couples);
         let polls = Arc::default();
         let poller = Arc::clone(&socket).create_io_poller();
-        let driver = Script { socket: Arc::clone(&socket), poller, rounds: rounds.into(), ends, polls: Arc::clone(&polls) };
-        Self { below, turns: Box::pin(Turns::new(Box::pin(driver), socket)), polls, bell: Arc::default() }
+        let driver = Script {
+            socket: Arc::clone(&socket),
+            poller,
+            rounds: rounds.into(),
+            ends,
+            polls: Arc::clone(&polls),
+        };
+        Self {
+            below,
+            turns: Box::pin(Turns::new(Box::pin(driver), socket)),
+            polls,
+            bell: Arc::default(),
+        }
     }
 
     fn poll(&mut self) -> Poll<()> {
@@ -158,10 +198,21 @@ const TEN: (SocketAddr, usize, Option<usize>) = (THERE, 14_520, Some(1452));
 
 #[test]
 fn what_is_sent_in_rounds_leaves_in_as_few_calls_as_it_fits() {
-    let mut bed =
-        Bed::new(usize::MAX, true, vec![round(&[TEN, TEN], true), round(&[TEN, TEN], true), round(&[TEN, TEN], false)], false);
+    let mut bed = Bed::new(
+        usize::MAX,
+        true,
+        vec![
+            round(&[TEN, TEN], true),
+            round(&[TEN, TEN], true),
+            round(&[TEN, TEN], false),
+        ],
+        false,
+    );
     assert_eq!(bed.poll(), Poll::Pending);
-    assert_eq!(bed.below.sent(), [(THERE, 58_080, Some(1452)), (THERE, 29_040, Some(1452))]);
+    assert_eq!(
+        bed.below.sent(),
+        [(THERE, 58_080, Some(1452)), (THERE, 29_040, Some(1452))]
+    );
     assert_eq!((bed.polls.load(Ordering::SeqCst), bed.wakes()), (3, 0));
 }
 
@@ -170,7 +221,10 @@ fn others_get_their_turn_after_some_rounds() {
     let rounds = (0..ROUNDS_MAX + 1).map(|_| round(&[TEN], true)).collect();
     let mut bed = Bed::new(usize::MAX, true, rounds, false);
     assert_eq!(bed.poll(), Poll::Pending);
-    assert_eq!((bed.polls.load(Ordering::SeqCst), bed.wakes()), (ROUNDS_MAX as usize, 1));
+    assert_eq!(
+        (bed.polls.load(Ordering::SeqCst), bed.wakes()),
+        (ROUNDS_MAX as usize, 1)
+    );
     assert_eq!(bed.poll(), Poll::Pending);
     assert_eq!(bed.wakes(), 0);
     let bytes: usize = bed.below.sent().iter().map(|sent| sent.1).sum();
@@ -190,20 +244,37 @@ fn only_the_last_datagram_of_a_call_is_shorter() {
     let mut bed = Bed::new(usize::MAX, true, vec![round(&sends, false)], false);
     assert_eq!(bed.poll(), Poll::Pending);
     let sent = bed.below.sent();
-    assert_eq!(sent, [(THERE, 4426, Some(1452)), (THERE, 1452, None), (THERE, 1500, None), (HERE, 1500, None)]);
+    assert_eq!(
+        sent,
+        [
+            (THERE, 4426, Some(1452)),
+            (THERE, 1452, None),
+            (THERE, 1500, None),
+            (HERE, 1500, None)
+        ]
+    );
     assert!(sent.iter().all(|(_, bytes, _)| *bytes <= BYTES_MAX));
 }
 
 #[test]
 fn without_offload_each_call_is_as_it_came() {
-    let mut bed = Bed::new(usize::MAX, false, vec![round(&[(THERE, 1452, None), (THERE, 1452, None)], false)], false);
+    let mut bed = Bed::new(
+        usize::MAX,
+        false,
+        vec![round(&[(THERE, 1452, None), (THERE, 1452, None)], false)],
+        false,
+    );
     assert_eq!(bed.poll(), Poll::Pending);
     assert_eq!(bed.below.sent(), [(THERE, 1452, None), (THERE, 1452, None)]);
 }
 
 #[test]
 fn what_a_full_socket_does_not_take_leaves_when_it_has_room_and_in_order() {
-    let rounds = vec![round(&[TEN, TEN, TEN, TEN], true), round(&[(THERE, 1000, None)], true), round(&[TEN], false)];
+    let rounds = vec![
+        round(&[TEN, TEN, TEN, TEN], true),
+        round(&[(THERE, 1000, None)], true),
+        round(&[TEN], false),
+    ];
     let mut bed = Bed::new(0, true, rounds, false);
     assert_eq!(bed.poll(), Poll::Pending);
     assert_eq!(bed.poll(), Poll::Pending);
@@ -218,7 +289,12 @@ fn what_a_full_socket_does_not_take_leaves_when_it_has_room_and_in_order() {
 
 #[test]
 fn the_end_of_a_connection_sends_what_it_said_last() {
-    let mut bed = Bed::new(usize::MAX, true, vec![round(&[(THERE, 40, None)], true)], true);
+    let mut bed = Bed::new(
+        usize::MAX,
+        true,
+        vec![round(&[(THERE, 40, None)], true)],
+        true,
+    );
     assert_eq!(bed.poll(), Poll::Ready(()));
     assert_eq!(bed.below.sent(), [(THERE, 40, None)]);
 }
@@ -236,7 +312,13 @@ fn a_wake_while_it_waits_wakes_its_task() {
 fn outside_of_turns_nothing_waits() {
     let below = Noting::new(usize::MAX);
     let socket = Socket::new(Arc::clone(&below) as _, true);
-    let transmit = Transmit { destination: THERE, ecn: None, contents: &[0; 30], segment_size: None, src_ip: None };
+    let transmit = Transmit {
+        destination: THERE,
+        ecn: None,
+        contents: &[0; 30],
+        segment_size: None,
+        src_ip: None,
+    };
     socket.try_send(&transmit).unwrap();
     assert_eq!(below.sent(), [(THERE, 30, None)]);
 }

@@ -5,7 +5,9 @@ type Halves = ([u8; 32], Option<[u8; 32]>);
 
 /// The bytes before the 32 secret ones: a PrivateKeyInfo of version 0, the algorithm's object
 /// identifier, and two octet strings.
-const HEAD: [u8; 16] = [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+const HEAD: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
 
 /// id-Ed25519 without parameters.
 const ED25519: [u8; 5] = [0x06, 0x03, 0x2b, 0x65, 0x70];
@@ -56,7 +58,9 @@ fn public(rest: &[u8]) -> Option<[u8; 32]> {
 
 /// The content of an element that has nothing behind it.
 fn alone(tag: u8, der: &[u8]) -> Option<&[u8]> {
-    element(tag, der).filter(|(_, rest)| rest.is_empty()).map(|(content, _)| content)
+    element(tag, der)
+        .filter(|(_, rest)| rest.is_empty())
+        .map(|(content, _)| content)
 }
 
 /// The content of an element with this tag, and the bytes behind it.

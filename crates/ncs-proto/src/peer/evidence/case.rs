@@ -133,20 +133,32 @@ impl Case {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.parts.values().flat_map(|part| &part.rows).map(Row::bytes).sum()
+        self.parts
+            .values()
+            .flat_map(|part| &part.rows)
+            .map(Row::bytes)
+            .sum()
     }
 
     /// Whether a source block matches its hash, if that is known.
     pub(super) fn fits(&self, generation: &Generation, block: &Block) -> Option<bool> {
-        let Vector::Source(index) = block.vector else { return None };
+        let Vector::Source(index) = block.vector else {
+            return None;
+        };
         let hashes = self.hashes.as_ref()?;
         let first = generation.offset / u64::from(generation.block_bytes);
-        Some(hashes.fit(first + u64::from(index), &block.payload, generation.block_bytes))
+        Some(hashes.fit(
+            first + u64::from(index),
+            &block.payload,
+            generation.block_bytes,
+        ))
     }
 
     /// Tests the source blocks of a generation by their hashes, and removes the wrong ones.
     pub(super) fn test_sources(&mut self, generation: &Generation) -> Vec<Row> {
-        let Some(mut part) = self.parts.remove(&generation.index) else { return Vec::new() };
+        let Some(mut part) = self.parts.remove(&generation.index) else {
+            return Vec::new();
+        };
         let wrong = |row: &mut Row| match self.fits(generation, &row.block) {
             Some(fits) => {
                 row.is_right |= fits;
@@ -164,7 +176,9 @@ impl GenerationEvidence {
     /// Tests the first `count` rows, and removes the wrong ones.
     pub(super) fn test(&mut self, checks: &RowChecks, count: usize) -> Vec<Row> {
         let rows = || self.rows.iter().take(count).filter(|row| !row.is_right);
-        let blocks: Vec<_> = rows().map(|row| (&row.block.vector, &row.block.payload[..])).collect();
+        let blocks: Vec<_> = rows()
+            .map(|row| (&row.block.vector, &row.block.payload[..]))
+            .collect();
         let mut verdicts = checks.are_right(&blocks).into_iter();
         for row in self.rows.iter_mut().take(count).filter(|row| !row.is_right) {
             row.is_right = verdicts.next().unwrap_or_default();
@@ -177,7 +191,10 @@ impl Row {
     /// About how much memory it occupies, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let vector = match &self.block.vector {
-            Vector::Explicit(vector) | Vector::Unverified(vector) | Vector::Narrow(vector) | Vector::Wide(vector) => vector.len(),
+            Vector::Explicit(vector)
+            | Vector::Unverified(vector)
+            | Vector::Narrow(vector)
+            | Vector::Wide(vector) => vector.len(),
             _ => 0,
         };
         (self.block.payload.len() + vector + size_of::<Self>()) as u64

@@ -21,7 +21,9 @@ impl Fetches {
     /// Drops rows that were found to be wrong before they were absorbed, and blames their senders.
     pub(super) fn turn_away(&mut self, now: Instant, id: WorkId, wrong: Vec<Row>) {
         for row in &wrong {
-            let Some(path) = self.sources.get_mut(row.source) else { continue };
+            let Some(path) = self.sources.get_mut(row.source) else {
+                continue;
+            };
             path.note_received(&row.block);
             path.pace.arrived(now, row.block.payload.len());
         }
@@ -36,7 +38,13 @@ impl Fetches {
     }
 
     /// Counts wrong rows, and accuses their senders.
-    pub(super) fn accuse(&mut self, id: WorkId, segment: SegmentId, proves_itself: bool, wrong: &[Row]) {
+    pub(super) fn accuse(
+        &mut self,
+        id: WorkId,
+        segment: SegmentId,
+        proves_itself: bool,
+        wrong: &[Row],
+    ) {
         let mut senders: BTreeMap<SourceId, u32> = BTreeMap::new();
         for Row { source, block, .. } in wrong {
             if let Some(path) = self.sources.get_mut(*source) {
@@ -48,7 +56,12 @@ impl Fetches {
             }
         }
         for (source, blocks) in senders {
-            let pollution = Pollution { source, segment, generation: id.index, blocks };
+            let pollution = Pollution {
+                source,
+                segment,
+                generation: id.index,
+                blocks,
+            };
             if proves_itself || !self.doubt(id.fetch, pollution) {
                 self.polluters.push_back(pollution);
             }
@@ -60,8 +73,12 @@ impl Fetches {
     /// answer. A neighbour is named for the very segment that it is asked for.
     fn doubt(&mut self, id: FetchId, pollution: Pollution) -> bool {
         let source = pollution.source;
-        let Some((order, Some(place))) = self.evidence.order(id) else { return false };
-        let Some(path) = self.sources.get_mut(source) else { return false };
+        let Some((order, Some(place))) = self.evidence.order(id) else {
+            return false;
+        };
+        let Some(path) = self.sources.get_mut(source) else {
+            return false;
+        };
         if path.is_neighbour || self.evidence.is_named_by(id, source) {
             return false;
         }
@@ -82,6 +99,8 @@ impl Fetches {
 
     /// The next source that has broken the rules with blocks that were tested later.
     pub(in crate::peer) fn next_broken(&mut self) -> Option<(SourceId, Violation)> {
-        self.broken.pop_front().map(|(_, source, violation)| (source, violation))
+        self.broken
+            .pop_front()
+            .map(|(_, source, violation)| (source, violation))
     }
 }

@@ -23,13 +23,23 @@ impl Fetches {
 
     /// A neighbour holds something of a segment.
     pub(in crate::peer) fn note_holding(&mut self, source: SourceId, segment: SegmentId) {
-        let Some(path) = self.sources.get_mut(source).filter(|path| path.is_neighbour) else { return };
+        let Some(path) = self
+            .sources
+            .get_mut(source)
+            .filter(|path| path.is_neighbour)
+        else {
+            return;
+        };
         path.holds.retain(|other| *other != segment);
         path.holds.push_back(segment);
         if path.holds.len() > HELD_MAX {
             path.holds.pop_front();
         }
-        for fetch in self.fetches.values_mut().filter(|fetch| fetch.order.segment == segment && !fetch.is_alone) {
+        for fetch in self
+            .fetches
+            .values_mut()
+            .filter(|fetch| fetch.order.segment == segment && !fetch.is_alone)
+        {
             fetch.strangers.insert(source, Stranger::Introduced);
             if let Some(place) = &fetch.place {
                 path.follow(stream_of(&place.path));
@@ -40,8 +50,19 @@ impl Fetches {
 
     /// Removes a neighbour, whose connection is gone. Its counts stay.
     pub(in crate::peer) fn remove_neighbour(&mut self, source: SourceId) {
-        let Some(path) = self.sources.paths.remove(&source) else { return };
-        let SourceCounts { blocks, innovative, useless, systematic, lost, payload_bytes, wrong, .. } = path.counts;
+        let Some(path) = self.sources.paths.remove(&source) else {
+            return;
+        };
+        let SourceCounts {
+            blocks,
+            innovative,
+            useless,
+            systematic,
+            lost,
+            payload_bytes,
+            wrong,
+            ..
+        } = path.counts;
         self.counts.blocks += blocks;
         self.counts.innovative += innovative;
         self.counts.useless += useless;
@@ -58,7 +79,10 @@ impl Fetches {
 
     /// A source has sent HELLO.
     pub(in crate::peer) fn opened(&mut self, source: SourceId, hello: &Hello) {
-        let requests_max = self.config.requests_max.min(usize::from(hello.requests_max));
+        let requests_max = self
+            .config
+            .requests_max
+            .min(usize::from(hello.requests_max));
         let path = self.sources.entry(source);
         path.is_open = true;
         path.trust = Trust::New;
@@ -66,7 +90,10 @@ impl Fetches {
         path.credit_max = hello.credit_max;
         path.streams_from = None;
         if path.is_doubted && !path.is_neighbour {
-            let places = self.fetches.iter().filter_map(|(id, fetch)| Some((*id, fetch.place.clone()?)));
+            let places = self
+                .fetches
+                .iter()
+                .filter_map(|(id, fetch)| Some((*id, fetch.place.clone()?)));
             for (id, place) in places.collect::<Vec<_>>() {
                 self.ask_to_name(id, source, place);
             }
@@ -99,7 +126,11 @@ impl Fetches {
             match fetch.strangers.get_mut(&source) {
                 // What a neighbour holds is known from its server.
                 Some(stranger) if self.sources.is_neighbour(source) => {
-                    if !self.sources.get(source).is_some_and(|path| path.holds.contains(&fetch.order.segment)) {
+                    if !self
+                        .sources
+                        .get(source)
+                        .is_some_and(|path| path.holds.contains(&fetch.order.segment))
+                    {
                         *stranger = Stranger::Refused;
                     }
                 }
@@ -114,8 +145,10 @@ impl Fetches {
             });
         }
         self.accused.retain(|(_, accused), _| *accused != source);
-        self.unnamed.retain(|(introduction, _)| introduction.source != source);
-        self.naming.retain(|introduction| introduction.source != source);
+        self.unnamed
+            .retain(|(introduction, _)| introduction.source != source);
+        self.naming
+            .retain(|introduction| introduction.source != source);
         self.evidence.disconnected(source);
         self.stirred = true;
     }

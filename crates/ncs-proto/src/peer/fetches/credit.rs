@@ -68,7 +68,11 @@ impl View<'_> {
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &self.work.asked {
             let is_left = self.shuns && self.is_left_behind(*source, asked.in_flight());
-            *if is_left { &mut left_behind } else { &mut awaited } += asked.in_flight();
+            *if is_left {
+                &mut left_behind
+            } else {
+                &mut awaited
+            } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
         let (mut shares, mut spared) = (Vec::new(), BTreeSet::new());
@@ -102,7 +106,9 @@ impl View<'_> {
     /// neighbours alone.
     fn is_left_behind(&self, source: SourceId, blocks: u32) -> bool {
         let block_bytes = self.work.block_bytes();
-        let Some(path) = self.sources.get(source) else { return false };
+        let Some(path) = self.sources.get(source) else {
+            return false;
+        };
         if path.trust == Trust::Suspect {
             return true;
         }
@@ -118,9 +124,14 @@ impl View<'_> {
                 && self.fetch.may_ask(other)
                 && (path.is_neighbour || !spares_servers)
         });
-        let silence = if spares_servers { path.silence(block_bytes, 0) } else { path.pace.silence(block_bytes, 0) };
+        let silence = if spares_servers {
+            path.silence(block_bytes, 0)
+        } else {
+            path.pace.silence(block_bytes, 0)
+        };
         let time = path.pace.time(path.load.ahead, 0, RATE_ASSUMED);
-        let mut others = others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
+        let mut others =
+            others.map(|(_, other)| other.pace.time(other.load.ahead, bytes, RATE_ASSUMED));
         others.any(|other| time > other * OUTRUN + silence * SUSPECT_AFTER)
     }
 
@@ -128,10 +139,19 @@ impl View<'_> {
     fn candidates(&self) -> Vec<Candidate> {
         let (fetch, work, urgency) = (self.fetch, self.work, self.fetch.order.urgency);
         let is_first = fetch.is_waiting();
-        let has_proven = self.sources.open().any(|(source, path)| path.trust == Trust::Proven && fetch.may_ask(&source));
+        let has_proven = self
+            .sources
+            .open()
+            .any(|(source, path)| path.trust == Trust::Proven && fetch.may_ask(&source));
         let rates = self.sources.open().map(|(_, path)| path.pace.rate());
-        let assumed = rates.filter(|rate| *rate > 0.0).fold(f64::INFINITY, f64::min);
-        let assumed = if assumed.is_finite() { assumed } else { RATE_ASSUMED };
+        let assumed = rates
+            .filter(|rate| *rate > 0.0)
+            .fold(f64::INFINITY, f64::min);
+        let assumed = if assumed.is_finite() {
+            assumed
+        } else {
+            RATE_ASSUMED
+        };
         let candidate = |(source, path): (&SourceId, &Path)| {
             let is_shunned = self.shuns && path.trust == Trust::Suspect;
             if !fetch.may_ask(source) || work.paused.contains_key(source) || is_shunned {
@@ -140,17 +160,35 @@ impl View<'_> {
             let room = match work.asked.get(source) {
                 // The result of a credit is unknown before a round trip has passed. When that
                 // becomes too late, nothing waits.
-                Some(asked) if asked.flight.credited_at() + path.pace.rtt() > self.now && work.near != Some(self.now) => 0,
+                Some(asked)
+                    if asked.flight.credited_at() + path.pace.rtt() > self.now
+                        && work.near != Some(self.now) =>
+                {
+                    0
+                }
                 Some(asked) => asked.room(path.credit_max),
                 None if !path.has_room_for_request(urgency, is_first, self.config) => 0,
                 None if path.trust == Trust::New && has_proven => NEW_MAX.min(path.credit_max),
                 None => path.credit_max,
             };
-            let room = if path.is_doubtful() { room.min(NEW_MAX.saturating_sub(work.in_flight_at(source))) } else { room };
-            let rate = if path.pace.rate() > 0.0 { path.pace.rate() } else { assumed };
+            let room = if path.is_doubtful() {
+                room.min(NEW_MAX.saturating_sub(work.in_flight_at(source)))
+            } else {
+                room
+            };
+            let rate = if path.pace.rate() > 0.0 {
+                path.pace.rate()
+            } else {
+                assumed
+            };
             let bytes = path.load.of(urgency).1;
             let backlog = path.pace.time(bytes, 0, assumed).as_secs_f64();
-            Some(Candidate { source: *source, backlog, rate: rate / f64::from(work.block_bytes()), room })
+            Some(Candidate {
+                source: *source,
+                backlog,
+                rate: rate / f64::from(work.block_bytes()),
+                room,
+            })
         };
         self.sources.paths.iter().filter_map(candidate).collect()
     }
@@ -169,38 +207,85 @@ impl View<'_> {
         let left = fetch.patient_until.saturating_duration_since(self.now);
         let is_neighbour = |source: &SourceId| self.sources.is_neighbour(*source);
         let is_asked = |source: &&SourceId| is_neighbour(source) && fetch.may_ask(source);
-        let is_expected = |source: &&SourceId| fetch.strangers.get(source) == Some(&Stranger::Expected);
-        let expected: BTreeSet<SourceId> = work.paused.keys().filter(is_expected).copied().collect();
-        let able = candidates.iter().filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
-        let sharing = able.map(|candidate| candidate.source).chain(work.asked.keys().filter(is_asked).copied());
-        let sharing = sharing.chain(expected.iter().copied()).collect::<BTreeSet<_>>().len();
+        let is_expected =
+            |source: &&SourceId| fetch.strangers.get(source) == Some(&Stranger::Expected);
+        let expected: BTreeSet<SourceId> =
+            work.paused.keys().filter(is_expected).copied().collect();
+        let able = candidates
+            .iter()
+            .filter(|candidate| is_neighbour(&candidate.source) && candidate.room > 0);
+        let sharing = able
+            .map(|candidate| candidate.source)
+            .chain(work.asked.keys().filter(is_asked).copied());
+        let sharing = sharing
+            .chain(expected.iter().copied())
+            .collect::<BTreeSet<_>>()
+            .len();
         if sharing == 0 {
             return BTreeSet::new();
         }
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
         let n = u32::from(work.decoder.n());
         let part = n.div_ceil(sharing.saturating_add(1));
-        let servers_part = if sharing < CROWD { part } else { (2 * n).div_ceil(sharing.saturating_mul(3)) };
-        let given = |source: &SourceId| work.asked.get(source).map_or(0, |asked| asked.flight.kept());
+        let servers_part = if sharing < CROWD {
+            part
+        } else {
+            (2 * n).div_ceil(sharing.saturating_mul(3))
+        };
+        let given = |source: &SourceId| {
+            work.asked
+                .get(source)
+                .map_or(0, |asked| asked.flight.kept())
+        };
         // What the neighbours can send in time, of what they are asked for now or in a round trip.
         let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
         let mut spared = BTreeSet::new();
-        for candidate in candidates.iter_mut().filter(|candidate| is_neighbour(&candidate.source)) {
-            let Some(path) = self.sources.get(candidate.source) else { continue };
-            let most = if expected.is_empty() { u32::MAX } else { part.saturating_sub(given(&candidate.source)) };
-            let in_time = if path.pace.rate() > 0.0 { candidate.within(left) } else { most };
+        for candidate in candidates
+            .iter_mut()
+            .filter(|candidate| is_neighbour(&candidate.source))
+        {
+            let Some(path) = self.sources.get(candidate.source) else {
+                continue;
+            };
+            let most = if expected.is_empty() {
+                u32::MAX
+            } else {
+                part.saturating_sub(given(&candidate.source))
+            };
+            let in_time = if path.pace.rate() > 0.0 {
+                candidate.within(left)
+            } else {
+                most
+            };
             // At least one block: only blocks tell how fast it is.
-            let in_time = in_time.max(u32::from(given(&candidate.source) == 0)).min(most);
-            let later = if candidate.room == 0 && path.is_open && !path.is_doubtful() { path.credit_max } else { 0 };
+            let in_time = in_time
+                .max(u32::from(given(&candidate.source) == 0))
+                .min(most);
+            let later = if candidate.room == 0 && path.is_open && !path.is_doubtful() {
+                path.credit_max
+            } else {
+                0
+            };
             theirs = theirs.saturating_add(candidate.room.max(later).min(in_time));
             if candidate.room > 0 && in_time == 0 {
                 spared.insert(candidate.source);
             }
             candidate.room = candidate.room.min(in_time);
         }
-        let unmet = if fetch.is_early { 0 } else { lacking.saturating_sub(theirs) };
-        for candidate in candidates.iter_mut().filter(|candidate| !is_neighbour(&candidate.source) && candidate.room > 0) {
-            candidate.room = candidate.room.min(servers_part.saturating_sub(given(&candidate.source)).max(unmet));
+        let unmet = if fetch.is_early {
+            0
+        } else {
+            lacking.saturating_sub(theirs)
+        };
+        for candidate in candidates
+            .iter_mut()
+            .filter(|candidate| !is_neighbour(&candidate.source) && candidate.room > 0)
+        {
+            candidate.room = candidate.room.min(
+                servers_part
+                    .saturating_sub(given(&candidate.source))
+                    .max(unmet),
+            );
             if candidate.room == 0 {
                 spared.insert(candidate.source);
             }

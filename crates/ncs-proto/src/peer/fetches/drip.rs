@@ -30,7 +30,12 @@ struct Watched {
 impl Drip {
     /// `rate_min` is in bytes a second; 0 accepts any rate.
     pub(super) fn new(rate_min: u64, window: Duration) -> Self {
-        Self { window, bytes_min: rate_min.saturating_mul(window.as_secs()), watched: None, dark_since: None }
+        Self {
+            window,
+            bytes_min: rate_min.saturating_mul(window.as_secs()),
+            watched: None,
+            dark_since: None,
+        }
     }
 
     /// Says whether no server is connected.
@@ -50,7 +55,11 @@ impl Drip {
             return;
         }
         if self.watched.as_ref().map(|watched| watched.fetch) != fetch {
-            self.watched = fetch.map(|fetch| Watched { fetch, until: now + self.window, bytes: 0 });
+            self.watched = fetch.map(|fetch| Watched {
+                fetch,
+                until: now + self.window,
+                bytes: 0,
+            });
         }
         let window = self.window;
         if let Some(watched) = self.watched.as_mut().filter(|watched| watched.until <= now) {
@@ -63,19 +72,29 @@ impl Drip {
 
     /// A block has raised the rank of a generation.
     pub(super) fn brought(&mut self, fetch: FetchId, bytes: usize) {
-        if let Some(watched) = self.watched.as_mut().filter(|watched| watched.fetch == fetch) {
+        if let Some(watched) = self
+            .watched
+            .as_mut()
+            .filter(|watched| watched.fetch == fetch)
+        {
             watched.bytes += bytes as u64;
         }
     }
 
     /// Whether this fetch was served first for a window with too few bytes.
     pub(super) fn is_over(&self, now: Instant, fetch: FetchId) -> bool {
-        let watched = self.watched.as_ref().filter(|watched| watched.fetch == fetch && self.dark_since.is_none());
+        let watched = self
+            .watched
+            .as_ref()
+            .filter(|watched| watched.fetch == fetch && self.dark_since.is_none());
         watched.is_some_and(|watched| watched.until <= now && watched.bytes < self.bytes_min)
     }
 
     /// When a window ends.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.watched.as_ref().filter(|_| self.bytes_min > 0 && self.dark_since.is_none()).map(|watched| watched.until)
+        self.watched
+            .as_ref()
+            .filter(|_| self.bytes_min > 0 && self.dark_since.is_none())
+            .map(|watched| watched.until)
     }
 }

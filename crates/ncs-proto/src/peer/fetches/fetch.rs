@@ -104,7 +104,12 @@ impl Fetch {
 
     /// Its place among all fetches.
     pub(super) fn turn(&self, id: FetchId) -> Turn {
-        (self.order.urgency, self.order.deadline.is_none(), self.order.deadline, id)
+        (
+            self.order.urgency,
+            self.order.deadline.is_none(),
+            self.order.deadline,
+            id,
+        )
     }
 
     /// The place of one of its generations, which is due at this time.
@@ -114,7 +119,15 @@ impl Fetch {
 
     /// The places of all its generations under way.
     pub(super) fn work_turns(&self, id: FetchId) -> impl Iterator<Item = WorkTurn> {
-        self.works.iter().map(move |(index, work)| self.work_turn(work.due, WorkId { fetch: id, index: *index }))
+        self.works.iter().map(move |(index, work)| {
+            self.work_turn(
+                work.due,
+                WorkId {
+                    fetch: id,
+                    index: *index,
+                },
+            )
+        })
     }
 
     /// Bytes of the generation that was requested last, and of all after it.
@@ -126,7 +139,9 @@ impl Fetch {
 
     /// Excuses the time between these two, when there was no server, up to the limit.
     pub(super) fn excuse(&mut self, since: Instant, until: Instant) {
-        let outage = until.saturating_duration_since(self.touched.max(since)).min(self.outage_left);
+        let outage = until
+            .saturating_duration_since(self.touched.max(since))
+            .min(self.outage_left);
         self.touched += outage;
         self.outage_left -= outage;
     }
@@ -134,7 +149,10 @@ impl Fetch {
     /// Lets a source rest that has rejected a request. Whatever retry time it names, it is not
     /// asked in a loop.
     pub(super) fn rest(&mut self, now: Instant, source: SourceId) {
-        let rest = self.rests.entry(source).or_insert(Rest { times: 0, until: now });
+        let rest = self.rests.entry(source).or_insert(Rest {
+            times: 0,
+            until: now,
+        });
         // A request that is rejected during a rest was sent before it.
         if rest.until <= now {
             rest.until = now + (RETRY_MIN * (1 << rest.times.min(10))).min(RETRY_MAX);
@@ -154,14 +172,22 @@ impl Fetch {
     /// When more is requested from servers, or the wait for neighbours ends, unless both have
     /// passed.
     pub(super) fn patience_ends(&self) -> Option<Instant> {
-        let ends = if self.is_early { self.expect_until } else { self.patient_until };
+        let ends = if self.is_early {
+            self.expect_until
+        } else {
+            self.patient_until
+        };
         Some(ends).filter(|_| !self.is_impatient)
     }
 
     /// Leaves all other sources out where the trusted source is to send the whole segment.
     pub(super) fn exclude_others<'a>(&mut self, sources: impl Iterator<Item = &'a SourceId>) {
         if self.is_alone {
-            self.strangers.extend(sources.filter(|source| **source != FIRST).map(|source| (*source, Stranger::Excluded)));
+            self.strangers.extend(
+                sources
+                    .filter(|source| **source != FIRST)
+                    .map(|source| (*source, Stranger::Excluded)),
+            );
         }
     }
 
@@ -172,7 +198,10 @@ impl Fetch {
 
     /// Whether a source may be asked for it.
     pub(super) fn may_ask(&self, source: &SourceId) -> bool {
-        matches!(self.strangers.get(source), None | Some(Stranger::Introduced | Stranger::Expected))
+        matches!(
+            self.strangers.get(source),
+            None | Some(Stranger::Introduced | Stranger::Expected)
+        )
     }
 }
 

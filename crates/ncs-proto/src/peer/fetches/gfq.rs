@@ -22,7 +22,9 @@ impl Fetches {
         if let Some(path) = self.sources.get_mut(source) {
             path.pace.arrived(now, block.payload.len());
         }
-        let Some(work) = find(&mut self.fetches, id) else { return };
+        let Some(work) = find(&mut self.fetches, id) else {
+            return;
+        };
         work.silences.remove(&source);
         if let Rebuilder::Gfq(gfq) = &mut *work.decoder {
             gfq.gather(now, source, block);
@@ -33,18 +35,27 @@ impl Fetches {
     /// more batches than it runs at a time. The rest keeps collecting, and a polluter that is found
     /// meanwhile costs nothing more.
     pub(super) fn begin_tests(&mut self, now: Instant, effects: &mut Effects) {
-        let proving = self.fetches.iter().filter(|(_, fetch)| fetch.order.shape.codec().is_gfq());
+        let proving = self
+            .fetches
+            .iter()
+            .filter(|(_, fetch)| fetch.order.shape.codec().is_gfq());
         let mut turns: Vec<Turn> = proving.map(|(id, fetch)| fetch.turn(*id)).collect();
         turns.sort_unstable();
         for (.., id) in turns {
-            let Some(hashes) = self.evidence.hashes(id) else { continue };
-            let Some(fetch) = self.fetches.get_mut(&id) else { continue };
+            let Some(hashes) = self.evidence.hashes(id) else {
+                continue;
+            };
+            let Some(fetch) = self.fetches.get_mut(&id) else {
+                continue;
+            };
             let segment = fetch.order.segment;
             for work in fetch.works.values_mut() {
                 if self.testing >= self.config.tests_max {
                     return;
                 }
-                let Rebuilder::Gfq(gfq) = &mut *work.decoder else { continue };
+                let Rebuilder::Gfq(gfq) = &mut *work.decoder else {
+                    continue;
+                };
                 let own = hashes.of_generation(gfq.generation());
                 if let Some(trial) = gfq.begin_trial(now, (id, segment), self.next_trial, own) {
                     self.next_trial += 1;
@@ -60,17 +71,34 @@ impl Fetches {
         if self.testing >= self.config.tests_max {
             return None;
         }
-        let tested = self.fetches.iter().filter(|(id, _)| self.evidence.hashes(**id).is_some());
-        let due = tested.flat_map(|(_, fetch)| fetch.works.values()).filter_map(|work| match &*work.decoder {
-            Rebuilder::Gfq(gfq) => gfq.due(),
-            Rebuilder::Blocked(_) | Rebuilder::Progressive(_) => None,
-        });
+        let tested = self
+            .fetches
+            .iter()
+            .filter(|(id, _)| self.evidence.hashes(**id).is_some());
+        let due = tested
+            .flat_map(|(_, fetch)| fetch.works.values())
+            .filter_map(|work| match &*work.decoder {
+                Rebuilder::Gfq(gfq) => gfq.due(),
+                Rebuilder::Blocked(_) | Rebuilder::Progressive(_) => None,
+            });
         due.min()
     }
 
     /// Takes the result of a test: absorbs right blocks, and accuses the senders of wrong ones.
-    pub(in crate::peer) fn tested(&mut self, now: Instant, mut tested: Tested, effects: &mut Effects) {
-        let Tested { fetch, segment, index, tested: (blocks, batches), is_hopeless, .. } = tested;
+    pub(in crate::peer) fn tested(
+        &mut self,
+        now: Instant,
+        mut tested: Tested,
+        effects: &mut Effects,
+    ) {
+        let Tested {
+            fetch,
+            segment,
+            index,
+            tested: (blocks, batches),
+            is_hopeless,
+            ..
+        } = tested;
         let id = WorkId { fetch, index };
         self.testing = self.testing.saturating_sub(1);
         self.stirred = true;
@@ -102,7 +130,16 @@ impl Fetches {
                 }
             };
             let source = row.source;
-            if let Err(violation) = self.absorbed(now, id, Row { is_right: true, ..row }, outcome, effects) {
+            if let Err(violation) = self.absorbed(
+                now,
+                id,
+                Row {
+                    is_right: true,
+                    ..row
+                },
+                outcome,
+                effects,
+            ) {
                 self.broken.push_back((now, source, violation));
             }
         }
@@ -114,7 +151,11 @@ impl Fetches {
 
     /// Drops all untested blocks of a source that is no longer used.
     pub(in crate::peer) fn forget(&mut self, source: SourceId) {
-        for work in self.fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
+        for work in self
+            .fetches
+            .values_mut()
+            .flat_map(|fetch| fetch.works.values_mut())
+        {
             if let Rebuilder::Gfq(gfq) = &mut *work.decoder {
                 gfq.forget(source);
             }

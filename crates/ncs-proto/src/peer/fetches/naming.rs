@@ -33,8 +33,12 @@ impl Fetches {
         effects: &mut Effects,
     ) -> Option<(Introduction, Place)> {
         // Without an entry, this side has stopped the request meanwhile.
-        let id = self.sources.get_mut(source).and_then(|path| path.aliases.remove(&alias))?;
-        let (is_several, is_neighbour) = (self.sources.is_several(), self.sources.is_neighbour(source));
+        let id = self
+            .sources
+            .get_mut(source)
+            .and_then(|path| path.aliases.remove(&alias))?;
+        let (is_several, is_neighbour) =
+            (self.sources.is_several(), self.sources.is_neighbour(source));
         let fetch = self.fetches.get_mut(&id.fetch)?;
         let work = fetch.works.get_mut(&id.index)?;
         work.asked.remove(&source);
@@ -47,7 +51,9 @@ impl Fetches {
                 fetch.rest(now, source);
             }
             (code, None) => match (fetch.strangers.get(&source), &fetch.place) {
-                (Some(Stranger::Introduced | Stranger::Expected), _) if is_neighbour && now < fetch.expect_until => {
+                (Some(Stranger::Introduced | Stranger::Expected), _)
+                    if is_neighbour && now < fetch.expect_until =>
+                {
                     fetch.strangers.insert(source, Stranger::Expected);
                     work.paused.insert(source, now + EXPECT_AGAIN);
                 }
@@ -62,8 +68,16 @@ impl Fetches {
                     self.refuse(id.fetch, source, refusal, effects);
                 }
                 (Some(Stranger::AskedForPath), _) => fetch.rest(now, source),
-                (None, Some(place)) if is_several && !is_neighbour && code == RefusalCode::Unknown => {
-                    let introduction = (Introduction { fetch: id.fetch, source }, place.clone());
+                (None, Some(place))
+                    if is_several && !is_neighbour && code == RefusalCode::Unknown =>
+                {
+                    let introduction = (
+                        Introduction {
+                            fetch: id.fetch,
+                            source,
+                        },
+                        place.clone(),
+                    );
                     fetch.strangers.insert(source, Stranger::AskedForPath);
                     return Some(introduction);
                 }
@@ -92,26 +106,48 @@ impl Fetches {
             self.stirred = true;
             return;
         }
-        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id) else {
+            return;
+        };
         fetch.strangers.insert(source, Stranger::Introduced);
         self.stirred = true;
         let reason = match named {
-            Some(named) if named == (fetch.order.segment, fetch.order.shape) => return self.evidence.note_named(id, source),
-            Some((segment, _)) if segment == fetch.order.segment => "the source codes the same segment with other parameters",
+            Some(named) if named == (fetch.order.segment, fetch.order.shape) => {
+                return self.evidence.note_named(id, source);
+            }
+            Some((segment, _)) if segment == fetch.order.segment => {
+                "the source codes the same segment with other parameters"
+            }
             Some(_) => "the source has a different segment at this position",
             None => "the source does not know the segment",
         };
-        let refusal = Refusal { code: RefusalCode::Unknown, retry_after: None, reason: reason.to_owned() };
+        let refusal = Refusal {
+            code: RefusalCode::Unknown,
+            retry_after: None,
+            reason: reason.to_owned(),
+        };
         self.refuse(id, source, refusal, effects);
     }
 
     /// A source does not have a segment. The fetch fails if no source is left that may have it.
     fn refuse(&mut self, id: FetchId, source: SourceId, refusal: Refusal, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.get_mut(&id) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id) else {
+            return;
+        };
         fetch.strangers.insert(source, Stranger::Refused);
-        let cannot = |source: &SourceId| matches!(fetch.strangers.get(source), Some(Stranger::Refused | Stranger::Excluded));
+        let cannot = |source: &SourceId| {
+            matches!(
+                fetch.strangers.get(source),
+                Some(Stranger::Refused | Stranger::Excluded)
+            )
+        };
         if self.sources.open().all(|(source, _)| cannot(&source)) {
-            self.fail(id, Failure::Refused(refusal), StopReason::Cancelled, effects);
+            self.fail(
+                id,
+                Failure::Refused(refusal),
+                StopReason::Cancelled,
+                effects,
+            );
         }
     }
 
@@ -130,7 +166,10 @@ impl Fetches {
     /// Has all doubted servers name a segment before they are asked for it.
     pub(super) fn ask_doubted(&mut self, id: FetchId, place: Option<&Place>) {
         let Some(place) = place else { return };
-        let doubted = self.sources.open().filter(|(_, path)| path.is_doubted && !path.is_neighbour);
+        let doubted = self
+            .sources
+            .open()
+            .filter(|(_, path)| path.is_doubted && !path.is_neighbour);
         for source in doubted.map(|(source, _)| source).collect::<Vec<_>>() {
             if !self.evidence.is_named_by(id, source) {
                 self.ask_to_name(id, source, place.clone());
@@ -140,12 +179,20 @@ impl Fetches {
 
     /// The next introduction to ask for. Requests for the segment are stopped at this source: its
     /// blocks are useless until it has named the segment.
-    pub(in crate::peer) fn next_unnamed(&mut self, effects: &mut Effects) -> Option<(Introduction, Place)> {
+    pub(in crate::peer) fn next_unnamed(
+        &mut self,
+        effects: &mut Effects,
+    ) -> Option<(Introduction, Place)> {
         let (introduction, place) = self.unnamed.pop_front()?;
         let Introduction { fetch, source } = introduction;
-        let works = self.fetches.get_mut(&fetch).into_iter().flat_map(|fetch| fetch.works.values_mut());
+        let works = self
+            .fetches
+            .get_mut(&fetch)
+            .into_iter()
+            .flat_map(|fetch| fetch.works.values_mut());
         for asked in works.filter_map(|work| work.asked.remove(&source)) {
-            self.sources.stop(source, asked.alias, StopReason::Cancelled, effects);
+            self.sources
+                .stop(source, asked.alias, StopReason::Cancelled, effects);
         }
         Some((introduction, place))
     }

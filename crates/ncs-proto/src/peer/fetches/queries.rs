@@ -43,8 +43,15 @@ impl Fetches {
     }
 
     /// Takes checksums. False if they belong to no query.
-    pub(in crate::peer) fn checks(&mut self, source: SourceId, answer: &Checks, effects: &mut Effects) -> bool {
-        let Some((fetch, index)) = self.evidence.asked_about(source, answer.request) else { return false };
+    pub(in crate::peer) fn checks(
+        &mut self,
+        source: SourceId,
+        answer: &Checks,
+        effects: &mut Effects,
+    ) -> bool {
+        let Some((fetch, index)) = self.evidence.asked_about(source, answer.request) else {
+            return false;
+        };
         let is_open = find(&mut self.fetches, WorkId { fetch, index }).is_some();
         if let Some(findings) = self.evidence.checks(source, answer, is_open) {
             self.judge(findings, effects);
@@ -98,7 +105,12 @@ impl Fetches {
 
     /// Acts on the findings about a generation: drops wrong rows, and reports tested ones.
     fn judge(&mut self, findings: Findings, effects: &mut Effects) {
-        let Findings { fetch, generation: index, wrong, is_checked } = findings;
+        let Findings {
+            fetch,
+            generation: index,
+            wrong,
+            is_checked,
+        } = findings;
         let id = WorkId { fetch, index };
         if !wrong.is_empty() {
             self.blame(id, &wrong);
@@ -112,8 +124,17 @@ impl Fetches {
             && self.config.tells
             && let Some((order, _)) = self.evidence.order(fetch)
         {
-            let rows = self.evidence.rows(fetch, index).iter().map(|row| row.block.clone()).collect();
-            effects.report(Event::Checked { cut: order.cut(), generation: index, rows });
+            let rows = self
+                .evidence
+                .rows(fetch, index)
+                .iter()
+                .map(|row| row.block.clone())
+                .collect();
+            effects.report(Event::Checked {
+                cut: order.cut(),
+                generation: index,
+                rows,
+            });
         }
         self.stirred = true;
     }

@@ -39,10 +39,18 @@ impl Fetches {
         rest: Bytes,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let Some(path) = self.sources.get_mut(source) else { return Ok(()) };
-        let Some(id) = path.aliases.get(&head.alias).copied() else { return self.late(source, head.alias) };
-        let Some(work) = find(&mut self.fetches, id) else { return Ok(()) };
-        let Some(asked) = work.asked.get_mut(&source) else { return Ok(()) };
+        let Some(path) = self.sources.get_mut(source) else {
+            return Ok(());
+        };
+        let Some(id) = path.aliases.get(&head.alias).copied() else {
+            return self.late(source, head.alias);
+        };
+        let Some(work) = find(&mut self.fetches, id) else {
+            return Ok(());
+        };
+        let Some(asked) = work.asked.get_mut(&source) else {
+            return Ok(());
+        };
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
         work.lost += given_up;
         path.note_lost(given_up);
@@ -59,10 +67,12 @@ impl Fetches {
                 self.unwanted(source)
             }
             Arrival::Excess => self.excess(source, id),
-            Arrival::New | Arrival::Returned => match block::parse_block(head.kind, work.decoder.generation(), rest) {
-                Some(block) => self.take(now, source, id, block, effects),
-                None => self.stray(source),
-            },
+            Arrival::New | Arrival::Returned => {
+                match block::parse_block(head.kind, work.decoder.generation(), rest) {
+                    Some(block) => self.take(now, source, id, block, effects),
+                    None => self.stray(source),
+                }
+            }
         }
     }
 
@@ -75,14 +85,20 @@ impl Fetches {
         block: Block,
         effects: &mut Effects,
     ) -> Result<bool, Violation> {
-        let Some(path) = self.sources.get_mut(source) else { return Ok(false) };
+        let Some(path) = self.sources.get_mut(source) else {
+            return Ok(false);
+        };
         let Some(id) = path.aliases.get(&alias).copied() else {
             path.late += 1;
             return Ok(false);
         };
-        let Some(work) = find(&mut self.fetches, id) else { return Ok(false) };
+        let Some(work) = find(&mut self.fetches, id) else {
+            return Ok(false);
+        };
         let block_bytes = work.block_bytes();
-        let Some(asked) = work.asked.get_mut(&source) else { return Ok(false) };
+        let Some(asked) = work.asked.get_mut(&source) else {
+            return Ok(false);
+        };
         self.stirred = true;
         if !asked.flight.is_reliable() {
             path.note_record(block_bytes);
@@ -114,7 +130,11 @@ impl Fetches {
             asked.excess
         });
         self.counts.stray += 1;
-        if excess > EXCESS_MAX { Err(Violation::Flood("blocks without credit")) } else { Ok(()) }
+        if excess > EXCESS_MAX {
+            Err(Violation::Flood("blocks without credit"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts a datagram that belongs to no request.
@@ -136,9 +156,18 @@ impl Fetches {
     }
 
     /// Takes a block of an open request, and tests it first where that is possible.
-    fn take(&mut self, now: Instant, source: SourceId, id: WorkId, block: Block, effects: &mut Effects) -> Result<(), Violation> {
+    fn take(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        id: WorkId,
+        block: Block,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
         let shape = self.fetches.get(&id.fetch).map(|fetch| fetch.order.shape);
-        let Some(generation) = shape.and_then(|shape| shape.generation(id.index)) else { return Ok(()) };
+        let Some(generation) = shape.and_then(|shape| shape.generation(id.index)) else {
+            return Ok(());
+        };
         let asked = find(&mut self.fetches, id).and_then(|work| work.asked.get_mut(&source));
         if !asked.is_none_or(|asked| asked.expects(&block.vector)) {
             return self.stray(source);
@@ -154,11 +183,26 @@ impl Fetches {
             self.evidence.want_checks(id.fetch, id.index);
         }
         match self.evidence.look(id.fetch, &generation, source, &block) {
-            look @ (Look::Unproved | Look::Right) => {
-                self.absorb(now, id, Row { source, block, is_right: look == Look::Right }, effects)
-            }
+            look @ (Look::Unproved | Look::Right) => self.absorb(
+                now,
+                id,
+                Row {
+                    source,
+                    block,
+                    is_right: look == Look::Right,
+                },
+                effects,
+            ),
             Look::Wrong => {
-                self.turn_away(now, id, vec![Row { source, block, is_right: false }]);
+                self.turn_away(
+                    now,
+                    id,
+                    vec![Row {
+                        source,
+                        block,
+                        is_right: false,
+                    }],
+                );
                 Ok(())
             }
             Look::Later => Ok(()),
@@ -166,11 +210,21 @@ impl Fetches {
     }
 
     /// Adds a block to its decoder, if its request is still open.
-    pub(super) fn absorb(&mut self, now: Instant, id: WorkId, row: Row, effects: &mut Effects) -> Result<(), Violation> {
-        let Some(path) = self.sources.get_mut(row.source) else { return Ok(()) };
+    pub(super) fn absorb(
+        &mut self,
+        now: Instant,
+        id: WorkId,
+        row: Row,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(path) = self.sources.get_mut(row.source) else {
+            return Ok(());
+        };
         let work = find(&mut self.fetches, id).filter(|work| work.asked.contains_key(&row.source));
         let Some(work) = work else { return Ok(()) };
-        let Ok(outcome) = work.decoder.absorb(&row.block.vector, &row.block.payload) else { return self.stray(row.source) };
+        let Ok(outcome) = work.decoder.absorb(&row.block.vector, &row.block.payload) else {
+            return self.stray(row.source);
+        };
         path.pace.arrived(now, row.block.payload.len());
         self.absorbed(now, id, row, outcome, effects)
     }
@@ -186,9 +240,15 @@ impl Fetches {
     ) -> Result<(), Violation> {
         let source = row.source;
         let keeps_rows = self.keeps_rows_of(source);
-        let Some(path) = self.sources.get_mut(source) else { return Ok(()) };
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return Ok(()) };
-        let Some(work) = fetch.works.get_mut(&id.index) else { return Ok(()) };
+        let Some(path) = self.sources.get_mut(source) else {
+            return Ok(());
+        };
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return Ok(());
+        };
+        let Some(work) = fetch.works.get_mut(&id.index) else {
+            return Ok(());
+        };
         work.silences.remove(&source);
         fetch.rests.remove(&source);
         Numbers::number(&row.block.vector).map(|number| work.held.insert(number));
@@ -200,12 +260,24 @@ impl Fetches {
         match outcome {
             Outcome::Redundant => work.note_redundant(source, &row.block.vector)?,
             Outcome::Innovative | Outcome::Complete => {
-                (fetch.touched, fetch.trickles, fetch.is_put_off, fetch.outage_left) = (now, false, false, OUTAGE_MAX);
+                (
+                    fetch.touched,
+                    fetch.trickles,
+                    fetch.is_put_off,
+                    fetch.outage_left,
+                ) = (now, false, false, OUTAGE_MAX);
                 self.progress_at = Some(now);
                 self.drip.brought(id.fetch, row.block.payload.len());
                 if self.config.tells {
-                    let (cut, block, is_checked) = (fetch.order.cut(), row.block.clone(), row.is_right);
-                    effects.report(Event::Brought { cut, generation: id.index, source, block, is_checked });
+                    let (cut, block, is_checked) =
+                        (fetch.order.cut(), row.block.clone(), row.is_right);
+                    effects.report(Event::Brought {
+                        cut,
+                        generation: id.index,
+                        source,
+                        block,
+                        is_checked,
+                    });
                 }
                 // A block that proves itself is not kept for later tests.
                 if keeps_rows && !fetch.order.shape.codec().is_gfq() {

@@ -27,12 +27,19 @@ use crate::wire::message::{Accept, Meant, Message, RANGES_MAX, Request, StopReas
 impl Fetches {
     /// Ends requests whose deadline has passed, and gives up lost blocks.
     pub(super) fn tidy(&mut self, now: Instant, effects: &mut Effects) {
-        let Self { sources, fetches, .. } = self;
-        for work in fetches.values_mut().flat_map(|fetch| fetch.works.values_mut()) {
+        let Self {
+            sources, fetches, ..
+        } = self;
+        for work in fetches
+            .values_mut()
+            .flat_map(|fetch| fetch.works.values_mut())
+        {
             work.paused.retain(|_, until| *until > now);
             let Work { asked, lost, .. } = work;
             asked.retain(|source, asked| {
-                let Some(path) = sources.get_mut(*source) else { return false };
+                let Some(path) = sources.get_mut(*source) else {
+                    return false;
+                };
                 let given_up = asked.flight.give_up(now, path.pace.patience());
                 *lost += given_up;
                 path.note_lost(given_up);
@@ -48,29 +55,67 @@ impl Fetches {
 
     /// Begins a generation: from now on blocks are requested for it.
     pub(super) fn begin(&mut self, now: Instant, beginning: Beginning) {
-        let Beginning { id, generation, due, is_pressed } = beginning;
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return };
+        let Beginning {
+            id,
+            generation,
+            due,
+            is_pressed,
+        } = beginning;
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return;
+        };
         if fetch.works.is_empty() {
             fetch.touched = now;
         }
-        let decoder = Rebuilder::for_generation(&self.config, &fetch.order.segment, generation, is_pressed);
-        let paused = fetch.rests.iter().map(|(source, rest)| (*source, rest.until)).collect();
-        fetch.works.insert(id.index, Work { paused, ..Work::new(decoder, due) });
+        let decoder =
+            Rebuilder::for_generation(&self.config, &fetch.order.segment, generation, is_pressed);
+        let paused = fetch
+            .rests
+            .iter()
+            .map(|(source, rest)| (*source, rest.until))
+            .collect();
+        fetch.works.insert(
+            id.index,
+            Work {
+                paused,
+                ..Work::new(decoder, due)
+            },
+        );
         (fetch.next, fetch.last_due) = (id.index + 1, Some(due));
     }
 
     /// Gives a generation the credit that it should have now.
     pub(super) fn tend(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return;
+        };
         let shuns = self.sources.shuns(fetch);
-        let Some(work) = fetch.works.get_mut(&id.index) else { return };
-        let left = fetch.order.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        work.near = left.filter(|left| *left <= pace::near(self.sources.rtt())).map(|_| work.near.unwrap_or(now));
+        let Some(work) = fetch.works.get_mut(&id.index) else {
+            return;
+        };
+        let left = fetch
+            .order
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(now));
+        work.near = left
+            .filter(|left| *left <= pace::near(self.sources.rtt()))
+            .map(|_| work.near.unwrap_or(now));
         self.sources.add_ahead(work);
         self.end_exhausted(now, id, effects);
-        let Some(fetch) = self.fetches.get(&id.fetch) else { return };
-        let Some(work) = fetch.works.get(&id.index) else { return };
-        let view = View { now, config: &self.config, sources: &self.sources, fetch, work, shuns };
+        let Some(fetch) = self.fetches.get(&id.fetch) else {
+            return;
+        };
+        let Some(work) = fetch.works.get(&id.index) else {
+            return;
+        };
+        let view = View {
+            now,
+            config: &self.config,
+            sources: &self.sources,
+            fetch,
+            work,
+            shuns,
+        };
         let plan = view.plan();
         self.carry_out(now, id, plan, effects);
         if shuns {
@@ -82,14 +127,24 @@ impl Fetches {
     /// are lost. Missing blocks need new requests. A source that is silent again when asked anew is
     /// suspect where others can be asked.
     fn end_exhausted(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
-        let Self { sources, fetches, .. } = self;
-        let Some(work) = find(fetches, id) else { return };
+        let Self {
+            sources, fetches, ..
+        } = self;
+        let Some(work) = find(fetches, id) else {
+            return;
+        };
         let (is_several, block_bytes) = (sources.is_several(), work.block_bytes());
-        let Work { asked, silences, .. } = work;
+        let Work {
+            asked, silences, ..
+        } = work;
         asked.retain(|source, asked| {
-            let Some(path) = sources.get_mut(*source).filter(|_| asked.is_exhausted()) else { return true };
+            let Some(path) = sources.get_mut(*source).filter(|_| asked.is_exhausted()) else {
+                return true;
+            };
             let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
-            let is_silent = asked.silent_at(heard, block_bytes, path).is_some_and(|at| at <= now);
+            let is_silent = asked
+                .silent_at(heard, block_bytes, path)
+                .is_some_and(|at| at <= now);
             if asked.in_flight() > 0 && !is_silent {
                 return true;
             }
@@ -107,8 +162,18 @@ impl Fetches {
 
     /// Gives the credit of a plan.
     fn carry_out(&mut self, now: Instant, id: WorkId, plan: Plan, effects: &mut Effects) {
-        let Plan { shares, spared, lacking, needed, ahead, reassigned, probes } = plan;
-        let Some(work) = find(&mut self.fetches, id) else { return };
+        let Plan {
+            shares,
+            spared,
+            lacking,
+            needed,
+            ahead,
+            reassigned,
+            probes,
+        } = plan;
+        let Some(work) = find(&mut self.fetches, id) else {
+            return;
+        };
         (work.spared, work.lacking) = (spared, lacking);
         work.needed += needed;
         work.ahead += ahead;
@@ -123,12 +188,25 @@ impl Fetches {
     }
 
     /// Gives a source credit for a generation: in its open request, or in a new one.
-    fn give(&mut self, now: Instant, id: WorkId, source: SourceId, blocks: u32, effects: &mut Effects) {
+    fn give(
+        &mut self,
+        now: Instant,
+        id: WorkId,
+        source: SourceId,
+        blocks: u32,
+        effects: &mut Effects,
+    ) {
         let sources = self.sources.open().count();
         let is_shared = self.sources.open().any(|(_, path)| path.is_neighbour);
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return };
-        let Some(work) = fetch.works.get_mut(&id.index) else { return };
-        let Some(path) = self.sources.get_mut(source) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return;
+        };
+        let Some(work) = fetch.works.get_mut(&id.index) else {
+            return;
+        };
+        let Some(path) = self.sources.get_mut(source) else {
+            return;
+        };
         let order = &fetch.order;
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
         path.load.ahead += bytes;
@@ -137,7 +215,13 @@ impl Fetches {
             path.load.add(order.urgency, 0, bytes);
             asked.flight.credit(now, blocks);
             self.counts.credits += 1;
-            effects.send(source, Message::Credit { alias: asked.alias, blocks });
+            effects.send(
+                source,
+                Message::Credit {
+                    alias: asked.alias,
+                    blocks,
+                },
+            );
             return;
         }
         path.load.add(order.urgency, 1, bytes);
@@ -155,8 +239,15 @@ impl Fetches {
         // Blocks of some codes travel on streams alone.
         let is_on_stream = order.shape.codec().is_gfq();
         let datagrams = self.config.datagrams && !is_on_stream;
-        let accept = Accept { coded: true, systematic: ranges.is_some(), datagrams, recoded: true };
-        let deadline = order.deadline.unwrap_or_else(|| work.due.max(now + self.config.stall_timeout / 2));
+        let accept = Accept {
+            coded: true,
+            systematic: ranges.is_some(),
+            datagrams,
+            recoded: true,
+        };
+        let deadline = order
+            .deadline
+            .unwrap_or_else(|| work.due.max(now + self.config.stall_timeout / 2));
         let alias = path.take_alias(id);
         let request = Request {
             alias,
@@ -170,44 +261,82 @@ impl Fetches {
         };
         effects.send(source, Message::Request(request));
         let asked = Asked::new(now, alias, deadline, blocks);
-        let flight = asked.flight.after(work.silences.get(&source).copied().unwrap_or_default());
-        let flight = if is_on_stream { flight.on_stream() } else { flight };
-        work.asked.insert(source, Asked { numbers, flight, ..asked });
+        let flight = asked
+            .flight
+            .after(work.silences.get(&source).copied().unwrap_or_default());
+        let flight = if is_on_stream {
+            flight.on_stream()
+        } else {
+            flight
+        };
+        work.asked.insert(
+            source,
+            Asked {
+                numbers,
+                flight,
+                ..asked
+            },
+        );
     }
 
     /// Requests a few blocks more from sources that have been silent for so long that the end of
     /// the flight may be lost.
     fn probe(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return;
+        };
         let is_pressing = fetch.order.deadline.is_some();
-        let Some(work) = fetch.works.get_mut(&id.index) else { return };
+        let Some(work) = fetch.works.get_mut(&id.index) else {
+            return;
+        };
         let (missing, block_bytes) = (u32::from(work.decoder.missing()), work.block_bytes());
         for (source, asked) in &mut work.asked {
-            let Some(path) = self.sources.get_mut(*source) else { continue };
+            let Some(path) = self.sources.get_mut(*source) else {
+                continue;
+            };
             let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
-            if asked.silent_at(heard, block_bytes, path).is_none_or(|at| at > now) {
+            if asked
+                .silent_at(heard, block_bytes, path)
+                .is_none_or(|at| at > now)
+            {
                 continue;
             }
             // Two at first where time is short: one of them may be lost too.
-            let probe =
-                if work.near.is_some() { missing } else { (1 + u32::from(is_pressing)) << asked.flight.silences().min(10) };
+            let probe = if work.near.is_some() {
+                missing
+            } else {
+                (1 + u32::from(is_pressing)) << asked.flight.silences().min(10)
+            };
             let probe = probe.min(missing).min(asked.room(path.credit_max));
             if probe > 0 {
                 asked.flight.probe(now, probe);
                 work.needed += probe;
                 path.credited += u64::from(probe);
                 self.counts.credits += 1;
-                effects.send(*source, Message::Credit { alias: asked.alias, blocks: probe });
+                effects.send(
+                    *source,
+                    Message::Credit {
+                        alias: asked.alias,
+                        blocks: probe,
+                    },
+                );
             }
         }
     }
 
     /// Requests one block from each idle suspect, to see whether it is there again.
     fn sound_out(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.get(&id.fetch) else { return };
-        let Some(work) = fetch.works.get(&id.index) else { return };
+        let Some(fetch) = self.fetches.get(&id.fetch) else {
+            return;
+        };
+        let Some(work) = fetch.works.get(&id.index) else {
+            return;
+        };
         let idle = self.sources.open().filter(|(source, path)| {
-            path.trust == Trust::Suspect && path.load.all.0 == 0 && fetch.may_ask(source) && !work.paused.contains_key(source)
+            path.trust == Trust::Suspect
+                && path.load.all.0 == 0
+                && fetch.may_ask(source)
+                && !work.paused.contains_key(source)
         });
         for source in idle.map(|(source, _)| source).collect::<Vec<_>>() {
             self.give(now, id, source, 1, effects);
@@ -217,9 +346,17 @@ impl Fetches {
     /// Changes the urgency of a fetch. When somebody begins to wait for it, its open requests
     /// become due earlier. When nobody waits any more, they are stopped and made anew, because
     /// blocks that a sender has handed to QUIC already would go before those of others.
-    pub(in crate::peer) fn set_urgency(&mut self, now: Instant, id: FetchId, urgency: Urgency, effects: &mut Effects) {
+    pub(in crate::peer) fn set_urgency(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        urgency: Urgency,
+        effects: &mut Effects,
+    ) {
         // Due times depend on the other fetches.
-        let Some(mut fetch) = self.fetches.remove(&id) else { return };
+        let Some(mut fetch) = self.fetches.remove(&id) else {
+            return;
+        };
         if fetch.order.urgency != urgency {
             fetch.order.urgency = urgency;
             (fetch.last_due, self.stirred) = (None, true);
@@ -227,18 +364,27 @@ impl Fetches {
             for index in fetch.works.keys().copied().collect::<Vec<_>>() {
                 let due = self.schedule().due_of(now, &fetch, index);
                 fetch.last_due = Some(due);
-                let Some(work) = fetch.works.get_mut(&index) else { continue };
+                let Some(work) = fetch.works.get_mut(&index) else {
+                    continue;
+                };
                 work.due = due;
                 if urgency == Urgency::Now {
                     let deadline_ms = millis(due.saturating_duration_since(now)).max(1);
                     for (source, asked) in &mut work.asked {
                         asked.deadline = due;
-                        effects.send(*source, Message::Reschedule { alias: asked.alias, deadline_ms });
+                        effects.send(
+                            *source,
+                            Message::Reschedule {
+                                alias: asked.alias,
+                                deadline_ms,
+                            },
+                        );
                     }
                     continue;
                 }
                 for (source, asked) in std::mem::take(&mut work.asked) {
-                    self.sources.stop(source, asked.alias, StopReason::Cancelled, effects);
+                    self.sources
+                        .stop(source, asked.alias, StopReason::Cancelled, effects);
                 }
             }
         }
@@ -247,8 +393,12 @@ impl Fetches {
 
     /// Ends a generation that is complete, and its requests.
     pub(super) fn finish(&mut self, id: WorkId, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.get_mut(&id.fetch) else { return };
-        let Some(work) = fetch.works.remove(&id.index) else { return };
+        let Some(fetch) = self.fetches.get_mut(&id.fetch) else {
+            return;
+        };
+        let Some(work) = fetch.works.remove(&id.index) else {
+            return;
+        };
         let turn = fetch.work_turn(work.due, id);
         let used = work.used_ahead();
         self.counts.ahead_used += u64::from(used);
@@ -256,20 +406,31 @@ impl Fetches {
         for (source, asked) in work.asked {
             self.release(source, turn, asked.flight.came_at());
             effects.send(source, asked.rank(work.decoder.rank()));
-            self.sources.stop(source, asked.alias, StopReason::Complete, effects);
+            self.sources
+                .stop(source, asked.alias, StopReason::Complete, effects);
         }
         self.counts.repaired += work.lost;
         self.counts.generations += 1;
         self.counts.generations_progressive += u64::from(work.decoder.is_progressive());
-        let is_over = |fetch: &Fetch| fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations();
+        let is_over =
+            |fetch: &Fetch| fetch.works.is_empty() && fetch.next >= fetch.order.shape.generations();
         if self.fetches.get(&id.fetch).is_some_and(is_over) {
             self.fetches.remove(&id.fetch);
         }
-        effects.report(Event::Decoded { fetch: id.fetch, decoder: work.decoder });
+        effects.report(Event::Decoded {
+            fetch: id.fetch,
+            decoder: work.decoder,
+        });
     }
 
     /// Ends a fetch that has failed.
-    pub(super) fn fail(&mut self, id: FetchId, failure: Failure, reason: StopReason, effects: &mut Effects) {
+    pub(super) fn fail(
+        &mut self,
+        id: FetchId,
+        failure: Failure,
+        reason: StopReason,
+        effects: &mut Effects,
+    ) {
         self.evidence.close(id);
         self.remove(id, reason, effects);
         effects.report(Event::Failed { fetch: id, failure });
@@ -277,7 +438,9 @@ impl Fetches {
 
     /// Ends a fetch and its requests.
     pub(super) fn remove(&mut self, id: FetchId, reason: StopReason, effects: &mut Effects) {
-        let Some(fetch) = self.fetches.remove(&id) else { return };
+        let Some(fetch) = self.fetches.remove(&id) else {
+            return;
+        };
         let turns: Vec<_> = fetch.work_turns(id).collect();
         for (turn, work) in turns.into_iter().zip(fetch.works.into_values()) {
             for (source, asked) in work.asked {
@@ -293,7 +456,11 @@ impl Fetches {
     fn release(&mut self, source: SourceId, ended: WorkTurn, came_at: Option<Instant>) {
         for (id, fetch) in &mut self.fetches {
             let turns: Vec<_> = fetch.work_turns(*id).collect();
-            let behind = fetch.works.values_mut().zip(turns).filter(|(_, turn)| *turn > ended);
+            let behind = fetch
+                .works
+                .values_mut()
+                .zip(turns)
+                .filter(|(_, turn)| *turn > ended);
             for asked in behind.filter_map(|(work, _)| work.asked.get_mut(&source)) {
                 asked.served_before = asked.served_before.max(came_at);
             }

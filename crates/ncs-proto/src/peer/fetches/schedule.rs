@@ -54,7 +54,11 @@ pub(super) struct Beginning {
 impl Schedule<'_> {
     /// Fetches in the order in which they are served.
     pub(super) fn order(&self) -> Vec<FetchId> {
-        let mut order: Vec<_> = self.fetches.iter().map(|(id, fetch)| fetch.turn(*id)).collect();
+        let mut order: Vec<_> = self
+            .fetches
+            .iter()
+            .map(|(id, fetch)| fetch.turn(*id))
+            .collect();
         order.sort_unstable();
         order.into_iter().map(|(.., id)| id).collect()
     }
@@ -70,22 +74,47 @@ impl Schedule<'_> {
     /// The generation that is due next of those that were never requested, if a source can take a
     /// request for it. `order` is [`Schedule::order`].
     pub(super) fn next(&self, now: Instant, order: &[FetchId]) -> Option<Beginning> {
-        let fetches = order.iter().filter_map(|id| Some((*id, self.fetches.get(id)?)));
+        let fetches = order
+            .iter()
+            .filter_map(|id| Some((*id, self.fetches.get(id)?)));
         let unasked = fetches.filter(|(_, fetch)| fetch.next < fetch.order.shape.generations());
-        let able = unasked.filter(|(_, fetch)| self.can_begin(now, fetch)).take(SHARING_MAX);
-        let turn = |(fetch, of): (FetchId, &Fetch)| of.work_turn(self.due_of(now, of, of.next), WorkId { fetch, index: of.next });
+        let able = unasked
+            .filter(|(_, fetch)| self.can_begin(now, fetch))
+            .take(SHARING_MAX);
+        let turn = |(fetch, of): (FetchId, &Fetch)| {
+            of.work_turn(
+                self.due_of(now, of, of.next),
+                WorkId {
+                    fetch,
+                    index: of.next,
+                },
+            )
+        };
         let (.., due, id) = able.map(turn).min()?;
         let order = &self.fetches.get(&id.fetch)?.order;
         let generation = order.shape.generation(id.index)?;
-        let left = order.deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let is_pressed = left.is_some_and(|left| pace::is_pressed(self.sources.rate(), self.sources.rtt(), left, &generation));
-        Some(Beginning { id, generation, due, is_pressed })
+        let left = order
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(now));
+        let is_pressed = left.is_some_and(|left| {
+            pace::is_pressed(self.sources.rate(), self.sources.rtt(), left, &generation)
+        });
+        Some(Beginning {
+            id,
+            generation,
+            due,
+            is_pressed,
+        })
     }
 
     /// Whether a source can take a request for one more generation.
     fn can_begin(&self, now: Instant, fetch: &Fetch) -> bool {
         let (shuns, is_first) = (self.sources.shuns(fetch), fetch.is_waiting());
-        let mut sources = self.sources.paths.iter().filter(|(source, _)| fetch.may_ask(source));
+        let mut sources = self
+            .sources
+            .paths
+            .iter()
+            .filter(|(source, _)| fetch.may_ask(source));
         sources.any(|(source, path)| {
             let is_shunned = (shuns && path.trust == Trust::Suspect) || fetch.rests(now, source);
             path.has_room_for_request(fetch.order.urgency, is_first, self.config) && !is_shunned
@@ -108,12 +137,34 @@ impl Schedule<'_> {
         let usual = now + patience;
         let (earliest, latest) = (usual - patience / DUE_EARLIER, usual + patience / DUE_LATER);
         let measured = self.sources.rate();
-        let rate = if measured > 0.0 { measured } else { RATE_ASSUMED };
-        let takes = |bytes: u64| Duration::from_secs_f64((bytes as f64 / rate.max(1.0)).min(patience.as_secs_f64()));
-        let alike = |other: &&Fetch| other.order.urgency == fetch.order.urgency && other.order.deadline.is_none();
-        let under_way = || self.fetches.values().filter(alike).filter(|other| !other.works.is_empty());
-        let served = || under_way().flat_map(|other| other.works.values()).map(|work| work.due).min();
-        let ends = || under_way().filter_map(|other| Some(other.last_due? + takes(other.left()).max(DUE_STEP))).max();
+        let rate = if measured > 0.0 {
+            measured
+        } else {
+            RATE_ASSUMED
+        };
+        let takes = |bytes: u64| {
+            Duration::from_secs_f64((bytes as f64 / rate.max(1.0)).min(patience.as_secs_f64()))
+        };
+        let alike = |other: &&Fetch| {
+            other.order.urgency == fetch.order.urgency && other.order.deadline.is_none()
+        };
+        let under_way = || {
+            self.fetches
+                .values()
+                .filter(alike)
+                .filter(|other| !other.works.is_empty())
+        };
+        let served = || {
+            under_way()
+                .flat_map(|other| other.works.values())
+                .map(|work| work.due)
+                .min()
+        };
+        let ends = || {
+            under_way()
+                .filter_map(|other| Some(other.last_due? + takes(other.left()).max(DUE_STEP)))
+                .max()
+        };
         let (begins, earliest, sharing) = match fetch.order.urgency {
             Urgency::Now => {
                 let begins = served().unwrap_or(usual).clamp(earliest, usual);
@@ -121,9 +172,18 @@ impl Schedule<'_> {
             }
             Urgency::Ahead => (ends().unwrap_or(usual).clamp(earliest, latest), earliest, 1),
         };
-        let Some(last) = fetch.last_due else { return begins };
-        let bytes = fetch.order.shape.generation(index).map_or(0, |generation| generation.length);
-        let step = takes(bytes).mul_f64(sharing as f64).min(patience).max(DUE_STEP);
+        let Some(last) = fetch.last_due else {
+            return begins;
+        };
+        let bytes = fetch
+            .order
+            .shape
+            .generation(index)
+            .map_or(0, |generation| generation.length);
+        let step = takes(bytes)
+            .mul_f64(sharing as f64)
+            .min(patience)
+            .max(DUE_STEP);
         (last + step).clamp(earliest, latest)
     }
 
@@ -139,14 +199,24 @@ impl Schedule<'_> {
         let mut due: Option<Instant> = None;
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
         for id in self.work_order() {
-            let Some(fetch) = self.fetches.get(&id.fetch) else { continue };
-            let Some(work) = fetch.works.get(&id.index) else { continue };
+            let Some(fetch) = self.fetches.get(&id.fetch) else {
+                continue;
+            };
+            let Some(work) = fetch.works.get(&id.index) else {
+                continue;
+            };
             let shuns = self.sources.shuns(fetch);
             at(work.paused.values().copied().min());
             let near_at = |deadline: Instant| deadline.checked_sub(pace::near(self.sources.rtt()));
-            at(fetch.order.deadline.filter(|_| work.near.is_none()).and_then(near_at));
+            at(fetch
+                .order
+                .deadline
+                .filter(|_| work.near.is_none())
+                .and_then(near_at));
             for (source, asked) in &work.asked {
-                let Some(path) = self.sources.get(*source) else { continue };
+                let Some(path) = self.sources.get(*source) else {
+                    continue;
+                };
                 let heard = heard.entry(*source).or_insert_with(|| asked.heard());
                 *heard = asked.heard().max(*heard);
                 let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
@@ -162,8 +232,14 @@ impl Schedule<'_> {
                 } else if asked.is_exhausted() {
                     at(asked.silent_at(*heard, work.block_bytes(), path));
                 }
-                if path.trust != Trust::Suspect && asked.in_flight() > 0 && self.sources.is_several() {
-                    at(path.load.heard.map(|heard| heard + path.load.silence * SUSPECT_AFTER));
+                if path.trust != Trust::Suspect
+                    && asked.in_flight() > 0
+                    && self.sources.is_several()
+                {
+                    at(path
+                        .load
+                        .heard
+                        .map(|heard| heard + path.load.silence * SUSPECT_AFTER));
                 }
             }
         }

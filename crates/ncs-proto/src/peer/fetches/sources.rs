@@ -59,12 +59,18 @@ impl Sources {
 
     /// Those that take requests.
     pub(super) fn open(&self) -> impl Iterator<Item = (SourceId, &Path)> {
-        self.paths.iter().filter(|(_, path)| path.is_open).map(|(source, path)| (*source, path))
+        self.paths
+            .iter()
+            .filter(|(_, path)| path.is_open)
+            .map(|(source, path)| (*source, path))
     }
 
     /// The servers among them.
     pub(super) fn open_servers(&self) -> BTreeSet<SourceId> {
-        self.open().filter(|(_, path)| !path.is_neighbour).map(|(source, _)| source).collect()
+        self.open()
+            .filter(|(_, path)| !path.is_neighbour)
+            .map(|(source, _)| source)
+            .collect()
     }
 
     /// Whether more than one source takes requests.
@@ -79,12 +85,16 @@ impl Sources {
 
     /// Whether suspects are left out of a fetch, because another source can be asked.
     pub(super) fn shuns(&self, fetch: &Fetch) -> bool {
-        self.open().any(|(source, path)| path.trust != Trust::Suspect && fetch.may_ask(&source))
+        self.open()
+            .any(|(source, path)| path.trust != Trust::Suspect && fetch.may_ask(&source))
     }
 
     /// The shortest round trip to a source that takes requests.
     pub(super) fn rtt(&self) -> Duration {
-        self.open().map(|(_, path)| path.pace.rtt()).min().unwrap_or_else(|| Pace::new().rtt())
+        self.open()
+            .map(|(_, path)| path.pace.rtt())
+            .min()
+            .unwrap_or_else(|| Pace::new().rtt())
     }
 
     /// Bytes a second that come on all open paths.
@@ -121,34 +131,57 @@ impl Sources {
             lost: counts.lost + path.counts.lost,
             payload_bytes: counts.payload_bytes + path.counts.payload_bytes,
             late: counts.late + path.late,
-            neighbour_bytes: counts.neighbour_bytes + if path.is_neighbour { path.counts.payload_bytes } else { 0 },
+            neighbour_bytes: counts.neighbour_bytes
+                + if path.is_neighbour {
+                    path.counts.payload_bytes
+                } else {
+                    0
+                },
             wrong: counts.wrong + path.counts.wrong,
             ..counts
         })
     }
 
     pub(super) fn source_counts(&self, source: SourceId) -> SourceCounts {
-        let counts = |path: &Path| SourceCounts { loss: path.pace.loss(), rate: path.pace.rate(), ..path.counts };
+        let counts = |path: &Path| SourceCounts {
+            loss: path.pace.loss(),
+            rate: path.pace.rate(),
+            ..path.counts
+        };
         self.get(source).map(counts).unwrap_or_default()
     }
 
     /// How sources stand to a segment that was never requested: a neighbour has the segments that
     /// it was named for, and may have others of the same stream.
-    pub(super) fn strangers(&self, segment: &SegmentId, place: Option<&Place>) -> BTreeMap<SourceId, Stranger> {
+    pub(super) fn strangers(
+        &self,
+        segment: &SegmentId,
+        place: Option<&Place>,
+    ) -> BTreeMap<SourceId, Stranger> {
         let stream = place.map(|place| stream_of(&place.path));
         let stands = |path: &Path| match path.holds.contains(segment) {
             true => Stranger::Introduced,
-            false if stream.is_some_and(|stream| path.follows.contains_key(stream)) => Stranger::Expected,
+            false if stream.is_some_and(|stream| path.follows.contains_key(stream)) => {
+                Stranger::Expected
+            }
             false => Stranger::Refused,
         };
         let neighbours = self.paths.iter().filter(|(_, path)| path.is_neighbour);
-        neighbours.map(|(source, path)| (*source, stands(path))).collect()
+        neighbours
+            .map(|(source, path)| (*source, stands(path)))
+            .collect()
     }
 
     /// How long neighbours may take for a segment that is ordered now: the interval between two
     /// segments of the stream.
-    pub(super) fn patience_with_neighbours(&mut self, now: Instant, place: Option<&Place>) -> Duration {
-        let Some(stream) = place.map(|place| stream_of(&place.path)) else { return PATIENCE };
+    pub(super) fn patience_with_neighbours(
+        &mut self,
+        now: Instant,
+        place: Option<&Place>,
+    ) -> Duration {
+        let Some(stream) = place.map(|place| stream_of(&place.path)) else {
+            return PATIENCE;
+        };
         if !self.cadences.contains_key(stream) && self.cadences.len() >= CADENCES_MAX {
             self.cadences.clear();
         }
@@ -157,21 +190,38 @@ impl Sources {
         if ordered.len() > CADENCE_SEGMENTS + 1 {
             ordered.pop_front();
         }
-        let gaps = ordered.iter().zip(ordered.iter().skip(1)).map(|(one, next)| next.saturating_duration_since(*one));
-        gaps.max().unwrap_or(PATIENCE).clamp(PATIENCE_MIN, PATIENCE_MAX)
+        let gaps = ordered
+            .iter()
+            .zip(ordered.iter().skip(1))
+            .map(|(one, next)| next.saturating_duration_since(*one));
+        gaps.max()
+            .unwrap_or(PATIENCE)
+            .clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
     /// Adds up what is in flight at each source, and marks silent sources as suspect.
     pub(super) fn weigh(&mut self, now: Instant, fetches: &BTreeMap<FetchId, Fetch>) {
         let is_several = self.is_several();
-        let load = Load { is_only: !is_several, ..Load::default() };
+        let load = Load {
+            is_only: !is_several,
+            ..Load::default()
+        };
         self.paths.values_mut().for_each(|path| path.load = load);
         // Since when neighbours have had something to send.
         let mut waiting: BTreeMap<SourceId, Instant> = BTreeMap::new();
-        for (fetch, work) in fetches.values().flat_map(|fetch| fetch.works.values().map(move |work| (fetch, work))) {
+        for (fetch, work) in fetches
+            .values()
+            .flat_map(|fetch| fetch.works.values().map(move |work| (fetch, work)))
+        {
             for (source, asked) in &work.asked {
-                let Some(path) = self.paths.get_mut(source) else { continue };
-                path.load.add(fetch.order.urgency, 1, u64::from(asked.in_flight()) * u64::from(work.block_bytes()));
+                let Some(path) = self.paths.get_mut(source) else {
+                    continue;
+                };
+                path.load.add(
+                    fetch.order.urgency,
+                    1,
+                    u64::from(asked.in_flight()) * u64::from(work.block_bytes()),
+                );
                 let silence = path.silence(work.block_bytes(), 0);
                 path.load.silence = silence.max(path.load.silence);
                 if !path.is_neighbour {
@@ -180,9 +230,15 @@ impl Sources {
                 }
                 // A neighbour gets new requests more often than its silence would be noticed, if
                 // each of them began that time anew.
-                path.load.heard = path.load.heard.max(asked.flight.came_at()).max(asked.served_before);
+                path.load.heard = path
+                    .load
+                    .heard
+                    .max(asked.flight.came_at())
+                    .max(asked.served_before);
                 if asked.in_flight() > 0 {
-                    let since = waiting.entry(*source).or_insert_with(|| asked.flight.begun_at());
+                    let since = waiting
+                        .entry(*source)
+                        .or_insert_with(|| asked.flight.begun_at());
                     *since = asked.flight.begun_at().min(*since);
                 }
             }
@@ -194,7 +250,11 @@ impl Sources {
         }
         if is_several {
             for path in self.paths.values_mut().filter(|path| path.load.all.1 > 0) {
-                if path.load.heard.is_some_and(|heard| heard + path.load.silence * SUSPECT_AFTER <= now) {
+                if path
+                    .load
+                    .heard
+                    .is_some_and(|heard| heard + path.load.silence * SUSPECT_AFTER <= now)
+                {
                     path.trust = Trust::Suspect;
                 }
             }
@@ -205,14 +265,22 @@ impl Sources {
     /// served.
     pub(super) fn add_ahead(&mut self, work: &Work) {
         for (source, asked) in &work.asked {
-            let Some(path) = self.paths.get_mut(source) else { continue };
+            let Some(path) = self.paths.get_mut(source) else {
+                continue;
+            };
             path.load.ahead += u64::from(asked.in_flight()) * u64::from(work.block_bytes());
             path.load.heard_ahead = path.load.heard_ahead.max(Some(asked.heard()));
         }
     }
 
     /// Stops a request.
-    pub(super) fn stop(&mut self, source: SourceId, alias: u16, reason: StopReason, effects: &mut Effects) {
+    pub(super) fn stop(
+        &mut self,
+        source: SourceId,
+        alias: u16,
+        reason: StopReason,
+        effects: &mut Effects,
+    ) {
         self.free_alias(source, alias);
         effects.send(source, Message::Stop { alias, reason });
     }

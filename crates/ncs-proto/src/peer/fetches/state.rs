@@ -82,6 +82,10 @@ impl Fetches {
 
     /// The order in which fetches are served.
     pub(super) fn schedule(&self) -> Schedule<'_> {
-        Schedule { config: &self.config, sources: &self.sources, fetches: &self.fetches }
+        Schedule {
+            config: &self.config,
+            sources: &self.sources,
+            fetches: &self.fetches,
+        }
     }
 }

@@ -31,7 +31,9 @@ impl Fetches {
             return false;
         }
         let shape = self.evidence.order(id).map(|(order, _)| order.shape);
-        let all = shape.map(|shape| (0..shape.generations()).collect()).unwrap_or_default();
+        let all = shape
+            .map(|shape| (0..shape.generations()).collect())
+            .unwrap_or_default();
         self.refute(now, id, &all)
     }
 
@@ -45,10 +47,17 @@ impl Fetches {
 
     /// These generations were complete, and some of their bytes are wrong. True if they come again;
     /// otherwise the fetch is over.
-    pub(in crate::peer) fn refute(&mut self, now: Instant, id: FetchId, generations: &BTreeSet<u32>) -> bool {
+    pub(in crate::peer) fn refute(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        generations: &BTreeSet<u32>,
+    ) -> bool {
         self.stirred = true;
         let open = self.sources.open_servers();
-        if self.evidence.begin_trial(now, id, generations, &open) || self.begin_anew(now, id, generations) {
+        if self.evidence.begin_trial(now, id, generations, &open)
+            || self.begin_anew(now, id, generations)
+        {
             return true;
         }
         self.evidence.close(id);
@@ -61,7 +70,8 @@ impl Fetches {
         self.begin_tests(now, effects);
         for (fetch, index, rows) in self.evidence.test_waiting() {
             let id = WorkId { fetch, index };
-            let (right, wrong): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(|row| row.is_right);
+            let (right, wrong): (Vec<Row>, Vec<Row>) =
+                rows.into_iter().partition(|row| row.is_right);
             self.turn_away(now, id, wrong);
             for row in right {
                 let source = row.source;
@@ -89,9 +99,14 @@ impl Fetches {
 
     /// Decodes a generation under way again, from its remaining rows.
     pub(super) fn rebuild(&mut self, id: WorkId) {
-        let Some((order, _)) = self.evidence.order(id.fetch) else { return };
-        let Some(generation) = order.shape.generation(id.index) else { return };
-        let is_progressive = find(&mut self.fetches, id).is_some_and(|work| work.decoder.is_progressive());
+        let Some((order, _)) = self.evidence.order(id.fetch) else {
+            return;
+        };
+        let Some(generation) = order.shape.generation(id.index) else {
+            return;
+        };
+        let is_progressive =
+            find(&mut self.fetches, id).is_some_and(|work| work.decoder.is_progressive());
         let decoder = self.decoder_of_rows(id.fetch, &order.segment, generation, is_progressive);
         let held = self.numbers_of_rows(id);
         if let Some(work) = find(&mut self.fetches, id) {
@@ -100,8 +115,15 @@ impl Fetches {
     }
 
     /// A decoder with all kept rows of a generation.
-    fn decoder_of_rows(&self, id: FetchId, segment: &SegmentId, generation: Generation, is_progressive: bool) -> Box<Rebuilder> {
-        let mut decoder = Rebuilder::for_generation(&self.config, segment, generation, is_progressive);
+    fn decoder_of_rows(
+        &self,
+        id: FetchId,
+        segment: &SegmentId,
+        generation: Generation,
+        is_progressive: bool,
+    ) -> Box<Rebuilder> {
+        let mut decoder =
+            Rebuilder::for_generation(&self.config, segment, generation, is_progressive);
         for row in self.evidence.rows(id, generation.index) {
             // No error: a decoder has absorbed it before.
             let _ = decoder.absorb(&row.block.vector, &row.block.payload);
@@ -111,23 +133,48 @@ impl Fetches {
 
     /// The numbers of the kept rows of a generation, where blocks have numbers.
     fn numbers_of_rows(&self, id: WorkId) -> Numbers {
-        self.evidence.rows(id.fetch, id.index).iter().filter_map(|row| Numbers::number(&row.block.vector)).collect()
+        self.evidence
+            .rows(id.fetch, id.index)
+            .iter()
+            .filter_map(|row| Numbers::number(&row.block.vector))
+            .collect()
     }
 
     /// Decodes generations after a trial again from their remaining rows. Missing blocks are
     /// requested.
-    fn reopen(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>, effects: &mut Effects) {
-        let Some((order, place)) = self.evidence.order(id) else { return };
+    fn reopen(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        refuted: &BTreeSet<u32>,
+        effects: &mut Effects,
+    ) {
+        let Some((order, place)) = self.evidence.order(id) else {
+            return;
+        };
         let due = self.schedule().first_due(now, order);
         let mut works = BTreeMap::new();
-        for generation in refuted.iter().filter_map(|index| order.shape.generation(*index)) {
+        for generation in refuted
+            .iter()
+            .filter_map(|index| order.shape.generation(*index))
+        {
             let decoder = self.decoder_of_rows(id, &order.segment, generation, false);
             if decoder.missing() == 0 {
                 effects.report(Event::Decoded { fetch: id, decoder });
             } else {
                 // Its source blocks were requested before.
-                let held = self.numbers_of_rows(WorkId { fetch: id, index: generation.index });
-                works.insert(generation.index, Work { next_source: generation.n, held, ..Work::new(decoder, due) });
+                let held = self.numbers_of_rows(WorkId {
+                    fetch: id,
+                    index: generation.index,
+                });
+                works.insert(
+                    generation.index,
+                    Work {
+                        next_source: generation.n,
+                        held,
+                        ..Work::new(decoder, due)
+                    },
+                );
             }
         }
         self.counts.mended += 1;
@@ -135,7 +182,10 @@ impl Fetches {
         if !works.is_empty() {
             let next = order.shape.generations();
             let strangers = self.sources.strangers(&order.segment, place.as_ref());
-            let fetch = self.fetches.entry(id).or_insert_with(|| Fetch { next, ..Fetch::new(now, order, place.clone()) });
+            let fetch = self.fetches.entry(id).or_insert_with(|| Fetch {
+                next,
+                ..Fetch::new(now, order, place.clone())
+            });
             fetch.strangers = strangers;
             fetch.works.append(&mut works);
             self.ask_doubted(id, place.as_ref());
@@ -145,22 +195,37 @@ impl Fetches {
     /// Requests generations once more, where no source knows which of their rows are wrong: from
     /// the trusted source alone, if it can be asked. False if all of them have come twice already.
     fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>) -> bool {
-        let Some((order, place)) = self.evidence.order(id) else { return false };
+        let Some((order, place)) = self.evidence.order(id) else {
+            return false;
+        };
         if !self.evidence.begin_anew(id, refuted) {
             return false;
         }
         let count = order.shape.generations();
         let is_all = refuted.len() as u64 == u64::from(count) && !self.fetches.contains_key(&id);
-        let generations = refuted.iter().filter(|_| !is_all).filter_map(|index| order.shape.generation(*index));
-        let decoder = |generation| Rebuilder::for_generation(&self.config, &order.segment, generation, false);
-        let works: Vec<_> = generations.map(|generation| (generation.index, decoder(generation))).collect();
+        let generations = refuted
+            .iter()
+            .filter(|_| !is_all)
+            .filter_map(|index| order.shape.generation(*index));
+        let decoder =
+            |generation| Rebuilder::for_generation(&self.config, &order.segment, generation, false);
+        let works: Vec<_> = generations
+            .map(|generation| (generation.index, decoder(generation)))
+            .collect();
         let is_alone = self.sources.get(FIRST).is_some_and(|path| path.is_open);
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let due = self.schedule().first_due(now, order);
         let next = if is_all { 0 } else { count };
-        let fetch = self.fetches.entry(id).or_insert_with(|| Fetch { next, ..Fetch::new(now, order, place) });
+        let fetch = self.fetches.entry(id).or_insert_with(|| Fetch {
+            next,
+            ..Fetch::new(now, order, place)
+        });
         (fetch.is_alone, fetch.strangers, fetch.touched) = (is_alone, strangers, now);
-        fetch.works.extend(works.into_iter().map(|(index, decoder)| (index, Work::new(decoder, due))));
+        fetch.works.extend(
+            works
+                .into_iter()
+                .map(|(index, decoder)| (index, Work::new(decoder, due))),
+        );
         fetch.exclude_others(self.sources.paths.keys());
         self.stirred = true;
         true

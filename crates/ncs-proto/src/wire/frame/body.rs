@@ -26,7 +26,10 @@ impl Body {
 
     /// A varint.
     pub(super) fn varint(&mut self) -> Result<u64, Fault> {
-        let (value, length) = varint::read(&self.0).ok().flatten().ok_or(Fault::Malformed)?;
+        let (value, length) = varint::read(&self.0)
+            .ok()
+            .flatten()
+            .ok_or(Fault::Malformed)?;
         self.0.advance(length);
         Ok(value)
     }
@@ -38,12 +41,19 @@ impl Body {
 
     /// A varint that counts at most `max` things.
     pub(super) fn length(&mut self, max: usize) -> Result<usize, Fault> {
-        usize::try_from(self.varint()?).ok().filter(|length| *length <= max).ok_or(Fault::Malformed)
+        usize::try_from(self.varint()?)
+            .ok()
+            .filter(|length| *length <= max)
+            .ok_or(Fault::Malformed)
     }
 
     /// This many bytes.
     pub(super) fn take(&mut self, length: usize) -> Result<Bytes, Fault> {
-        if length > self.0.len() { Err(Fault::Malformed) } else { Ok(self.0.split_to(length)) }
+        if length > self.0.len() {
+            Err(Fault::Malformed)
+        } else {
+            Ok(self.0.split_to(length))
+        }
     }
 
     /// An array of a fixed length.
@@ -70,7 +80,11 @@ impl Body {
     /// A ticket, which is not empty.
     pub(super) fn ticket(&mut self) -> Result<Ticket, Fault> {
         let length = self.length(TICKET_MAX)?;
-        if length == 0 { Err(Fault::Malformed) } else { self.take(length).map(Ticket) }
+        if length == 0 {
+            Err(Fault::Malformed)
+        } else {
+            self.take(length).map(Ticket)
+        }
     }
 
     /// A text of at most `max` bytes.
@@ -83,27 +97,44 @@ impl Body {
     /// The path of an object.
     pub(super) fn path(&mut self) -> Result<String, Fault> {
         let path = self.text(PATH_MAX)?;
-        if is_path(&path) { Ok(path) } else { Err(Fault::Malformed) }
+        if is_path(&path) {
+            Ok(path)
+        } else {
+            Err(Fault::Malformed)
+        }
     }
 
     /// The whole rest as the name of a program.
     pub(super) fn rest_as_agent(&mut self) -> Result<String, Fault> {
         let bytes = self.take(self.0.len())?;
-        if bytes.len() > AGENT_MAX || !bytes.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
+        if bytes.len() > AGENT_MAX
+            || !bytes
+                .iter()
+                .all(|byte| byte.is_ascii_graphic() || *byte == b' ')
+        {
             return Err(Fault::Malformed);
         }
         String::from_utf8(bytes.into()).map_err(|_| Fault::Malformed)
     }
 
     /// The whole rest as a list of numbers that has to contain `wanted`. `tell` gets each of them.
-    pub(super) fn list_with(&mut self, wanted: u64, what: &'static str, mut tell: impl FnMut(u64)) -> Result<(), Fault> {
+    pub(super) fn list_with(
+        &mut self,
+        wanted: u64,
+        what: &'static str,
+        mut tell: impl FnMut(u64),
+    ) -> Result<(), Fault> {
         let mut found = false;
         while !self.0.is_empty() {
             let value = self.varint()?;
             found |= value == wanted;
             tell(value);
         }
-        if found { Ok(()) } else { Err(Fault::Violation(Violation::Unsupported(what))) }
+        if found {
+            Ok(())
+        } else {
+            Err(Fault::Violation(Violation::Unsupported(what)))
+        }
     }
 }
 
@@ -115,14 +146,22 @@ pub(super) fn write_only(kind: u64, value: u64, out: &mut Vec<u8>) -> u64 {
 
 /// Writes the length of a text, and the text.
 pub(super) fn write_text(text: &str, max: usize, out: &mut Vec<u8>) {
-    debug_assert!(text.len() <= max, "a text of {} bytes where {max} are the most", text.len());
+    debug_assert!(
+        text.len() <= max,
+        "a text of {} bytes where {max} are the most",
+        text.len()
+    );
     varint::write(text.len() as u64, out);
     out.extend_from_slice(text.as_bytes());
 }
 
 /// Writes the length of a ticket, and the ticket.
 pub(super) fn write_ticket(ticket: &Ticket, out: &mut Vec<u8>) {
-    debug_assert!((1..=TICKET_MAX).contains(&ticket.0.len()), "a ticket of {} bytes", ticket.0.len());
+    debug_assert!(
+        (1..=TICKET_MAX).contains(&ticket.0.len()),
+        "a ticket of {} bytes",
+        ticket.0.len()
+    );
     varint::write(ticket.0.len() as u64, out);
     out.extend_from_slice(&ticket.0);
 }

@@ -8,7 +8,12 @@ use crate::object::{SegmentId, Shape};
 use crate::wire::message::{COLUMNS_MAX, Checks, GetChecks, Meant, Message};
 use crate::wire::varint;
 
-pub(super) fn write_get_hashes(request: u64, segment: SegmentId, meant: Meant, out: &mut Vec<u8>) -> u64 {
+pub(super) fn write_get_hashes(
+    request: u64,
+    segment: SegmentId,
+    meant: Meant,
+    out: &mut Vec<u8>,
+) -> u64 {
     varint::write(request, out);
     out.extend_from_slice(segment.as_bytes());
     write_meant(meant, out);
@@ -16,11 +21,21 @@ pub(super) fn write_get_hashes(request: u64, segment: SegmentId, meant: Meant, o
 }
 
 pub(super) fn parse_get_hashes(body: &mut Body) -> Result<Message, Fault> {
-    Ok(Message::GetHashes { request: body.varint()?, segment: body.segment()?, meant: parse_meant(body)? })
+    Ok(Message::GetHashes {
+        request: body.varint()?,
+        segment: body.segment()?,
+        meant: parse_meant(body)?,
+    })
 }
 
 pub(super) fn write_get_checks(query: &GetChecks, out: &mut Vec<u8>) -> u64 {
-    let GetChecks { request, segment, generation, nonce, meant } = query;
+    let GetChecks {
+        request,
+        segment,
+        generation,
+        nonce,
+        meant,
+    } = query;
     varint::write(*request, out);
     out.extend_from_slice(segment.as_bytes());
     varint::write(u64::from(*generation), out);
@@ -32,17 +47,33 @@ pub(super) fn write_get_checks(query: &GetChecks, out: &mut Vec<u8>) -> u64 {
 pub(super) fn parse_get_checks(body: &mut Body) -> Result<Message, Fault> {
     let (request, segment, generation) = (body.varint()?, body.segment()?, body.at_most()?);
     let nonce = body.array()?;
-    Ok(Message::GetChecks(GetChecks { request, segment, generation, nonce, meant: parse_meant(body)? }))
+    Ok(Message::GetChecks(GetChecks {
+        request,
+        segment,
+        generation,
+        nonce,
+        meant: parse_meant(body)?,
+    }))
 }
 
 pub(super) fn write_checks(checks: &Checks, out: &mut Vec<u8>) -> u64 {
-    debug_assert!((1..=COLUMNS_MAX).contains(&checks.columns), "{} columns", checks.columns);
+    debug_assert!(
+        (1..=COLUMNS_MAX).contains(&checks.columns),
+        "{} columns",
+        checks.columns
+    );
     varint::write(checks.request, out);
     out.extend_from_slice(&checks.seed);
     out.push(checks.columns);
-    varint::write((checks.projections.len() / usize::from(checks.columns)) as u64, out);
+    varint::write(
+        (checks.projections.len() / usize::from(checks.columns)) as u64,
+        out,
+    );
     out.extend_from_slice(&checks.projections);
-    let signature = checks.signature.as_ref().map_or(&[][..], |signature| signature);
+    let signature = checks
+        .signature
+        .as_ref()
+        .map_or(&[][..], |signature| signature);
     varint::write(signature.len() as u64, out);
     out.extend_from_slice(signature);
     kind::CHECKS
@@ -60,7 +91,13 @@ pub(super) fn parse_checks(body: &mut Body) -> Result<Message, Fault> {
         64 => Some(body.array()?),
         _ => return Err(Fault::Malformed),
     };
-    Ok(Message::Checks(Checks { request, seed, columns, projections, signature }))
+    Ok(Message::Checks(Checks {
+        request,
+        seed,
+        columns,
+        projections,
+        signature,
+    }))
 }
 
 impl Checks {
@@ -77,7 +114,13 @@ impl Checks {
     }
 }
 
-pub(super) fn write_blame(segment: SegmentId, generation: u32, blocks: u32, identity: &[u8; 32], out: &mut Vec<u8>) -> u64 {
+pub(super) fn write_blame(
+    segment: SegmentId,
+    generation: u32,
+    blocks: u32,
+    identity: &[u8; 32],
+    out: &mut Vec<u8>,
+) -> u64 {
     out.extend_from_slice(segment.as_bytes());
     varint::write(u64::from(generation), out);
     varint::write(u64::from(blocks), out);
@@ -87,5 +130,10 @@ pub(super) fn write_blame(segment: SegmentId, generation: u32, blocks: u32, iden
 
 pub(super) fn parse_blame(body: &mut Body) -> Result<Message, Fault> {
     let (segment, generation, blocks) = (body.segment()?, body.at_most()?, body.at_most()?);
-    Ok(Message::Blame { segment, generation, blocks, identity: body.array()? })
+    Ok(Message::Blame {
+        segment,
+        generation,
+        blocks,
+        identity: body.array()?,
+    })
 }

@@ -26,8 +26,12 @@ pub(super) fn write_codec(codec: Codec, out: &mut Vec<u8>) {
 pub(super) fn parse_codec(body: &mut Body) -> Result<Codec, Fault> {
     Ok(match body.varint()? {
         codec::RAPTORQ => Codec::RaptorQ,
-        codec::REED_SOLOMON => Codec::ReedSolomon { parity: body.at_most()? },
-        codec::RLNC_Q => Codec::RlncQ { group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)? },
+        codec::REED_SOLOMON => Codec::ReedSolomon {
+            parity: body.at_most()?,
+        },
+        codec::RLNC_Q => Codec::RlncQ {
+            group: HashGroup::from_number(body.varint()?).ok_or(Fault::Malformed)?,
+        },
         // Our HELLO does not list it.
         _ => return Err(Fault::Violation(Violation::Limit("codec of META"))),
     })
@@ -47,7 +51,11 @@ pub(super) fn write_coding(meant: Meant, out: &mut Vec<u8>) {
     match meant {
         Meant::LastNamed => {}
         Meant::Foreign => coding.push(0),
-        Meant::Coded(Coding { block_bytes, n_max, codec }) => {
+        Meant::Coded(Coding {
+            block_bytes,
+            n_max,
+            codec,
+        }) => {
             varint::write(u64::from(block_bytes), &mut coding);
             varint::write(u64::from(n_max), &mut coding);
             write_codec(codec, &mut coding);
@@ -59,7 +67,11 @@ pub(super) fn write_coding(meant: Meant, out: &mut Vec<u8>) {
 
 /// Reads the coding that a query means, if it names one.
 pub(super) fn parse_meant(body: &mut Body) -> Result<Meant, Fault> {
-    if body.is_empty() { Ok(Meant::LastNamed) } else { parse_said(body) }
+    if body.is_empty() {
+        Ok(Meant::LastNamed)
+    } else {
+        parse_said(body)
+    }
 }
 
 /// Reads the length of a coding, and the coding. A coding that makes no sense to this version may
@@ -77,6 +89,15 @@ pub(super) fn parse_said(body: &mut Body) -> Result<Meant, Fault> {
 fn parse_coding(body: &mut Body) -> Option<Coding> {
     let (block_bytes, n_max) = (body.at_most().ok()?, body.at_most().ok()?);
     let is_linear = matches!(varint::read(&body.0), Ok(Some((codec::RLNC, 1))));
-    let codec = if is_linear { body.u8().map(|_| Codec::Rlnc) } else { parse_codec(body) }.ok()?;
-    body.is_empty().then_some(Coding { block_bytes, n_max, codec })
+    let codec = if is_linear {
+        body.u8().map(|_| Codec::Rlnc)
+    } else {
+        parse_codec(body)
+    }
+    .ok()?;
+    body.is_empty().then_some(Coding {
+        block_bytes,
+        n_max,
+        codec,
+    })
 }

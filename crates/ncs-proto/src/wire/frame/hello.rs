@@ -32,7 +32,11 @@ pub(super) fn write_hello(hello: &Hello, out: &mut Vec<u8>) -> u64 {
 }
 
 /// Writes HELLO with an additional parameter behind its own.
-pub(super) fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: &mut Vec<u8>) -> u64 {
+pub(super) fn write_hello_with(
+    hello: &Hello,
+    extra: Option<(u64, &[u8])>,
+    out: &mut Vec<u8>,
+) -> u64 {
     let mut codecs = vec![codec::RLNC];
     codecs.extend(hello.codecs.raptorq.then_some(codec::RAPTORQ));
     codecs.extend(hello.codecs.reed_solomon.then_some(codec::REED_SOLOMON));
@@ -43,22 +47,33 @@ pub(super) fn write_hello_with(hello: &Hello, extra: Option<(u64, &[u8])>, out: 
         (parameter::FIELDS, &[FIELD_11D]),
         (parameter::GENERATORS, &[GENERATOR_PHILOX]),
         (parameter::N_MAX, &[u64::from(hello.n_max)]),
-        (parameter::BLOCK_BYTES_MAX, &[u64::from(hello.block_bytes_max)]),
+        (
+            parameter::BLOCK_BYTES_MAX,
+            &[u64::from(hello.block_bytes_max)],
+        ),
         (parameter::SEGMENT_BYTES_MAX, &[hello.segment_bytes_max]),
         (parameter::REQUESTS_MAX, &[u64::from(hello.requests_max)]),
         (parameter::CREDIT_MAX, &[u64::from(hello.credit_max)]),
     ];
-    varint::write(numbers.len() as u64 + 1 + u64::from(hello.visit.is_some()) + u64::from(extra.is_some()), out);
+    varint::write(
+        numbers.len() as u64 + 1 + u64::from(hello.visit.is_some()) + u64::from(extra.is_some()),
+        out,
+    );
     for (id, values) in numbers {
         let mut value = Vec::new();
-        values.iter().for_each(|number| varint::write(*number, &mut value));
+        values
+            .iter()
+            .for_each(|number| varint::write(*number, &mut value));
         varint::write(id, out);
         varint::write(value.len() as u64, out);
         out.append(&mut value);
     }
     varint::write(parameter::AGENT, out);
     write_text(&hello.agent, AGENT_MAX, out);
-    let visit = hello.visit.as_ref().map(|visit| (parameter::VISIT, &visit.0[..]));
+    let visit = hello
+        .visit
+        .as_ref()
+        .map(|visit| (parameter::VISIT, &visit.0[..]));
     for (id, value) in visit.into_iter().chain(extra) {
         varint::write(id, out);
         varint::write(value.len() as u64, out);
@@ -94,7 +109,9 @@ pub(super) fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
                 })?;
             }
             parameter::FIELDS => value.list_with(FIELD_11D, "field", |_| {})?,
-            parameter::GENERATORS => value.list_with(GENERATOR_PHILOX, "coefficient generator", |_| {})?,
+            parameter::GENERATORS => {
+                value.list_with(GENERATOR_PHILOX, "coefficient generator", |_| {})?
+            }
             parameter::N_MAX => hello.n_max = value.at_most()?,
             parameter::BLOCK_BYTES_MAX => hello.block_bytes_max = value.at_most()?,
             parameter::SEGMENT_BYTES_MAX => hello.segment_bytes_max = value.varint()?,

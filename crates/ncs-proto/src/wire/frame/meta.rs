@@ -5,8 +5,9 @@ use super::coding::{parse_codec, write_codec};
 use super::kind;
 use crate::object::{Codec, SegmentId, Shape};
 use crate::wire::message::{
-    CONTENT_TYPE_MAX, Delivery, Get, INLINE_MAX, Meta, PATH_MAX, REASON_MAX, RequestCode, RequestError, SIGNATURE_MAX,
-    STREAM_NAME_MAX, Signature, Subscribe, Tree, is_path, is_stream_name,
+    CONTENT_TYPE_MAX, Delivery, Get, INLINE_MAX, Meta, PATH_MAX, REASON_MAX, RequestCode,
+    RequestError, SIGNATURE_MAX, STREAM_NAME_MAX, Signature, Subscribe, Tree, is_path,
+    is_stream_name,
 };
 use crate::wire::text::{is_plain, plain};
 use crate::wire::varint;
@@ -38,7 +39,12 @@ pub(super) fn write_get(get: &Get, out: &mut Vec<u8>) -> u64 {
 pub(super) fn parse_get(body: &mut Body) -> Result<Get, Fault> {
     let (request, path) = (body.varint()?, body.path()?);
     let (offset, length) = (body.varint()?, body.varint()?);
-    Ok(Get { request, path, offset, length: (length > 0).then_some(length) })
+    Ok(Get {
+        request,
+        path,
+        offset,
+        length: (length > 0).then_some(length),
+    })
 }
 
 pub(super) fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
@@ -48,7 +54,10 @@ pub(super) fn write_meta(meta: &Meta, out: &mut Vec<u8>) -> u64 {
     write_text(&meta.content_type, CONTENT_TYPE_MAX, out);
     write_delivery(meta, out);
     if let Delivery::Inline(bytes) = &meta.delivery {
-        debug_assert!(bytes.len() <= INLINE_MAX && bytes.len() as u64 == meta.length, "inline bytes of another length");
+        debug_assert!(
+            bytes.len() <= INLINE_MAX && bytes.len() as u64 == meta.length,
+            "inline bytes of another length"
+        );
         out.extend_from_slice(bytes);
     }
     write_signature(meta.signature.as_ref(), out);
@@ -63,19 +72,28 @@ pub(super) fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
     let id = SegmentId::from_bytes(body.array()?);
     let (offset, length) = (body.varint()?, body.varint()?);
     let object_length = body.varint()?.checked_sub(1);
-    let end = offset.checked_add(length).filter(|end| *end <= varint::MAX).ok_or(Fault::Malformed)?;
+    let end = offset
+        .checked_add(length)
+        .filter(|end| *end <= varint::MAX)
+        .ok_or(Fault::Malformed)?;
     if object_length.is_some_and(|object_length| end > object_length) {
         return Err(Fault::Malformed);
     }
     let version = u64::from_be_bytes(body.array()?);
     let max_age_ms = body.varint()?;
     let content_type = body.text(CONTENT_TYPE_MAX)?;
-    if !content_type.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+    if !content_type
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() || byte == b' ')
+    {
         return Err(Fault::Malformed);
     }
     let delivery = match body.u8()? {
         delivery::INLINE => {
-            let length = usize::try_from(length).ok().filter(|length| *length <= INLINE_MAX).ok_or(Fault::Malformed)?;
+            let length = usize::try_from(length)
+                .ok()
+                .filter(|length| *length <= INLINE_MAX)
+                .ok_or(Fault::Malformed)?;
             Delivery::Inline(body.take(length)?)
         }
         delivery::CODED => {
@@ -93,7 +111,20 @@ pub(super) fn parse_meta(body: &mut Body) -> Result<Meta, Fault> {
     };
     let signature = parse_signature(body)?;
     let tree = parse_tree(body, &id, length, delivery.codec())?;
-    Ok(Meta { request, path, id, offset, length, object_length, version, max_age_ms, content_type, delivery, signature, tree })
+    Ok(Meta {
+        request,
+        path,
+        id,
+        offset,
+        length,
+        object_length,
+        version,
+        max_age_ms,
+        content_type,
+        delivery,
+        signature,
+        tree,
+    })
 }
 
 /// Writes the description of the object, from its path to its version.
@@ -103,7 +134,11 @@ fn write_described(meta: &Meta, out: &mut Vec<u8>) {
     out.extend_from_slice(meta.id.as_bytes());
     varint::write(meta.offset, out);
     varint::write(meta.length, out);
-    varint::write(meta.object_length.map_or(0, |length| length.saturating_add(1)), out);
+    varint::write(
+        meta.object_length
+            .map_or(0, |length| length.saturating_add(1)),
+        out,
+    );
     out.extend_from_slice(&meta.version.to_be_bytes());
 }
 
@@ -112,9 +147,17 @@ fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
     match &meta.delivery {
         Delivery::Inline(_) => out.push(delivery::INLINE),
         Delivery::Coded(shape) => {
-            debug_assert_eq!(shape.length(), meta.length, "the shape belongs to other bytes");
+            debug_assert_eq!(
+                shape.length(),
+                meta.length,
+                "the shape belongs to other bytes"
+            );
             // Peers that know no other code know delivery 1 alone.
-            out.push(if shape.codec() == Codec::Rlnc { delivery::CODED } else { delivery::CODED_WITH });
+            out.push(if shape.codec() == Codec::Rlnc {
+                delivery::CODED
+            } else {
+                delivery::CODED_WITH
+            });
             varint::write(u64::from(shape.block_bytes()), out);
             varint::write(u64::from(shape.n_max()), out);
             if shape.codec() != Codec::Rlnc {
@@ -126,7 +169,13 @@ fn write_delivery(meta: &Meta, out: &mut Vec<u8>) {
 }
 
 fn write_signature(signature: Option<&Signature>, out: &mut Vec<u8>) {
-    let Some(Signature { key, issued_ms, blocks, bytes }) = signature else {
+    let Some(Signature {
+        key,
+        issued_ms,
+        blocks,
+        bytes,
+    }) = signature
+    else {
         varint::write(0, out);
         return;
     };
@@ -151,7 +200,11 @@ fn parse_signature(body: &mut Body) -> Result<Option<Signature>, Fault> {
         blocks: rest.array()?,
         bytes: rest.array()?,
     };
-    if rest.is_empty() { Ok(Some(signature)) } else { Err(Fault::Malformed) }
+    if rest.is_empty() {
+        Ok(Some(signature))
+    } else {
+        Err(Fault::Malformed)
+    }
 }
 
 fn write_tree(tree: &Tree, out: &mut Vec<u8>) {
@@ -162,7 +215,12 @@ fn write_tree(tree: &Tree, out: &mut Vec<u8>) {
 
 /// Reads a tree. There is none where the message ends before it, or says so. A tree that is not
 /// that of the described bytes is malformed.
-fn parse_tree(body: &mut Body, id: &SegmentId, length: u64, codec: Codec) -> Result<Option<Tree>, Fault> {
+fn parse_tree(
+    body: &mut Body,
+    id: &SegmentId,
+    length: u64,
+    codec: Codec,
+) -> Result<Option<Tree>, Fault> {
     if body.is_empty() {
         return Ok(None);
     }
@@ -172,7 +230,9 @@ fn parse_tree(body: &mut Body, id: &SegmentId, length: u64, codec: Codec) -> Res
     }
     let mut rest = Body(body.take(bytes)?);
     let group_log = rest.u8()?;
-    Tree::checked(id, length, codec, group_log, rest.0).map(Some).ok_or(Fault::Malformed)
+    Tree::checked(id, length, codec, group_log, rest.0)
+        .map(Some)
+        .ok_or(Fault::Malformed)
 }
 
 impl Meta {
@@ -193,7 +253,11 @@ pub(super) fn write_error(error: &RequestError, out: &mut Vec<u8>) -> u64 {
     varint::write(error.request, out);
     varint::write(u64::from(error.code.value()), out);
     varint::write(error.retry_after_ms, out);
-    debug_assert!(error.reason.chars().all(is_plain), "a reason that is not plain: {:?}", error.reason);
+    debug_assert!(
+        error.reason.chars().all(is_plain),
+        "a reason that is not plain: {:?}",
+        error.reason
+    );
     write_text(&error.reason, REASON_MAX, out);
     kind::ERROR
 }
@@ -209,7 +273,11 @@ pub(super) fn parse_error(body: &mut Body) -> Result<RequestError, Fault> {
 }
 
 pub(super) fn write_subscribe(subscribe: &Subscribe, out: &mut Vec<u8>) -> u64 {
-    debug_assert!(is_stream_name(&subscribe.stream), "not the name of a stream: {:?}", subscribe.stream);
+    debug_assert!(
+        is_stream_name(&subscribe.stream),
+        "not the name of a stream: {:?}",
+        subscribe.stream
+    );
     varint::write(subscribe.request, out);
     write_text(&subscribe.stream, STREAM_NAME_MAX, out);
     kind::SUBSCRIBE
@@ -217,5 +285,9 @@ pub(super) fn write_subscribe(subscribe: &Subscribe, out: &mut Vec<u8>) -> u64 {
 
 pub(super) fn parse_subscribe(body: &mut Body) -> Result<Subscribe, Fault> {
     let (request, stream) = (body.varint()?, body.text(STREAM_NAME_MAX)?);
-    if is_stream_name(&stream) { Ok(Subscribe { request, stream }) } else { Err(Fault::Malformed) }
+    if is_stream_name(&stream) {
+        Ok(Subscribe { request, stream })
+    } else {
+        Err(Fault::Malformed)
+    }
 }

@@ -5,8 +5,8 @@ use super::coding::{parse_said, write_coding};
 use super::kind;
 use crate::object::SegmentId;
 use crate::wire::message::{
-    ADDRESS_MAX, Credential, HOLDINGS_MAX, Holding, HoldingState, Introduction, Meant, Message, PEERS_MAX, TOKEN_MAX, Token,
-    is_token,
+    ADDRESS_MAX, Credential, HOLDINGS_MAX, Holding, HoldingState, Introduction, Meant, Message,
+    PEERS_MAX, TOKEN_MAX, Token, is_token,
 };
 use crate::wire::varint;
 
@@ -35,7 +35,11 @@ pub(super) fn parse_auth(body: &mut Body) -> Result<Message, Fault> {
     match body.varint()? {
         scheme::TOKEN => {
             let token = body.text(TOKEN_MAX)?;
-            if is_token(&token) { Ok(Message::Auth(Credential::Token(Token(token)))) } else { Err(Fault::Malformed) }
+            if is_token(&token) {
+                Ok(Message::Auth(Credential::Token(Token(token))))
+            } else {
+                Err(Fault::Malformed)
+            }
         }
         scheme::TICKET => Ok(Message::Auth(Credential::Ticket(body.ticket()?))),
         _ => Err(Fault::Malformed),
@@ -43,7 +47,11 @@ pub(super) fn parse_auth(body: &mut Body) -> Result<Message, Fault> {
 }
 
 pub(super) fn write_have(holdings: &[Holding], out: &mut Vec<u8>) -> u64 {
-    debug_assert!(holdings.len() <= HOLDINGS_MAX, "{} holdings", holdings.len());
+    debug_assert!(
+        holdings.len() <= HOLDINGS_MAX,
+        "{} holdings",
+        holdings.len()
+    );
     varint::write(holdings.len() as u64, out);
     for Holding { segment, state, .. } in holdings {
         out.extend_from_slice(segment.as_bytes());
@@ -53,8 +61,13 @@ pub(super) fn write_have(holdings: &[Holding], out: &mut Vec<u8>) -> u64 {
             HoldingState::Complete => 2,
         });
     }
-    if holdings.iter().any(|holding| holding.meant != Meant::LastNamed) {
-        holdings.iter().for_each(|holding| write_coding(holding.meant, out));
+    if holdings
+        .iter()
+        .any(|holding| holding.meant != Meant::LastNamed)
+    {
+        holdings
+            .iter()
+            .for_each(|holding| write_coding(holding.meant, out));
     }
     kind::HAVE
 }
@@ -70,7 +83,11 @@ pub(super) fn parse_have(body: &mut Body) -> Result<Message, Fault> {
             2 => HoldingState::Complete,
             _ => return Err(Fault::Malformed),
         };
-        holdings.push(Holding { segment, meant: Meant::LastNamed, state });
+        holdings.push(Holding {
+            segment,
+            meant: Meant::LastNamed,
+            state,
+        });
     }
     if !body.is_empty() {
         for holding in &mut holdings {
@@ -87,14 +104,23 @@ pub(super) fn write_offer(port: u16, identity: &[u8; 32], out: &mut Vec<u8>) -> 
 }
 
 pub(super) fn parse_offer(body: &mut Body) -> Result<Message, Fault> {
-    Ok(Message::Offer { port: body.u16()?, identity: body.array()? })
+    Ok(Message::Offer {
+        port: body.u16()?,
+        identity: body.array()?,
+    })
 }
 
 pub(super) fn write_peers(segment: SegmentId, peers: &[Introduction], out: &mut Vec<u8>) -> u64 {
     debug_assert!(peers.len() <= PEERS_MAX, "{} peers", peers.len());
     out.extend_from_slice(segment.as_bytes());
     varint::write(peers.len() as u64, out);
-    for Introduction { address, identity, lasts_ms, ticket } in peers {
+    for Introduction {
+        address,
+        identity,
+        lasts_ms,
+        ticket,
+    } in peers
+    {
         write_text(&address.to_string(), ADDRESS_MAX, out);
         out.extend_from_slice(identity);
         varint::write(*lasts_ms, out);
@@ -108,9 +134,17 @@ pub(super) fn parse_peers(body: &mut Body) -> Result<Message, Fault> {
     let count = body.length(PEERS_MAX)?;
     let mut peers = Vec::with_capacity(count);
     for _ in 0..count {
-        let address = body.text(ADDRESS_MAX)?.parse().map_err(|_| Fault::Malformed)?;
+        let address = body
+            .text(ADDRESS_MAX)?
+            .parse()
+            .map_err(|_| Fault::Malformed)?;
         let (identity, lasts_ms) = (body.array()?, body.varint()?);
-        peers.push(Introduction { address, identity, lasts_ms, ticket: body.ticket()? });
+        peers.push(Introduction {
+            address,
+            identity,
+            lasts_ms,
+            ticket: body.ticket()?,
+        });
     }
     Ok(Message::Peers { segment, peers })
 }

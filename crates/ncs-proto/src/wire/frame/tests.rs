@@ -6,9 +6,10 @@ use super::meta::delivery;
 use super::*;
 use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
 use crate::wire::message::{
-    Accept, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX, Holding, HoldingState, Introduction,
-    Meant, Meta, PEERS_MAX, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError, Signature, StopReason, Subscribe,
-    TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, VisitId,
+    Accept, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX,
+    Holding, HoldingState, Introduction, Meant, Meta, PEERS_MAX, RANGES_MAX, REASON_MAX, Request,
+    RequestCode, RequestError, Signature, StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket,
+    Token, Tree, VisitId,
 };
 use crate::wire::text::plain;
 
@@ -21,26 +22,43 @@ fn any_varint() -> impl Strategy<Value = u64> {
 }
 
 fn hello() -> impl Strategy<Value = Message> {
-    let limits = (any::<u16>(), any::<u32>(), any_varint(), any::<u16>(), any::<u32>());
-    (0u64..9, 0u64..9, any::<[bool; 3]>(), limits, ("[ -~]{0,64}", any::<Option<[u8; 16]>>())).prop_map(
-        |(low, more, [reed_solomon, raptorq, gfq], limits, (agent, visit))| {
-            let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
-            let minor = (low, low + more);
-            let codecs = Codecs { reed_solomon, raptorq, gfq };
-            let visit = visit.map(VisitId);
-            Message::Hello(Hello {
-                minor,
-                codecs,
-                n_max,
-                block_bytes_max,
-                segment_bytes_max,
-                requests_max,
-                credit_max,
-                agent,
-                visit,
-            })
-        },
+    let limits = (
+        any::<u16>(),
+        any::<u32>(),
+        any_varint(),
+        any::<u16>(),
+        any::<u32>(),
+    );
+    (
+        0u64..9,
+        0u64..9,
+        any::<[bool; 3]>(),
+        limits,
+        ("[ -~]{0,64}", any::<Option<[u8; 16]>>()),
     )
+        .prop_map(
+            |(low, more, [reed_solomon, raptorq, gfq], limits, (agent, visit))| {
+                let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
+                let minor = (low, low + more);
+                let codecs = Codecs {
+                    reed_solomon,
+                    raptorq,
+                    gfq,
+                };
+                let visit = visit.map(VisitId);
+                Message::Hello(Hello {
+                    minor,
+                    codecs,
+                    n_max,
+                    block_bytes_max,
+                    segment_bytes_max,
+                    requests_max,
+                    credit_max,
+                    agent,
+                    visit,
+                })
+            },
+        )
 }
 
 fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
@@ -50,25 +68,48 @@ fn delivery() -> impl Strategy<Value = (u64, Delivery)> {
         Just(Codec::RaptorQ),
         prop::sample::select(&HashGroup::ALL[..]).prop_map(|group| Codec::RlncQ { group }),
     ];
-    let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024, codec).prop_map(|(length, step, n_max, codec)| {
-        let shape = Shape::new(length, step * 16, n_max).unwrap();
-        (length, Delivery::Coded(shape.coded_with(codec).unwrap_or(shape)))
-    });
+    let shape = (1u64..10_000_000, 4u32..=4096, 1u16..=1024, codec).prop_map(
+        |(length, step, n_max, codec)| {
+            let shape = Shape::new(length, step * 16, n_max).unwrap();
+            (
+                length,
+                Delivery::Coded(shape.coded_with(codec).unwrap_or(shape)),
+            )
+        },
+    );
     prop_oneof![
-        prop::collection::vec(any::<u8>(), 0..400).prop_map(|bytes| (bytes.len() as u64, Delivery::Inline(bytes.into()))),
+        prop::collection::vec(any::<u8>(), 0..400)
+            .prop_map(|bytes| (bytes.len() as u64, Delivery::Inline(bytes.into()))),
         shape,
         (0u64..1 << 40).prop_map(|length| (length, Delivery::Stream)),
     ]
 }
 
 fn meta() -> impl Strategy<Value = Message> {
-    let texts = (path(), "[ -~]{0,40}", prop::option::of(any::<([u8; 32], u64, [u8; 32], [[u8; 32]; 2])>()));
-    let numbers = (any_varint(), 0u64..1 << 50, prop::option::of(0u64..1 << 50), any::<u64>(), any_varint());
+    let texts = (
+        path(),
+        "[ -~]{0,40}",
+        prop::option::of(any::<([u8; 32], u64, [u8; 32], [[u8; 32]; 2])>()),
+    );
+    let numbers = (
+        any_varint(),
+        0u64..1 << 50,
+        prop::option::of(0u64..1 << 50),
+        any::<u64>(),
+        any_varint(),
+    );
     (texts, numbers, any::<[u8; 32]>(), delivery(), any::<bool>()).prop_map(
         |(texts, numbers, id, (length, delivery), has_tree)| {
             let (path, content_type, signature) = texts;
             // Bytes of this length, as far as trees are made here.
-            let bytes = vec![id[0]; if has_tree { usize::try_from(length.min(1 << 17)).unwrap() } else { 0 }];
+            let bytes = vec![
+                id[0];
+                if has_tree {
+                    usize::try_from(length.min(1 << 17)).unwrap()
+                } else {
+                    0
+                }
+            ];
             let (id, tree) = match bytes.len() as u64 == length {
                 true => Tree::of(&bytes, delivery.codec()),
                 false => (SegmentId::from_bytes(id), None),
@@ -121,7 +162,11 @@ fn meant() -> impl Strategy<Value = Meant> {
     prop_oneof![
         Just(Meant::LastNamed),
         Just(Meant::Foreign),
-        coded.prop_map(|(block_bytes, n_max, codec)| Meant::Coded(Coding { block_bytes, n_max, codec })),
+        coded.prop_map(|(block_bytes, n_max, codec)| Meant::Coded(Coding {
+            block_bytes,
+            n_max,
+            codec
+        })),
     ]
 }
 
@@ -129,7 +174,11 @@ fn meant() -> impl Strategy<Value = Meant> {
 /// is no reason to close.
 #[test]
 fn a_coding_that_is_not_known_is_nobodys() {
-    let question = |meant| Message::GetHashes { request: 1, segment: SegmentId::of(b"x"), meant };
+    let question = |meant| Message::GetHashes {
+        request: 1,
+        segment: SegmentId::of(b"x"),
+        meant,
+    };
     let bare = question(Meant::LastNamed).to_frame();
     let with = |field: &[u8]| {
         let body = [&bare[2..], field].concat();
@@ -137,7 +186,11 @@ fn a_coding_that_is_not_known_is_nobodys() {
         reader.push(&[&[0x26, u8::try_from(body.len()).unwrap()], &body[..]].concat());
         reader.next()
     };
-    let coded = Meant::Coded(Coding { block_bytes: 1, n_max: 2, codec: Codec::RaptorQ });
+    let coded = Meant::Coded(Coding {
+        block_bytes: 1,
+        n_max: 2,
+        codec: Codec::RaptorQ,
+    });
     for (field, meant) in [
         (&[0][..], Meant::LastNamed),
         (&[3, 1, 2, 2], coded),
@@ -150,7 +203,11 @@ fn a_coding_that_is_not_known_is_nobodys() {
         assert_eq!(with(field), Ok(Some(question(meant))), "{field:?}");
     }
     for cut in [&[3, 1, 2][..], &[0x40, 0x41]] {
-        assert_eq!(with(cut), Err(Violation::Malformed("GET_HASHES")), "{cut:?}");
+        assert_eq!(
+            with(cut),
+            Err(Violation::Malformed("GET_HASHES")),
+            "{cut:?}"
+        );
     }
 }
 
@@ -165,7 +222,9 @@ fn older(mut message: Message) -> (Message, usize) {
             1
         }
         Message::Have(holdings) => {
-            holdings.iter_mut().for_each(|holding| holding.meant = Meant::LastNamed);
+            holdings
+                .iter_mut()
+                .for_each(|holding| holding.meant = Meant::LastNamed);
             holdings.len()
         }
         Message::Meta(meta) => {
@@ -179,22 +238,49 @@ fn older(mut message: Message) -> (Message, usize) {
 
 fn request() -> impl Strategy<Value = Message> {
     let numbers = (any::<u16>(), any::<u32>(), any_varint(), any::<u32>());
-    (numbers, any::<[u8; 32]>(), any::<[bool; 4]>(), ranges(), meant()).prop_map(|(numbers, id, flags, ranges, meant)| {
-        let (alias, generation, deadline_ms, credit) = numbers;
-        let [coded, systematic, datagrams, recoded] = flags;
-        let accept = Accept { coded: coded || !systematic, systematic, datagrams, recoded };
-        let segment = SegmentId::from_bytes(id);
-        Message::Request(Request { alias, segment, generation, deadline_ms, credit, accept, ranges, meant })
-    })
+    (
+        numbers,
+        any::<[u8; 32]>(),
+        any::<[bool; 4]>(),
+        ranges(),
+        meant(),
+    )
+        .prop_map(|(numbers, id, flags, ranges, meant)| {
+            let (alias, generation, deadline_ms, credit) = numbers;
+            let [coded, systematic, datagrams, recoded] = flags;
+            let accept = Accept {
+                coded: coded || !systematic,
+                systematic,
+                datagrams,
+                recoded,
+            };
+            let segment = SegmentId::from_bytes(id);
+            Message::Request(Request {
+                alias,
+                segment,
+                generation,
+                deadline_ms,
+                credit,
+                accept,
+                ranges,
+                meant,
+            })
+        })
 }
 
 fn request_code() -> impl Strategy<Value = RequestCode> {
     use RequestCode::{Changed, Deadline, GoingAway, Internal, Limit, Origin, Overload, Unknown};
-    prop::sample::select(vec![Unknown, Deadline, Overload, Limit, Origin, Changed, GoingAway, Internal])
+    prop::sample::select(vec![
+        Unknown, Deadline, Overload, Limit, Origin, Changed, GoingAway, Internal,
+    ])
 }
 
 fn stop() -> impl Strategy<Value = StopReason> {
-    prop::sample::select(vec![StopReason::Complete, StopReason::Deadline, StopReason::Cancelled])
+    prop::sample::select(vec![
+        StopReason::Complete,
+        StopReason::Deadline,
+        StopReason::Cancelled,
+    ])
 }
 
 fn ticket() -> impl Strategy<Value = Ticket> {
@@ -207,41 +293,102 @@ fn segment() -> impl Strategy<Value = SegmentId> {
 
 fn checks() -> impl Strategy<Value = Message> {
     let sizes = (1u8..=COLUMNS_MAX, 1usize..=1024);
-    (any_varint(), sizes, any::<[u8; 32]>(), any::<u8>(), prop::option::of(any::<u8>())).prop_map(
-        |(request, (columns, n), seed, fill, signature)| {
-            let projections = vec![fill; n * usize::from(columns)].into();
-            Message::Checks(Checks { request, seed, columns, projections, signature: signature.map(|fill| [fill; 64]) })
-        },
+    (
+        any_varint(),
+        sizes,
+        any::<[u8; 32]>(),
+        any::<u8>(),
+        prop::option::of(any::<u8>()),
     )
+        .prop_map(|(request, (columns, n), seed, fill, signature)| {
+            let projections = vec![fill; n * usize::from(columns)].into();
+            Message::Checks(Checks {
+                request,
+                seed,
+                columns,
+                projections,
+                signature: signature.map(|fill| [fill; 64]),
+            })
+        })
 }
 
 fn about_blocks() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (any_varint(), segment(), meant()).prop_map(|(request, segment, meant)| Message::GetHashes { request, segment, meant }),
-        (any_varint(), segment(), any::<u32>(), any::<[u8; 32]>(), meant()).prop_map(
-            |(request, segment, generation, nonce, meant)| {
-                Message::GetChecks(GetChecks { request, segment, generation, nonce, meant })
+        (any_varint(), segment(), meant()).prop_map(|(request, segment, meant)| {
+            Message::GetHashes {
+                request,
+                segment,
+                meant,
+            }
+        }),
+        (
+            any_varint(),
+            segment(),
+            any::<u32>(),
+            any::<[u8; 32]>(),
+            meant()
+        )
+            .prop_map(|(request, segment, generation, nonce, meant)| {
+                Message::GetChecks(GetChecks {
+                    request,
+                    segment,
+                    generation,
+                    nonce,
+                    meant,
+                })
+            }),
+        checks(),
+        (segment(), any::<u32>(), any::<u32>(), any::<[u8; 32]>()).prop_map(
+            |(segment, generation, blocks, identity)| {
+                Message::Blame {
+                    segment,
+                    generation,
+                    blocks,
+                    identity,
+                }
             }
         ),
-        checks(),
-        (segment(), any::<u32>(), any::<u32>(), any::<[u8; 32]>())
-            .prop_map(|(segment, generation, blocks, identity)| { Message::Blame { segment, generation, blocks, identity } }),
     ]
 }
 
 fn about_peers() -> impl Strategy<Value = Message> {
-    let state = prop::sample::select(vec![HoldingState::Gone, HoldingState::Partial, HoldingState::Complete]);
-    let holding = (segment(), meant(), state).prop_map(|(segment, meant, state)| Holding { segment, meant, state });
-    let introduction =
-        (any::<SocketAddr>(), any::<[u8; 32]>(), any_varint(), ticket()).prop_map(|(address, identity, lasts_ms, ticket)| {
+    let state = prop::sample::select(vec![
+        HoldingState::Gone,
+        HoldingState::Partial,
+        HoldingState::Complete,
+    ]);
+    let holding = (segment(), meant(), state).prop_map(|(segment, meant, state)| Holding {
+        segment,
+        meant,
+        state,
+    });
+    let introduction = (
+        any::<SocketAddr>(),
+        any::<[u8; 32]>(),
+        any_varint(),
+        ticket(),
+    )
+        .prop_map(|(address, identity, lasts_ms, ticket)| {
             // Only the written part of an address comes back: no flow label, no zone.
-            let address = address.to_string().parse().unwrap_or_else(|_| (address.ip(), address.port()).into());
-            Introduction { address, identity, lasts_ms, ticket }
+            let address = address
+                .to_string()
+                .parse()
+                .unwrap_or_else(|_| (address.ip(), address.port()).into());
+            Introduction {
+                address,
+                identity,
+                lasts_ms,
+                ticket,
+            }
         });
     prop_oneof![
         prop::collection::vec(holding, 0..=HOLDINGS_MAX).prop_map(Message::Have),
-        (any::<u16>(), any::<[u8; 32]>()).prop_map(|(port, identity)| Message::Offer { port, identity }),
-        (segment(), prop::collection::vec(introduction, 0..=PEERS_MAX))
+        (any::<u16>(), any::<[u8; 32]>())
+            .prop_map(|(port, identity)| Message::Offer { port, identity }),
+        (
+            segment(),
+            prop::collection::vec(introduction, 0..=PEERS_MAX)
+        )
             .prop_map(|(segment, peers)| Message::Peers { segment, peers }),
     ]
 }
@@ -251,12 +398,30 @@ fn message() -> impl Strategy<Value = Message> {
         hello(),
         meta(),
         request(),
-        (any_varint(), path(), any_varint(), prop::option::of(1..=varint::MAX))
-            .prop_map(|(request, path, offset, length)| Message::Get(Get { request, path, offset, length })),
-        (any_varint(), request_code(), any_varint(), "\\PC{0,60}").prop_map(|(request, code, retry_after_ms, reason)| {
-            Message::Error(RequestError { request, code, retry_after_ms, reason: plain(&reason, REASON_MAX) })
-        }),
-        (any_varint(), "[0-9A-Za-z_.-]{1,128}").prop_map(|(request, stream)| Message::Subscribe(Subscribe { request, stream })),
+        (
+            any_varint(),
+            path(),
+            any_varint(),
+            prop::option::of(1..=varint::MAX)
+        )
+            .prop_map(|(request, path, offset, length)| Message::Get(Get {
+                request,
+                path,
+                offset,
+                length
+            })),
+        (any_varint(), request_code(), any_varint(), "\\PC{0,60}").prop_map(
+            |(request, code, retry_after_ms, reason)| {
+                Message::Error(RequestError {
+                    request,
+                    code,
+                    retry_after_ms,
+                    reason: plain(&reason, REASON_MAX),
+                })
+            }
+        ),
+        (any_varint(), "[0-9A-Za-z_.-]{1,128}")
+            .prop_map(|(request, stream)| Message::Subscribe(Subscribe { request, stream })),
         any_varint().prop_map(|request| Message::SubscribeOk { request }),
         any_varint().prop_map(|request| Message::Unsubscribe { request }),
         any_varint().prop_map(|drain_ms| Message::GoAway { drain_ms }),
@@ -266,19 +431,24 @@ fn message() -> impl Strategy<Value = Message> {
         about_blocks(),
         about_peers(),
         (any::<u16>(), 1..=u32::MAX).prop_map(|(alias, blocks)| Message::Credit { alias, blocks }),
-        (any::<u16>(), any_varint()).prop_map(|(alias, deadline_ms)| Message::Reschedule { alias, deadline_ms }),
+        (any::<u16>(), any_varint())
+            .prop_map(|(alias, deadline_ms)| Message::Reschedule { alias, deadline_ms }),
         (any::<u16>(), stop()).prop_map(|(alias, reason)| Message::Stop { alias, reason }),
-        (any::<u16>(), request_code(), any_varint()).prop_map(|(alias, code, retry_after_ms)| Message::Reject {
-            alias,
-            code,
-            retry_after_ms
+        (any::<u16>(), request_code(), any_varint()).prop_map(|(alias, code, retry_after_ms)| {
+            Message::Reject {
+                alias,
+                code,
+                retry_after_ms,
+            }
         }),
-        (any::<u16>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(alias, rank, useless, lost)| Message::Rank {
-            alias,
-            rank,
-            useless,
-            lost
-        }),
+        (any::<u16>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(alias, rank, useless, lost)| Message::Rank {
+                alias,
+                rank,
+                useless,
+                lost
+            }
+        ),
     ]
 }
 
@@ -398,29 +568,59 @@ fn ignorable_frames_are_skipped_even_in_pieces() {
 fn unknown_even_types_and_long_frames_are_seen_from_their_head() {
     assert_eq!(read_one(&[0x28]), Err(Violation::UnknownFrame(0x28)));
     assert_eq!(read_one(&[0x1e]), Err(Violation::UnknownFrame(0x1e)));
-    assert_eq!(read_one(&[0x21, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
-    assert_eq!(read_one(&[0x24, 0x80, 1, 0, 0]), Err(Violation::FrameTooLong(65_536)));
-    assert_eq!(read_one(&[0x40, 0x24]), Err(Violation::Malformed("frame type")));
+    assert_eq!(
+        read_one(&[0x21, 0x80, 1, 0, 0]),
+        Err(Violation::FrameTooLong(65_536))
+    );
+    assert_eq!(
+        read_one(&[0x24, 0x80, 1, 0, 0]),
+        Err(Violation::FrameTooLong(65_536))
+    );
+    assert_eq!(
+        read_one(&[0x40, 0x24]),
+        Err(Violation::Malformed("frame type"))
+    );
 }
 
 #[test]
 fn hello_parameters_unknown_repeated_missing() {
-    assert_eq!(read_one(&raw(0, &[0])), Ok(Some(Message::Hello(Hello::defaults()))));
+    assert_eq!(
+        read_one(&raw(0, &[0])),
+        Ok(Some(Message::Hello(Hello::defaults())))
+    );
     let grease = [1, 0x21, 3, 1, 2, 3];
-    assert_eq!(read_one(&raw(0, &grease)), Ok(Some(Message::Hello(Hello::defaults()))));
+    assert_eq!(
+        read_one(&raw(0, &grease)),
+        Ok(Some(Message::Hello(Hello::defaults())))
+    );
     let repeated = [2, 6, 1, 16, 6, 1, 16];
-    assert_eq!(read_one(&raw(0, &repeated)), Err(Violation::Malformed("HELLO")));
+    assert_eq!(
+        read_one(&raw(0, &repeated)),
+        Err(Violation::Malformed("HELLO"))
+    );
     let inverted = [1, 1, 2, 3, 2];
-    assert_eq!(read_one(&raw(0, &inverted)), Err(Violation::Malformed("HELLO")));
+    assert_eq!(
+        read_one(&raw(0, &inverted)),
+        Err(Violation::Malformed("HELLO"))
+    );
     let other_field = [1, 4, 1, 0x1b];
-    assert_eq!(read_one(&raw(0, &other_field)), Err(Violation::Unsupported("field")));
+    assert_eq!(
+        read_one(&raw(0, &other_field)),
+        Err(Violation::Unsupported("field"))
+    );
     let both_fields = [1, 4, 2, 0x1b, 0x1d];
-    assert_eq!(read_one(&raw(0, &both_fields)), Ok(Some(Message::Hello(Hello::defaults()))));
+    assert_eq!(
+        read_one(&raw(0, &both_fields)),
+        Ok(Some(Message::Hello(Hello::defaults())))
+    );
 }
 
 #[test]
 fn versions_agree_on_the_highest_common_minor() {
-    let with = |low, high| Hello { minor: (low, high), ..Hello::defaults() };
+    let with = |low, high| Hello {
+        minor: (low, high),
+        ..Hello::defaults()
+    };
     assert_eq!(with(0, 3).agree(&with(1, 2)), Ok(2));
     assert_eq!(with(0, 0).agree(&with(0, 7)), Ok(0));
     assert_eq!(with(0, 0).agree(&with(1, 7)), Err(Violation::Version));
@@ -435,7 +635,12 @@ fn tokens_are_bounded_and_never_shown() {
         read_one(&raw(kind::AUTH, &body))
     };
     let longest = "t".repeat(TOKEN_MAX);
-    assert_eq!(auth(1, longest.as_bytes()), Ok(Some(Message::Auth(Credential::Token(Token(longest.clone()))))));
+    assert_eq!(
+        auth(1, longest.as_bytes()),
+        Ok(Some(Message::Auth(Credential::Token(Token(
+            longest.clone()
+        )))))
+    );
     assert!(!format!("{:?}", auth(1, longest.as_bytes())).contains("tt"));
     for (scheme, token) in [
         (1, &b""[..]),
@@ -448,7 +653,11 @@ fn tokens_are_bounded_and_never_shown() {
         (3, b"t"),
         (0, b"t"),
     ] {
-        assert_eq!(auth(scheme, token), Err(Violation::Malformed("AUTH")), "{scheme} {token:?}");
+        assert_eq!(
+            auth(scheme, token),
+            Err(Violation::Malformed("AUTH")),
+            "{scheme} {token:?}"
+        );
     }
 }
 
@@ -465,7 +674,10 @@ fn huge_numbers_cost_nothing() {
     varint::write(u64::from(u32::MAX), &mut body);
     varint::write(65_535, &mut body);
     body.push(0);
-    assert_eq!(read_one(&raw(kind::META, &body)), Err(Violation::Malformed("META")));
+    assert_eq!(
+        read_one(&raw(kind::META, &body)),
+        Err(Violation::Malformed("META"))
+    );
 }
 
 #[test]
@@ -476,7 +688,14 @@ fn requests_with_disordered_ranges_or_nothing_accepted_are_malformed() {
     let with = |tail: &[u8]| read_one(&raw(kind::REQUEST, &[&head[..], tail].concat()));
     assert!(with(&[3, 0]).is_ok());
     assert!(with(&[3, 2, 0, 4, 4, 1]).is_ok());
-    for tail in [&[0, 0][..], &[12, 0], &[3, 2, 0, 4, 3, 1], &[3, 1, 0, 0], &[3, 1, 0x40, 0x80, 0x47, 0xff], &[3, 0x40, 65]] {
+    for tail in [
+        &[0, 0][..],
+        &[12, 0],
+        &[3, 2, 0, 4, 3, 1],
+        &[3, 1, 0, 0],
+        &[3, 1, 0x40, 0x80, 0x47, 0xff],
+        &[3, 0x40, 65],
+    ] {
         assert_eq!(with(tail), Err(Violation::Malformed("REQUEST")), "{tail:?}");
     }
 }

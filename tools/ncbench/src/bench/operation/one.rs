@@ -42,18 +42,24 @@ pub(super) fn pack(work: &Arc<Work>) -> Option<Checked> {
         block == expected
     });
     let (made, work) = (work.source.len(), Arc::clone(work));
-    let run = move |repeats: u32| Lap::thread(|| (0..repeats).for_each(|_| drop(black_box(Panel::of(&work.source, n, k)))));
+    let run = move |repeats: u32| {
+        Lap::thread(|| (0..repeats).for_each(|_| drop(black_box(Panel::of(&work.source, n, k)))))
+    };
     Checked::new(is_right, made, run)
 }
 
 pub(super) fn encoder(work: &Work, kernels: Kernels) -> Encoder {
-    Encoder::new(&work.generation, &work.source, work.key, kernels).expect("the generation's own bytes")
+    Encoder::new(&work.generation, &work.source, work.key, kernels)
+        .expect("the generation's own bytes")
 }
 
 pub(super) fn encode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
     let (encoder, first_seed, k) = (encoder(work, kernels), work.first_seed, work.block_bytes());
     let mut payloads = vec![0; work.coded.len()];
-    encoder.blocks(first_seed, &mut payloads.chunks_exact_mut(k).collect::<Vec<_>>());
+    encoder.blocks(
+        first_seed,
+        &mut payloads.chunks_exact_mut(k).collect::<Vec<_>>(),
+    );
     let is_right = payloads == work.coded;
     let run = move |repeats: u32| {
         let mut outs: Vec<&mut [u8]> = payloads.chunks_exact_mut(k).collect();
@@ -65,18 +71,26 @@ pub(super) fn encode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
 pub(super) fn encode_single(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
     let (encoder, first_seed) = (encoder(work, kernels), work.first_seed);
     let mut payload = vec![0; work.block_bytes()];
-    let is_right = work.coded.chunks_exact(payload.len()).zip(0..).all(|(expected, offset)| {
-        encoder.block(first_seed.wrapping_add(offset), &mut payload);
-        payload == expected
-    });
-    let run = move |repeats: u32| Lap::thread(|| (0..repeats).for_each(|seed| encoder.block(seed, black_box(&mut payload))));
+    let is_right = work
+        .coded
+        .chunks_exact(payload.len())
+        .zip(0..)
+        .all(|(expected, offset)| {
+            encoder.block(first_seed.wrapping_add(offset), &mut payload);
+            payload == expected
+        });
+    let run = move |repeats: u32| {
+        Lap::thread(|| (0..repeats).for_each(|seed| encoder.block(seed, black_box(&mut payload))))
+    };
     Checked::new(is_right, work.block_bytes(), run)
 }
 
 pub(super) fn decoder(work: &Work, kernels: Kernels, blocks: &[(Vector, &[u8])]) -> Decoder {
     let mut decoder = Decoder::new(work.generation, work.key, kernels);
     for (vector, payload) in blocks {
-        decoder.absorb(vector, payload).expect("blocks of this generation");
+        decoder
+            .absorb(vector, payload)
+            .expect("blocks of this generation");
     }
     decoder
 }
@@ -86,7 +100,10 @@ pub(super) fn decode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
     let (made, work) = (work.source.len(), Arc::clone(work));
     let run = move |repeats: u32| {
         let blocks = work.blocks();
-        Lap::thread(|| (0..repeats).for_each(|_| drop(black_box(decoder(&work, kernels, &blocks).into_bytes()))))
+        Lap::thread(|| {
+            (0..repeats)
+                .for_each(|_| drop(black_box(decoder(&work, kernels, &blocks).into_bytes())))
+        })
     };
     Checked::new(is_right, made, run)
 }
@@ -99,7 +116,9 @@ pub(super) fn decode_last(work: &Arc<Work>, kernels: Kernels) -> Option<Checked>
         for _ in 0..repeats {
             let mut decoder = decoder(work, kernels, before);
             total += Lap::thread(|| {
-                decoder.absorb(vector, payload).expect("a block of this generation");
+                decoder
+                    .absorb(vector, payload)
+                    .expect("a block of this generation");
                 bytes = decoder.into_bytes().unwrap_or_default();
             });
         }
@@ -112,7 +131,9 @@ pub(super) fn decode_last(work: &Arc<Work>, kernels: Kernels) -> Option<Checked>
 fn drag(work: &Work, kernels: Kernels, blocks: &[(Vector, &[u8])]) -> Progressive {
     let mut decoder = Progressive::new(work.generation, work.key, kernels);
     for (vector, payload) in blocks {
-        decoder.absorb(vector, payload).expect("blocks of this generation");
+        decoder
+            .absorb(vector, payload)
+            .expect("blocks of this generation");
     }
     decoder
 }
@@ -123,12 +144,18 @@ pub(super) fn progressive(work: &Arc<Work>, kernels: Kernels) -> Option<Checked>
         let blocks = work.blocks();
         let lap = Lap::thread(|| {
             for _ in 0..repeats {
-                drag(work, kernels, &blocks).finish(black_box(&mut bytes)).expect("n independent blocks");
+                drag(work, kernels, &blocks)
+                    .finish(black_box(&mut bytes))
+                    .expect("n independent blocks");
             }
         });
         (lap, bytes)
     };
-    let (is_right, made, work) = (run(work, 1).1 == work.source, work.source.len(), Arc::clone(work));
+    let (is_right, made, work) = (
+        run(work, 1).1 == work.source,
+        work.source.len(),
+        Arc::clone(work),
+    );
     Checked::new(is_right, made, move |repeats| run(&work, repeats).0)
 }
 
@@ -140,7 +167,9 @@ pub(super) fn progressive_last(work: &Arc<Work>, kernels: Kernels) -> Option<Che
         for _ in 0..repeats {
             let mut decoder = drag(work, kernels, before);
             total += Lap::thread(|| {
-                decoder.absorb(vector, payload).expect("a block of this generation");
+                decoder
+                    .absorb(vector, payload)
+                    .expect("a block of this generation");
             });
             decoder.finish(&mut bytes).expect("n independent blocks");
         }
@@ -168,18 +197,25 @@ fn refuse(
     work: &Arc<Work>,
     mut absorb: impl FnMut(&Vector, &[u8]) -> Result<Outcome, codec::Error> + 'static,
 ) -> Option<Checked> {
-    let (vector, payload) = (Vector::Seed(work.first_seed), work.coded[..work.block_bytes()].to_vec());
+    let (vector, payload) = (
+        Vector::Seed(work.first_seed),
+        work.coded[..work.block_bytes()].to_vec(),
+    );
     let mut offer = move || absorb(&vector, &payload);
     // With n = 1 it is the last block, the first time.
     let is_right = offer().is_ok() && offer() == Ok(Outcome::Redundant);
-    Checked::new(is_right, 1, move |repeats| Lap::thread(|| (0..repeats).for_each(|_| _ = black_box(offer()))))
+    Checked::new(is_right, 1, move |repeats| {
+        Lap::thread(|| (0..repeats).for_each(|_| _ = black_box(offer())))
+    })
 }
 
 pub(super) fn recode(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
     let mut recoder = Recoder::new(work, kernels);
     recoder.run();
     let is_right = recoder.is_right(work);
-    Checked::new(is_right, work.source.len(), move |repeats| Lap::thread(|| (0..repeats).for_each(|_| recoder.run())))
+    Checked::new(is_right, work.source.len(), move |repeats| {
+        Lap::thread(|| (0..repeats).for_each(|_| recoder.run()))
+    })
 }
 
 /// A full decoder, and memory for as many new blocks as it holds.
@@ -194,7 +230,12 @@ impl Recoder {
     pub(super) fn new(work: &Work, kernels: Kernels) -> Self {
         let decoder = decoder(work, kernels, &work.blocks());
         let (vectors, payloads) = (vec![0; work.n() * work.n()], vec![0; work.source.len()]);
-        Self { decoder, rng: SmallRng::seed_from_u64(1), vectors, payloads }
+        Self {
+            decoder,
+            rng: SmallRng::seed_from_u64(1),
+            vectors,
+            payloads,
+        }
     }
 
     pub(super) fn run(&mut self) {
@@ -202,15 +243,22 @@ impl Recoder {
         let k = self.payloads.len() / n;
         let mut vectors: Vec<&mut [u8]> = self.vectors.chunks_exact_mut(n).collect();
         let mut payloads: Vec<&mut [u8]> = self.payloads.chunks_exact_mut(k).collect();
-        self.decoder.recode_into(&mut self.rng, &mut vectors, &mut payloads);
+        self.decoder
+            .recode_into(&mut self.rng, &mut vectors, &mut payloads);
     }
 
     /// Whether blocks are what their vectors say. Looks at the first ones alone: their rows are not those of the work, so that each
     /// costs the oracle a multiplication.
     pub(super) fn is_right(&self, work: &Work) -> bool {
         let (n, k) = (work.n(), work.block_bytes());
-        let mut blocks = self.vectors.chunks_exact(n).zip(self.payloads.chunks_exact(k)).take(RECODED_CHECKED);
-        blocks.all(|(row, payload)| row.iter().any(|&c| c != 0) && payload == oracle::combine(row, &work.source, k))
+        let mut blocks = self
+            .vectors
+            .chunks_exact(n)
+            .zip(self.payloads.chunks_exact(k))
+            .take(RECODED_CHECKED);
+        blocks.all(|(row, payload)| {
+            row.iter().any(|&c| c != 0) && payload == oracle::combine(row, &work.source, k)
+        })
     }
 }
 
@@ -218,7 +266,16 @@ pub(super) fn invert(work: &Arc<Work>, kernels: Kernels) -> Option<Checked> {
     let (n, rows) = (work.n(), work.rows());
     let is_right = matrix::invert(kernels, n, &rows, NonZeroUsize::MIN)? == work.inverse()?;
     let run = move |repeats: u32| {
-        Lap::thread(|| (0..repeats).for_each(|_| drop(black_box(matrix::invert(kernels, n, &rows, NonZeroUsize::MIN)))))
+        Lap::thread(|| {
+            (0..repeats).for_each(|_| {
+                drop(black_box(matrix::invert(
+                    kernels,
+                    n,
+                    &rows,
+                    NonZeroUsize::MIN,
+                )))
+            })
+        })
     };
     Checked::new(is_right, 1, run)
 }

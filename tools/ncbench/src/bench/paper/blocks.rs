@@ -38,21 +38,47 @@ impl Blocks {
         let parameters = Parameters::new(case.n.into()).expect("cases have K of RaptorQ");
         let symbol_bytes = usize::try_from(case.k).expect("a symbol fits in memory");
         let plan = EncodingPlan::new(parameters.k).expect("a K of RaptorQ");
-        let distinct = (DISTINCT_BYTES / (symbol_bytes * usize::from(case.n))).clamp(1, DISTINCT_MAX);
+        let distinct =
+            (DISTINCT_BYTES / (symbol_bytes * usize::from(case.n))).clamp(1, DISTINCT_MAX);
         let distinct = distinct.min(usize::try_from(case.generations).expect("a count"));
-        let block = |index: usize| Block::new(&parameters, symbol_bytes, case.rows, &plan, index as u64);
-        Self { parameters, symbol_bytes, blocks: (0..distinct).map(block).collect() }
+        let block =
+            |index: usize| Block::new(&parameters, symbol_bytes, case.rows, &plan, index as u64);
+        Self {
+            parameters,
+            symbol_bytes,
+            blocks: (0..distinct).map(block).collect(),
+        }
     }
 
     /// As the thesis has a block for its first scheme.
     pub(super) fn first(&self, block: &Block) -> First {
         let (of, t) = (&self.parameters, self.symbol_bytes);
-        let (l, zeros, padding) = (of.l as usize, (of.s + of.h) as usize, (of.k_prime - of.k) as usize);
+        let (l, zeros, padding) = (
+            of.l as usize,
+            (of.s + of.h) as usize,
+            (of.k_prime - of.k) as usize,
+        );
         let mut matrix = raptorq::precode(of);
-        matrix.extend(generator(of, block.esis.iter().map(|&esi| of.isi(esi)).chain(of.k..of.k_prime)));
-        let symbols = [vec![0; zeros * t], block.symbols.clone(), vec![0; padding * t]].concat();
+        matrix.extend(generator(
+            of,
+            block
+                .esis
+                .iter()
+                .map(|&esi| of.isi(esi))
+                .chain(of.k..of.k_prime),
+        ));
+        let symbols = [
+            vec![0; zeros * t],
+            block.symbols.clone(),
+            vec![0; padding * t],
+        ]
+        .concat();
         let wanted = generator(of, block.missing.iter().copied());
-        First { matrix: Grid::of(&matrix, l), symbols: Grid::of(&symbols, t), wanted: Grid::of(&wanted, l) }
+        First {
+            matrix: Grid::of(&matrix, l),
+            symbols: Grid::of(&symbols, t),
+            wanted: Grid::of(&wanted, l),
+        }
     }
 
     /// As the thesis has a block for its second scheme.
@@ -74,7 +100,8 @@ impl Blocks {
 
     /// What the second scheme keeps for a K'.
     pub(super) fn stored(&self, kernels: Kernels) -> Grid {
-        let stored = Inverse::new(self.parameters.k, kernels).expect("cases of dense matrices have K for them");
+        let stored = Inverse::new(self.parameters.k, kernels)
+            .expect("cases of dense matrices have K for them");
         Grid::of(stored.rows(), self.parameters.k_prime as usize)
     }
 
@@ -82,7 +109,11 @@ impl Blocks {
     pub(super) fn are_missing(&self, block: &Block, made: &[u8]) -> bool {
         let t = self.symbol_bytes;
         made.len() == block.missing.len() * t
-            && block.missing.iter().zip(made.chunks_exact(t)).all(|(&source, symbol)| *symbol == *self.source(block, source))
+            && block
+                .missing
+                .iter()
+                .zip(made.chunks_exact(t))
+                .all(|(&source, symbol)| *symbol == *self.source(block, source))
     }
 
     pub(super) fn source<'a>(&self, block: &'a Block, source: u32) -> &'a [u8] {
@@ -91,17 +122,30 @@ impl Blocks {
 }
 
 impl Block {
-    fn new(of: &Parameters, symbol_bytes: usize, lost: u32, plan: &EncodingPlan, index: u64) -> Self {
-        let mut rng = SmallRng::seed_from_u64(SEED ^ index << 32 ^ u64::from(of.k) << 8 ^ u64::from(lost));
+    fn new(
+        of: &Parameters,
+        symbol_bytes: usize,
+        lost: u32,
+        plan: &EncodingPlan,
+        index: u64,
+    ) -> Self {
+        let mut rng =
+            SmallRng::seed_from_u64(SEED ^ index << 32 ^ u64::from(of.k) << 8 ^ u64::from(lost));
         let mut source = vec![0; of.k as usize * symbol_bytes];
         rng.fill_bytes(&mut source);
         let (missing, esis) = pattern(of.k, lost, &mut rng);
-        let encoder = Encoder::new(source.clone(), symbol_bytes, plan, Kernels::detect()).expect("whole symbols");
+        let encoder = Encoder::new(source.clone(), symbol_bytes, plan, Kernels::detect())
+            .expect("whole symbols");
         let mut symbols = vec![0; esis.len() * symbol_bytes];
         for (&esi, symbol) in esis.iter().zip(symbols.chunks_exact_mut(symbol_bytes)) {
             encoder.symbol(esi, symbol).expect("a valid id");
         }
-        Self { source, esis, symbols, missing }
+        Self {
+            source,
+            esis,
+            symbols,
+            missing,
+        }
     }
 
     /// Source symbols that came.
@@ -125,8 +169,11 @@ fn pattern(k: u32, lost: u32, rng: &mut SmallRng) -> (Vec<u32>, Vec<u32>) {
         missing.sort_unstable();
         known.sort_unstable();
         let first = k + attempt;
-        let esis: Vec<u32> =
-            known.iter().copied().chain(first..first + u32::try_from(missing.len()).expect("K at most")).collect();
+        let esis: Vec<u32> = known
+            .iter()
+            .copied()
+            .chain(first..first + u32::try_from(missing.len()).expect("K at most"))
+            .collect();
         if raptorq::deficit(k, &esis) == Ok(0) {
             return (missing.to_vec(), esis);
         }
@@ -142,7 +189,9 @@ pub(super) fn generator(of: &Parameters, isis: impl Iterator<Item = u32>) -> Vec
         of.columns(isi, &mut columns);
         let start = rows.len();
         rows.resize(start + l, 0);
-        columns.iter().for_each(|&column| rows[start + column as usize] = 1);
+        columns
+            .iter()
+            .for_each(|&column| rows[start + column as usize] = 1);
     }
     rows
 }

@@ -30,7 +30,15 @@ pub enum Group {
 
 impl Group {
     /// All of them.
-    pub const ALL: [Self; 7] = [Self::S1, Self::S2, Self::S3, Self::S4, Self::S5, Self::Claim, Self::Figures];
+    pub const ALL: [Self; 7] = [
+        Self::S1,
+        Self::S2,
+        Self::S3,
+        Self::S4,
+        Self::S5,
+        Self::Claim,
+        Self::Figures,
+    ];
 }
 
 /// A claim and how it is answered.
@@ -100,7 +108,9 @@ impl Axis {
     /// What a case's n is called in the name of a panel, and its k.
     const fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::N | Self::K | Self::Rows | Self::Generations | Self::Weight | Self::Grid => ("n", "k"),
+            Self::N | Self::K | Self::Rows | Self::Generations | Self::Weight | Self::Grid => {
+                ("n", "k")
+            }
             Self::Symbols => ("K", "T"),
             Self::Order => ("N", "k"),
             Self::Chunk | Self::Chunks => ("k", "chunk"),
@@ -254,7 +264,9 @@ impl Row {
         let mut cases: Vec<Case> = Vec::new();
         for sweep in self.sweeps {
             for case in sweep.cases(self.axis, scope) {
-                let is_known = |known: &Case| (&known.panel, &known.series, known.x) == (&case.panel, &case.series, case.x);
+                let is_known = |known: &Case| {
+                    (&known.panel, &known.series, known.x) == (&case.panel, &case.series, case.x)
+                };
                 if !cases.iter().any(is_known) {
                     cases.push(case);
                 }
@@ -265,32 +277,75 @@ impl Row {
 
     /// The measure and the kernel of a series in a record, which has its name alone.
     pub(super) fn maker(&self, panel: &str, series: &str) -> Option<(Measure, &'static str)> {
-        let sweeps = self.sweeps.iter().filter(|sweep| panel.starts_with(sweep.panel));
-        let makers = sweeps.flat_map(|sweep| sweep.kernels().iter().map(move |&kernel| (sweep.measure, kernel)));
-        let is_of = |name: &str| series.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "));
-        let named = makers.map(|maker| (maker.0.series(maker.1), maker)).filter(|(name, _)| is_of(name));
-        named.max_by_key(|(name, _)| name.len()).map(|(_, maker)| maker)
+        let sweeps = self
+            .sweeps
+            .iter()
+            .filter(|sweep| panel.starts_with(sweep.panel));
+        let makers = sweeps.flat_map(|sweep| {
+            sweep
+                .kernels()
+                .iter()
+                .map(move |&kernel| (sweep.measure, kernel))
+        });
+        let is_of = |name: &str| {
+            series
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+        };
+        let named = makers
+            .map(|maker| (maker.0.series(maker.1), maker))
+            .filter(|(name, _)| is_of(name));
+        named
+            .max_by_key(|(name, _)| name.len())
+            .map(|(_, maker)| maker)
     }
 }
 
 impl Sweep {
     /// One without a name, where none has one.
     const fn kernels(&self) -> &'static [&'static str] {
-        if self.kernels.is_empty() { &[""] } else { self.kernels }
+        if self.kernels.is_empty() {
+            &[""]
+        } else {
+            self.kernels
+        }
     }
 
     fn cases(&self, axis: Axis, scope: &Scope) -> Vec<Case> {
         let ns = sizes(&scope.n, self.n, self.full_n, scope.is_full);
         let ks = sizes(&scope.k, self.k, self.full_k, scope.is_full);
-        let wanted =
-            |kernel: &&&str| scope.kernels.is_empty() || kernel.is_empty() || scope.kernels.iter().any(|k| k == **kernel);
+        let wanted = |kernel: &&&str| {
+            scope.kernels.is_empty()
+                || kernel.is_empty()
+                || scope.kernels.iter().any(|k| k == **kernel)
+        };
         let mut cases = Vec::new();
         for &kernel in self.kernels().iter().filter(wanted) {
             for (&n, &k) in ns.iter().flat_map(|n| ks.iter().map(move |k| (n, k))) {
-                for (&rows, &generations) in self.rows.iter().flat_map(|rows| self.generations.iter().map(move |g| (rows, g))) {
-                    for (&part, &threads) in self.part.iter().flat_map(|part| self.threads.iter().map(move |t| (part, t))) {
-                        let dimensions = Dimensions { kernel, n, k, rows, generations, part, threads };
-                        cases.extend(self.weights.iter().map(|&weight| self.case(axis, scope, dimensions, weight)));
+                for (&rows, &generations) in self
+                    .rows
+                    .iter()
+                    .flat_map(|rows| self.generations.iter().map(move |g| (rows, g)))
+                {
+                    for (&part, &threads) in self
+                        .part
+                        .iter()
+                        .flat_map(|part| self.threads.iter().map(move |t| (part, t)))
+                    {
+                        let dimensions = Dimensions {
+                            kernel,
+                            n,
+                            k,
+                            rows,
+                            generations,
+                            part,
+                            threads,
+                        };
+                        cases.extend(
+                            self.weights
+                                .iter()
+                                .map(|&weight| self.case(axis, scope, dimensions, weight)),
+                        );
                     }
                 }
             }
@@ -299,10 +354,18 @@ impl Sweep {
     }
 
     fn case(&self, axis: Axis, scope: &Scope, of: Dimensions, weight: u16) -> Case {
-        let (n, k) = if scope.is_quick { (of.n.min(QUICK_N), of.k.min(QUICK_K)) } else { (of.n, of.k) };
+        let (n, k) = if scope.is_quick {
+            (of.n.min(QUICK_N), of.k.min(QUICK_K))
+        } else {
+            (of.n, of.k)
+        };
         let generations = of.generations.resolve(n, k, 1, scope);
         let rows = of.rows.resolve(n, k, generations, scope);
-        let (rows, generations) = if scope.is_quick { (rows.min(QUICK_ROWS), generations.min(3)) } else { (rows, generations) };
+        let (rows, generations) = if scope.is_quick {
+            (rows.min(QUICK_ROWS), generations.min(3))
+        } else {
+            (rows, generations)
+        };
         let threads = match of.threads {
             Crew::All => scope.threads,
             Crew::Count(count) => count,
@@ -324,7 +387,11 @@ impl Sweep {
             Axis::Rows => f64::from(rows),
             Axis::Generations | Axis::Grid => f64::from(generations),
             Axis::Chunks => f64::from(u32::from(n) + rows),
-            Axis::Weight => f64::from(if self.coefficients == Kind::Sparse { weight } else { n }),
+            Axis::Weight => f64::from(if self.coefficients == Kind::Sparse {
+                weight
+            } else {
+                n
+            }),
         };
         let mut case = Case {
             panel: String::new(),
@@ -366,14 +433,21 @@ impl Sweep {
         if self.rows.len() > 1 && axis != Axis::Rows && axis != Axis::Chunks {
             words.push(format!("p={}", case.rows));
         }
-        if words.is_empty() { format!("all {n}") } else { words.join(", ") }
+        if words.is_empty() {
+            format!("all {n}")
+        } else {
+            words.join(", ")
+        }
     }
 
     fn series_name(&self, axis: Axis, case: &Case) -> String {
         let mut name = self.measure.series(case.kernel);
         let generations = case.generations;
         if case.measure.has_streams() {
-            name += &format!(", {generations} stream{}", if generations == 1 { "" } else { "s" });
+            name += &format!(
+                ", {generations} stream{}",
+                if generations == 1 { "" } else { "s" }
+            );
         } else if self.generations.len() > 1 && axis != Axis::Generations && axis != Axis::Grid {
             name += &format!(", {generations} generations");
         }
@@ -384,7 +458,11 @@ impl Sweep {
             name += &format!(", {} GPUs", case.gpus);
         }
         if (self.measure.is_cpu() || self.measure.has_threads()) && !self.measure.is_count() {
-            name += &format!(", {} thread{}", case.threads, if case.threads == 1 { "" } else { "s" });
+            name += &format!(
+                ", {} thread{}",
+                case.threads,
+                if case.threads == 1 { "" } else { "s" }
+            );
         }
         name
     }
@@ -412,7 +490,9 @@ impl Amount {
                 u32::try_from(blocks.clamp(1, 16_384)).expect("no more than 16,384")
             }
             Self::PerSm(count) => count * scope.sms,
-            Self::PerThread(count) => count * u32::try_from(scope.threads).expect("fewer threads than that"),
+            Self::PerThread(count) => {
+                count * u32::try_from(scope.threads).expect("fewer threads than that")
+            }
         }
     }
 }
@@ -421,7 +501,13 @@ impl Case {
     /// A name to select and to list it by.
     pub(super) fn name(&self, row: &Row) -> String {
         let word = |text: &str| text.replace(", ", "/").replace(' ', "-");
-        format!("{}/{}/{}/{}", row.id, word(&self.panel), word(&self.series), self.x)
+        format!(
+            "{}/{}/{}/{}",
+            row.id,
+            word(&self.panel),
+            word(&self.series),
+            self.x
+        )
     }
 
     /// Bytes of coded blocks, or of source, that one repetition makes.
@@ -429,7 +515,11 @@ impl Case {
         if self.measure.is_of_source() {
             return u64::from(self.k) * u64::from(self.n);
         }
-        let generations = if self.measure.has_grids() { 1 } else { self.generations };
+        let generations = if self.measure.has_grids() {
+            1
+        } else {
+            self.generations
+        };
         u64::from(self.k) * u64::from(self.rows) * u64::from(generations)
     }
 
@@ -443,17 +533,28 @@ impl Case {
             Family::Generations if is_too_many(GENERATION_MAX, self.n.into()) => {
                 Some(format!("generations have {GENERATION_MAX} blocks at most"))
             }
-            Family::Symbols if is_too_many(Parameters::K_MAX, self.n.into()) => {
-                Some(format!("blocks have {} source symbols at most", Parameters::K_MAX))
-            }
-            Family::Symbols if fountain::is_dense(self.kernel) && is_too_many(DENSE_K_MAX, self.n.into()) => {
-                Some(format!("dense matrices serve {DENSE_K_MAX} source symbols at most"))
+            Family::Symbols if is_too_many(Parameters::K_MAX, self.n.into()) => Some(format!(
+                "blocks have {} source symbols at most",
+                Parameters::K_MAX
+            )),
+            Family::Symbols
+                if fountain::is_dense(self.kernel) && is_too_many(DENSE_K_MAX, self.n.into()) =>
+            {
+                Some(format!(
+                    "dense matrices serve {DENSE_K_MAX} source symbols at most"
+                ))
             }
             Family::Gfq if is_too_many(Shape::N_MAX.into(), self.n.into()) => {
                 Some(format!("generations have {} blocks at most", Shape::N_MAX))
             }
-            Family::Gfq if !self.k.is_multiple_of(WORD) || is_too_many(u32::from(Shape::WORDS_MAX) * WORD, self.k) => {
-                Some(format!("blocks have 1 to {} words of {WORD} bytes", Shape::WORDS_MAX))
+            Family::Gfq
+                if !self.k.is_multiple_of(WORD)
+                    || is_too_many(u32::from(Shape::WORDS_MAX) * WORD, self.k) =>
+            {
+                Some(format!(
+                    "blocks have 1 to {} words of {WORD} bytes",
+                    Shape::WORDS_MAX
+                ))
             }
             Family::Chunks if u32::from(self.n) + self.rows > CHUNKS_MAX => {
                 Some(format!("codes have {CHUNKS_MAX} chunks at most"))

@@ -37,7 +37,12 @@ pub(super) trait Meter: Sync {
             stop.store(true, Ordering::Relaxed);
             let (watts_max, watts_mean) = sampler.join().expect("a sampler does not panic")?;
             let joules = self.joules(&before?, &after?) / f64::from(repeats);
-            Ok(Taken { joules, watts_max, watts_mean, repeats })
+            Ok(Taken {
+                joules,
+                watts_max,
+                watts_mean,
+                repeats,
+            })
         })
     }
 
@@ -88,12 +93,17 @@ impl Packages {
 
     /// Packages are zones such as `intel-rapl:0`; what stands below them is part of them.
     fn at(directory: &Path) -> Result<Self, String> {
-        let entries = fs::read_dir(directory).map_err(|error| refused(directory, &error.to_string()))?;
+        let entries =
+            fs::read_dir(directory).map_err(|error| refused(directory, &error.to_string()))?;
         let is_package = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.starts_with("intel-rapl:") && name.matches(':').count() == 1
         };
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_package).collect();
+        let mut paths: Vec<PathBuf> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(is_package)
+            .collect();
         paths.sort();
         if paths.is_empty() {
             return Err(refused(directory, "no packages"));
@@ -103,12 +113,15 @@ impl Packages {
             let counter = path.join("energy_uj");
             read(&counter).map(|_| Zone { counter, range })
         });
-        Ok(Self { zones: zones.collect::<Result<_, _>>()? })
+        Ok(Self {
+            zones: zones.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Microjoules from one reading to the next.
     fn between(&self, before: &[u64], after: &[u64]) -> u64 {
-        let step = |((zone, before), after): ((&Zone, &u64), &u64)| match after.checked_sub(*before) {
+        let step = |((zone, before), after): ((&Zone, &u64), &u64)| match after.checked_sub(*before)
+        {
             Some(step) => step,
             None => zone.range.saturating_sub(*before) + after,
         };
@@ -139,7 +152,10 @@ impl Meter for Packages {
 impl Card {
     pub(super) fn of(lab: &Lab) -> Result<Self, String> {
         let gauge = lab.gauge().map_err(unreadable)?;
-        gauge.millijoules().and_then(|_| gauge.milliwatts()).map_err(unreadable)?;
+        gauge
+            .millijoules()
+            .and_then(|_| gauge.milliwatts())
+            .map_err(unreadable)?;
         Ok(Self(gauge))
     }
 }
@@ -234,8 +250,14 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         };
         let taken = meter.measure(&mut run, Duration::from_millis(120)).unwrap();
-        assert!((taken.joules - 0.002).abs() < 1e-9 && taken.repeats > 1, "{taken:?}");
-        assert!(taken.watts_max >= taken.watts_mean && taken.watts_mean > 0.0, "{taken:?}");
+        assert!(
+            (taken.joules - 0.002).abs() < 1e-9 && taken.repeats > 1,
+            "{taken:?}"
+        );
+        assert!(
+            taken.watts_max >= taken.watts_mean && taken.watts_mean > 0.0,
+            "{taken:?}"
+        );
     }
 
     /// Has the counters of a card: 100, 200, 300, 100 … watts.
@@ -258,7 +280,9 @@ mod tests {
 
         fn watts(&self) -> Result<f64, String> {
             thread::sleep(INTERVAL_OF_CARD);
-            Ok(watts_of((self.samples.fetch_add(1, Ordering::Relaxed) % 3 + 1) * 100_000))
+            Ok(watts_of(
+                (self.samples.fetch_add(1, Ordering::Relaxed) % 3 + 1) * 100_000,
+            ))
         }
     }
 
@@ -271,9 +295,16 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         };
         let taken = counted.measure(&mut work, 8 * INTERVAL_OF_CARD).unwrap();
-        assert!((taken.joules - 2.0).abs() < 1e-9 && taken.repeats > 1, "{taken:?}");
+        assert!(
+            (taken.joules - 2.0).abs() < 1e-9 && taken.repeats > 1,
+            "{taken:?}"
+        );
         assert!((taken.watts_max - 300.0).abs() < 1e-9, "{taken:?}");
-        assert!((100.0..300.0).contains(&taken.watts_mean) && counted.samples.load(Ordering::Relaxed) > 3, "{taken:?}");
+        assert!(
+            (100.0..300.0).contains(&taken.watts_mean)
+                && counted.samples.load(Ordering::Relaxed) > 3,
+            "{taken:?}"
+        );
     }
 
     struct Silent;
@@ -305,7 +336,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let none = Packages::at(&directory.path().join("missing")).unwrap_err();
         assert!(none.starts_with("energy is not readable here: "), "{none}");
-        assert!(Packages::at(directory.path()).unwrap_err().ends_with("no packages"));
+        assert!(
+            Packages::at(directory.path())
+                .unwrap_err()
+                .ends_with("no packages")
+        );
         fs::create_dir(directory.path().join("intel-rapl:0")).unwrap();
         assert!(Packages::at(directory.path()).is_err());
     }

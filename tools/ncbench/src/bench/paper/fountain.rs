@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ncs_codec::raptorq::{self, Decoder, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Parameters};
+use ncs_codec::raptorq::{
+    self, Decoder, DecodingPlan, Encoder, EncodingPlan, Inverse, Method, Parameters,
+};
 use ncs_gf::dense::{Algebra, Cores};
 use ncs_gf::{Isa, Kernels};
 use ncserverd::bench::oracle;
@@ -36,7 +38,9 @@ pub(super) fn slow_products(case: &Case) -> u64 {
         (Measure::CpuGaussJordan, _) => 2 * n.pow(3),
         (Measure::CpuProduct, "thesis") => lost * n * t,
         (_, "thesis" | "thesis-1" | "thesis-2") => {
-            let Ok(of) = Parameters::new(case.n.into()) else { return 0 };
+            let Ok(of) = Parameters::new(case.n.into()) else {
+                return 0;
+            };
             let [l, k, coded, h] = [of.l, of.k_prime, of.k_prime + of.s, of.h].map(u64::from);
             match case.kernel {
                 "thesis" => h * coded * coded,
@@ -52,15 +56,22 @@ pub(super) fn slow_products(case: &Case) -> u64 {
 /// long: so many are enough to know.
 pub(super) fn in_flight(case: &Case) -> u32 {
     let products = slow_products(case).max(inverted_products(case) / TIMES_AS_FAST);
-    let fit = SLOW_PRODUCTS.checked_div(products).map_or(u32::MAX, |fit| u32::try_from(fit).unwrap_or(u32::MAX));
-    case.generations.min(fit.max(u32::try_from(case.threads).expect("fewer threads than that")))
+    let fit = SLOW_PRODUCTS
+        .checked_div(products)
+        .map_or(u32::MAX, |fit| u32::try_from(fit).unwrap_or(u32::MAX));
+    case.generations
+        .min(fit.max(u32::try_from(case.threads).expect("fewer threads than that")))
 }
 
 /// Decodes, and looks at every block that was made; none if one is wrong. The time is that of a block.
 pub(super) fn decode(case: &Case) -> Option<Run> {
     let blocks = Blocks::new(case);
     let count = usize::try_from(in_flight(case)).expect("a count");
-    let kernels = if case.kernel.ends_with("-scalar") { Kernels::new(Isa::Scalar)? } else { Kernels::detect() };
+    let kernels = if case.kernel.ends_with("-scalar") {
+        Kernels::new(Isa::Scalar)?
+    } else {
+        Kernels::detect()
+    };
     let is_together = case.generations == 1 && case.threads > 1;
     match case.kernel {
         "thesis-1" => thesis_first(blocks, case.threads, count),
@@ -69,11 +80,17 @@ pub(super) fn decode(case: &Case) -> Option<Run> {
         name => {
             let method = match name {
                 "scheme-1" => Method::Inversion,
-                "scheme-2" | "scheme-2-scalar" => Method::Reduction(Arc::new(Inverse::new(blocks.parameters.k, kernels).ok()?)),
+                "scheme-2" | "scheme-2-scalar" => {
+                    Method::Reduction(Arc::new(Inverse::new(blocks.parameters.k, kernels).ok()?))
+                }
                 _ => Method::Inactivation,
             };
             // All threads on one block, or each with blocks of its own.
-            let (teams, threads) = if is_together { (1, case.threads) } else { (case.threads, 1) };
+            let (teams, threads) = if is_together {
+                (1, case.threads)
+            } else {
+                (case.threads, 1)
+            };
             let cores = Cores::new(kernels, NonZeroUsize::new(threads)?);
             each(blocks, &method, kernels, cores, teams, count)
         }
@@ -83,22 +100,40 @@ pub(super) fn decode(case: &Case) -> Option<Run> {
 /// Products of two bytes that inverting the first scheme's matrix takes; zero for all others.
 fn inverted_products(case: &Case) -> u64 {
     let order = Parameters::new(case.n.into()).map_or(0, |of| u64::from(of.l));
-    if case.kernel == "scheme-1" { order.pow(3) } else { 0 }
+    if case.kernel == "scheme-1" {
+        order.pow(3)
+    } else {
+        0
+    }
 }
 
 /// Of a run, if its first repetition was right: the time of one of `count` blocks.
 fn checked(count: usize, mut run: impl FnMut(u32) -> (Duration, bool) + 'static) -> Option<Run> {
     let count = u32::try_from(count).expect("few blocks");
-    run(1).1.then(|| Box::new(move |repeats| run(repeats).0 / count) as Run)
+    run(1)
+        .1
+        .then(|| Box::new(move |repeats| run(repeats).0 / count) as Run)
 }
 
 /// Our decoders, each thread with every T-th block.
-fn each(blocks: Blocks, method: &Method, kernels: Kernels, cores: Cores, threads: usize, count: usize) -> Option<Run> {
+fn each(
+    blocks: Blocks,
+    method: &Method,
+    kernels: Kernels,
+    cores: Cores,
+    threads: usize,
+    count: usize,
+) -> Option<Run> {
     let (method, algebra) = (method.clone(), Arc::new(cores));
     let decode = move |blocks: &Blocks, block: &Block| {
-        decode_one(blocks, block, &method, kernels, Arc::clone(&algebra) as _).expect("symbols that suffice")
+        decode_one(blocks, block, &method, kernels, Arc::clone(&algebra) as _)
+            .expect("symbols that suffice")
     };
-    if blocks.blocks.iter().any(|block| decode(&blocks, block) != block.source) {
+    if blocks
+        .blocks
+        .iter()
+        .any(|block| decode(&blocks, block) != block.source)
+    {
         return None;
     }
     checked(count, move |repeats| {
@@ -109,7 +144,12 @@ fn each(blocks: Blocks, method: &Method, kernels: Kernels, cores: Cores, threads
             }
         };
         let (elapsed, last) = team::time(threads, repeats, |_| None, work);
-        (elapsed, last.iter().flatten().all(|(index, bytes)| *bytes == block(*index).source))
+        (
+            elapsed,
+            last.iter()
+                .flatten()
+                .all(|(index, bytes)| *bytes == block(*index).source),
+        )
     })
 }
 
@@ -129,24 +169,56 @@ pub(super) fn decode_one(
 
 /// Gives a decoder these bytes of all symbols.
 fn push(decoder: &mut Decoder, block: &Block, symbol_bytes: usize, bytes: Range<usize>) {
-    for (&esi, symbol) in block.esis.iter().zip(block.symbols.chunks_exact(symbol_bytes)) {
-        decoder.push(esi, &symbol[bytes.clone()]).expect("a symbol of this block");
+    for (&esi, symbol) in block
+        .esis
+        .iter()
+        .zip(block.symbols.chunks_exact(symbol_bytes))
+    {
+        decoder
+            .push(esi, &symbol[bytes.clone()])
+            .expect("a symbol of this block");
     }
 }
 
 fn thesis_first(blocks: Blocks, threads: usize, count: usize) -> Option<Run> {
-    let jobs: Vec<First> = blocks.blocks.iter().map(|block| blocks.first(block)).collect();
-    let work = |job: &First, board: &FirstBoard, member: &Member<'_>| assert!(job.run(board, member), "symbols that suffice");
-    thesis_each(blocks, jobs, FirstBoard::new, work, |board| &board.made, threads, count)
+    let jobs: Vec<First> = blocks
+        .blocks
+        .iter()
+        .map(|block| blocks.first(block))
+        .collect();
+    let work = |job: &First, board: &FirstBoard, member: &Member<'_>| {
+        assert!(job.run(board, member), "symbols that suffice")
+    };
+    thesis_each(
+        blocks,
+        jobs,
+        FirstBoard::new,
+        work,
+        |board| &board.made,
+        threads,
+        count,
+    )
 }
 
 fn thesis_second(blocks: Blocks, threads: usize, count: usize) -> Option<Run> {
     let stored = blocks.stored(Kernels::detect());
-    let jobs: Vec<Second> = blocks.blocks.iter().map(|block| blocks.second(block)).collect();
+    let jobs: Vec<Second> = blocks
+        .blocks
+        .iter()
+        .map(|block| blocks.second(block))
+        .collect();
     let work = move |job: &Second, board: &SecondBoard, member: &Member<'_>| {
         assert!(job.run(&stored, board, member), "symbols that suffice");
     };
-    thesis_each(blocks, jobs, SecondBoard::new, work, |board| &board.made, threads, count)
+    thesis_each(
+        blocks,
+        jobs,
+        SecondBoard::new,
+        work,
+        |board| &board.made,
+        threads,
+        count,
+    )
 }
 
 /// The thesis' code: all threads on one block, or each thread with every T-th of many.
@@ -169,8 +241,16 @@ fn thesis_each<J: Sync + 'static, B: Send + Sync + 'static>(
     }
     checked(count, move |repeats| {
         if count == 1 {
-            let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| work(&jobs[0], &shared, member));
-            return (elapsed, blocks.are_missing(&blocks.blocks[0], &made(&shared).bytes()));
+            let (elapsed, _) = team::time(
+                threads,
+                repeats,
+                |_| (),
+                |(), member, _| work(&jobs[0], &shared, member),
+            );
+            return (
+                elapsed,
+                blocks.are_missing(&blocks.blocks[0], &made(&shared).bytes()),
+            );
         }
         let of_member = |own: &mut (usize, B), member: &Member<'_>, _| {
             for index in (member.index..count).step_by(member.threads) {
@@ -178,19 +258,35 @@ fn thesis_each<J: Sync + 'static, B: Send + Sync + 'static>(
                 work(&jobs[own.0], &own.1, &Member::ALONE);
             }
         };
-        let (elapsed, last) =
-            team::time(threads, repeats, |index| (index % jobs.len(), board(&jobs[index % jobs.len()])), of_member);
-        let is_right = |(index, board): &(usize, B)| blocks.are_missing(&blocks.blocks[*index], &made(board).bytes());
+        let (elapsed, last) = team::time(
+            threads,
+            repeats,
+            |index| (index % jobs.len(), board(&jobs[index % jobs.len()])),
+            of_member,
+        );
+        let is_right = |(index, board): &(usize, B)| {
+            blocks.are_missing(&blocks.blocks[*index], &made(board).bytes())
+        };
         (elapsed, last.iter().take(count).all(is_right))
     })
 }
 
 /// Rows times sources into outs that lie one behind the other.
-fn combine<'a>(kernels: Kernels, rows: impl Iterator<Item = &'a [u8]>, sources: &[&[u8]], outs: &mut [u8], bytes: usize) {
+fn combine<'a>(
+    kernels: Kernels,
+    rows: impl Iterator<Item = &'a [u8]>,
+    sources: &[&[u8]],
+    outs: &mut [u8],
+    bytes: usize,
+) {
     if sources.is_empty() {
         return outs.fill(0);
     }
-    kernels.combine_scattered(&rows.collect::<Vec<_>>(), sources, &mut outs.chunks_exact_mut(bytes).collect::<Vec<_>>());
+    kernels.combine_scattered(
+        &rows.collect::<Vec<_>>(),
+        sources,
+        &mut outs.chunks_exact_mut(bytes).collect::<Vec<_>>(),
+    );
 }
 
 /// Our default by all threads on one block: one makes the plan, then each replays it on its part of every symbol's bytes.
@@ -201,22 +297,30 @@ fn replay_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<R
         let work = |out: &mut Vec<u8>, member: &Member<'_>, repeat: u32| {
             let (bytes, plan) = (part(t, threads, member.index, 64), &plans[repeat as usize]);
             if member.index == 0 {
-                plan.get_or_init(|| DecodingPlan::new(k, &block.esis).expect("symbols that suffice"));
+                plan.get_or_init(|| {
+                    DecodingPlan::new(k, &block.esis).expect("symbols that suffice")
+                });
             }
             let decoder = (!bytes.is_empty()).then(|| {
-                let mut decoder = Decoder::new(k, bytes.len(), Method::Inactivation, kernels).expect("a K of RaptorQ");
+                let mut decoder = Decoder::new(k, bytes.len(), Method::Inactivation, kernels)
+                    .expect("a K of RaptorQ");
                 push(&mut decoder, block, t, bytes);
                 decoder
             });
             member.wait();
             if let Some(decoder) = decoder {
-                *out = decoder.decode_by(plan.get().expect("made before")).expect("a plan for these symbols");
+                *out = decoder
+                    .decode_by(plan.get().expect("made before"))
+                    .expect("a plan for these symbols");
             }
         };
         let (elapsed, outs) = team::time(threads, repeats, |_| Vec::new(), work);
         let is_right = |(index, out): (usize, &Vec<u8>)| {
             let bytes = part(t, threads, index, 64);
-            out.iter().eq(block.source.chunks_exact(t).flat_map(|symbol| &symbol[bytes.clone()]))
+            out.iter().eq(block
+                .source
+                .chunks_exact(t)
+                .flat_map(|symbol| &symbol[bytes.clone()]))
         };
         (elapsed, outs.iter().enumerate().all(is_right))
     })
@@ -228,15 +332,26 @@ pub(super) fn encode(case: &Case) -> Option<Run> {
     let (of, t) = (blocks.parameters, blocks.symbol_bytes);
     let stored = Inverse::new(of.k, kernels).ok()?;
     let dense = move |source: &[u8], repair: &[u32]| {
-        let (width, sources) = (of.k_prime as usize, source.chunks_exact(t).collect::<Vec<_>>());
+        let (width, sources) = (
+            of.k_prime as usize,
+            source.chunks_exact(t).collect::<Vec<_>>(),
+        );
         let mut intermediate = vec![0; of.l as usize * t];
-        combine(kernels, stored.rows().chunks_exact(width), &sources, &mut intermediate, t);
+        combine(
+            kernels,
+            stored.rows().chunks_exact(width),
+            &sources,
+            &mut intermediate,
+            t,
+        );
         let mut symbols = vec![0; repair.len() * t];
         let mut columns = Vec::with_capacity(32);
         for (symbol, &esi) in symbols.chunks_exact_mut(t).zip(repair) {
             columns.clear();
             of.columns(of.isi(esi), &mut columns);
-            columns.iter().for_each(|&column| kernels.add(symbol, &intermediate[column as usize * t..][..t]));
+            columns
+                .iter()
+                .for_each(|&column| kernels.add(symbol, &intermediate[column as usize * t..][..t]));
         }
         symbols
     };
@@ -257,7 +372,11 @@ pub(super) fn encode(case: &Case) -> Option<Run> {
         let source = &blocks.blocks[0].source;
         let start = Instant::now();
         for _ in 0..repeats {
-            black_box(if is_planned { planned(source, &repair) } else { dense(source, &repair) });
+            black_box(if is_planned {
+                planned(source, &repair)
+            } else {
+                dense(source, &repair)
+            });
         }
         start.elapsed()
     };
@@ -273,12 +392,16 @@ pub(super) fn gauss_jordan(case: &Case) -> Option<Run> {
         let mut elapsed = Duration::ZERO;
         for _ in 0..repeats {
             let fresh = Grid::of(&matrix, n);
-            let invert = |is_regular: &mut bool, member: &Member<'_>, _| *is_regular = thesis::invert(&fresh, &inverse, member);
+            let invert = |is_regular: &mut bool, member: &Member<'_>, _| {
+                *is_regular = thesis::invert(&fresh, &inverse, member)
+            };
             elapsed += team::time(threads, 1, |_| false, invert).0;
         }
         (elapsed, inverse.bytes() == expected)
     };
-    run(1).1.then(|| Box::new(move |repeats| run(repeats).0) as Run)
+    run(1)
+        .1
+        .then(|| Box::new(move |repeats| run(repeats).0) as Run)
 }
 
 /// R rows of K elements, K symbols of T bytes, and what some rows of their product are.
@@ -293,9 +416,20 @@ impl Factors {
         let (inner, bytes, rows) = Self::shape(case);
         let (mut left, mut right) = (vec![0; rows * inner], vec![0; inner * bytes]);
         let mut rng = SmallRng::seed_from_u64(SEED);
-        [&mut left, &mut right].into_iter().for_each(|side| rng.fill_bytes(side));
-        let wanted = [0, rows / 2, rows - 1].map(|row| (row, oracle::combine(&left[row * inner..][..inner], &right, bytes)));
-        Self { left, right, wanted }
+        [&mut left, &mut right]
+            .into_iter()
+            .for_each(|side| rng.fill_bytes(side));
+        let wanted = [0, rows / 2, rows - 1].map(|row| {
+            (
+                row,
+                oracle::combine(&left[row * inner..][..inner], &right, bytes),
+            )
+        });
+        Self {
+            left,
+            right,
+            wanted,
+        }
     }
 
     /// K, T and R.
@@ -306,7 +440,9 @@ impl Factors {
 
     /// Whether this is their product, as far as it is looked at.
     pub(super) fn is_right(&self, made: &[u8]) -> bool {
-        self.wanted.iter().all(|(row, expected)| made[row * expected.len()..][..expected.len()] == *expected)
+        self.wanted
+            .iter()
+            .all(|(row, expected)| made[row * expected.len()..][..expected.len()] == *expected)
     }
 }
 
@@ -316,9 +452,18 @@ pub(super) fn product(case: &Case) -> Option<Run> {
     let factors = Factors::new(case);
     let threads = case.threads;
     if case.kernel == "thesis" {
-        let (a, b, c) = (Grid::of(&factors.left, inner), Grid::of(&factors.right, bytes), Grid::zeros(rows, bytes));
+        let (a, b, c) = (
+            Grid::of(&factors.left, inner),
+            Grid::of(&factors.right, bytes),
+            Grid::zeros(rows, bytes),
+        );
         return checked(1, move |repeats| {
-            let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| thesis::multiply(&a, &b, &c, member));
+            let (elapsed, _) = team::time(
+                threads,
+                repeats,
+                |_| (),
+                |(), member, _| thesis::multiply(&a, &b, &c, member),
+            );
             (elapsed, factors.is_right(&c.bytes()))
         });
     }
@@ -329,13 +474,22 @@ pub(super) fn product(case: &Case) -> Option<Run> {
         let work = |out: &mut Vec<u8>, member: &Member<'_>, _| {
             combine(
                 kernels,
-                factors.left.chunks_exact(inner).take(mine(member.index).end).skip(mine(member.index).start),
+                factors
+                    .left
+                    .chunks_exact(inner)
+                    .take(mine(member.index).end)
+                    .skip(mine(member.index).start),
                 &sources,
                 out,
                 bytes,
             );
         };
-        let (elapsed, outs) = team::time(threads, repeats, |index| vec![UNTOUCHED; mine(index).len() * bytes], work);
+        let (elapsed, outs) = team::time(
+            threads,
+            repeats,
+            |index| vec![UNTOUCHED; mine(index).len() * bytes],
+            work,
+        );
         (elapsed, factors.is_right(&outs.concat()))
     })
 }
@@ -361,7 +515,12 @@ pub(super) fn precode(case: &Case) -> Option<Run> {
         "thesis" => {
             let board = PrecodeBoard::new(&of);
             checked(1, move |repeats| {
-                let (elapsed, _) = team::time(threads, repeats, |_| (), |(), member, _| thesis::precode(&of, &board, member));
+                let (elapsed, _) = team::time(
+                    threads,
+                    repeats,
+                    |_| (),
+                    |(), member, _| thesis::precode(&of, &board, member),
+                );
                 (elapsed, board.matrix.bytes() == ours())
             })
         }
@@ -369,7 +528,11 @@ pub(super) fn precode(case: &Case) -> Option<Run> {
         "inverse" => {
             let stored = Inverse::new(of.k, kernels).ok()?;
             let is_right = is_inverse(&of, stored.rows());
-            is_right.then(|| timed(Box::new(move || drop(black_box(Inverse::new(of.k, kernels))))))?
+            is_right.then(|| {
+                timed(Box::new(move || {
+                    drop(black_box(Inverse::new(of.k, kernels)))
+                }))
+            })?
         }
         _ => timed(Box::new(move || drop(black_box(ours())))),
     }
@@ -381,7 +544,11 @@ fn is_inverse(of: &Parameters, rows: &[u8]) -> bool {
     (0..of.k_prime).all(|source| {
         columns.clear();
         of.columns(source, &mut columns);
-        let at = |place: usize| columns.iter().fold(0, |sum, &column| sum ^ rows[column as usize * width + place]);
+        let at = |place: usize| {
+            columns.iter().fold(0, |sum, &column| {
+                sum ^ rows[column as usize * width + place]
+            })
+        };
         (0..width).all(|place| at(place) == u8::from(place == source as usize))
     })
 }

@@ -27,7 +27,10 @@ pub(super) struct Gpus {
 
 impl Gpus {
     pub(super) fn new(labs: Vec<Lab>) -> Self {
-        Self { labs, checked: HashSet::new() }
+        Self {
+            labs,
+            checked: HashSet::new(),
+        }
     }
 
     /// Those that there are.
@@ -36,7 +39,10 @@ impl Gpus {
             let (major, minor) = card.compute_capability;
             let memory = card.memory_bytes >> 30;
             let (name, sms, mhz) = (&card.name, card.sms, card.clock_mhz);
-            format!("{name}, {sms} SMs to {mhz} MHz, {memory} GiB, compute capability {major}.{minor}, driver {}", card.driver)
+            format!(
+                "{name}, {sms} SMs to {mhz} MHz, {memory} GiB, compute capability {major}.{minor}, driver {}",
+                card.driver
+            )
         };
         self.labs.iter().map(|lab| describe(lab.card())).collect()
     }
@@ -56,7 +62,10 @@ impl Gpus {
         }
         if case.measure.is_of_codes() {
             if settings.field != Field::Standard {
-                return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
+                return Ok(Outcome::skipped(format!(
+                    "not in {}",
+                    field_name(settings.field)
+                )));
             }
             return card::measure(&mut self.labs[0], case, settings);
         }
@@ -68,8 +77,16 @@ impl Gpus {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let is_other_field = settings.field != Field::Standard;
-        if is_other_field && !matches!(case.measure, Measure::Multiply | Measure::InTurn | Measure::Fresh) {
-            return Ok(Outcome::skipped(format!("not in {}", field_name(settings.field))));
+        if is_other_field
+            && !matches!(
+                case.measure,
+                Measure::Multiply | Measure::InTurn | Measure::Fresh
+            )
+        {
+            return Ok(Outcome::skipped(format!(
+                "not in {}",
+                field_name(settings.field)
+            )));
         }
         if matches!(case.measure, Measure::Multiply | Measure::InTurn)
             && !is_made_up(case)
@@ -78,18 +95,24 @@ impl Gpus {
             whole_output(lab, case, settings.field)?;
         }
         match case.measure {
-            Measure::Multiply | Measure::InTurn | Measure::Fresh | Measure::Store | Measure::RowRate | Measure::RowShare => {
-                encode(lab, case, settings)
-            }
+            Measure::Multiply
+            | Measure::InTurn
+            | Measure::Fresh
+            | Measure::Store
+            | Measure::RowRate
+            | Measure::RowShare => encode(lab, case, settings),
             Measure::ToHost | Measure::Copy => to_host(lab, case, settings),
             Measure::DecodeToHost => decode_to_host(lab, case, settings),
             Measure::AnswerCopy | Measure::AnswerStore => answer(lab, case, settings),
             Measure::Recode => recode(lab, case, settings),
             Measure::Invert => invert(lab, case, settings),
-            Measure::Decode | Measure::DecodeRaw | Measure::InvertShare | Measure::Progressive => decode(lab, case, settings),
-            Measure::SplitDecode | Measure::SplitInverse | Measure::SplitMultiply | Measure::SplitOverhead => {
-                split(lab, case, settings)
+            Measure::Decode | Measure::DecodeRaw | Measure::InvertShare | Measure::Progressive => {
+                decode(lab, case, settings)
             }
+            Measure::SplitDecode
+            | Measure::SplitInverse
+            | Measure::SplitMultiply
+            | Measure::SplitOverhead => split(lab, case, settings),
             Measure::Together => together(lab, case, settings),
             Measure::AnswerDevice | Measure::AnswerTurnaround => answer_of_device(case, settings),
             _ => unreachable!("measures of the CPU are made elsewhere"),
@@ -98,11 +121,20 @@ impl Gpus {
 
     /// The same on several GPUs at once: what all of them made in the time of the slowest.
     fn several(&mut self, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-        if !self.labs.iter().take(case.gpus).all(|lab| lab.has(case.kernel, case.n)) {
+        if !self
+            .labs
+            .iter()
+            .take(case.gpus)
+            .all(|lab| lab.has(case.kernel, case.n))
+        {
             return Ok(Outcome::skipped(format!("no kernel {} here", case.kernel)));
         }
         let case = &fitting(case);
-        let repeats = if settings.is_quick { 1 } else { SEVERAL_REPEATS };
+        let repeats = if settings.is_quick {
+            1
+        } else {
+            SEVERAL_REPEATS
+        };
         let (start, load) = (Barrier::new(case.gpus), Load::new(case, settings.field));
         let one = |lab: &mut Lab| -> Result<Vec<Duration>, Error> {
             let mut work = lab.encode(&plan(case, &load))?;
@@ -116,13 +148,27 @@ impl Gpus {
         };
         let times: Result<Vec<Vec<Duration>>, Error> = thread::scope(|scope| {
             let one = &one;
-            let threads: Vec<_> = self.labs.iter_mut().take(case.gpus).map(|lab| scope.spawn(move || one(lab))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a lab does not panic")).collect()
+            let threads: Vec<_> = self
+                .labs
+                .iter_mut()
+                .take(case.gpus)
+                .map(|lab| scope.spawn(move || one(lab)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a lab does not panic"))
+                .collect()
         });
         let times = times?;
-        let rounds = (0..times[0].len()).map(|round| times.iter().map(|gpu| gpu[round]).max().unwrap_or_default());
+        let rounds = (0..times[0].len())
+            .map(|round| times.iter().map(|gpu| gpu[round]).max().unwrap_or_default());
         let bytes = case.bytes() * case.gpus as u64;
-        Ok(Outcome::of(Sample::of_times(case, rounds.collect(), repeats, bytes)))
+        Ok(Outcome::of(Sample::of_times(
+            case,
+            rounds.collect(),
+            repeats,
+            bytes,
+        )))
     }
 }
 
@@ -134,21 +180,40 @@ fn is_made_up(case: &Case) -> bool {
 /// Everything a kernel makes on shapes that exercise its edges.
 fn whole_output(lab: &mut Lab, case: &Case, field: Field) -> Result<(), Error> {
     for (n, k, rows, generations) in SMALL {
-        let small = Case { n, k, rows, generations, sms: None, coefficients: Kind::Dense, ..case.clone() };
+        let small = Case {
+            n,
+            k,
+            rows,
+            generations,
+            sms: None,
+            coefficients: Kind::Dense,
+            ..case.clone()
+        };
         let load = Load::new(&small, field);
         let mut work = lab.encode(&plan(&small, &load))?;
         work.poison()?;
         work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
-        let all = (0..load.generations).flat_map(|generation| (0..load.rows).map(move |row| (generation, row)));
-        let all: Vec<_> = all.map(|place| (place, load.expected(place.0, place.1))).collect();
-        check(|generation, row, block| work.read(generation, row, false, block), &load, case, &all)?;
+        let all = (0..load.generations)
+            .flat_map(|generation| (0..load.rows).map(move |row| (generation, row)));
+        let all: Vec<_> = all
+            .map(|place| (place, load.expected(place.0, place.1)))
+            .collect();
+        check(
+            |generation, row, block| work.read(generation, row, false, block),
+            &load,
+            case,
+            &all,
+        )?;
     }
     Ok(())
 }
 
 fn plan<'a>(case: &'a Case, load: &'a Load) -> Encode<'a> {
     let coefficients = match &load.given {
-        None => Coefficients::Seeded { key: SEED, first_seed: FIRST_SEED },
+        None => Coefficients::Seeded {
+            key: SEED,
+            first_seed: FIRST_SEED,
+        },
         Some(given) => Coefficients::Explicit(given),
     };
     Encode {
@@ -176,14 +241,26 @@ pub(super) fn check(
         read(count(*generation), count(*row), &mut block)?;
         if block != *expected {
             let (kernel, n, k) = (case.kernel, load.n, load.k);
-            return Err(Error::Wrong { case: format!("{kernel} on {n}x{k}, block {row} of generation {generation}") });
+            return Err(Error::Wrong {
+                case: format!("{kernel} on {n}x{k}, block {row} of generation {generation}"),
+            });
         }
     }
     Ok(())
 }
 
-fn check_sample(work: &mut BatchJob<'_>, load: &Load, on_host: bool, case: &Case) -> Result<(), Error> {
-    check(|generation, row, block| work.read(generation, row, on_host, block), load, case, &load.expectations())
+fn check_sample(
+    work: &mut BatchJob<'_>,
+    load: &Load,
+    on_host: bool,
+    case: &Case,
+) -> Result<(), Error> {
+    check(
+        |generation, row, block| work.read(generation, row, on_host, block),
+        load,
+        case,
+        &load.expectations(),
+    )
 }
 
 /// Rounds of stages, by the card's clock.
@@ -192,29 +269,48 @@ fn rounds(work: &mut BatchJob<'_>, stages: &[Stage], pace: Pace) -> (Vec<Duratio
 }
 
 /// Rounds of what says itself how long so many repeats took, which has succeeded once.
-pub(super) fn rounds_of<E: Debug>(pace: Pace, mut time: impl FnMut(u32) -> Result<Duration, E>) -> (Vec<Duration>, u32) {
+pub(super) fn rounds_of<E: Debug>(
+    pace: Pace,
+    mut time: impl FnMut(u32) -> Result<Duration, E>,
+) -> (Vec<Duration>, u32) {
     let run = |repeats: u32| {
         let wall = time(repeats).expect("it has done the same before");
-        Lap { cpu: Duration::ZERO, wall }
+        Lap {
+            cpu: Duration::ZERO,
+            wall,
+        }
     };
     let laps = pace.run(&mut [run]).pop().expect("one runner");
-    (laps.laps.into_iter().map(|lap| lap.wall).collect(), laps.repeats)
+    (
+        laps.laps.into_iter().map(|lap| lap.wall).collect(),
+        laps.repeats,
+    )
 }
 
 fn encode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     let is_stored = case.measure == Measure::Store;
-    let last = if is_stored { Stage::Store } else { Stage::Multiply };
+    let last = if is_stored {
+        Stage::Store
+    } else {
+        Stage::Multiply
+    };
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows, last], 1)?;
     if !is_made_up(case) {
         check_sample(&mut work, &load, is_stored, case)?;
     }
     if case.measure == Measure::InTurn {
-        let (times, repeats) = rounds_of(settings.short_pace(), |repeats| work.time_in_turn(repeats));
+        let (times, repeats) =
+            rounds_of(settings.short_pace(), |repeats| work.time_in_turn(repeats));
         check_sample(&mut work, &load, false, case)?;
-        return Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())));
+        return Ok(Outcome::of(Sample::of_times(
+            case,
+            times,
+            repeats,
+            case.bytes(),
+        )));
     }
     let mut of = |stages: &[Stage]| rounds(&mut work, stages, settings.short_pace());
     let sample = match case.measure {
@@ -222,19 +318,29 @@ fn encode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
         Measure::RowRate | Measure::RowShare => of(&[Stage::Rows]),
         _ => of(&[last]),
     };
-    let bytes =
-        if case.measure == Measure::RowRate { case.bytes() / u64::from(case.k) * u64::from(case.n) } else { case.bytes() };
+    let bytes = if case.measure == Measure::RowRate {
+        case.bytes() / u64::from(case.k) * u64::from(case.n)
+    } else {
+        case.bytes()
+    };
     if case.measure == Measure::RowShare {
         let all = of(&[Stage::Rows, Stage::Multiply]);
         return Ok(Outcome::of(Sample::share(case, &sample, &all)));
     }
-    Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, bytes)))
+    Ok(Outcome::of(Sample::of_times(
+        case, sample.0, sample.1, bytes,
+    )))
 }
 
 /// The case with so few generations that what it makes fits into pinned memory.
 fn fitting(case: &Case) -> Case {
     let most = (PINNED_BYTES / (u64::from(case.rows) * u64::from(case.k))).max(2);
-    Case { generations: case.generations.min(u32::try_from(most).unwrap_or(u32::MAX)), ..case.clone() }
+    Case {
+        generations: case
+            .generations
+            .min(u32::try_from(most).unwrap_or(u32::MAX)),
+        ..case.clone()
+    }
 }
 
 /// Generations in a chunk of about 16 MiB, at least two chunks.
@@ -260,8 +366,15 @@ fn to_host(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, E
     let load = Load::new(case, settings.field);
     let mut work = lab.encode(&plan(case, &load))?;
     prepare_chunks(&mut work, case, &load)?;
-    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| overlap(&mut work, case, repeats));
-    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+    let (times, repeats) = rounds_of(settings.long_pace(), |repeats| {
+        overlap(&mut work, case, repeats)
+    });
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        times,
+        repeats,
+        case.bytes(),
+    )))
 }
 
 /// One request after the other, each by itself.
@@ -276,7 +389,11 @@ fn answer(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     work.time(&[Stage::Form], 1)?;
     work.answer(stages)?;
     check_sample(&mut work, &load, true, case)?;
-    let (warm, counted) = if settings.is_quick { (2, 20) } else { (100, 1000) };
+    let (warm, counted) = if settings.is_quick {
+        (2, 20)
+    } else {
+        (100, 1000)
+    };
     for _ in 0..warm {
         work.answer(stages)?;
     }
@@ -288,23 +405,40 @@ fn median_and_p99(case: &Case, mut times: Vec<Duration>) -> Outcome {
     times.sort_unstable();
     let p99 = times[times.len() * 99 / 100];
     let samples = [(", median", times), (", p99", vec![p99])];
-    let samples = samples.map(|(name, times)| (name, Sample::of_times(case, times, 1, case.bytes())));
-    Outcome { samples: samples.into(), skipped: None }
+    let samples =
+        samples.map(|(name, times)| (name, Sample::of_times(case, times, 1, case.bytes())));
+    Outcome {
+        samples: samples.into(),
+        skipped: None,
+    }
 }
 
 /// One request after the other through the daemon's own device.
 fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let Ok(kernel) = case.kernel.parse::<Kernel>() else {
-        return Ok(Outcome::skipped(format!("no daemon launches the kernel {}", case.kernel)));
+        return Ok(Outcome::skipped(format!(
+            "no daemon launches the kernel {}",
+            case.kernel
+        )));
     };
     let load = Load::new(case, settings.field);
-    let config = Config { backend: BackendChoice::Cuda, kernel: KernelChoice::Named(kernel), ..Config::default() };
+    let config = Config {
+        backend: BackendChoice::Cuda,
+        kernel: KernelChoice::Named(kernel),
+        ..Config::default()
+    };
     let mut bed = cpu::Bed::open(&config, &load)?;
     bed.combine()?;
     if !bed.is_right(&load) {
-        return Err(Error::Wrong { case: format!("the device with the kernel {}", case.kernel) });
+        return Err(Error::Wrong {
+            case: format!("the device with the kernel {}", case.kernel),
+        });
     }
-    let (warm, counted) = if settings.is_quick { (2, 20) } else { (100, 1000) };
+    let (warm, counted) = if settings.is_quick {
+        (2, 20)
+    } else {
+        (100, 1000)
+    };
     for _ in 0..warm {
         bed.combine()?;
     }
@@ -319,14 +453,23 @@ fn answer_of_device(case: &Case, settings: &Settings) -> Result<Outcome, Error> 
 
 /// Rows [C|x] as source blocks of n + k bytes: each new block is one combination of them.
 fn recode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let held = Case { k: case.k + u32::from(case.n).next_multiple_of(16), measure: Measure::Multiply, ..case.clone() };
+    let held = Case {
+        k: case.k + u32::from(case.n).next_multiple_of(16),
+        measure: Measure::Multiply,
+        ..case.clone()
+    };
     let load = Load::new(&held, settings.field);
     let mut work = lab.encode(&plan(&held, &load))?;
     work.poison()?;
     work.time(&[Stage::Form, Stage::Rows, Stage::Multiply], 1)?;
     check_sample(&mut work, &load, false, &held)?;
     let (times, repeats) = rounds(&mut work, &[Stage::Multiply], settings.short_pace());
-    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        times,
+        repeats,
+        case.bytes(),
+    )))
 }
 
 fn invert(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
@@ -334,7 +477,9 @@ fn invert(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     let (matrix, inverse) = invertible(n, 0, case.coefficients, Kernels::detect());
     // The payloads are the unit matrix, so that what is decoded is the inverse itself.
     let k = case.n.next_multiple_of(16).max(64);
-    let unit: Vec<u8> = (0..n * usize::from(k)).map(|i| u8::from(i / usize::from(k) == i % usize::from(k))).collect();
+    let unit: Vec<u8> = (0..n * usize::from(k))
+        .map(|i| u8::from(i / usize::from(k) == i % usize::from(k)))
+        .collect();
     let plan = Decode {
         kernel: "table",
         decoder: Decoder::Invert(case.kernel),
@@ -347,12 +492,17 @@ fn invert(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     };
     let mut work = lab.decode(&plan)?;
     work.poison()?;
-    work.time(&[Stage::Form, Stage::Invert, Stage::Rows, Stage::Multiply], 1)?;
+    work.time(
+        &[Stage::Form, Stage::Invert, Stage::Rows, Stage::Multiply],
+        1,
+    )?;
     let mut row = vec![0; k.into()];
     for index in 0..n {
         work.read(0, count(index), false, &mut row)?;
         if row[..n] != inverse[index * n..][..n] {
-            return Err(Error::Wrong { case: format!("{} of {n}x{n}, row {index}", case.kernel) });
+            return Err(Error::Wrong {
+                case: format!("{} of {n}x{n}, row {index}", case.kernel),
+            });
         }
     }
     let (times, repeats) = rounds(&mut work, &[Stage::Invert], settings.short_pace());
@@ -367,14 +517,27 @@ fn decode_plan<'a>(case: &'a Case, coded: &'a Coded, decoder: Decoder<'a>) -> De
         n: case.n,
         k: case.k,
         generations: case.generations,
-        matrices: if is_given { &coded.inverses } else { &coded.matrices },
+        matrices: if is_given {
+            &coded.inverses
+        } else {
+            &coded.matrices
+        },
         payloads: &coded.payloads,
         sms: case.sms,
     }
 }
 
-fn check_decoded(work: &mut BatchJob<'_>, coded: &Coded, on_host: bool, case: &Case) -> Result<(), Error> {
-    check_sources(|generation, row, block| work.read(generation, row, on_host, block), coded, case)
+fn check_decoded(
+    work: &mut BatchJob<'_>,
+    coded: &Coded,
+    on_host: bool,
+    case: &Case,
+) -> Result<(), Error> {
+    check_sources(
+        |generation, row, block| work.read(generation, row, on_host, block),
+        coded,
+        case,
+    )
 }
 
 /// Compares whole decoded blocks of some generations with the source. `read` is that of [`check`].
@@ -390,7 +553,10 @@ pub(super) fn check_sources(
         if block != load.source(generation)[row * load.k..][..load.k] {
             let (n, k) = (load.n, load.k);
             return Err(Error::Wrong {
-                case: format!("{} decoding {n}x{k}, block {row} of generation {generation}", case.kernel),
+                case: format!(
+                    "{} decoding {n}x{k}, block {row} of generation {generation}",
+                    case.kernel
+                ),
             });
         }
     }
@@ -400,7 +566,11 @@ pub(super) fn check_sources(
 fn decode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let coded = Coded::new(case);
     let is_progressive = case.measure == Measure::Progressive;
-    let decoder = if is_progressive { Decoder::Progressive(case.kernel) } else { Decoder::Invert(INVERTER) };
+    let decoder = if is_progressive {
+        Decoder::Progressive(case.kernel)
+    } else {
+        Decoder::Invert(INVERTER)
+    };
     let mut work = lab.decode(&decode_plan(case, &coded, decoder))?;
     let all: &[Stage] = match case.measure {
         Measure::Progressive => &[Stage::Progressive],
@@ -418,7 +588,12 @@ fn decode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
         let inversion = rounds(&mut work, &[Stage::Invert], settings.short_pace());
         return Ok(Outcome::of(Sample::share(case, &inversion, &sample)));
     }
-    Ok(Outcome::of(Sample::of_times(case, sample.0, sample.1, case.bytes())))
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        sample.0,
+        sample.1,
+        case.bytes(),
+    )))
 }
 
 /// Inversions of all generations, then their multiplications in chunks that are copied while the next is made.
@@ -434,7 +609,12 @@ fn decode_to_host(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Out
     let (times, repeats) = rounds_of(settings.long_pace(), |repeats| -> Result<Duration, Error> {
         Ok(work.time(&stages, repeats)? + overlap(&mut work, case, repeats)?)
     });
-    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        times,
+        repeats,
+        case.bytes(),
+    )))
 }
 
 /// The CPU inverts, then the GPU gets inverse and payloads, multiplies, and gives the source back.
@@ -442,7 +622,13 @@ fn split(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Err
     let coded = Coded::new(case);
     let (n, matrix) = (coded.load.n, coded.matrix(0));
     let mut work = lab.decode(&decode_plan(case, &coded, Decoder::Given))?;
-    let stages = [Stage::Upload, Stage::Form, Stage::Rows, Stage::Multiply, Stage::Download];
+    let stages = [
+        Stage::Upload,
+        Stage::Form,
+        Stage::Rows,
+        Stage::Multiply,
+        Stage::Download,
+    ];
     work.poison()?;
     work.answer(&stages)?;
     check_decoded(&mut work, &coded, true, case)?;
@@ -450,7 +636,9 @@ fn split(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Err
     for _ in 0..settings.pace.rounds {
         let (elapsed, made) = cpu::timed_inverse(n, matrix, case.threads);
         if made != coded.inverse(0) {
-            return Err(Error::Wrong { case: format!("the inverse of {n}x{n} by {} threads", case.threads) });
+            return Err(Error::Wrong {
+                case: format!("the inverse of {n}x{n} by {} threads", case.threads),
+            });
         }
         let answer = work.answer(&stages)?;
         inverse.push(elapsed);
@@ -460,8 +648,16 @@ fn split(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Err
     let times = match case.measure {
         Measure::SplitInverse => inverse,
         Measure::SplitMultiply => multiply,
-        Measure::SplitOverhead => all.iter().zip(&multiply).map(|(all, multiply)| all.saturating_sub(*multiply)).collect(),
-        _ => all.iter().zip(&inverse).map(|(all, inverse)| *all + *inverse).collect(),
+        Measure::SplitOverhead => all
+            .iter()
+            .zip(&multiply)
+            .map(|(all, multiply)| all.saturating_sub(*multiply))
+            .collect(),
+        _ => all
+            .iter()
+            .zip(&inverse)
+            .map(|(all, inverse)| *all + *inverse)
+            .collect(),
     };
     Ok(Outcome::of(Sample::of_times(case, times, 1, case.bytes())))
 }
@@ -469,7 +665,13 @@ fn split(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Err
 /// The CPU's device in a thread of its own while the GPU works.
 fn together(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let load = Load::new(case, settings.field);
-    let on_cpu = Load::new(&Case { generations: case.generations.min(TOGETHER_CPU), ..case.clone() }, settings.field);
+    let on_cpu = Load::new(
+        &Case {
+            generations: case.generations.min(TOGETHER_CPU),
+            ..case.clone()
+        },
+        settings.field,
+    );
     let mut work = lab.encode(&plan(case, &load))?;
     prepare_chunks(&mut work, case, &load)?;
     // One thread is left to the GPU.
@@ -485,11 +687,20 @@ fn together(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, 
             batches += 1.0;
         }
         if !bed.is_right(&on_cpu) {
-            return Err(Error::Wrong { case: "the CPU beside the GPU".into() });
+            return Err(Error::Wrong {
+                case: "the CPU beside the GPU".into(),
+            });
         }
-        Ok(batches * as_f64((on_cpu.generations * on_cpu.rows * on_cpu.k) as u64) / start.elapsed().as_secs_f64())
+        Ok(
+            batches * as_f64((on_cpu.generations * on_cpu.rows * on_cpu.k) as u64)
+                / start.elapsed().as_secs_f64(),
+        )
     };
-    let lasting = if settings.is_quick { Duration::from_millis(5) } else { Duration::from_millis(700) };
+    let lasting = if settings.is_quick {
+        Duration::from_millis(5)
+    } else {
+        Duration::from_millis(700)
+    };
     let (gpu, cpu) = thread::scope(|scope| {
         let cpu = scope.spawn(cpu_rate);
         ready.wait();
@@ -500,10 +711,18 @@ fn together(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, 
         }
         let rate = batches * as_f64(case.bytes()) / start.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
-        (result.map(|()| rate), cpu.join().expect("the CPU's device does not panic"))
+        (
+            result.map(|()| rate),
+            cpu.join().expect("the CPU's device does not panic"),
+        )
     });
     let seconds = as_f64(case.bytes()) / (gpu? + cpu?);
-    Ok(Outcome::of(Sample::of_times(case, vec![Duration::from_secs_f64(seconds)], 1, case.bytes())))
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        vec![Duration::from_secs_f64(seconds)],
+        1,
+        case.bytes(),
+    )))
 }
 
 fn count(index: usize) -> u32 {
@@ -516,7 +735,13 @@ fn as_f64(bytes: u64) -> f64 {
 }
 
 /// n, k, rows, generations.
-const SMALL: [(u16, u32, u32, u32); 5] = [(1, 64, 1, 1), (2, 16, 3, 2), (5, 80, 17, 3), (37, 1104, 33, 2), (129, 4112, 3, 2)];
+const SMALL: [(u16, u32, u32, u32); 5] = [
+    (1, 64, 1, 1),
+    (2, 16, 3, 2),
+    (5, 80, 17, 3),
+    (37, 1104, 33, 2),
+    (129, 4112, 3, 2),
+];
 const CHUNK_BYTES: u64 = 16 << 20;
 const INVERTER: &str = "invert";
 /// Times that each GPU makes everything in a round: some tens of milliseconds.

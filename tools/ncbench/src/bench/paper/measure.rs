@@ -181,11 +181,17 @@ impl Measure {
             | Self::CpuInvert
             | Self::CpuDependent => Unit::Microseconds,
             Self::SplitInverse | Self::SplitMultiply | Self::SplitOverhead => Unit::Microseconds,
-            Self::CpuBlocks | Self::CpuProduct | Self::CpuGaussJordan | Self::CpuPrecode => Unit::Microseconds,
+            Self::CpuBlocks | Self::CpuProduct | Self::CpuGaussJordan | Self::CpuPrecode => {
+                Unit::Microseconds
+            }
             Self::Replay | Self::ReplayThrough | Self::ReplayWhole => Unit::Microseconds,
             Self::Product | Self::ProductThrough | Self::GaussJordan => Unit::Microseconds,
-            Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => Unit::Microseconds,
-            Self::CpuGfqInvert | Self::GfqInvert | Self::GfqSteps | Self::GfqLadder => Unit::Microseconds,
+            Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide => {
+                Unit::Microseconds
+            }
+            Self::CpuGfqInvert | Self::GfqInvert | Self::GfqSteps | Self::GfqLadder => {
+                Unit::Microseconds
+            }
             Self::Crossover => Unit::Rows,
             Self::CpuEnergy | Self::ReplayEnergy => Unit::Millijoules,
             Self::CpuPower | Self::ReplayPower => Unit::Watts,
@@ -197,16 +203,36 @@ impl Measure {
 
     pub(super) const fn family(self) -> Family {
         match self {
-            Self::CpuBlocks | Self::CpuEnergy | Self::CpuPower | Self::CpuSymbols | Self::CpuPrecode => Family::Symbols,
-            Self::Replay | Self::ReplayThrough | Self::ReplayWhole | Self::ReplayEnergy | Self::ReplayPower => Family::Symbols,
+            Self::CpuBlocks
+            | Self::CpuEnergy
+            | Self::CpuPower
+            | Self::CpuSymbols
+            | Self::CpuPrecode => Family::Symbols,
+            Self::Replay
+            | Self::ReplayThrough
+            | Self::ReplayWhole
+            | Self::ReplayEnergy
+            | Self::ReplayPower => Family::Symbols,
             Self::Systems | Self::SystemsThrough | Self::SystemsWhole => Family::Symbols,
             Self::CpuChunks | Self::CpuRebuild | Self::Stored => Family::Chunks,
-            Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => Family::Chunks,
-            Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => Family::Chunks,
+            Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => {
+                Family::Chunks
+            }
+            Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => {
+                Family::Chunks
+            }
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
-            Self::Product | Self::ProductThrough | Self::GaussJordan | Self::InvertWide | Self::Crossover => Family::Matrices,
-            Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqInvert | Self::CpuGfqDecode => Family::Gfq,
-            Self::CpuGfqHash | Self::CpuGfqCheck | Self::GfqEncode | Self::GfqCombine => Family::Gfq,
+            Self::Product
+            | Self::ProductThrough
+            | Self::GaussJordan
+            | Self::InvertWide
+            | Self::Crossover => Family::Matrices,
+            Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqInvert | Self::CpuGfqDecode => {
+                Family::Gfq
+            }
+            Self::CpuGfqHash | Self::CpuGfqCheck | Self::GfqEncode | Self::GfqCombine => {
+                Family::Gfq
+            }
             Self::GfqInvert | Self::GfqSteps | Self::GfqDecode | Self::GfqPowers => Family::Gfq,
             Self::GfqHash | Self::GfqCheck | Self::GfqLadder => Family::Gfq,
             measure if measure.is_gfq_through() => Family::Gfq,
@@ -221,8 +247,13 @@ impl Measure {
 
     /// Whether words go through a card.
     pub(super) const fn is_gfq_through(self) -> bool {
-        matches!(self, Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough)
-            || matches!(self, Self::GfqEncodeServed)
+        matches!(
+            self,
+            Self::GfqEncodeThrough
+                | Self::GfqDecodeThrough
+                | Self::GfqHashThrough
+                | Self::GfqCheckThrough
+        ) || matches!(self, Self::GfqEncodeServed)
     }
 
     /// Whether a case's generations are thread blocks.
@@ -237,7 +268,10 @@ impl Measure {
 
     /// Whether a case's generations are streams.
     pub(super) const fn has_streams(self) -> bool {
-        matches!(self, Self::ChunksThrough | Self::RebuildThrough | Self::ChunksThroughCopy)
+        matches!(
+            self,
+            Self::ChunksThrough | Self::RebuildThrough | Self::ChunksThroughCopy
+        )
     }
 
     /// Whether it is told in energy or power.
@@ -247,7 +281,10 @@ impl Measure {
 
     /// Whether native chunks are made, and not code chunks.
     pub(super) const fn is_rebuild(self) -> bool {
-        matches!(self, Self::CpuRebuild | Self::Rebuild | Self::RebuildThrough)
+        matches!(
+            self,
+            Self::CpuRebuild | Self::Rebuild | Self::RebuildThrough
+        )
     }
 
     /// Whether it needs no GPU.
@@ -295,25 +332,43 @@ impl Measure {
     pub(super) const fn has_threads(self) -> bool {
         matches!(
             self,
-            Self::SplitDecode | Self::SplitInverse | Self::Together | Self::ReplayWhole | Self::Crossover | Self::Portions
+            Self::SplitDecode
+                | Self::SplitInverse
+                | Self::Together
+                | Self::ReplayWhole
+                | Self::Crossover
+                | Self::Portions
         )
     }
 
     /// Whether it has to do with dense systems on a GPU.
     pub(super) const fn is_of_systems(self) -> bool {
-        matches!(self, Self::Systems | Self::SystemsThrough | Self::SystemsWhole | Self::InvertWide | Self::Crossover)
+        matches!(
+            self,
+            Self::Systems
+                | Self::SystemsThrough
+                | Self::SystemsWhole
+                | Self::InvertWide
+                | Self::Crossover
+        )
     }
 
     /// The reason why this is not the whole work: something is made before its timer begins, or the
     /// work is another.
     pub(super) fn apart(self, kernel: &str) -> Option<&'static str> {
         match self {
-            Self::Multiply | Self::InTurn | Self::ToHost | Self::Store | Self::Recode => Some("rows and forms are made before"),
-            Self::CpuWhole | Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuGather => Some("rows and forms are made before"),
+            Self::Multiply | Self::InTurn | Self::ToHost | Self::Store | Self::Recode => {
+                Some("rows and forms are made before")
+            }
+            Self::CpuWhole | Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuGather => {
+                Some("rows and forms are made before")
+            }
             Self::Decode => Some("payloads have their form before"),
             Self::Replay | Self::ReplayThrough => Some("plans are made before"),
             Self::Systems | Self::SystemsThrough => Some("matrices are put together before"),
-            Self::CpuBlocks if kernel.starts_with("thesis-") => Some("G_LT and A' are put together before"),
+            Self::CpuBlocks if kernel.starts_with("thesis-") => {
+                Some("G_LT and A' are put together before")
+            }
             Self::CpuPrecode if matches!(kernel, "plan" | "inverse") => Some("it makes no matrix"),
             _ if kernel.ends_with("p2048") => Some("hashes have 2,048 bits"),
             _ => None,
@@ -324,7 +379,9 @@ impl Measure {
     pub(super) fn parts(self, kernel: &str, n: u16, k: u32, rows: u32, generations: u32) -> u64 {
         let (n, [k, rows, generations]) = (u64::from(n), [k, rows, generations].map(u64::from));
         match self {
-            Self::CpuEncode | Self::CpuWhole | Self::CpuGather => generations * rows.div_ceil(BLOCKS_A_UNIT),
+            Self::CpuEncode | Self::CpuWhole | Self::CpuGather => {
+                generations * rows.div_ceil(BLOCKS_A_UNIT)
+            }
             Self::CpuParted | Self::CpuPartedAtOnce | Self::CpuDecode => k.div_ceil(LINE_BYTES),
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuPrecode => n,
             Self::CpuDecodeMany | Self::CpuGfqCheck => generations,
@@ -347,9 +404,21 @@ impl Measure {
 
     /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
     pub(super) const fn is_comparable(self) -> bool {
-        !matches!(self, Self::Copy | Self::Together | Self::Extra | Self::CpuEnergy | Self::CpuPower | Self::Stored)
-            && !matches!(self, Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions)
-            && !matches!(self, Self::ReplayEnergy | Self::ReplayPower | Self::GfqLadder)
+        !matches!(
+            self,
+            Self::Copy
+                | Self::Together
+                | Self::Extra
+                | Self::CpuEnergy
+                | Self::CpuPower
+                | Self::Stored
+        ) && !matches!(
+            self,
+            Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions
+        ) && !matches!(
+            self,
+            Self::ReplayEnergy | Self::ReplayPower | Self::GfqLadder
+        )
     }
 
     /// The series that it makes with this kernel.
@@ -400,15 +469,21 @@ impl Measure {
             | Self::CpuChunks
             | Self::CpuRebuild => return kernel.to_owned(),
             Self::Stored => return "code".to_owned(),
-            Self::Chunks | Self::Rebuild | Self::Product | Self::GaussJordan | Self::Systems => return format!("{kernel}, GPU"),
+            Self::Chunks | Self::Rebuild | Self::Product | Self::GaussJordan | Self::Systems => {
+                return format!("{kernel}, GPU");
+            }
             Self::ChunksCopy => return "copy on the GPU".to_owned(),
             Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
             Self::ChunksThroughCopy => return "copies alone".to_owned(),
             Self::CpuPortions => return "chunks by the CPU".to_owned(),
-            Self::Portions if kernel == "hybrid" => return "chunks by CPU and GPU together".to_owned(),
+            Self::Portions if kernel == "hybrid" => {
+                return "chunks by CPU and GPU together".to_owned();
+            }
             Self::Portions => return "chunks by the GPU".to_owned(),
             Self::Replay => return "replayed, GPU".to_owned(),
-            Self::ReplayThrough | Self::ReplayEnergy | Self::ReplayPower => return "replayed, through the GPU".to_owned(),
+            Self::ReplayThrough | Self::ReplayEnergy | Self::ReplayPower => {
+                return "replayed, through the GPU".to_owned();
+            }
             Self::ReplayWhole => return "plans and replayed, through the GPU".to_owned(),
             Self::ProductThrough | Self::SystemsThrough => "through the GPU",
             Self::SystemsWhole => "by the decoder with the GPU",
@@ -419,12 +494,21 @@ impl Measure {
             }
             Self::CpuGfqHash | Self::CpuGfqCheck => return format!("CPU {kernel}"),
             Self::GfqInvert | Self::GfqDecode => return "ours, GPU".to_owned(),
-            Self::GfqEncode | Self::GfqCombine | Self::GfqSteps | Self::GfqPowers => return format!("{kernel}, GPU"),
+            Self::GfqEncode | Self::GfqCombine | Self::GfqSteps | Self::GfqPowers => {
+                return format!("{kernel}, GPU");
+            }
             Self::GfqHash | Self::GfqCheck | Self::GfqLadder => return format!("{kernel}, GPU"),
-            Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough => "through the GPU",
+            Self::GfqEncodeThrough
+            | Self::GfqDecodeThrough
+            | Self::GfqHashThrough
+            | Self::GfqCheckThrough => "through the GPU",
             Self::GfqEncodeServed => return "served by the GPU".to_owned(),
         };
-        if kernel.is_empty() { what.to_owned() } else { format!("{kernel} {what}") }
+        if kernel.is_empty() {
+            what.to_owned()
+        } else {
+            format!("{kernel} {what}")
+        }
     }
 
     /// What is done, and what of it is inside the timer.
@@ -445,14 +529,22 @@ impl Measure {
                 "to the host: the host's clock from the first launch until the last block lies in pinned memory; batches of 16 MiB \
                  on two streams, one copied while the next is made; forms and rows made before"
             }
-            Self::Store => "stored to the host: from event to event; the kernel writes pinned memory itself",
+            Self::Store => {
+                "stored to the host: from event to event; the kernel writes pinned memory itself"
+            }
             Self::Copy => "copy alone: the same batches, copied without being made",
-            Self::RowRate => "rows: from event to event around the kernel that makes coefficient rows from seeds in the row form",
-            Self::RowShare => "share of rows: that kernel's time in the time of it and the encode kernel behind it",
+            Self::RowRate => {
+                "rows: from event to event around the kernel that makes coefficient rows from seeds in the row form"
+            }
+            Self::RowShare => {
+                "share of rows: that kernel's time in the time of it and the encode kernel behind it"
+            }
             Self::AnswerCopy => {
                 "answer by copy: the host's clock from the launch until a copy of all blocks has arrived; rows included"
             }
-            Self::AnswerStore => "answer by stores: the same, the kernel writing pinned memory itself",
+            Self::AnswerStore => {
+                "answer by stores: the same, the kernel writing pinned memory itself"
+            }
             Self::AnswerDevice => {
                 "answer of the device: in the loop of the device's thread as the daemon has it, from the launch until the thread has \
                  seen the bytes in pinned memory"
@@ -465,17 +557,23 @@ impl Measure {
                 "recode: one launch over received rows [C|x], coefficients and payload in one pass; payload bytes count, resident \
                  form made before"
             }
-            Self::Invert => "inversion on the GPU: from event to event, matrices and inverses in device memory",
+            Self::Invert => {
+                "inversion on the GPU: from event to event, matrices and inverses in device memory"
+            }
             Self::Decode => {
                 "decode: from event to event around inversion, inverses into the row form, multiplication; coefficients on the device, \
                  payloads in the resident layout"
             }
-            Self::DecodeRaw => "decode, raw payloads: the same with the kernel that brings payloads into that layout",
+            Self::DecodeRaw => {
+                "decode, raw payloads: the same with the kernel that brings payloads into that layout"
+            }
             Self::DecodeToHost => {
                 "decode to the host: raw payloads into the layout, inversion and inverses into the row form from event to event, and \
                  the host's clock for multiplications in batches of 16 MiB, each copied to pinned memory while the next runs, added up"
             }
-            Self::InvertShare => "share of inversion: its time in the time of inversion and multiplication",
+            Self::InvertShare => {
+                "share of inversion: its time in the time of inversion and multiplication"
+            }
             Self::Progressive => {
                 "progressive decoding on the GPU: from event to event around all blocks, taken one after the other; blocks and \
                  result in device memory"
@@ -485,7 +583,9 @@ impl Measure {
                  memory, the source ends there"
             }
             Self::SplitInverse => "t_inverse: the inversion on the CPU, the host's clock",
-            Self::SplitMultiply => "t_mul: payloads into the resident form and the multiplication, from event to event",
+            Self::SplitMultiply => {
+                "t_mul: payloads into the resident form and the multiplication, from event to event"
+            }
             Self::SplitOverhead => {
                 "t_o: copies of payloads and inverse to the GPU, rows into their form, copy of the source back"
             }
@@ -497,7 +597,9 @@ impl Measure {
                 "CPU: the host's clock from handing a batch to the CPU device's queue until it comes back; drawing rows and \
                  multiplying on its pool of threads inside, packing outside; whole blocks, or parts where there are few"
             }
-            Self::CpuWhole => "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed before",
+            Self::CpuWhole => {
+                "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed before"
+            }
             Self::CpuParted => {
                 "CPU, partitioned blocks: threads make one coded block together, each its part of the bytes, and wait for each other \
                  after each; rows drawn and sources packed before"
@@ -509,7 +611,9 @@ impl Measure {
                 "CPU, non-zero coefficients alone: threads take whole blocks; what a row takes of each column is packed, then \
                  multiplied; rows drawn and sources packed before"
             }
-            Self::CpuInvert => "inversion on the CPU: threads running, matrix copied in, elimination, inverse in order",
+            Self::CpuInvert => {
+                "inversion on the CPU: threads running, matrix copied in, elimination, inverse in order"
+            }
             Self::CpuDecode => {
                 "CPU decode of one generation by all threads: inversion, packing payloads, multiplying, each thread its part of \
                  the bytes"
@@ -517,8 +621,12 @@ impl Measure {
             Self::CpuDecodeMany => {
                 "CPU decode, a generation a thread: allocating the decoder, copying payloads in, elimination, multiplying"
             }
-            Self::CpuProgressive => "CPU, progressive: one thread, elimination with payloads dragged along",
-            Self::CpuDependent => "CPU, a dependent block: one thread, until it is known to bring nothing, at rank n - 1",
+            Self::CpuProgressive => {
+                "CPU, progressive: one thread, elimination with payloads dragged along"
+            }
+            Self::CpuDependent => {
+                "CPU, a dependent block: one thread, until it is known to bring nothing, at rank n - 1"
+            }
             Self::CpuRecode => {
                 "CPU, recode: each thread from the n coded blocks of a generation it holds; weights, vectors and payloads of n new \
                  blocks"
@@ -538,7 +646,9 @@ impl Measure {
             Self::CpuEnergy => {
                 "energy of the processor's packages for a block (RAPL), over loops of at least 2 s; everything on the machine is in it"
             }
-            Self::CpuPower => "the most power of these packages over 50 ms in such a loop, and the mean",
+            Self::CpuPower => {
+                "the most power of these packages over 50 ms in such a loop, and the mean"
+            }
             Self::CpuSymbols => {
                 "encoding, one thread: all intermediate symbols and the repair symbols; plan and stored inverse made before. Bytes of \
                  source symbols count"
@@ -558,7 +668,9 @@ impl Measure {
                 "coding chunks: threads running, rows there, each its part of the bytes; bytes of the file count, not what is made of \
                  them. simd is ours; the others multiply byte by byte in the talk's ways"
             }
-            Self::CpuRebuild => "rebuilding: the same for two native chunks that are lost, of the others and of code chunks",
+            Self::CpuRebuild => {
+                "rebuilding: the same for two native chunks that are lost, of the others and of code chunks"
+            }
             Self::Chunks | Self::Rebuild => {
                 "on the GPU: from event to event around one launch after the other, native and code chunks in its memory; bytes of the file \
                  count. A name's end is its tile, rows x columns"
@@ -593,7 +705,9 @@ impl Measure {
                 "energy of the card for a block (NVML), over loops of at least 2 s that take symbols from pinned memory through the card and back; \
                  plans are there, and what the host takes meanwhile is not in it"
             }
-            Self::ReplayPower => "the most power of the card in such a loop, sampled every 20 ms, and the mean",
+            Self::ReplayPower => {
+                "the most power of the card in such a loop, sampled every 20 ms, and the mean"
+            }
             Self::Product => {
                 "the thesis' kernel: from event to event, a thread an element; the name's end is the work-group, columns x rows, without one \
                  the fastest of six"
@@ -630,7 +744,9 @@ impl Measure {
                 "CPU over GF(q): the host's clock from blocks in memory to blocks in memory, threads started inside; of combining payloads alone, \
                  factors in their form before"
             }
-            Self::CpuGfqInvert => "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory",
+            Self::CpuGfqInvert => {
+                "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory"
+            }
             Self::CpuGfqHash => {
                 "hashing on the CPU: the host's clock for all blocks; what is kept of the generators is there. Bytes of blocks count"
             }
@@ -641,7 +757,9 @@ impl Measure {
                 "over GF(q) on the GPU: from event to event around one launch, blocks in and out in device memory. Bytes of source blocks count, \
                  without top bits"
             }
-            Self::GfqInvert => "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory",
+            Self::GfqInvert => {
+                "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory"
+            }
             Self::GfqSteps => {
                 "the paper's inversion: the host's clock from matrix to inverse in its memory; a column is read back and an element inverted by the \
                  CPU at every step"
@@ -661,7 +779,10 @@ impl Measure {
                 "checking on the GPU: from event to event around all: weighted sums of payloads and vectors, tables of the hashes' powers, both \
                  products; generators' tables, blocks, vectors and hashes in device memory. Bytes of blocks' source count"
             }
-            Self::GfqEncodeThrough | Self::GfqDecodeThrough | Self::GfqHashThrough | Self::GfqCheckThrough => {
+            Self::GfqEncodeThrough
+            | Self::GfqDecodeThrough
+            | Self::GfqHashThrough
+            | Self::GfqCheckThrough => {
                 "through the GPU: the host's clock for one call as coders make it, from blocks in memory that is not pinned until what is made of \
                  them is there; tables of generators are on the card before, of checks those of hashes are not"
             }
@@ -672,13 +793,19 @@ impl Measure {
             Self::GfqLadder => {
                 "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash or by a thread a hash; what begins its table of powers"
             }
-            Self::Stored => "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt",
+            Self::Stored => {
+                "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt"
+            }
         }
     }
 }
 
 fn cpu(kernel: &str, name: &str) -> String {
-    if kernel.is_empty() || kernel == "simd" { name.to_owned() } else { format!("{name} {kernel}") }
+    if kernel.is_empty() || kernel == "simd" {
+        name.to_owned()
+    } else {
+        format!("{name} {kernel}")
+    }
 }
 
 /// Coded blocks that a thread makes at a time: sources are loaded once for so many.

@@ -16,21 +16,42 @@ use super::{Error, Outcome, Run, Sample, Settings};
 
 /// By all cores, after a look at every byte; none if one is wrong.
 pub(super) fn by_cpu(case: &Case) -> Option<Run> {
-    let mut job = PortionsRun::new(case, |demand| Crew::with(BackendChoice::Cpu, None, demand, case.threads)).ok()?;
-    job.is_right().then(|| Box::new(move |repeats| job.time(repeats)) as Run)
+    let mut job = PortionsRun::new(case, |demand| {
+        Crew::with(BackendChoice::Cpu, None, demand, case.threads)
+    })
+    .ok()?;
+    job.is_right()
+        .then(|| Box::new(move |repeats| job.time(repeats)) as Run)
 }
 
 /// By a GPU, or by it and all cores: `cuda` and `hybrid`.
 pub(super) fn by_gpu(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
-    let backend = if case.kernel == "hybrid" { BackendChoice::Hybrid } else { BackendChoice::Cuda };
-    let mut job = PortionsRun::new(case, |demand| Crew::with(backend, Some(lab.opener(demand)), demand, case.threads))?;
+    let backend = if case.kernel == "hybrid" {
+        BackendChoice::Hybrid
+    } else {
+        BackendChoice::Cuda
+    };
+    let mut job = PortionsRun::new(case, |demand| {
+        Crew::with(backend, Some(lab.opener(demand)), demand, case.threads)
+    })?;
     if !job.is_right() {
-        return Err(Error::Wrong { case: format!("{} {}", case.series, case.panel) });
+        return Err(Error::Wrong {
+            case: format!("{} {}", case.series, case.panel),
+        });
     }
-    let (times, repeats) = rounds_of(settings.short_pace(), |repeats| Ok::<_, Error>(job.time(repeats)));
+    let (times, repeats) = rounds_of(settings.short_pace(), |repeats| {
+        Ok::<_, Error>(job.time(repeats))
+    });
     // What the CPU has made in its place is no figure of a GPU.
-    job.crew.lost().map_or(Ok(()), |error| Err(Error::Device(error)))?;
-    Ok(Outcome::of(Sample::of_times(case, times, repeats, case.bytes())))
+    job.crew
+        .lost()
+        .map_or(Ok(()), |error| Err(Error::Device(error)))?;
+    Ok(Outcome::of(Sample::of_times(
+        case,
+        times,
+        repeats,
+        case.bytes(),
+    )))
 }
 
 struct PortionsRun {
@@ -44,17 +65,42 @@ impl PortionsRun {
         let stripes = Stripes::new(case);
         let (k, count) = (stripes.code.k(), stripes.code.n() - stripes.code.k());
         let piece = PIECE_BYTES.min(stripes.chunk_bytes);
-        let crew = crew(&Demand { input_bytes: k * piece, output_bytes: count * piece, bite_bytes: BITE_BYTES })?;
+        let crew = crew(&Demand {
+            input_bytes: k * piece,
+            output_bytes: count * piece,
+            bite_bytes: BITE_BYTES,
+        })?;
         let rows: Arc<[u8]> = stripes.code.parity_rows().flatten().copied().collect();
         let portion = |at: usize| {
             let bytes = piece.min(stripes.chunk_bytes - at);
             let (mut input, output) = (crew.memory(k * bytes), crew.memory(count * bytes));
-            let pieces = stripes.chunks().into_iter().map(|chunk| &chunk[at..at + bytes]);
-            input.chunks_exact_mut(bytes).zip(pieces).for_each(|(place, piece)| place.copy_from_slice(piece));
-            Portion { work: Work::Product { rows: Arc::clone(&rows), n: k, bytes }, input, output }
+            let pieces = stripes
+                .chunks()
+                .into_iter()
+                .map(|chunk| &chunk[at..at + bytes]);
+            input
+                .chunks_exact_mut(bytes)
+                .zip(pieces)
+                .for_each(|(place, piece)| place.copy_from_slice(piece));
+            Portion {
+                work: Work::Product {
+                    rows: Arc::clone(&rows),
+                    n: k,
+                    bytes,
+                },
+                input,
+                output,
+            }
         };
-        let portions = (0..stripes.chunk_bytes).step_by(piece).map(portion).collect();
-        Ok(Self { crew, stripes, portions })
+        let portions = (0..stripes.chunk_bytes)
+            .step_by(piece)
+            .map(portion)
+            .collect();
+        Ok(Self {
+            crew,
+            stripes,
+            portions,
+        })
     }
 
     /// From the first stripe that is handed in to the last that comes back.
@@ -62,21 +108,34 @@ impl PortionsRun {
         let start = Instant::now();
         for _ in 0..repeats {
             let count = self.portions.len();
-            self.portions.drain(..).for_each(|portion| self.crew.begin(portion));
-            self.portions.extend((0..count).map(|_| self.crew.next().expect("as many come back as were handed in")));
+            self.portions
+                .drain(..)
+                .for_each(|portion| self.crew.begin(portion));
+            self.portions.extend((0..count).map(|_| {
+                self.crew
+                    .next()
+                    .expect("as many come back as were handed in")
+            }));
         }
         start.elapsed()
     }
 
     /// Codes once, and compares everything.
     fn is_right(&mut self) -> bool {
-        self.portions.iter_mut().for_each(|portion| portion.output.fill(0xA5));
+        self.portions
+            .iter_mut()
+            .for_each(|portion| portion.output.fill(0xA5));
         self.time(1);
-        let Some(coded) = self.stripes.coded() else { return false };
-        let starts = (0..self.stripes.chunk_bytes).step_by(PIECE_BYTES.min(self.stripes.chunk_bytes));
+        let Some(coded) = self.stripes.coded() else {
+            return false;
+        };
+        let starts =
+            (0..self.stripes.chunk_bytes).step_by(PIECE_BYTES.min(self.stripes.chunk_bytes));
         self.portions.iter().zip(starts).all(|(portion, at)| {
             let bytes = portion.work.input_bytes() / self.stripes.code.k();
-            let expected = coded.chunks_exact(self.stripes.chunk_bytes).map(|chunk| &chunk[at..at + bytes]);
+            let expected = coded
+                .chunks_exact(self.stripes.chunk_bytes)
+                .map(|chunk| &chunk[at..at + bytes]);
             portion.output.chunks_exact(bytes).eq(expected)
         })
     }

@@ -80,11 +80,20 @@ pub(super) enum By {
 
 impl Sample {
     /// From the times of rounds that did the work so many times each.
-    pub(super) fn of_times(case: &Case, mut times: Vec<Duration>, repeats: u32, bytes: u64) -> Self {
+    pub(super) fn of_times(
+        case: &Case,
+        mut times: Vec<Duration>,
+        repeats: u32,
+        bytes: u64,
+    ) -> Self {
         times.sort_unstable();
         let value = |time: &Duration| {
             let nanoseconds = u64::try_from(time.as_nanos()).expect("less than centuries");
-            in_unit(case.measure.unit(), as_f64(nanoseconds) / f64::from(repeats), bytes)
+            in_unit(
+                case.measure.unit(),
+                as_f64(nanoseconds) / f64::from(repeats),
+                bytes,
+            )
         };
         Self {
             value: times.get(times.len() / 2).map_or(0.0, value),
@@ -98,16 +107,34 @@ impl Sample {
 
     /// What one loop of so many repetitions has come to.
     pub(super) fn once(value: f64, repeats: u32) -> Self {
-        Self { value, best: value, worst: value, rounds: 1, repeats, bytes: 0 }
+        Self {
+            value,
+            best: value,
+            worst: value,
+            rounds: 1,
+            repeats,
+            bytes: 0,
+        }
     }
 
     /// The part of a time that another one is, both as medians, in percent.
-    pub(super) fn share(case: &Case, part: &(Vec<Duration>, u32), whole: &(Vec<Duration>, u32)) -> Self {
-        let of = |(times, repeats): &(Vec<Duration>, u32)| Self::of_times(case, times.clone(), *repeats, 0);
+    pub(super) fn share(
+        case: &Case,
+        part: &(Vec<Duration>, u32),
+        whole: &(Vec<Duration>, u32),
+    ) -> Self {
+        let of = |(times, repeats): &(Vec<Duration>, u32)| {
+            Self::of_times(case, times.clone(), *repeats, 0)
+        };
         let (part, whole) = (of(part), of(whole));
         let share = |part: f64, whole: f64| 100.0 * part / whole;
         let value = share(part.value, whole.value);
-        Self { value, best: share(part.best, whole.best), worst: share(part.worst, whole.worst), ..whole }
+        Self {
+            value,
+            best: share(part.best, whole.best),
+            worst: share(part.worst, whole.worst),
+            ..whole
+        }
     }
 }
 
@@ -117,18 +144,34 @@ fn in_unit(unit: Unit, nanoseconds: f64, bytes: u64) -> f64 {
     match unit {
         Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / nanoseconds.max(1e-3),
         Unit::Microseconds => nanoseconds / 1e3,
-        Unit::Percent | Unit::Blocks | Unit::Millijoules | Unit::Watts | Unit::Bytes | Unit::Rows => nanoseconds,
+        Unit::Percent
+        | Unit::Blocks
+        | Unit::Millijoules
+        | Unit::Watts
+        | Unit::Bytes
+        | Unit::Rows => nanoseconds,
     }
 }
 
 impl Point {
     pub(super) fn new(row: &Row, case: &Case, suffix: &str, sample: Sample) -> Self {
-        let Sample { value, best, worst, rounds, repeats, bytes } = sample;
+        let Sample {
+            value,
+            best,
+            worst,
+            rounds,
+            repeats,
+            bytes,
+        } = sample;
         let by = match case.measure {
             measure if !measure.is_comparable() => By::Other,
             measure if measure.is_cpu() => By::Cpu,
-            Measure::ToHost | Measure::Store | Measure::DecodeToHost | Measure::SplitDecode => By::GpuToHost,
-            Measure::ChunksThrough | Measure::RebuildThrough | Measure::ProductThrough => By::GpuToHost,
+            Measure::ToHost | Measure::Store | Measure::DecodeToHost | Measure::SplitDecode => {
+                By::GpuToHost
+            }
+            Measure::ChunksThrough | Measure::RebuildThrough | Measure::ProductThrough => {
+                By::GpuToHost
+            }
             Measure::ReplayThrough | Measure::ReplayWhole => By::GpuToHost,
             Measure::SystemsThrough | Measure::SystemsWhole => By::GpuToHost,
             measure if measure.is_gfq_through() => By::GpuToHost,
@@ -161,7 +204,10 @@ impl Point {
 
     /// The name of the series without them.
     fn contender(&self) -> Vec<&str> {
-        self.series.split(", ").filter(|word| threads_of(word).is_none()).collect()
+        self.series
+            .split(", ")
+            .filter(|word| threads_of(word).is_none())
+            .collect()
     }
 
     fn is_rate(&self) -> bool {
@@ -178,7 +224,11 @@ impl RowResult {
             axis: row.axis.label().into(),
             base: row.base.into(),
             note: row.note.into(),
-            paper: row.bars.iter().map(|bar| (bar.what.into(), bar.paper.into())).collect(),
+            paper: row
+                .bars
+                .iter()
+                .map(|bar| (bar.what.into(), bar.paper.into()))
+                .collect(),
             timers: timers.into_iter().map(str::to_owned).collect(),
             points: Vec::new(),
             skipped: Vec::new(),
@@ -188,24 +238,54 @@ impl RowResult {
     /// The ratio of the best of the GPU to the best of the CPU at `x` of a panel: the
     /// same work, of the most generations that both have, and all `cores` of the host. Below 1 the
     /// GPU loses. The reason where both have values and there is no ratio.
-    pub(super) fn ratio(&self, points: &[&Point], by: By, x: f64, cores: Option<u64>) -> Option<Result<f64, &'static str>> {
-        let at = |by: By| points.iter().filter(move |point| point.by == by && point.x == x).filter_map(|point| self.work(point));
+    pub(super) fn ratio(
+        &self,
+        points: &[&Point],
+        by: By,
+        x: f64,
+        cores: Option<u64>,
+    ) -> Option<Result<f64, &'static str>> {
+        let at = |by: By| {
+            points
+                .iter()
+                .filter(move |point| point.by == by && point.x == x)
+                .filter_map(|point| self.work(point))
+        };
         let cpus: Vec<Work<'_>> = at(By::Cpu).collect();
         let mut gpus: Vec<Work<'_>> = at(by).collect();
-        gpus.sort_by(|a, b| b.generations().cmp(&a.generations()).then(b.speed().total_cmp(&a.speed())));
+        gpus.sort_by(|a, b| {
+            b.generations()
+                .cmp(&a.generations())
+                .then(b.speed().total_cmp(&a.speed()))
+        });
         let over_cpu = |gpu: &Work<'_>| {
-            let equal = cpus.iter().filter(|cpu| cpu.generations() == gpu.generations());
-            let cpu = equal.max_by(|a, b| a.speed().total_cmp(&b.speed())).ok_or(OTHER_GENERATIONS)?;
-            let reason = NOT_AT_BEST.into_iter().find(|(row, _)| *row == self.row).map(|(_, reason)| reason);
+            let equal = cpus
+                .iter()
+                .filter(|cpu| cpu.generations() == gpu.generations());
+            let cpu = equal
+                .max_by(|a, b| a.speed().total_cmp(&b.speed()))
+                .ok_or(OTHER_GENERATIONS)?;
+            let reason = NOT_AT_BEST
+                .into_iter()
+                .find(|(row, _)| *row == self.row)
+                .map(|(_, reason)| reason);
             let reason = reason.or_else(|| gpu.difference(cpu));
-            let reason =
-                reason.or_else(|| (cpu.point.threads() != cores).then_some("the best of the CPU is not by all of its cores"));
+            let reason = reason.or_else(|| {
+                (cpu.point.threads() != cores)
+                    .then_some("the best of the CPU is not by all of its cores")
+            });
             reason.map_or_else(|| Ok(gpu.speed() / cpu.speed()), Err)
         };
         let is_better = |first: &Result<f64, &str>, other: &Result<f64, &str>| {
             *first == Err(OTHER_GENERATIONS) || first.is_err() && other.is_ok()
         };
-        let found = gpus.iter().map(over_cpu).reduce(|first, other| if is_better(&first, &other) { other } else { first });
+        let found = gpus.iter().map(over_cpu).reduce(|first, other| {
+            if is_better(&first, &other) {
+                other
+            } else {
+                first
+            }
+        });
         found.filter(|_| !cpus.is_empty())
     }
 
@@ -213,19 +293,29 @@ impl RowResult {
     /// processor, by the base's contender on more threads or by another on as many.
     pub(super) fn gain(&self, points: &[&Point], series: &str, x: f64) -> Option<f64> {
         let is_base = |point: &Point| !self.base.is_empty() && point.series.starts_with(&self.base);
-        let at = |is_it: &dyn Fn(&Point) -> bool| points.iter().find(|point| point.x == x && is_it(point));
+        let at = |is_it: &dyn Fn(&Point) -> bool| {
+            points.iter().find(|point| point.x == x && is_it(point))
+        };
         let base = self.work(at(&is_base)?)?;
         let other = self.work(at(&|point| point.series == series && !is_base(point))?)?;
-        let is_one_step = other.point.threads() == base.point.threads() || other.point.contender() == base.point.contender();
-        let is_equal = other.point.by == base.point.by && is_one_step && other.difference(&base).is_none();
+        let is_one_step = other.point.threads() == base.point.threads()
+            || other.point.contender() == base.point.contender();
+        let is_equal =
+            other.point.by == base.point.by && is_one_step && other.difference(&base).is_none();
         is_equal.then(|| other.speed() / base.speed())
     }
 
     /// Nothing where a point is not compared, or not in the catalogue.
     fn work<'a>(&self, point: &'a Point) -> Option<Work<'a>> {
-        let row = all_rows().find(|row| row.id == self.row).filter(|_| point.by != By::Other)?;
+        let row = all_rows()
+            .find(|row| row.id == self.row)
+            .filter(|_| point.by != By::Other)?;
         let (measure, kernel) = row.maker(&point.panel, &point.series)?;
-        Some(Work { point, measure, kernel })
+        Some(Work {
+            point,
+            measure,
+            kernel,
+        })
     }
 
     /// Panels in the order of their first point.
@@ -243,17 +333,22 @@ impl RowResult {
     /// As text: a block for each panel, a line for each series, ratios below.
     pub(super) fn table(&self, cores: Option<u64>) -> String {
         let mut text = String::new();
-        self.write_table(&mut text, cores).expect("a string takes everything");
+        self.write_table(&mut text, cores)
+            .expect("a string takes everything");
         text
     }
 
     fn write_table(&self, text: &mut String, cores: Option<u64>) -> std::fmt::Result {
         writeln!(text, "\n# {}: {}", self.row, self.title)?;
-        self.paper.iter().try_for_each(|(what, paper)| writeln!(text, "# paper, {what}: {paper}"))?;
+        self.paper
+            .iter()
+            .try_for_each(|(what, paper)| writeln!(text, "# paper, {what}: {paper}"))?;
         if !self.note.is_empty() {
             writeln!(text, "# {}", self.note)?;
         }
-        self.timers.iter().try_for_each(|timer| writeln!(text, "# {timer}"))?;
+        self.timers
+            .iter()
+            .try_for_each(|timer| writeln!(text, "# {timer}"))?;
         for (name, points) in self.panels() {
             let grid = Grid::new(self, &points, cores);
             writeln!(text, "# {name}; {}", grid.unit)?;
@@ -262,13 +357,23 @@ impl RowResult {
             writeln!(text)?;
             for (series, values) in &grid.lines {
                 write!(text, "{series:<48}")?;
-                values.iter().try_for_each(|value| write!(text, " {:>9}", value.map_or_else(|| "-".into(), digits)))?;
+                values.iter().try_for_each(|value| {
+                    write!(text, " {:>9}", value.map_or_else(|| "-".into(), digits))
+                })?;
                 writeln!(text)?;
             }
         }
-        let reasons: BTreeSet<&str> = self.skipped.iter().map(|skipped| skipped.1.as_str()).collect();
+        let reasons: BTreeSet<&str> = self
+            .skipped
+            .iter()
+            .map(|skipped| skipped.1.as_str())
+            .collect();
         for reason in reasons {
-            let count = self.skipped.iter().filter(|skipped| skipped.1 == reason).count();
+            let count = self
+                .skipped
+                .iter()
+                .filter(|skipped| skipped.1 == reason)
+                .count();
             writeln!(text, "# not measured: {count} cases, {reason}")?;
         }
         Ok(())
@@ -276,30 +381,47 @@ impl RowResult {
 
     /// The same as diagrams.
     pub(super) fn figure(&self) -> Figure {
-        let bars = all_rows().find(|row| row.id == self.row).map_or(&[][..], |row| row.bars);
+        let bars = all_rows()
+            .find(|row| row.id == self.row)
+            .map_or(&[][..], |row| row.bars);
         let panel = |(name, points): (&str, Vec<&Point>)| {
             let mut series: Vec<Series> = Vec::new();
             for point in &points {
                 match series.iter_mut().find(|series| series.name == point.series) {
                     Some(series) => series.points.push((point.x, point.value)),
-                    None => series.push(Series { name: point.series.clone(), points: vec![(point.x, point.value)] }),
+                    None => series.push(Series {
+                        name: point.series.clone(),
+                        points: vec![(point.x, point.value)],
+                    }),
                 }
             }
-            series.iter_mut().for_each(|series| series.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+            series
+                .iter_mut()
+                .for_each(|series| series.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
             Panel {
                 title: name.to_owned(),
                 x: self.axis.clone(),
-                y: points.first().map_or_else(String::new, |point| point.unit.clone()),
+                y: points
+                    .first()
+                    .map_or_else(String::new, |point| point.unit.clone()),
                 series,
-                marks: bars.iter().filter(|bar| name.starts_with(bar.panel)).filter_map(mark).collect(),
+                marks: bars
+                    .iter()
+                    .filter(|bar| name.starts_with(bar.panel))
+                    .filter_map(mark)
+                    .collect(),
             }
         };
-        Figure { title: format!("{}: {}", self.row, self.title), panels: self.panels().into_iter().map(panel).collect() }
+        Figure {
+            title: format!("{}: {}", self.row, self.title),
+            panels: self.panels().into_iter().map(panel).collect(),
+        }
     }
 }
 
 fn mark(bar: &Bar) -> Option<(String, f64)> {
-    bar.mark.map(|value| (format!("paper: {}", bar.paper), value))
+    bar.mark
+        .map(|value| (format!("paper: {}", bar.paper), value))
 }
 
 /// A point, and what it measures.
@@ -311,18 +433,36 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn generations(&self) -> u32 {
-        if self.measure.has_streams() { 1 } else { self.point.generations }
+        if self.measure.has_streams() {
+            1
+        } else {
+            self.point.generations
+        }
     }
 
     fn speed(&self) -> f64 {
-        if self.point.is_rate() { self.point.value } else { 1.0 / self.point.value }
+        if self.point.is_rate() {
+            self.point.value
+        } else {
+            1.0 / self.point.value
+        }
     }
 
     /// Whether the CPU has more threads than its work has parts.
     fn has_idle_threads(&self) -> bool {
-        let Point { n, k, rows, generations, .. } = *self.point;
+        let Point {
+            n,
+            k,
+            rows,
+            generations,
+            ..
+        } = *self.point;
         let parts = || self.measure.parts(self.kernel, n, k, rows, generations);
-        self.point.by == By::Cpu && self.point.threads().is_some_and(|threads| threads > parts())
+        self.point.by == By::Cpu
+            && self
+                .point
+                .threads()
+                .is_some_and(|threads| threads > parts())
     }
 
     /// Why this is not the work of the other, done by all threads; none if it is.
@@ -342,7 +482,10 @@ impl Work<'_> {
 
 /// The number in "16 threads".
 fn threads_of(word: &str) -> Option<u64> {
-    word.strip_suffix(" threads").or_else(|| word.strip_suffix(" thread"))?.parse().ok()
+    word.strip_suffix(" threads")
+        .or_else(|| word.strip_suffix(" thread"))?
+        .parse()
+        .ok()
 }
 
 const OTHER_GENERATIONS: &str = "the numbers of generations differ";
@@ -374,7 +517,10 @@ impl Grid {
         let mut lines: Vec<(String, Vec<Option<f64>>)> = Vec::new();
         for point in points {
             let column = xs.iter().position(|x| *x == point.x).expect("its own x");
-            let index = lines.iter().position(|line| line.0 == point.series).unwrap_or(lines.len());
+            let index = lines
+                .iter()
+                .position(|line| line.0 == point.series)
+                .unwrap_or(lines.len());
             if index == lines.len() {
                 lines.push((point.series.clone(), vec![None; xs.len()]));
             }
@@ -394,12 +540,21 @@ impl Grid {
                 lines.push((format!("  {name}: times as fast"), gains));
             }
         }
-        Self { unit: points.first().map_or_else(String::new, |point| point.unit.clone()), xs, lines }
+        Self {
+            unit: points
+                .first()
+                .map_or_else(String::new, |point| point.unit.clone()),
+            xs,
+            lines,
+        }
     }
 }
 
 /// The ratios to the CPU.
-pub(super) const SIDES: [(By, &str); 2] = [(By::Gpu, "GPU : CPU"), (By::GpuToHost, "GPU to the host : CPU")];
+pub(super) const SIDES: [(By, &str); 2] = [
+    (By::Gpu, "GPU : CPU"),
+    (By::GpuToHost, "GPU to the host : CPU"),
+];
 
 /// Four digits that count.
 pub(super) fn digits(value: f64) -> String {
@@ -416,21 +571,41 @@ pub(super) fn digits(value: f64) -> String {
 impl Record {
     pub(super) fn new(machine: Machine, gpus: Vec<String>, field: Field, quick: bool) -> Self {
         let machine = serde_json::to_value(machine).expect("plain fields");
-        Self { machine, gpus, field: field_name(field).into(), quick, rows: Vec::new() }
+        Self {
+            machine,
+            gpus,
+            field: field_name(field).into(),
+            quick,
+            rows: Vec::new(),
+        }
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let text = fs::read(path).map_err(Error::Output)?;
-        serde_json::from_slice(&text).map_err(|error| Error::Record { path: path.into(), reason: error.to_string() })
+        serde_json::from_slice(&text).map_err(|error| Error::Record {
+            path: path.into(),
+            reason: error.to_string(),
+        })
     }
 
     /// A row of the papers is a line, so that two records can be compared.
     pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
-        let json = |value: serde_json::Result<String>| value.map_err(|error| Error::Output(error.into()));
-        let head = json(serde_json::to_string(&Self { rows: Vec::new(), ..self.clone() }))?;
-        let rows = self.rows.iter().map(|row| json(serde_json::to_string(row))).collect::<Result<Vec<_>, _>>()?;
+        let json =
+            |value: serde_json::Result<String>| value.map_err(|error| Error::Output(error.into()));
+        let head = json(serde_json::to_string(&Self {
+            rows: Vec::new(),
+            ..self.clone()
+        }))?;
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| json(serde_json::to_string(row)))
+            .collect::<Result<Vec<_>, _>>()?;
         let head = head.strip_suffix("]}").expect("rows are the last field");
-        Ok(fs::write(path, format!("{head}\n{}\n]}}\n", rows.join(",\n")))?)
+        Ok(fs::write(
+            path,
+            format!("{head}\n{}\n]}}\n", rows.join(",\n")),
+        )?)
     }
 
     /// Where and with what.
@@ -438,14 +613,26 @@ impl Record {
         let fact = |(name, value): (&String, &serde_json::Value)| match value {
             serde_json::Value::String(text) => format!("# {name}: {text}"),
             serde_json::Value::Array(values) => {
-                let words: Vec<&str> = values.iter().filter_map(serde_json::Value::as_str).collect();
+                let words: Vec<&str> = values
+                    .iter()
+                    .filter_map(serde_json::Value::as_str)
+                    .collect();
                 format!("# {name}: {}", words.join(" "))
             }
             other => format!("# {name}: {other}"),
         };
-        let mut lines: Vec<String> = self.machine.as_object().into_iter().flatten().map(fact).collect();
+        let mut lines: Vec<String> = self
+            .machine
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(fact)
+            .collect();
         lines.extend(self.gpus.iter().map(|gpu| format!("# gpu: {gpu}")));
-        lines.push(format!("# field of the GPU's encode kernels: {}", self.field));
+        lines.push(format!(
+            "# field of the GPU's encode kernels: {}",
+            self.field
+        ));
         lines.push("# every case was compared with the definition of the field before it was measured; medians".into());
         if self.quick {
             lines.push("# quick: shapes are cut down, figures mean nothing".into());
@@ -461,12 +648,24 @@ impl Record {
     /// One line that names the machine.
     pub(super) fn place(&self) -> String {
         let fact = |name| {
-            self.machine
-                .get(name)
-                .map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+            self.machine.get(name).map_or_else(String::new, |value| {
+                value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned)
+            })
         };
-        let gpus = if self.gpus.is_empty() { String::new() } else { format!(", {}", self.gpus.join(" and ")) };
-        format!("{}, {} cores{gpus}; {}, commit {}", fact("processor"), fact("cores"), fact("date"), fact("commit"))
+        let gpus = if self.gpus.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", self.gpus.join(" and "))
+        };
+        format!(
+            "{}, {} cores{gpus}; {}, commit {}",
+            fact("processor"),
+            fact("cores"),
+            fact("date"),
+            fact("commit")
+        )
     }
 }
 

@@ -17,12 +17,29 @@ pub(super) const ROWS: &[Row] = &[
         id: "S3-2",
         group: Group::S3,
         title: "Encoding one block, a thread a codeword",
-        bars: &[Bar { what: "CPU, n=128", paper: "10.3 Mbit/s", mark: Some(0.001_287_5), panel: "all n", x: Some(128.0) }],
+        bars: &[Bar {
+            what: "CPU, n=128",
+            paper: "10.3 Mbit/s",
+            mark: Some(0.001_287_5),
+            panel: "all n",
+            x: Some(128.0),
+        }],
         axis: Axis::N,
         base: "CPU, 1 thread",
         sweeps: &[
-            Sweep { kernels: &["paper-64", "ours"], n: ORDERS, rows: ONE, ..ENCODE },
-            Sweep { measure: Measure::CpuGfqEncode, n: ORDERS, rows: ONE, threads: ALONE, ..ENCODE },
+            Sweep {
+                kernels: &["paper-64", "ours"],
+                n: ORDERS,
+                rows: ONE,
+                ..ENCODE
+            },
+            Sweep {
+                measure: Measure::CpuGfqEncode,
+                n: ORDERS,
+                rows: ONE,
+                threads: ALONE,
+                ..ENCODE
+            },
         ],
         note: "Of the CPU one thread alone is measured. 512 threads are little for a card; a server encodes many blocks at once, as in S3-3",
     },
@@ -31,7 +48,13 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Encoding K blocks at once, mK threads (Fig. 4)",
         bars: &[
-            Bar { what: "K=32", paper: "about 800 Mbit/s", mark: Some(0.1), panel: "n=128", x: Some(32.0) },
+            Bar {
+                what: "K=32",
+                paper: "about 800 Mbit/s",
+                mark: Some(0.1),
+                panel: "n=128",
+                x: Some(32.0),
+            },
             Bar {
                 what: "K=128",
                 paper: "95x, the best; above 66x for every K > 32",
@@ -39,19 +62,47 @@ pub(super) const ROWS: &[Row] = &[
                 panel: "n=128",
                 x: Some(128.0),
             },
-            Bar { what: "our figure to reach", paper: "400 Gbit/s", mark: Some(50.0), panel: "n=128", x: None },
+            Bar {
+                what: "our figure to reach",
+                paper: "400 Gbit/s",
+                mark: Some(50.0),
+                panel: "n=128",
+                x: None,
+            },
         ],
         axis: Axis::Rows,
         base: "CPU, 1 thread",
         sweeps: &[
             Sweep {
-                kernels: &["paper-64", "paper-256", "ours", "ours-1", "ours-2", "ours-4", "ours-8"],
+                kernels: &[
+                    "paper-64",
+                    "paper-256",
+                    "ours",
+                    "ours-1",
+                    "ours-2",
+                    "ours-4",
+                    "ours-8",
+                ],
                 rows: BATCHES,
                 ..ENCODE
             },
-            Sweep { measure: Measure::GfqEncodeThrough, rows: BATCHES, ..ENCODE },
-            Sweep { measure: Measure::CpuGfqEncode, rows: BATCHES, threads: CREWS, ..ENCODE },
-            Sweep { kernels: &["paper-64", "ours"], n: &[64, 256], rows: &[Amount::Count(128), Amount::Count(1024)], ..ENCODE },
+            Sweep {
+                measure: Measure::GfqEncodeThrough,
+                rows: BATCHES,
+                ..ENCODE
+            },
+            Sweep {
+                measure: Measure::CpuGfqEncode,
+                rows: BATCHES,
+                threads: CREWS,
+                ..ENCODE
+            },
+            Sweep {
+                kernels: &["paper-64", "ours"],
+                n: &[64, 256],
+                rows: &[Amount::Count(128), Amount::Count(1024)],
+                ..ENCODE
+            },
             Sweep {
                 measure: Measure::CpuGfqEncode,
                 n: &[64, 256],
@@ -67,15 +118,39 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Inverting a matrix: elements by the CPU and rows by the GPU, or all of it on the card (Fig. 5)",
         bars: &[
-            Bar { what: "n=128", paper: "17x", mark: None, panel: "all n", x: Some(128.0) },
-            Bar { what: "n=256", paper: "24x", mark: None, panel: "all n", x: Some(256.0) },
+            Bar {
+                what: "n=128",
+                paper: "17x",
+                mark: None,
+                panel: "all n",
+                x: Some(128.0),
+            },
+            Bar {
+                what: "n=256",
+                paper: "24x",
+                mark: None,
+                panel: "all n",
+                x: Some(256.0),
+            },
         ],
         axis: Axis::N,
         base: "CPU, 1 thread",
         sweeps: &[
-            Sweep { measure: Measure::GfqSteps, kernels: &["paper"], ..INVERT },
-            Sweep { measure: Measure::GfqInvert, generations: &[Amount::Count(1), Amount::PerSm(1)], ..INVERT },
-            Sweep { measure: Measure::CpuGfqInvert, threads: CREWS, ..INVERT },
+            Sweep {
+                measure: Measure::GfqSteps,
+                kernels: &["paper"],
+                ..INVERT
+            },
+            Sweep {
+                measure: Measure::GfqInvert,
+                generations: &[Amount::Count(1), Amount::PerSm(1)],
+                ..INVERT
+            },
+            Sweep {
+                measure: Measure::CpuGfqInvert,
+                threads: CREWS,
+                ..INVERT
+            },
         ],
         note: "microseconds for a matrix; of many at once, their time divided by their number. Of the CPU's 16 threads one has work at n = 128, and seven at n = 256",
     },
@@ -83,7 +158,13 @@ pub(super) const ROWS: &[Row] = &[
         id: "S3-5",
         group: Group::S3,
         title: "Multiplying with coefficients of all bits, in tiles (Fig. 2 and 6)",
-        bars: &[Bar { what: "n=128", paper: "243 Mbit/s, 64x to 75x", mark: Some(0.030_4), panel: "all n", x: Some(128.0) }],
+        bars: &[Bar {
+            what: "n=128",
+            paper: "243 Mbit/s, 64x to 75x",
+            mark: Some(0.030_4),
+            panel: "all n",
+            x: Some(128.0),
+        }],
         axis: Axis::N,
         base: "CPU, 1 thread",
         sweeps: &[
@@ -95,7 +176,13 @@ pub(super) const ROWS: &[Row] = &[
                 generations: FEW,
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuGfqCombine, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
+            Sweep {
+                measure: Measure::CpuGfqCombine,
+                n: ORDERS,
+                rows: &[Amount::N],
+                threads: CREWS,
+                ..ENCODE
+            },
         ],
         note: "as many blocks as the generation has; on the card of one generation, and of eight at once",
     },
@@ -104,8 +191,20 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Decoding: inversion and multiplication (Fig. 7)",
         bars: &[
-            Bar { what: "n=128", paper: "58 Mbit/s, 15x to 33x", mark: Some(0.007_25), panel: "all n", x: Some(128.0) },
-            Bar { what: "our figure to reach", paper: "20 Gbit/s", mark: Some(2.5), panel: "all n", x: Some(128.0) },
+            Bar {
+                what: "n=128",
+                paper: "58 Mbit/s, 15x to 33x",
+                mark: Some(0.007_25),
+                panel: "all n",
+                x: Some(128.0),
+            },
+            Bar {
+                what: "our figure to reach",
+                paper: "20 Gbit/s",
+                mark: Some(2.5),
+                panel: "all n",
+                x: Some(128.0),
+            },
         ],
         axis: Axis::N,
         base: "CPU, 1 thread",
@@ -124,7 +223,13 @@ pub(super) const ROWS: &[Row] = &[
                 generations: &[Amount::Count(1), Amount::Count(32)],
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuGfqDecode, n: ORDERS, rows: &[Amount::N], threads: CREWS, ..ENCODE },
+            Sweep {
+                measure: Measure::CpuGfqDecode,
+                n: ORDERS,
+                rows: &[Amount::N],
+                threads: CREWS,
+                ..ENCODE
+            },
         ],
         note: "No decode with the paper's own two kernels is measured. blocks with recoded vectors; vectors, payloads and source in device memory; a CPU's threads share one generation, which is work for four of them at n = 128",
     },
@@ -133,8 +238,20 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Hashes of source blocks",
         bars: &[
-            Bar { what: "CPU", paper: "130 kbit/s", mark: Some(0.000_016), panel: "n=128", x: None },
-            Bar { what: "our figure to reach", paper: "8 Gbit/s", mark: Some(1.0), panel: "n=128", x: None },
+            Bar {
+                what: "CPU",
+                paper: "130 kbit/s",
+                mark: Some(0.000_016),
+                panel: "n=128",
+                x: None,
+            },
+            Bar {
+                what: "our figure to reach",
+                paper: "8 Gbit/s",
+                mark: Some(1.0),
+                panel: "n=128",
+                x: None,
+            },
         ],
         axis: Axis::Rows,
         base: "CPU p1024, 1 thread",
@@ -171,8 +288,20 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Hashing over TB threads a thread block and NB thread blocks (Fig. 8)",
         bars: &[
-            Bar { what: "TB=128, NB=90", paper: "1.9 Mbit/s, 15x", mark: Some(0.000_237_5), panel: "n=128", x: Some(90.0) },
-            Bar { what: "our figure to reach", paper: "1 Gbit/s", mark: Some(0.125), panel: "n=128", x: None },
+            Bar {
+                what: "TB=128, NB=90",
+                paper: "1.9 Mbit/s, 15x",
+                mark: Some(0.000_237_5),
+                panel: "n=128",
+                x: Some(90.0),
+            },
+            Bar {
+                what: "our figure to reach",
+                paper: "1 Gbit/s",
+                mark: Some(0.125),
+                panel: "n=128",
+                x: None,
+            },
         ],
         axis: Axis::Grid,
         base: "",
@@ -209,8 +338,20 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S3,
         title: "Verifying coded blocks against the hashes of source blocks, in batches of B (Fig. 3)",
         bars: &[
-            Bar { what: "as hashing, in the paper", paper: "1.9 Mbit/s", mark: Some(0.000_237_5), panel: "n=128", x: None },
-            Bar { what: "our figure to reach, B=256", paper: "20 Gbit/s", mark: Some(2.5), panel: "n=128", x: Some(256.0) },
+            Bar {
+                what: "as hashing, in the paper",
+                paper: "1.9 Mbit/s",
+                mark: Some(0.000_237_5),
+                panel: "n=128",
+                x: None,
+            },
+            Bar {
+                what: "our figure to reach, B=256",
+                paper: "20 Gbit/s",
+                mark: Some(2.5),
+                panel: "n=128",
+                x: Some(256.0),
+            },
         ],
         axis: Axis::Rows,
         base: "CPU p1024, 1 thread",
@@ -229,7 +370,13 @@ pub(super) const ROWS: &[Row] = &[
                 generations: &[Amount::Count(1), Amount::Count(16)],
                 ..ENCODE
             },
-            Sweep { measure: Measure::CpuGfqCheck, kernels: &["p1024", "p2048"], rows: CHECKED, threads: CREWS, ..ENCODE },
+            Sweep {
+                measure: Measure::CpuGfqCheck,
+                kernels: &["p1024", "p2048"],
+                rows: CHECKED,
+                threads: CREWS,
+                ..ENCODE
+            },
         ],
         note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not have. A batch of one, as in the paper, is not measured. One thread of the CPU checks a batch. One batch alone, and sixteen of as many generations at once. That a polluting relay is caught at the first hop is a test with real \
                processes",
@@ -238,24 +385,57 @@ pub(super) const ROWS: &[Row] = &[
         id: "S3-11",
         group: Group::S3,
         title: "Recoding with coefficients of all bits",
-        bars: &[Bar { what: "as S3-5", paper: "243 Mbit/s", mark: Some(0.030_4), panel: "n=128", x: None }],
+        bars: &[Bar {
+            what: "as S3-5",
+            paper: "243 Mbit/s",
+            mark: Some(0.030_4),
+            panel: "n=128",
+            x: None,
+        }],
         axis: Axis::Rows,
         base: "CPU, 1 thread",
         sweeps: &[
-            Sweep { measure: Measure::GfqCombine, kernels: &["paper", "ours"], rows: RECODED, ..ENCODE },
-            Sweep { measure: Measure::CpuGfqCombine, rows: RECODED, threads: CREWS, ..ENCODE },
+            Sweep {
+                measure: Measure::GfqCombine,
+                kernels: &["paper", "ours"],
+                rows: RECODED,
+                ..ENCODE
+            },
+            Sweep {
+                measure: Measure::CpuGfqCombine,
+                rows: RECODED,
+                threads: CREWS,
+                ..ENCODE
+            },
         ],
         note: "so many blocks of the n that are held; payloads alone: vectors of n words beside m = 512 are a quarter more at n = 128",
     },
 ];
 
 const fn elsewhere(id: &'static str, title: &'static str, note: &'static str) -> Row {
-    Row { id, group: Group::S3, title, bars: &[], axis: Axis::N, base: "", sweeps: &[], note }
+    Row {
+        id,
+        group: Group::S3,
+        title,
+        bars: &[],
+        axis: Axis::N,
+        base: "",
+        sweeps: &[],
+        note,
+    }
 }
 
 /// A generation of 128 blocks of 512 words.
-const ENCODE: Sweep = Sweep { measure: Measure::GfqEncode, k: &[16_384], ..SWEEP };
-const INVERT: Sweep = Sweep { n: ORDERS, rows: ONE, ..ENCODE };
+const ENCODE: Sweep = Sweep {
+    measure: Measure::GfqEncode,
+    k: &[16_384],
+    ..SWEEP
+};
+const INVERT: Sweep = Sweep {
+    n: ORDERS,
+    rows: ONE,
+    ..ENCODE
+};
 const ORDERS: &[u16] = &[64, 128, 256];
 const ONE: &[Amount] = &[Amount::Count(1)];
 const FEW: &[Amount] = &[Amount::Count(1), Amount::Count(8)];

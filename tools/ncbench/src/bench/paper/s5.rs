@@ -13,16 +13,46 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S5,
         title: "(n, k) codes over a file: any k of n chunks rebuild all; bytes stored beside three copies",
         bars: &[
-            Bar { what: "n=4, k=2", paper: "\"save 50 % space!\"", mark: None, panel: "k=2", x: Some(4.0) },
-            Bar { what: "RS(6, 3)", paper: "named", mark: None, panel: "k=6", x: Some(9.0) },
-            Bar { what: "RS(10, 4)", paper: "named", mark: None, panel: "k=10", x: Some(14.0) },
+            Bar {
+                what: "n=4, k=2",
+                paper: "\"save 50 % space!\"",
+                mark: None,
+                panel: "k=2",
+                x: Some(4.0),
+            },
+            Bar {
+                what: "RS(6, 3)",
+                paper: "named",
+                mark: None,
+                panel: "k=6",
+                x: Some(9.0),
+            },
+            Bar {
+                what: "RS(10, 4)",
+                paper: "named",
+                mark: None,
+                panel: "k=10",
+                x: Some(14.0),
+            },
         ],
         axis: Axis::Chunks,
         base: "",
         sweeps: &[
-            Sweep { n: &[2], rows: &[Amount::Count(2)], ..STORED },
-            Sweep { n: &[6], rows: &[Amount::Count(3)], ..STORED },
-            Sweep { n: &[10], rows: &[Amount::Count(4)], ..STORED },
+            Sweep {
+                n: &[2],
+                rows: &[Amount::Count(2)],
+                ..STORED
+            },
+            Sweep {
+                n: &[6],
+                rows: &[Amount::Count(3)],
+                ..STORED
+            },
+            Sweep {
+                n: &[10],
+                rows: &[Amount::Count(4)],
+                ..STORED
+            },
         ],
         note: "2 bytes in place of 3 are a third less; 50 % is saved of what is added to the file",
     },
@@ -46,8 +76,14 @@ pub(super) const ROWS: &[Row] = &[
             },
         ],
         &[
-            Sweep { kernels: &["loop", "mod", "zero", "simd"], ..OVER_CHUNKS },
-            Sweep { kernels: &["rs-loop 1x256", "rs-mod 1x256", "rs-zero 1x256", "stripes"], ..CARD_OVER_CHUNKS },
+            Sweep {
+                kernels: &["loop", "mod", "zero", "simd"],
+                ..OVER_CHUNKS
+            },
+            Sweep {
+                kernels: &["rs-loop 1x256", "rs-mod 1x256", "rs-zero 1x256", "stripes"],
+                ..CARD_OVER_CHUNKS
+            },
         ],
         "loop, 1 thread",
         "on a CPU a chunk's size says in which cache it is, and not how many threads it keeps busy",
@@ -63,8 +99,14 @@ pub(super) const ROWS: &[Row] = &[
             x: Some(262_144.0),
         }],
         &[
-            Sweep { kernels: &["full", "left-right", "mod", "simd"], ..OVER_CHUNKS },
-            Sweep { kernels: &["rs-full 1x256", "rs-left-right 1x256", "rs-mod 1x256"], ..CARD_OVER_CHUNKS },
+            Sweep {
+                kernels: &["full", "left-right", "mod", "simd"],
+                ..OVER_CHUNKS
+            },
+            Sweep {
+                kernels: &["rs-full 1x256", "rs-left-right 1x256", "rs-mod 1x256"],
+                ..CARD_OVER_CHUNKS
+            },
         ],
         "mod, 1 thread",
         "",
@@ -73,7 +115,16 @@ pub(super) const ROWS: &[Row] = &[
         "S5-4",
         "Logarithms as the talk begins with them: a remainder, two tests for zero",
         &[at_largest("no figure")],
-        &[Sweep { kernels: &["mod", "simd"], ..LARGE }, Sweep { kernels: &["rs-mod 1x256"], ..CARD_LARGE }],
+        &[
+            Sweep {
+                kernels: &["mod", "simd"],
+                ..LARGE
+            },
+            Sweep {
+                kernels: &["rs-mod 1x256"],
+                ..CARD_LARGE
+            },
+        ],
         "mod, 1 thread",
         "",
     ),
@@ -81,7 +132,16 @@ pub(super) const ROWS: &[Row] = &[
         "S5-5",
         "Improvement 1: (s & 255) + (s >> 8) in place of the remainder",
         &[at_largest("in the figure alone")],
-        &[Sweep { kernels: &["mod", "fold"], ..LARGE }, Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256"], ..CARD_LARGE }],
+        &[
+            Sweep {
+                kernels: &["mod", "fold"],
+                ..LARGE
+            },
+            Sweep {
+                kernels: &["rs-mod 1x256", "rs-fold 1x256"],
+                ..CARD_LARGE
+            },
+        ],
         "mod, 1 thread",
         "the slide lacks the brackets: as C reads it, it is another sum",
     ),
@@ -90,8 +150,14 @@ pub(super) const ROWS: &[Row] = &[
         "Improvement 2: exp twice as long, no remainder",
         &[at_largest("in the figure alone")],
         &[
-            Sweep { kernels: &["mod", "fold", "double"], ..LARGE },
-            Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256", "rs-double 1x256"], ..CARD_LARGE },
+            Sweep {
+                kernels: &["mod", "fold", "double"],
+                ..LARGE
+            },
+            Sweep {
+                kernels: &["rs-mod 1x256", "rs-fold 1x256", "rs-double 1x256"],
+                ..CARD_LARGE
+            },
         ],
         "mod, 1 thread",
         "",
@@ -101,9 +167,25 @@ pub(super) const ROWS: &[Row] = &[
         "Improvement 3: the logarithm of zero points into zeros, no branches",
         &[at_largest("fastest of the three")],
         &[
-            Sweep { kernels: &["mod", "fold", "double", "zero", "simd"], ..LARGE },
-            Sweep { kernels: &["rs-mod 1x256", "rs-fold 1x256", "rs-double 1x256", "rs-zero 1x256", "stripes"], ..CARD_LARGE },
-            Sweep { measure: Measure::ChunksCopy, kernels: &["stripes"], ..CARD_LARGE },
+            Sweep {
+                kernels: &["mod", "fold", "double", "zero", "simd"],
+                ..LARGE
+            },
+            Sweep {
+                kernels: &[
+                    "rs-mod 1x256",
+                    "rs-fold 1x256",
+                    "rs-double 1x256",
+                    "rs-zero 1x256",
+                    "stripes",
+                ],
+                ..CARD_LARGE
+            },
+            Sweep {
+                measure: Measure::ChunksCopy,
+                kernels: &["stripes"],
+                ..CARD_LARGE
+            },
         ],
         "mod, 1 thread",
         "",
@@ -113,8 +195,17 @@ pub(super) const ROWS: &[Row] = &[
         "Tables in constant memory, in shared memory made by one thread, or loaded by all",
         &[at_largest("constant memory slowest")],
         &[
-            Sweep { kernels: PLACES, ..CARD_LARGE },
-            Sweep { kernels: PLACES, rows: &[Amount::Count(196)], k: &[1 << 20], full_k: &[1 << 20], ..CARD_LARGE },
+            Sweep {
+                kernels: PLACES,
+                ..CARD_LARGE
+            },
+            Sweep {
+                kernels: PLACES,
+                rows: &[Amount::Count(196)],
+                k: &[1 << 20],
+                full_k: &[1 << 20],
+                ..CARD_LARGE
+            },
         ],
         "rs-mod 1x256",
     ),
@@ -122,7 +213,10 @@ pub(super) const ROWS: &[Row] = &[
         "S5-9",
         "A product of matrices with a thread an element",
         &[at_largest("no figure")],
-        &[Sweep { kernels: &["rs-naive", "rs-mod 1x256"], ..CARD_LARGE }],
+        &[Sweep {
+            kernels: &["rs-naive", "rs-mod 1x256"],
+            ..CARD_LARGE
+        }],
         "rs-naive",
     ),
     on_card(
@@ -130,8 +224,17 @@ pub(super) const ROWS: &[Row] = &[
         "Square tiles",
         &[at_largest("no figure")],
         &[
-            Sweep { kernels: TILES, ..CARD_LARGE },
-            Sweep { kernels: TILES, rows: &[Amount::Count(196)], k: &[1 << 20], full_k: &[1 << 20], ..CARD_LARGE },
+            Sweep {
+                kernels: TILES,
+                ..CARD_LARGE
+            },
+            Sweep {
+                kernels: TILES,
+                rows: &[Amount::Count(196)],
+                k: &[1 << 20],
+                full_k: &[1 << 20],
+                ..CARD_LARGE
+            },
         ],
         "rs-naive",
     ),
@@ -147,25 +250,99 @@ pub(super) const ROWS: &[Row] = &[
                 panel: "k=4, n=200",
                 x: Some(1e6),
             },
-            Bar { what: "k=4, n=6", paper: "few rows best over all; no figures", mark: None, panel: "k=4, n=6", x: None },
-            Bar { what: "k=8, n=16", paper: "few rows best over all; no figures", mark: None, panel: "k=8, n=16", x: None },
-            Bar { what: "k=128, n=192", paper: "not among its shapes", mark: None, panel: "k=128, n=192", x: None },
+            Bar {
+                what: "k=4, n=6",
+                paper: "few rows best over all; no figures",
+                mark: None,
+                panel: "k=4, n=6",
+                x: None,
+            },
+            Bar {
+                what: "k=8, n=16",
+                paper: "few rows best over all; no figures",
+                mark: None,
+                panel: "k=8, n=16",
+                x: None,
+            },
+            Bar {
+                what: "k=128, n=192",
+                paper: "not among its shapes",
+                mark: None,
+                panel: "k=128, n=192",
+                x: None,
+            },
         ],
         axis: Axis::Chunk,
         base: "",
         sweeps: &[
-            Sweep { n: &[2], rows: &[Amount::Count(198)], ..SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(146)], ..SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(196)], ..SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..SHAPES },
-            Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..SHAPES },
-            Sweep { n: &[128], rows: &[Amount::Count(64)], ..SHAPES },
-            Sweep { n: &[2], rows: &[Amount::Count(198)], ..CARD_SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(146)], ..CARD_SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(196)], ..CARD_SHAPES },
-            Sweep { n: &[4], rows: &[Amount::Count(2)], k: &[10_000_000], full_k: &[256_000_000], ..CARD_SHAPES },
-            Sweep { n: &[8], rows: &[Amount::Count(8)], k: &[10_000_000], full_k: &[128_000_000], ..CARD_SHAPES },
-            Sweep { n: &[128], rows: &[Amount::Count(64)], ..CARD_SHAPES },
+            Sweep {
+                n: &[2],
+                rows: &[Amount::Count(198)],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(146)],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(196)],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(2)],
+                k: &[10_000_000],
+                full_k: &[256_000_000],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[8],
+                rows: &[Amount::Count(8)],
+                k: &[10_000_000],
+                full_k: &[128_000_000],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[128],
+                rows: &[Amount::Count(64)],
+                ..SHAPES
+            },
+            Sweep {
+                n: &[2],
+                rows: &[Amount::Count(198)],
+                ..CARD_SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(146)],
+                ..CARD_SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(196)],
+                ..CARD_SHAPES
+            },
+            Sweep {
+                n: &[4],
+                rows: &[Amount::Count(2)],
+                k: &[10_000_000],
+                full_k: &[256_000_000],
+                ..CARD_SHAPES
+            },
+            Sweep {
+                n: &[8],
+                rows: &[Amount::Count(8)],
+                k: &[10_000_000],
+                full_k: &[128_000_000],
+                ..CARD_SHAPES
+            },
+            Sweep {
+                n: &[128],
+                rows: &[Amount::Count(64)],
+                ..CARD_SHAPES
+            },
         ],
         note: "Cases 4 to 6 of its eight (10 MB) are not measured, 7 and 8 with 10 MB in place of 256 and 128; few rows win none of them here. a tile's 256 threads are rows x columns of it",
     },
@@ -191,7 +368,14 @@ pub(super) const ROWS: &[Row] = &[
                 ..LARGE
             },
             Sweep {
-                kernels: &["rs-mod 1x256", "rs-mod-words 1x256", "rs-zero 1x256", "rs-zero-words 1x256", "stripes", "tensor"],
+                kernels: &[
+                    "rs-mod 1x256",
+                    "rs-mod-words 1x256",
+                    "rs-zero 1x256",
+                    "rs-zero-words 1x256",
+                    "stripes",
+                    "tensor",
+                ],
                 rows: &[Amount::Count(196)],
                 k: &[65_536, 1_048_576, 10 << 20],
                 full_k: &[65_536, 1_048_576, 4_194_304, 10 << 20, 64 << 20],
@@ -210,7 +394,11 @@ pub(super) const ROWS: &[Row] = &[
             panel: SMALL,
             x: None,
         }],
-        &[Sweep { kernels: &["stripes", "rs-zero 1x256"], generations: &[Amount::Count(1), Amount::Count(3)], ..THROUGH }],
+        &[Sweep {
+            kernels: &["stripes", "rs-zero 1x256"],
+            generations: &[Amount::Count(1), Amount::Count(3)],
+            ..THROUGH
+        }],
         "stripes through the GPU, 1 stream",
     ),
     on_card(
@@ -224,8 +412,17 @@ pub(super) const ROWS: &[Row] = &[
             x: None,
         }],
         &[
-            Sweep { kernels: &["stripes"], generations: STREAMS, ..THROUGH },
-            Sweep { measure: Measure::ChunksThroughCopy, kernels: &["stripes"], generations: STREAMS, ..THROUGH },
+            Sweep {
+                kernels: &["stripes"],
+                generations: STREAMS,
+                ..THROUGH
+            },
+            Sweep {
+                measure: Measure::ChunksThroughCopy,
+                kernels: &["stripes"],
+                generations: STREAMS,
+                ..THROUGH
+            },
         ],
         "stripes through the GPU, 1 stream",
     ),
@@ -240,9 +437,26 @@ pub(super) const ROWS: &[Row] = &[
             x: None,
         }],
         &[
-            Sweep { kernels: &["rs-naive", "rs-square", "rs-mod 1x256", "rs-zero 1x256", "rs-zero-words 1x256"], ..THROUGH },
-            Sweep { kernels: &["rs-zero-words 1x256", "stripes"], generations: &[Amount::Count(3)], ..THROUGH },
-            Sweep { kernels: &["rs-zero-words 1x256", "stripes"], generations: &[Amount::Count(3)], ..THROUGH_ALL },
+            Sweep {
+                kernels: &[
+                    "rs-naive",
+                    "rs-square",
+                    "rs-mod 1x256",
+                    "rs-zero 1x256",
+                    "rs-zero-words 1x256",
+                ],
+                ..THROUGH
+            },
+            Sweep {
+                kernels: &["rs-zero-words 1x256", "stripes"],
+                generations: &[Amount::Count(3)],
+                ..THROUGH
+            },
+            Sweep {
+                kernels: &["rs-zero-words 1x256", "stripes"],
+                generations: &[Amount::Count(3)],
+                ..THROUGH_ALL
+            },
         ],
         "rs-naive through the GPU",
     ),
@@ -265,22 +479,77 @@ pub(super) const ROWS: &[Row] = &[
                 panel: "rebuild, k=4, n=6",
                 x: None,
             },
-            Bar { what: "the same, n=200", paper: "no figure", mark: None, panel: "rebuild, k=4, n=200", x: None },
+            Bar {
+                what: "the same, n=200",
+                paper: "no figure",
+                mark: None,
+                panel: "rebuild, k=4, n=200",
+                x: None,
+            },
         ],
         axis: Axis::Chunk,
         base: "mod, 1 thread",
         sweeps: &[
-            Sweep { panel: "encode", k: MEGABYTES, full_k: &[400_000_000], ..BESIDE },
-            Sweep { panel: "rebuild", measure: Measure::CpuRebuild, k: MEGABYTES, full_k: &[400_000_000], ..BESIDE },
-            Sweep { panel: "encode", rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
-            Sweep { panel: "rebuild", measure: Measure::CpuRebuild, rows: &[Amount::Count(196)], k: &[1_000_000], ..BESIDE },
-            Sweep { panel: "encode", ..CARD_BESIDE },
-            Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARD_BESIDE },
-            Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARD_BESIDE },
-            Sweep { panel: "encode", ..CARDS_BESIDE },
-            Sweep { panel: "encode", measure: Measure::ChunksThroughCopy, ..CARDS_BESIDE },
-            Sweep { panel: "rebuild", measure: Measure::RebuildThrough, ..CARDS_BESIDE },
-            Sweep { panel: "rebuild", measure: Measure::Rebuild, generations: SWEEP.generations, ..CARD_BESIDE },
+            Sweep {
+                panel: "encode",
+                k: MEGABYTES,
+                full_k: &[400_000_000],
+                ..BESIDE
+            },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::CpuRebuild,
+                k: MEGABYTES,
+                full_k: &[400_000_000],
+                ..BESIDE
+            },
+            Sweep {
+                panel: "encode",
+                rows: &[Amount::Count(196)],
+                k: &[1_000_000],
+                ..BESIDE
+            },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::CpuRebuild,
+                rows: &[Amount::Count(196)],
+                k: &[1_000_000],
+                ..BESIDE
+            },
+            Sweep {
+                panel: "encode",
+                ..CARD_BESIDE
+            },
+            Sweep {
+                panel: "encode",
+                measure: Measure::ChunksThroughCopy,
+                ..CARD_BESIDE
+            },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::RebuildThrough,
+                ..CARD_BESIDE
+            },
+            Sweep {
+                panel: "encode",
+                ..CARDS_BESIDE
+            },
+            Sweep {
+                panel: "encode",
+                measure: Measure::ChunksThroughCopy,
+                ..CARDS_BESIDE
+            },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::RebuildThrough,
+                ..CARDS_BESIDE
+            },
+            Sweep {
+                panel: "rebuild",
+                measure: Measure::Rebuild,
+                generations: SWEEP.generations,
+                ..CARD_BESIDE
+            },
             Sweep {
                 panel: "encode",
                 kernels: &["stripes", "tensor"],
@@ -305,16 +574,38 @@ pub(super) const ROWS: &[Row] = &[
         group: Group::S5,
         title: "Left for later: CPU and GPU together, a rule for the number of streams",
         bars: &[
-            Bar { what: "k=4, n=6", paper: "left for later", mark: None, panel: SMALL, x: None },
-            Bar { what: "k=4, n=200", paper: "left for later", mark: None, panel: "k=4, n=200", x: None },
+            Bar {
+                what: "k=4, n=6",
+                paper: "left for later",
+                mark: None,
+                panel: SMALL,
+                x: None,
+            },
+            Bar {
+                what: "k=4, n=200",
+                paper: "left for later",
+                mark: None,
+                panel: "k=4, n=200",
+                x: None,
+            },
         ],
         axis: Axis::Chunk,
         base: "chunks by the CPU",
         sweeps: &[
             BY_CPU,
             BY_GPU,
-            Sweep { rows: &[Amount::Count(196)], k: &[4 << 20], full_k: &[8 << 20], ..BY_CPU },
-            Sweep { rows: &[Amount::Count(196)], k: &[4 << 20], full_k: &[8 << 20], ..BY_GPU },
+            Sweep {
+                rows: &[Amount::Count(196)],
+                k: &[4 << 20],
+                full_k: &[8 << 20],
+                ..BY_CPU
+            },
+            Sweep {
+                rows: &[Amount::Count(196)],
+                k: &[4 << 20],
+                full_k: &[8 << 20],
+                ..BY_GPU
+            },
         ],
         note: "The differences at k=4, n=6 are within the spread of the rounds (55.8 to 94.4 GB/s). stripes go to whoever is free; the number of streams is measured in S5-14, and three are used",
     },
@@ -328,7 +619,16 @@ const fn ways(
     base: &'static str,
     note: &'static str,
 ) -> Row {
-    Row { id, group: Group::S5, title, bars, axis: Axis::Chunk, base, sweeps, note }
+    Row {
+        id,
+        group: Group::S5,
+        title,
+        bars,
+        axis: Axis::Chunk,
+        base,
+        sweeps,
+        note,
+    }
 }
 
 const fn on_card(
@@ -338,7 +638,16 @@ const fn on_card(
     sweeps: &'static [Sweep],
     base: &'static str,
 ) -> Row {
-    Row { id, group: Group::S5, title, bars, axis: Axis::Chunk, base, sweeps, note: "" }
+    Row {
+        id,
+        group: Group::S5,
+        title,
+        bars,
+        axis: Axis::Chunk,
+        base,
+        sweeps,
+        note: "",
+    }
 }
 
 const fn at_largest(paper: &'static str) -> Bar {
@@ -363,27 +672,77 @@ const LARGE: Sweep = Sweep {
 };
 const OVER_CHUNKS: Sweep = Sweep {
     k: &[1 << 10, 16 << 10, 256 << 10, 4 << 20],
-    full_k: &[1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20],
+    full_k: &[
+        1 << 10,
+        4 << 10,
+        16 << 10,
+        64 << 10,
+        256 << 10,
+        1 << 20,
+        4 << 20,
+        16 << 20,
+        64 << 20,
+    ],
     ..LARGE
 };
-const SHAPES: Sweep =
-    Sweep { kernels: &["simd"], k: &[1_000_000], full_k: &[1_000_000, 10_000_000], threads: &[Crew::All], ..LARGE };
-const BESIDE: Sweep = Sweep { kernels: &["mod", "zero", "simd"], full_k: &[], ..LARGE };
-const CARD_LARGE: Sweep = Sweep { measure: Measure::Chunks, threads: SWEEP.threads, ..LARGE };
-const CARD_OVER_CHUNKS: Sweep = Sweep { k: OVER_CHUNKS.k, full_k: OVER_CHUNKS.full_k, ..CARD_LARGE };
+const SHAPES: Sweep = Sweep {
+    kernels: &["simd"],
+    k: &[1_000_000],
+    full_k: &[1_000_000, 10_000_000],
+    threads: &[Crew::All],
+    ..LARGE
+};
+const BESIDE: Sweep = Sweep {
+    kernels: &["mod", "zero", "simd"],
+    full_k: &[],
+    ..LARGE
+};
+const CARD_LARGE: Sweep = Sweep {
+    measure: Measure::Chunks,
+    threads: SWEEP.threads,
+    ..LARGE
+};
+const CARD_OVER_CHUNKS: Sweep = Sweep {
+    k: OVER_CHUNKS.k,
+    full_k: OVER_CHUNKS.full_k,
+    ..CARD_LARGE
+};
 const CARD_SHAPES: Sweep = Sweep {
-    kernels: &["rs-zero 1x256", "rs-zero 2x128", "rs-zero 16x16", "rs-zero 256x1", "stripes", "tensor"],
+    kernels: &[
+        "rs-zero 1x256",
+        "rs-zero 2x128",
+        "rs-zero 16x16",
+        "rs-zero 256x1",
+        "stripes",
+        "tensor",
+    ],
     k: SHAPES.k,
     full_k: SHAPES.full_k,
     ..CARD_LARGE
 };
 /// Chunks of 1600 MB in all where all sizes are asked for.
-const THROUGH: Sweep = Sweep { measure: Measure::ChunksThrough, k: &[64 << 20], full_k: &[400_000_000], ..CARD_LARGE };
+const THROUGH: Sweep = Sweep {
+    measure: Measure::ChunksThrough,
+    k: &[64 << 20],
+    full_k: &[400_000_000],
+    ..CARD_LARGE
+};
 /// The talk has two cards.
-const THROUGH_ALL: Sweep = Sweep { gpus: Cards::All, ..THROUGH };
-const CARDS_BESIDE: Sweep = Sweep { gpus: Cards::All, ..CARD_BESIDE };
-const CARD_BESIDE: Sweep =
-    Sweep { kernels: &["stripes"], generations: &[Amount::Count(3)], k: MEGABYTES, full_k: &[400_000_000], ..THROUGH };
+const THROUGH_ALL: Sweep = Sweep {
+    gpus: Cards::All,
+    ..THROUGH
+};
+const CARDS_BESIDE: Sweep = Sweep {
+    gpus: Cards::All,
+    ..CARD_BESIDE
+};
+const CARD_BESIDE: Sweep = Sweep {
+    kernels: &["stripes"],
+    generations: &[Amount::Count(3)],
+    k: MEGABYTES,
+    full_k: &[400_000_000],
+    ..THROUGH
+};
 /// Stripes as files have them.
 const BY_CPU: Sweep = Sweep {
     measure: Measure::CpuPortions,
@@ -393,7 +752,11 @@ const BY_CPU: Sweep = Sweep {
     threads: &[Crew::All],
     ..LARGE
 };
-const BY_GPU: Sweep = Sweep { measure: Measure::Portions, kernels: &["cuda", "hybrid"], ..BY_CPU };
+const BY_GPU: Sweep = Sweep {
+    measure: Measure::Portions,
+    kernels: &["cuda", "hybrid"],
+    ..BY_CPU
+};
 const PLACES: &[&str] = &[
     "rs-mod 1x256",
     "rs-mod-serial 1x256",
@@ -403,9 +766,19 @@ const PLACES: &[&str] = &[
     "rs-zero-constant 1x256",
 ];
 const TILES: &[&str] = &["rs-naive", "rs-square", "rs-mod 16x16", "rs-mod 1x256"];
-const STREAMS: &[Amount] =
-    &[Amount::Count(1), Amount::Count(2), Amount::Count(3), Amount::Count(4), Amount::Count(8), Amount::Count(16)];
-const STORED: Sweep = Sweep { measure: Measure::Stored, k: &[64], ..SWEEP };
+const STREAMS: &[Amount] = &[
+    Amount::Count(1),
+    Amount::Count(2),
+    Amount::Count(3),
+    Amount::Count(4),
+    Amount::Count(8),
+    Amount::Count(16),
+];
+const STORED: Sweep = Sweep {
+    measure: Measure::Stored,
+    k: &[64],
+    ..SWEEP
+};
 
 const SMALL: &str = "k=4, n=6";
 const MEGABYTES: &[u32] = &[4_000_000];

@@ -30,10 +30,20 @@ pub(super) struct Logarithms {
 impl Logarithms {
     /// Of the field whose elements other than zero are the powers of one of them; `next` multiplies by that.
     pub(super) fn new(next: impl Fn(u8) -> u8) -> Self {
-        let powers: Vec<u8> = std::iter::successors(Some(1), |&power| Some(next(power)).filter(|&power| power != 1)).collect();
+        let powers: Vec<u8> = std::iter::successors(Some(1), |&power| {
+            Some(next(power)).filter(|&power| power != 1)
+        })
+        .collect();
         let mut log = [0; 256];
-        powers.iter().zip(0..).for_each(|(&power, exponent)| log[usize::from(power)] = exponent);
-        Self { log, exp: std::array::from_fn(|exponent| powers[exponent % powers.len()]), period: powers.len() }
+        powers
+            .iter()
+            .zip(0..)
+            .for_each(|(&power, exponent)| log[usize::from(power)] = exponent);
+        Self {
+            log,
+            exp: std::array::from_fn(|exponent| powers[exponent % powers.len()]),
+            period: powers.len(),
+        }
     }
 
     /// A power of the element that generates the field.
@@ -42,18 +52,24 @@ impl Logarithms {
     }
 
     pub(super) fn product(&self, a: u8, b: u8) -> u8 {
-        if a == 0 || b == 0 { 0 } else { self.exp[usize::from(self.log[usize::from(a)]) + usize::from(self.log[usize::from(b)])] }
+        if a == 0 || b == 0 {
+            0
+        } else {
+            self.exp[usize::from(self.log[usize::from(a)]) + usize::from(self.log[usize::from(b)])]
+        }
     }
 
     /// `b` is not zero.
     fn quotient(&self, a: u8, b: u8) -> u8 {
-        let exponent = usize::from(self.log[usize::from(a)]) + self.period - usize::from(self.log[usize::from(b)]);
+        let exponent = usize::from(self.log[usize::from(a)]) + self.period
+            - usize::from(self.log[usize::from(b)]);
         if a == 0 { 0 } else { self.exp[exponent] }
     }
 }
 
 /// GF(2^8) as RFC 6330 has it.
-static BYTES: LazyLock<Logarithms> = LazyLock::new(|| Logarithms::new(|power| gf256::mul(power, gf256::GENERATOR)));
+static BYTES: LazyLock<Logarithms> =
+    LazyLock::new(|| Logarithms::new(|power| gf256::mul(power, gf256::GENERATOR)));
 
 /// A matrix that several threads write, each its part.
 #[derive(Debug)]
@@ -68,7 +84,10 @@ impl Grid {
     }
 
     pub(super) fn of(bytes: &[u8], columns: usize) -> Self {
-        Self { elements: bytes.iter().copied().map(AtomicU8::new).collect(), columns }
+        Self {
+            elements: bytes.iter().copied().map(AtomicU8::new).collect(),
+            columns,
+        }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -92,7 +111,9 @@ impl Grid {
     }
 
     fn clear(&self, rows: Range<usize>) {
-        self.elements[rows.start * self.columns..rows.end * self.columns].iter().for_each(|element| set(element, 0));
+        self.elements[rows.start * self.columns..rows.end * self.columns]
+            .iter()
+            .for_each(|element| set(element, 0));
     }
 }
 
@@ -116,7 +137,11 @@ pub(super) fn multiply(a: &Grid, b: &Grid, c: &Grid, member: &Member<'_>) {
     for element in mine(member, rows * b.columns) {
         let (column, row) = (element / rows, element % rows);
         let factors = b.elements[column..].iter().step_by(b.columns);
-        let sum = a.row(row).iter().zip(factors).fold(0, |sum, (a, b)| sum ^ field.product(get(a), get(b)));
+        let sum = a
+            .row(row)
+            .iter()
+            .zip(factors)
+            .fold(0, |sum, (a, b)| sum ^ field.product(get(a), get(b)));
         c.put(row, column, sum);
     }
     member.wait();
@@ -132,22 +157,30 @@ pub(super) fn invert(matrix: &Grid, inverse: &Grid, member: &Member<'_>) -> bool
     }
     member.wait();
     for i in 0..n {
-        let Some(j) = (i..n).find(|&j| matrix.at(j, i) != 0) else { return false };
+        let Some(j) = (i..n).find(|&j| matrix.at(j, i) != 0) else {
+            return false;
+        };
         if j != i {
             member.wait();
-            [matrix, inverse].into_iter().for_each(|grid| swap(grid, i, j, member));
+            [matrix, inverse]
+                .into_iter()
+                .for_each(|grid| swap(grid, i, j, member));
             member.wait();
         }
         let pivot = matrix.at(i, i);
         if pivot != 1 {
             member.wait();
-            [matrix, inverse].into_iter().for_each(|grid| divide(grid, i, pivot, member));
+            [matrix, inverse]
+                .into_iter()
+                .for_each(|grid| divide(grid, i, pivot, member));
             member.wait();
         }
         for k in mine(member, n) {
             let factor = matrix.at(k, i);
             if factor != 0 && k != i {
-                [matrix, inverse].into_iter().for_each(|grid| add(grid, k, i, factor));
+                [matrix, inverse]
+                    .into_iter()
+                    .for_each(|grid| add(grid, k, i, factor));
             }
         }
         member.wait();
@@ -228,7 +261,10 @@ impl First {
 
 fn copy(from: &Grid, to: &Grid, member: &Member<'_>) {
     let elements = mine(member, from.elements.len());
-    to.elements[elements.clone()].iter().zip(&from.elements[elements]).for_each(|(to, from)| set(to, get(from)));
+    to.elements[elements.clone()]
+        .iter()
+        .zip(&from.elements[elements])
+        .for_each(|(to, from)| set(to, get(from)));
 }
 
 /// A block to be decoded by the second scheme, matrix-dimensionality reduction (section 2.6, equations 2.6 to 2.9): with R symbols
@@ -279,7 +315,9 @@ impl Second {
                 set(side, get(side) ^ get(repair));
             }
             for (column, &source) in self.missing.iter().enumerate() {
-                board.matrix.put(row, column, board.reduced.at(row, source as usize));
+                board
+                    .matrix
+                    .put(row, column, board.reduced.at(row, source as usize));
             }
         }
         member.wait();
@@ -322,14 +360,23 @@ pub(super) fn precode(of: &Parameters, board: &PrecodeBoard, member: &Member<'_>
     let coded = board.gamma.columns;
     for row in mine(member, coded) {
         for (column, element) in board.gamma.row(row).iter().enumerate() {
-            set(element, if column <= row { BYTES.power(row - column) } else { 0 });
+            set(
+                element,
+                if column <= row {
+                    BYTES.power(row - column)
+                } else {
+                    0
+                },
+            );
         }
     }
     board.matrix.clear(mine(member, board.matrix.rows()));
     if member.index == 0 {
         board.mt.clear(0..h);
         for (column, number) in (0..coded - 1).zip(0..) {
-            of.hdpc_pair(number).into_iter().for_each(|row| board.mt.put(row as usize, column, 1));
+            of.hdpc_pair(number)
+                .into_iter()
+                .for_each(|row| board.mt.put(row as usize, column, 1));
         }
         (0..h).for_each(|row| board.mt.put(row, coded - 1, BYTES.power(row)));
     }
@@ -338,13 +385,21 @@ pub(super) fn precode(of: &Parameters, board: &PrecodeBoard, member: &Member<'_>
     if member.index == 0 {
         for i in 0..b {
             let a = 1 + i / s;
-            [i % s, (i + a) % s, (i + 2 * a) % s].into_iter().for_each(|row| board.matrix.put(row, i, 1));
+            [i % s, (i + a) % s, (i + 2 * a) % s]
+                .into_iter()
+                .for_each(|row| board.matrix.put(row, i, 1));
         }
         for i in 0..s {
-            [b + i, w + i % p, w + (i + 1) % p].into_iter().for_each(|column| board.matrix.put(i, column, 1));
+            [b + i, w + i % p, w + (i + 1) % p]
+                .into_iter()
+                .for_each(|column| board.matrix.put(i, column, 1));
         }
         for row in 0..h {
-            (0..coded).for_each(|column| board.matrix.put(s + row, column, board.dense.at(row, column)));
+            (0..coded).for_each(|column| {
+                board
+                    .matrix
+                    .put(s + row, column, board.dense.at(row, column))
+            });
             board.matrix.put(s + row, coded + row, 1);
         }
     }
@@ -352,7 +407,9 @@ pub(super) fn precode(of: &Parameters, board: &PrecodeBoard, member: &Member<'_>
     for symbol in mine(member, of.k_prime as usize) {
         columns.clear();
         of.columns(u32::try_from(symbol).expect("a symbol"), &mut columns);
-        columns.iter().for_each(|&column| board.matrix.put(s + h + symbol, column as usize, 1));
+        columns
+            .iter()
+            .for_each(|&column| board.matrix.put(s + h + symbol, column as usize, 1));
     }
     member.wait();
 }
@@ -384,8 +441,17 @@ mod tests {
         let shifted = |power: u8| (power << 1) ^ if power & 0b100 != 0 { 0b1011 } else { 0 };
         let field = Logarithms::new(shifted);
         assert_eq!(field.period, 7);
-        assert_eq!((0..7).map(|exponent| field.power(exponent)).collect::<Vec<_>>(), TABLE);
-        assert_eq!(field.power(5) ^ field.power(6), field.power(1), "alpha^5 + alpha^6 = alpha");
+        assert_eq!(
+            (0..7)
+                .map(|exponent| field.power(exponent))
+                .collect::<Vec<_>>(),
+            TABLE
+        );
+        assert_eq!(
+            field.power(5) ^ field.power(6),
+            field.power(1),
+            "alpha^5 + alpha^6 = alpha"
+        );
         assert!((1..7).all(|a| field.quotient(field.product(a, 6), 6) == a));
     }
 
@@ -395,7 +461,11 @@ mod tests {
         let field = &*BYTES;
         assert_eq!(field.period, 255);
         let slipped = field.exp[256] ^ 1;
-        assert_eq!((field.exp[255] ^ 1, slipped), (0, 3), "x^255 + 1, and x^256 + 1 = x + 1");
+        assert_eq!(
+            (field.exp[255] ^ 1, slipped),
+            (0, 3),
+            "x^255 + 1, and x^256 + 1 = x + 1"
+        );
         assert_eq!(field.exp[..510], gf256::EXP[..510]);
         assert_eq!(field.log[1..], gf256::LOG[1..]);
         for (a, b) in (0..=255).flat_map(|a| (0..=255).map(move |b| (a, b))) {
@@ -409,14 +479,23 @@ mod tests {
     #[test]
     fn sixty_symbols_have_83_intermediate_ones_and_not_73() {
         let parameters = Parameters::new(60).unwrap();
-        assert_eq!((parameters.k_prime, parameters.s, parameters.h, parameters.l), (60, 13, 10, 83));
+        assert_eq!(
+            (parameters.k_prime, parameters.s, parameters.h, parameters.l),
+            (60, 13, 10, 83)
+        );
         assert_eq!(parameters.k_prime + parameters.s, 73);
         assert_eq!(60 - 60 * 80 / 100, 12);
     }
 
     fn pseudo_random(count: usize) -> Vec<u8> {
-        let steps = std::iter::successors(Some(7_u32), |&state| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)));
-        steps.skip(1).take(count).map(|state| state.to_be_bytes()[0]).collect()
+        let steps = std::iter::successors(Some(7_u32), |&state| {
+            Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+        });
+        steps
+            .skip(1)
+            .take(count)
+            .map(|state| state.to_be_bytes()[0])
+            .collect()
     }
 
     #[test]
@@ -438,14 +517,23 @@ mod tests {
             );
             assert_eq!(regular, vec![true; threads], "{n}");
             let identity: Vec<u8> = (0..n * n).map(|i| u8::from(i / n == i % n)).collect();
-            assert_eq!((work.bytes(), product.bytes()), (identity.clone(), identity), "{n} by {threads}");
+            assert_eq!(
+                (work.bytes(), product.bytes()),
+                (identity.clone(), identity),
+                "{n} by {threads}"
+            );
         }
     }
 
     #[test]
     fn what_has_no_inverse_is_told_apart() {
         let (matrix, inverse) = (Grid::of(&[1, 2, 3, 1, 2, 3, 0, 0, 1], 3), Grid::zeros(3, 3));
-        let (_, regular) = team::time(2, 1, |_| true, |is_regular, member, _| *is_regular = invert(&matrix, &inverse, member));
+        let (_, regular) = team::time(
+            2,
+            1,
+            |_| true,
+            |is_regular, member, _| *is_regular = invert(&matrix, &inverse, member),
+        );
         assert_eq!(regular, [false; 2]);
     }
 }

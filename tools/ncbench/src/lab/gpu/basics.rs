@@ -16,7 +16,10 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Fault> {
-        Ok(Self { start: Event::new(context)?, stop: Event::new(context)? })
+        Ok(Self {
+            start: Event::new(context)?,
+            stop: Event::new(context)?,
+        })
     }
 
     /// Starts the time: it covers later work on this stream.
@@ -69,13 +72,25 @@ pub(super) fn poison(buffer: &Buffer, stream: &Stream) -> Result<(), Fault> {
 pub(super) fn poison_from(buffer: &Buffer, at: usize, stream: &Stream) -> Result<(), Fault> {
     assert!(at <= buffer.len(), "from {at} on of {}", buffer.len());
     // SAFETY: inside of the buffer, as has been asserted.
-    unsafe { result::memset_d8_async(buffer.address() + at as u64, POISON, buffer.len() - at, stream.raw) }
-        .named("cuMemsetD8Async")
+    unsafe {
+        result::memset_d8_async(
+            buffer.address() + at as u64,
+            POISON,
+            buffer.len() - at,
+            stream.raw,
+        )
+    }
+    .named("cuMemsetD8Async")
 }
 
 /// Reads bytes from `at` on. Work that writes them must have been waited for.
 pub(super) fn read(buffer: &Buffer, at: usize, bytes: &mut [u8]) -> Result<(), Fault> {
-    assert!(at + bytes.len() <= buffer.len(), "{} bytes from {at} on of {}", bytes.len(), buffer.len());
+    assert!(
+        at + bytes.len() <= buffer.len(),
+        "{} bytes from {at} on of {}",
+        bytes.len(),
+        buffer.len()
+    );
     // SAFETY: inside of the buffer, as has been asserted.
     unsafe { result::memcpy_dtoh_sync(bytes, buffer.address() + at as u64) }.named("cuMemcpyDtoH")
 }

@@ -66,7 +66,13 @@ impl<'a> ChunkLane<'a> {
         let context = &card.context;
         context.bind()?;
         let (sources, out) = (Buffer::new(context, sources)?, Buffer::new(context, out)?);
-        Ok(Self { stream: Stream::new(context)?, sources, out, matrix, card })
+        Ok(Self {
+            stream: Stream::new(context)?,
+            sources,
+            out,
+            matrix,
+            card,
+        })
     }
 }
 
@@ -79,17 +85,27 @@ impl Drop for ChunkLane<'_> {
 
 impl<'a> ChunkJob<'a> {
     /// Brings native chunks onto a card. `others` take a share of the pieces.
-    pub(super) fn new(card: &'a Card, others: &'a [Card], plan: &Chunks<'_>) -> Result<Self, Error> {
+    pub(super) fn new(
+        card: &'a Card,
+        others: &'a [Card],
+        plan: &Chunks<'_>,
+    ) -> Result<Self, Error> {
         let unknown = || Error::Unavailable(format!("no kernel {} over chunks", plan.kernel));
         let way = Way::named(plan.kernel).ok_or_else(unknown)?;
         let (n, context) = (usize::from(plan.n), &card.context);
         let rows = plan.matrix.len() / n.max(1);
-        assert!(plan.bytes.is_multiple_of(16) && plan.sources.len().is_multiple_of(16), "whole words of 16 bytes");
+        assert!(
+            plan.bytes.is_multiple_of(16) && plan.sources.len().is_multiple_of(16),
+            "whole words of 16 bytes"
+        );
         let helpers: Result<Vec<Helper<'a>>, Fault> = others
             .iter()
             .map(|card| {
                 card.context.bind()?;
-                Ok(Helper { matrix: filled(card, plan.matrix)?, card })
+                Ok(Helper {
+                    matrix: filled(card, plan.matrix)?,
+                    card,
+                })
             })
             .collect();
         let helpers = helpers?;
@@ -98,7 +114,12 @@ impl<'a> ChunkJob<'a> {
             card,
             stream: Stream::new(context)?,
             clock: Clock::new(context)?,
-            code: ChunkCode { way, tile: plan.tile.unwrap_or((1, 256)), n, rows },
+            code: ChunkCode {
+                way,
+                tile: plan.tile.unwrap_or((1, 256)),
+                n,
+                rows,
+            },
             bytes: plan.bytes,
             sources: Buffer::new(context, n * plan.bytes)?,
             out: Buffer::new(context, rows * plan.bytes)?,
@@ -113,8 +134,10 @@ impl<'a> ChunkJob<'a> {
             let part = job.pattern_from(at, n * job.bytes - at);
             // SAFETY: inside `sources`; memory that is not pinned is copied before the call
             // returns.
-            unsafe { result::memcpy_htod_async(job.sources.address() + at as u64, part, job.stream.raw) }
-                .named("cuMemcpyHtoDAsync")?;
+            unsafe {
+                result::memcpy_htod_async(job.sources.address() + at as u64, part, job.stream.raw)
+            }
+            .named("cuMemcpyHtoDAsync")?;
             at += part.len();
         }
         job.stream.synchronize()?;
@@ -130,7 +153,11 @@ impl<'a> ChunkJob<'a> {
     /// Makes pinned memory with the native chunks, and streams.
     fn make_host(&mut self, streams: u32, piece: usize) -> Result<(), Fault> {
         let count = streams as usize * (1 + self.helpers.len());
-        if self.host.as_ref().is_some_and(|host| host.piece == piece && host.lanes.len() == count) {
+        if self
+            .host
+            .as_ref()
+            .is_some_and(|host| host.piece == piece && host.lanes.len() == count)
+        {
             return Ok(());
         }
         let (context, ChunkCode { n, rows, .. }) = (&self.card.context, self.code);
@@ -144,29 +171,56 @@ impl<'a> ChunkJob<'a> {
                 (sources, Pinned::new(context, rows * self.bytes)?)
             }
         };
-        let helpers = self.helpers.iter().map(|helper| (helper.card, helper.matrix.address()));
+        let helpers = self
+            .helpers
+            .iter()
+            .map(|helper| (helper.card, helper.matrix.address()));
         let cards = std::iter::once((self.card, self.matrix.address())).chain(helpers);
         // The first of each card, then the second of each, and so on.
-        let lanes = cards.cycle().take(count).map(|card| ChunkLane::new(card, n * piece, rows * piece));
-        self.host = Some(Host { lanes: lanes.collect::<Result<_, Fault>>()?, sources, out, piece });
+        let lanes = cards
+            .cycle()
+            .take(count)
+            .map(|card| ChunkLane::new(card, n * piece, rows * piece));
+        self.host = Some(Host {
+            lanes: lanes.collect::<Result<_, Fault>>()?,
+            sources,
+            out,
+            piece,
+        });
         Ok(())
     }
 
     /// Puts all pieces on the streams in turn.
     fn pieces(&self, host: &Host<'a>, code: bool) -> Result<(), Error> {
         for (index, at) in (0..self.bytes).step_by(host.piece).enumerate() {
-            let ChunkLane { stream, sources, out, matrix, card } = &host.lanes[index % host.lanes.len()];
+            let ChunkLane {
+                stream,
+                sources,
+                out,
+                matrix,
+                card,
+            } = &host.lanes[index % host.lanes.len()];
             let bytes = host.piece.min(self.bytes - at);
             let ends = |sources: u64, out: u64, pitch: usize| {
                 let side = |start| Side { start, pitch };
-                Ends { sources: side(sources), out: side(out) }
+                Ends {
+                    sources: side(sources),
+                    out: side(out),
+                }
             };
-            let of_host = ends(host.sources.address() + at as u64, host.out.address() + at as u64, self.bytes);
+            let of_host = ends(
+                host.sources.address() + at as u64,
+                host.out.address() + at as u64,
+                self.bytes,
+            );
             let sides = (of_host, ends(sources.address(), out.address(), host.piece));
             card.context.bind()?;
             // SAFETY: memory of this job, which is that large, and whose streams are waited for
             // before anybody reads, writes or frees.
-            unsafe { self.code.through(card, code.then_some(*matrix), sides, bytes, stream) }?;
+            unsafe {
+                self.code
+                    .through(card, code.then_some(*matrix), sides, bytes, stream)
+            }?;
         }
         Ok(())
     }
@@ -176,11 +230,25 @@ impl<'a> ChunkJob<'a> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
-            let side = |buffer: &Buffer| Side { start: buffer.address(), pitch: self.bytes };
-            let chunks = Ends { sources: side(&self.sources), out: side(&self.out) };
+            let side = |buffer: &Buffer| Side {
+                start: buffer.address(),
+                pitch: self.bytes,
+            };
+            let chunks = Ends {
+                sources: side(&self.sources),
+                out: side(&self.out),
+            };
             // SAFETY: the chunks are memory of this job, whose streams are waited for before it is
             // dropped.
-            unsafe { self.code.code(self.card, self.matrix.address(), chunks, self.bytes, &self.stream) }?;
+            unsafe {
+                self.code.code(
+                    self.card,
+                    self.matrix.address(),
+                    chunks,
+                    self.bytes,
+                    &self.stream,
+                )
+            }?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
@@ -190,12 +258,17 @@ impl<'a> ChunkJob<'a> {
     pub(crate) fn time_copy(&mut self, repeats: u32) -> Result<Duration, Error> {
         self.card.context.bind()?;
         let bytes = (self.code.n + self.code.rows) * self.bytes / 2;
-        let (from, to) = (Buffer::new(&self.card.context, bytes)?, Buffer::new(&self.card.context, bytes)?);
+        let (from, to) = (
+            Buffer::new(&self.card.context, bytes)?,
+            Buffer::new(&self.card.context, bytes)?,
+        );
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
             // SAFETY: both are that long, and the stream is waited for before they are freed.
-            unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.raw) }
-                .named("cuMemcpyDtoDAsync")?;
+            unsafe {
+                result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.raw)
+            }
+            .named("cuMemcpyDtoDAsync")?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
@@ -203,15 +276,27 @@ impl<'a> ChunkJob<'a> {
     /// The host's time from native chunks in pinned memory to code chunks there. It takes pieces of
     /// `piece` bytes of each chunk, on `streams` streams of each GPU in turn. Without `code` it
     /// only copies.
-    pub(crate) fn through(&mut self, streams: u32, piece: usize, code: bool) -> Result<Duration, Error> {
-        assert!(streams > 0 && piece > 0 && piece.is_multiple_of(16), "{streams} streams, pieces of {piece} bytes");
+    pub(crate) fn through(
+        &mut self,
+        streams: u32,
+        piece: usize,
+        code: bool,
+    ) -> Result<Duration, Error> {
+        assert!(
+            streams > 0 && piece > 0 && piece.is_multiple_of(16),
+            "{streams} streams, pieces of {piece} bytes"
+        );
         self.card.context.bind()?;
         self.make_host(streams, piece)?;
         let mut host = self.host.take().expect("made a line ago");
         let elapsed = basics::elapsed(
             &mut host,
             |host| self.pieces(host, code),
-            |host| host.lanes.iter().try_for_each(|lane| lane.stream.synchronize()),
+            |host| {
+                host.lanes
+                    .iter()
+                    .try_for_each(|lane| lane.stream.synchronize())
+            },
         );
         self.host = Some(host);
         elapsed
@@ -228,12 +313,24 @@ impl<'a> ChunkJob<'a> {
     }
 
     /// Reads bytes of a code chunk from the card or from pinned memory.
-    pub(crate) fn read(&mut self, row: usize, at: usize, is_on_host: bool, bytes: &mut [u8]) -> Result<(), Error> {
-        assert!(row < self.code.rows && at + bytes.len() <= self.bytes, "{} bytes from {at} on of code chunk {row}", bytes.len());
+    pub(crate) fn read(
+        &mut self,
+        row: usize,
+        at: usize,
+        is_on_host: bool,
+        bytes: &mut [u8],
+    ) -> Result<(), Error> {
+        assert!(
+            row < self.code.rows && at + bytes.len() <= self.bytes,
+            "{} bytes from {at} on of code chunk {row}",
+            bytes.len()
+        );
         let start = row * self.bytes + at;
         match (&self.host, is_on_host) {
             (Some(host), true) => bytes.copy_from_slice(&host.out[start..start + bytes.len()]),
-            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (None, true) => {
+                return Err(Fault::Driver("nothing has been brought to the host".into()).into());
+            }
             (_, false) => {
                 self.card.context.bind()?;
                 basics::read(&self.out, start, bytes)?;

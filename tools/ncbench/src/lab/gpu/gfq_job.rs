@@ -8,7 +8,9 @@ use ncs_codec::hash::Group;
 use ncs_gf::gfq::{Element, WORD_BYTES};
 use ncserverd::device::cuda::card::{Card, number};
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Stream};
-use ncserverd::device::cuda::gfq::layout::{field, number_bytes, row_pitch, rows_of, spaced, weight_bytes};
+use ncserverd::device::cuda::gfq::layout::{
+    field, number_bytes, row_pitch, rows_of, spaced, weight_bytes,
+};
 use ncserverd::device::cuda::gfq::rebuilding::Rebuilding;
 use ncserverd::device::cuda::gfq::step::{self, Encoder, Step, invert_work_bytes};
 use ncserverd::device::cuda::gfq::tables::Tables;
@@ -59,35 +61,118 @@ impl Room<'_> {
     }
 
     fn made(&self, count: usize, rows: usize, pitch: usize, bytes: usize) -> Result<Made, Fault> {
-        Ok(Made { buffer: Buffer::new(&self.card.context, count * rows * pitch)?, start: 0, rows, pitch, bytes })
+        Ok(Made {
+            buffer: Buffer::new(&self.card.context, count * rows * pitch)?,
+            start: 0,
+            rows,
+            pitch,
+            bytes,
+        })
     }
 }
 
 impl<'a> GfqJob<'a> {
     pub(super) fn new(card: &'a Card, plan: &Gfq<'_>) -> Result<Self, Error> {
-        let mut room = Room { card, memory: Vec::new() };
+        let mut room = Room {
+            card,
+            memory: Vec::new(),
+        };
         let stream = Stream::new(&card.context)?;
         let (steps, made) = match *plan {
-            Gfq::Encode { shape, generations, kernel, source, rows } => {
+            Gfq::Encode {
+                shape,
+                generations,
+                kernel,
+                source,
+                rows,
+            } => {
                 let unknown = || Error::Unavailable(format!("no kernel {kernel} for words"));
-                encode(&mut room, shape, generations, Encoder::named(kernel).ok_or_else(unknown)?, source, rows)?
+                encode(
+                    &mut room,
+                    shape,
+                    generations,
+                    Encoder::named(kernel).ok_or_else(unknown)?,
+                    source,
+                    rows,
+                )?
             }
-            Gfq::Combine { shape, generations, is_paper, payloads, rows } => {
-                combine(&mut room, shape, generations, is_paper, payloads, rows)?
-            }
+            Gfq::Combine {
+                shape,
+                generations,
+                is_paper,
+                payloads,
+                rows,
+            } => combine(&mut room, shape, generations, is_paper, payloads, rows)?,
             Gfq::Invert { n, count, matrix } => invert(&mut room, n, count, matrix)?,
-            Gfq::Decode { shape, generations, matrix, payloads } => decode(&mut room, shape, generations, matrix, payloads)?,
-            Gfq::Powers { group, words, data, threads, blocks } => powers(&mut room, (group, words), data, (threads, blocks))?,
-            Gfq::Hashes { group, words, data, window } => hashes(&mut room, &stream, Tables { group, words, window }, data)?,
-            Gfq::Ladder { group, words, sets, window, is_by_lanes } => {
-                ladder(&mut room, Tables { group, words, window }, sets, is_by_lanes)?
-            }
-            Gfq::Check { group, shape, batches, payloads, vectors, weights, hashes } => {
-                let blocks = Blocks { payloads, vectors, weights };
+            Gfq::Decode {
+                shape,
+                generations,
+                matrix,
+                payloads,
+            } => decode(&mut room, shape, generations, matrix, payloads)?,
+            Gfq::Powers {
+                group,
+                words,
+                data,
+                threads,
+                blocks,
+            } => powers(&mut room, (group, words), data, (threads, blocks))?,
+            Gfq::Hashes {
+                group,
+                words,
+                data,
+                window,
+            } => hashes(
+                &mut room,
+                &stream,
+                Tables {
+                    group,
+                    words,
+                    window,
+                },
+                data,
+            )?,
+            Gfq::Ladder {
+                group,
+                words,
+                sets,
+                window,
+                is_by_lanes,
+            } => ladder(
+                &mut room,
+                Tables {
+                    group,
+                    words,
+                    window,
+                },
+                sets,
+                is_by_lanes,
+            )?,
+            Gfq::Check {
+                group,
+                shape,
+                batches,
+                payloads,
+                vectors,
+                weights,
+                hashes,
+            } => {
+                let blocks = Blocks {
+                    payloads,
+                    vectors,
+                    weights,
+                };
                 check(&mut room, &stream, (group, shape), batches, &blocks, hashes)?
             }
         };
-        Ok(Self { card, stream, clock: Clock::new(&card.context)?, steps, made, _memory: room.memory })
+        Ok(Self {
+            card,
+            stream,
+            clock: Clock::new(&card.context)?,
+            steps,
+            made,
+            _memory: room.memory,
+        })
     }
 }
 
@@ -101,10 +186,16 @@ fn encode(
     source: &[u8],
     rows: &[u32],
 ) -> Result<StepsMade, Fault> {
-    assert!(source.len() == shape.source_bytes() && rows.len().is_multiple_of(shape.n()), "a generation of {shape:?}");
+    assert!(
+        source.len() == shape.source_bytes() && rows.len().is_multiple_of(shape.n()),
+        "a generation of {shape:?}"
+    );
     let (n, count, pitch) = (shape.n(), rows.len() / shape.n(), row_pitch(shape.words()));
     let made = room.made(generations as usize, count, pitch, shape.payload_bytes())?;
-    let coefficients: Vec<u8> = rows.iter().flat_map(|coefficient| coefficient.to_le_bytes()).collect();
+    let coefficients: Vec<u8> = rows
+        .iter()
+        .flat_map(|coefficient| coefficient.to_le_bytes())
+        .collect();
     let addresses = [
         room.put(&source.repeat(generations as usize))?,
         room.put(&coefficients.repeat(generations as usize))?,
@@ -118,11 +209,17 @@ fn encode(
         tops: 0,
         ..product((count, n, shape.words()), addresses)
     };
-    Ok((vec![Step::encode(encoder, product, generations, room.card.sms)], vec![made]))
+    Ok((
+        vec![Step::encode(encoder, product, generations, room.card.sms)],
+        vec![made],
+    ))
 }
 
 /// A task for contiguous generations of elements: `rows` rows from n sources of `words` words.
-fn product((rows, n, words): (usize, usize, usize), [source, coefficients, out]: [Address; 3]) -> abi::GfqProduct {
+fn product(
+    (rows, n, words): (usize, usize, usize),
+    [source, coefficients, out]: [Address; 3],
+) -> abi::GfqProduct {
     let (pitch, coefficients_pitch) = (row_pitch(words), row_pitch(n));
     abi::GfqProduct {
         source,
@@ -151,17 +248,34 @@ fn combine(
     payloads: &[u8],
     rows: &[Element],
 ) -> Result<StepsMade, Fault> {
-    let (n, words, pitch, count) = (shape.n(), shape.words(), row_pitch(shape.words()), generations as usize);
+    let (n, words, pitch, count) = (
+        shape.n(),
+        shape.words(),
+        row_pitch(shape.words()),
+        generations as usize,
+    );
     let made = room.made(count, rows.len() / n, pitch, shape.payload_bytes())?;
     let addresses = [
         room.put(&spaced(payloads.chunks_exact(shape.payload_bytes()), pitch).repeat(count))?,
         room.put(&rows_of(rows, n).repeat(count))?,
         made.buffer.address(),
     ];
-    Ok((vec![Step::combine(is_paper, product((rows.len() / n, n, words), addresses), generations)], vec![made]))
+    Ok((
+        vec![Step::combine(
+            is_paper,
+            product((rows.len() / n, n, words), addresses),
+            generations,
+        )],
+        vec![made],
+    ))
 }
 
-fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Result<StepsMade, Fault> {
+fn invert(
+    room: &mut Room<'_>,
+    n: usize,
+    count: u32,
+    matrix: &[Element],
+) -> Result<StepsMade, Fault> {
     let pitch = row_pitch(n);
     let made = room.made(count as usize, n, pitch, n * WORD_BYTES + n.div_ceil(8))?;
     let matrices = room.put(&rows_of(matrix, n).repeat(count as usize))?;
@@ -171,20 +285,42 @@ fn invert(room: &mut Room<'_>, n: usize, count: u32, matrix: &[Element]) -> Resu
     Ok((Step::invert(inversion, count, room.card.sms), vec![made]))
 }
 
-fn decode(room: &mut Room<'_>, shape: Shape, generations: u32, matrix: &[Element], payloads: &[u8]) -> Result<StepsMade, Fault> {
-    let (generation, count, pitch) = (Rebuilding::of(shape), generations as usize, row_pitch(shape.words()));
+fn decode(
+    room: &mut Room<'_>,
+    shape: Shape,
+    generations: u32,
+    matrix: &[Element],
+    payloads: &[u8],
+) -> Result<StepsMade, Fault> {
+    let (generation, count, pitch) = (
+        Rebuilding::of(shape),
+        generations as usize,
+        row_pitch(shape.words()),
+    );
     let (_, bytes) = generation.places_at(0, count);
     let buffer = Buffer::new(&room.card.context, bytes)?;
     let (places, _) = generation.places_at(buffer.address(), count);
     let payloads = spaced(payloads.chunks_exact(shape.payload_bytes()), pitch).repeat(count);
     // SAFETY: the places are that large, and nothing uses them.
     unsafe {
-        ncserverd::device::cuda::dense::upload(places.matrices, &rows_of(matrix, shape.n()).repeat(count))?;
+        ncserverd::device::cuda::dense::upload(
+            places.matrices,
+            &rows_of(matrix, shape.n()).repeat(count),
+        )?;
         ncserverd::device::cuda::dense::upload(places.payloads, &payloads)?;
     }
     let start = usize::try_from(places.made - buffer.address()).expect("inside of the memory");
-    let made = Made { buffer, start, rows: shape.n(), pitch, bytes: shape.payload_bytes() };
-    Ok((generation.steps(&places, field(), generations, room.card.sms), vec![made]))
+    let made = Made {
+        buffer,
+        start,
+        rows: shape.n(),
+        pitch,
+        bytes: shape.payload_bytes(),
+    };
+    Ok((
+        generation.steps(&places, field(), generations, room.card.sms),
+        vec![made],
+    ))
 }
 
 fn powers(
@@ -203,16 +339,33 @@ fn powers(
         out: made.buffer.address(),
         count: number(words),
         enters: 1,
-        ..Tables { group, words, window: 4 }.hash(rows, pitch, false, room.card.sms)
+        ..Tables {
+            group,
+            words,
+            window: 4,
+        }
+        .hash(rows, pitch, false, room.card.sms)
     };
-    Ok((vec![Step::power_paper(group, hash, threads, blocks), Step::join(group, hash)], vec![made]))
+    Ok((
+        vec![
+            Step::power_paper(group, hash, threads, blocks),
+            Step::join(group, hash),
+        ],
+        vec![made],
+    ))
 }
 
 /// Makes a table of the generators' powers, and waits.
 fn generators(room: &mut Room<'_>, stream: &Stream, tables: Tables) -> Result<Address, Fault> {
     let table = room.take(tables.bytes())?;
-    let bases = room.put(&number_bytes(&tables.group.generators(tables.words)[..tables.words]))?;
-    let hash = abi::Hash { bases, table, ..tables.hash(1, 0, true, room.card.sms) };
+    let bases = room.put(&number_bytes(
+        &tables.group.generators(tables.words)[..tables.words],
+    ))?;
+    let hash = abi::Hash {
+        bases,
+        table,
+        ..tables.hash(1, 0, true, room.card.sms)
+    };
     for step in tables.make(hash, 1, room.card.sms) {
         // SAFETY: bases and table are as large as the task says, in memory that is kept.
         unsafe { step.start(room.card, stream) }?;
@@ -221,8 +374,17 @@ fn generators(room: &mut Room<'_>, stream: &Stream, tables: Tables) -> Result<Ad
     Ok(table)
 }
 
-fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> Result<StepsMade, Fault> {
-    let (group, pitch, bytes) = (tables.group, tables.words * WORD_BYTES, tables.group.hash_bytes());
+fn hashes(
+    room: &mut Room<'_>,
+    stream: &Stream,
+    tables: Tables,
+    data: &[u8],
+) -> Result<StepsMade, Fault> {
+    let (group, pitch, bytes) = (
+        tables.group,
+        tables.words * WORD_BYTES,
+        tables.group.hash_bytes(),
+    );
     let rows = data.len() / pitch;
     let made = room.made(1, rows, bytes, bytes)?;
     let hash = tables.hash(rows, pitch, false, room.card.sms);
@@ -233,10 +395,18 @@ fn hashes(room: &mut Room<'_>, stream: &Stream, tables: Tables, data: &[u8]) -> 
         out: made.buffer.address(),
         ..hash
     };
-    Ok((vec![Step::fixed(group, hash), Step::join(group, hash)], vec![made]))
+    Ok((
+        vec![Step::fixed(group, hash), Step::join(group, hash)],
+        vec![made],
+    ))
 }
 
-fn ladder(room: &mut Room<'_>, tables: Tables, sets: u32, is_by_lanes: bool) -> Result<StepsMade, Fault> {
+fn ladder(
+    room: &mut Room<'_>,
+    tables: Tables,
+    sets: u32,
+    is_by_lanes: bool,
+) -> Result<StepsMade, Fault> {
     let bytes = tables.group.hash_bytes();
     let bases = number_bytes(&tables.group.generators(tables.words)[..tables.words]);
     let windows = tables.words * tables.windows() as usize;
@@ -250,7 +420,10 @@ fn ladder(room: &mut Room<'_>, tables: Tables, sets: u32, is_by_lanes: bool) -> 
         table_step: tables.bytes() as u64,
         ..tables.hash(1, 0, true, room.card.sms)
     };
-    Ok((vec![Step::ladder(tables.group, hash, sets, is_by_lanes)], vec![made]))
+    Ok((
+        vec![Step::ladder(tables.group, hash, sets, is_by_lanes)],
+        vec![made],
+    ))
 }
 
 /// The blocks of a batch.
@@ -268,7 +441,13 @@ fn check(
     blocks: &Blocks<'_>,
     hashes: &[Box<[u64]>],
 ) -> Result<StepsMade, Fault> {
-    let (n, words, rows, bytes, sms) = (shape.n(), shape.words(), batches as usize, group.hash_bytes(), room.card.sms);
+    let (n, words, rows, bytes, sms) = (
+        shape.n(),
+        shape.words(),
+        batches as usize,
+        group.hash_bytes(),
+        room.card.sms,
+    );
     let (pitch, vector_pitch, each) = (row_pitch(words), row_pitch(n), blocks.weights.len());
     let payloads = spaced(blocks.payloads.chunks_exact(shape.payload_bytes()), pitch);
     let payloads = room.put(&payloads.repeat(rows))?;
@@ -277,11 +456,28 @@ fn check(
     let (sums, vector_sums) = (room.take(rows * pitch)?, room.take(rows * vector_pitch)?);
     let fold = |words: usize, source: Address, out: Address| {
         let product = product((1, each, words), [source, weights, out]);
-        Step::fold(abi::GfqProduct { coefficients_step: 0, ..product }, batches)
+        Step::fold(
+            abi::GfqProduct {
+                coefficients_step: 0,
+                ..product
+            },
+            batches,
+        )
     };
-    let tables = Tables { group, words, window: 8 };
-    let own = Tables { group, words: n, window: 4 };
-    let made = [room.made(rows, 1, bytes, bytes)?, room.made(rows, 1, bytes, bytes)?];
+    let tables = Tables {
+        group,
+        words,
+        window: 8,
+    };
+    let own = Tables {
+        group,
+        words: n,
+        window: 4,
+    };
+    let made = [
+        room.made(rows, 1, bytes, bytes)?,
+        room.made(rows, 1, bytes, bytes)?,
+    ];
     let left = tables.hash(rows, pitch, true, sms);
     let left = abi::Hash {
         table: generators(room, stream, tables)?,
@@ -303,7 +499,11 @@ fn check(
     };
     let mut steps = vec![fold(words, payloads, sums), fold(n, vectors, vector_sums)];
     steps.extend(own.make(right, batches, sms));
-    steps.extend([left, right].into_iter().flat_map(|hash| [Step::fixed(group, hash), Step::join(group, hash)]));
+    steps.extend(
+        [left, right]
+            .into_iter()
+            .flat_map(|hash| [Step::fixed(group, hash), Step::join(group, hash)]),
+    );
     Ok((steps, made.into()))
 }
 
@@ -326,7 +526,9 @@ impl GfqJob<'_> {
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
         // Results are at the end of their buffers.
-        self.made.iter().try_for_each(|made| basics::poison_from(&made.buffer, made.start, &self.stream))?;
+        self.made
+            .iter()
+            .try_for_each(|made| basics::poison_from(&made.buffer, made.start, &self.stream))?;
         Ok(self.stream.synchronize()?)
     }
 
@@ -343,7 +545,8 @@ impl GfqJob<'_> {
             // Rows that begin inside an entry end with the buffer.
             let length = each.min(made.buffer.len() - start);
             basics::read(&made.buffer, start, &mut rows[..length])?;
-            rows.chunks_exact(made.pitch).for_each(|row| bytes.extend(&row[..made.bytes]));
+            rows.chunks_exact(made.pitch)
+                .for_each(|row| bytes.extend(&row[..made.bytes]));
         }
         Ok(bytes)
     }

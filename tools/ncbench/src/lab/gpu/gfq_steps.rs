@@ -42,8 +42,17 @@ impl<'a> GfqEliminationJob<'a> {
         })
     }
 
-    fn start(&self, entry: &'static str, blocks: (u32, u32), step: &abi::GfqStep) -> Result<(), Fault> {
-        let grid = Grid { blocks: (blocks.0, blocks.1, 1), threads: THREADS, shared_bytes: 0 };
+    fn start(
+        &self,
+        entry: &'static str,
+        blocks: (u32, u32),
+        step: &abi::GfqStep,
+    ) -> Result<(), Fault> {
+        let grid = Grid {
+            blocks: (blocks.0, blocks.1, 1),
+            threads: THREADS,
+            shared_bytes: 0,
+        };
         // SAFETY: the matrix and the column are as large as the step says, and the stream is waited
         // for before they go.
         unsafe { launch::words(self.card, (Image::Gfq, entry), grid, step, &self.stream) }
@@ -76,7 +85,9 @@ impl<'a> GfqEliminationJob<'a> {
         for row in 0..n {
             (step.row, step.lead) = (row, row);
             let mut column = self.column(&step)?;
-            let below = column[row as usize..].iter().position(|element| *element != Element::ZERO);
+            let below = column[row as usize..]
+                .iter()
+                .position(|element| *element != Element::ZERO);
             let Some(below) = below else { return Ok(None) };
             if below > 0 {
                 step.other = row + u32::try_from(below).expect("a row");
@@ -84,7 +95,9 @@ impl<'a> GfqEliminationJob<'a> {
                 column = self.column(&step)?;
             }
             let inverse = column[row as usize].inverse().expect("it is not zero");
-            step.factor = inverse.mul(&Element::from_limbs_32(&self.field.one).expect("below q")).limbs_32();
+            step.factor = inverse
+                .mul(&Element::from_limbs_32(&self.field.one).expect("below q"))
+                .limbs_32();
             self.start("nc_gfq_step_scale", (across, 1), &step)?;
             self.start("nc_gfq_step_subtract", (across, n), &step)?;
         }
@@ -113,7 +126,11 @@ impl<'a> GfqEliminationJob<'a> {
 
 /// The element with these limbs.
 fn element_of(bytes: &[u8; LIMBS_BYTES]) -> Element {
-    let mut limbs = bytes.as_chunks().0.iter().map(|limb| u32::from_le_bytes(*limb));
+    let mut limbs = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|limb| u32::from_le_bytes(*limb));
     let limbs = std::array::from_fn(|_| limbs.next().expect("nine limbs"));
     Element::from_limbs_32(&limbs).expect("kernels reduce")
 }
@@ -146,7 +163,9 @@ fn right_half(n: usize, bytes: &[u8]) -> Vec<Element> {
         }
         element_of(&limbs)
     };
-    (0..n).flat_map(|row| (0..n).map(move |column| element(row, column))).collect()
+    (0..n)
+        .flat_map(|row| (0..n).map(move |column| element(row, column)))
+        .collect()
 }
 
 const THREADS: u32 = define("NC_GFQ_STEP_THREADS");
@@ -162,7 +181,9 @@ mod tests {
         let bytes = extended(3, &matrix);
         assert_eq!(bytes.len(), 3 * 6 * 36);
         assert_eq!(bytes[place(3, 1, 0, 2)], 6);
-        let identity: Vec<Element> = (0..9).map(|index| u64::from(index % 4 == 0).into()).collect();
+        let identity: Vec<Element> = (0..9)
+            .map(|index| u64::from(index % 4 == 0).into())
+            .collect();
         assert_eq!(right_half(3, &bytes), identity);
     }
 }

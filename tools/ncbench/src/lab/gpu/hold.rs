@@ -32,12 +32,29 @@ impl Hold {
         let function = card.function(HOLD, "nc_hold", card.shared_bytes)?;
         let addresses = (released.address(), arrived.address());
         // SAFETY: both words live until the stream has been waited for, in `drop`.
-        unsafe { launch::hold(function, Grid::line(count, 32, card.shared_bytes), addresses, LONGEST_NS, &stream) }?;
-        let hold = Self { stream, release, released, arrived, context: Arc::clone(&card.context) };
+        unsafe {
+            launch::hold(
+                function,
+                Grid::line(count, 32, card.shared_bytes),
+                addresses,
+                LONGEST_NS,
+                &stream,
+            )
+        }?;
+        let hold = Self {
+            stream,
+            release,
+            released,
+            arrived,
+            context: Arc::clone(&card.context),
+        };
         let start = Instant::now();
         while hold.arrived() < count {
             if start.elapsed() > PATIENCE {
-                return Err(Fault::Driver(format!("{} of {count} multiprocessors could be kept busy", hold.arrived())));
+                return Err(Fault::Driver(format!(
+                    "{} of {count} multiprocessors could be kept busy",
+                    hold.arrived()
+                )));
             }
             thread::yield_now();
         }
@@ -55,7 +72,9 @@ impl Drop for Hold {
         let _ = self.context.bind();
         // SAFETY: all of the word; what is not pinned is copied before the call returns. If the
         // driver refuses, the kernel ends by itself.
-        let _ = unsafe { result::memcpy_htod_async(self.released.address(), &[1_u32], self.release.raw) };
+        let _ = unsafe {
+            result::memcpy_htod_async(self.released.address(), &[1_u32], self.release.raw)
+        };
         let _ = self.release.synchronize();
         let _ = self.stream.synchronize();
     }

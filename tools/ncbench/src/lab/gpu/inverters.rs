@@ -21,12 +21,17 @@ pub(super) fn named(name: &str, n: u32, count: u32, card: &Card) -> Option<Inver
         "invert-steps-global-min" => stepwise("nc_invert_steps_global_min", STEPS_FIXED_BYTES),
         _ => return None,
     };
-    let fits = found.shared_bytes <= card.shared_bytes && (found.cluster == 1 || card.capability == HOPPER);
+    let fits = found.shared_bytes <= card.shared_bytes
+        && (found.cluster == 1 || card.capability == HOPPER);
     fits.then_some(found)
 }
 
 const fn stepwise(entry: &'static str, shared_bytes: u32) -> Inverter {
-    Inverter { image: INVERT_STEPS, threads: define("NC_INVERT_STEPS_THREADS"), ..Inverter::new(entry, shared_bytes) }
+    Inverter {
+        image: INVERT_STEPS,
+        threads: define("NC_INVERT_STEPS_THREADS"),
+        ..Inverter::new(entry, shared_bytes)
+    }
 }
 
 const fn stepwise_bytes(n: u32) -> u32 {

@@ -107,8 +107,17 @@ struct Chunks {
 }
 
 impl<'a> BatchJob<'a> {
-    pub(super) fn encode(card: &'a Card, combine: Combine, plan: &Encode<'_>) -> Result<Self, Fault> {
-        let shape = Shape { n: plan.n.into(), k: plan.k, generations: plan.generations, rows: plan.rows };
+    pub(super) fn encode(
+        card: &'a Card,
+        combine: Combine,
+        plan: &Encode<'_>,
+    ) -> Result<Self, Fault> {
+        let shape = Shape {
+            n: plan.n.into(),
+            k: plan.k,
+            generations: plan.generations,
+            rows: plan.rows,
+        };
         let mut job = Self::new(card, combine, shape, plan.sources, plan.sms)?;
         let is_seeded = matches!(plan.coefficients, Coefficients::Seeded { .. });
         if !(is_seeded && job.variant.makes_rows) {
@@ -117,7 +126,11 @@ impl<'a> BatchJob<'a> {
                 Coefficients::Explicit(rows) => Some(filled(card, rows)?),
             };
             job.make_room_for_rows()?;
-            job.rows = Some(Rows { list: List::default(), n: shape.n, given });
+            job.rows = Some(Rows {
+                list: List::default(),
+                n: shape.n,
+                given,
+            });
         }
         let task = |job: &Self, generation: u32| {
             let each = shape.n as u64 * u64::from(shape.rows);
@@ -127,8 +140,14 @@ impl<'a> BatchJob<'a> {
                 Coefficients::Explicit(_) => (0, 0),
             };
             abi::Task {
-                kind: if is_seeded { abi::ROWS_SEEDED } else { abi::ROWS_EXPLICIT },
-                given: given.map_or(0, |given| given.address() + u64::from(generation) % (given.len() as u64 / each) * each),
+                kind: if is_seeded {
+                    abi::ROWS_SEEDED
+                } else {
+                    abi::ROWS_EXPLICIT
+                },
+                given: given.map_or(0, |given| {
+                    given.address() + u64::from(generation) % (given.len() as u64 / each) * each
+                }),
                 key,
                 generation: generation.into(),
                 first_seed,
@@ -138,9 +157,18 @@ impl<'a> BatchJob<'a> {
         job.finish(&task)
     }
 
-    pub(super) fn decode(card: &'a Card, combine: Combine, plan: &Decode<'_>) -> Result<Self, Fault> {
+    pub(super) fn decode(
+        card: &'a Card,
+        combine: Combine,
+        plan: &Decode<'_>,
+    ) -> Result<Self, Fault> {
         let n = u32::from(plan.n);
-        let shape = Shape { n, k: plan.k, generations: plan.generations, rows: n };
+        let shape = Shape {
+            n,
+            k: plan.k,
+            generations: plan.generations,
+            rows: n,
+        };
         let mut job = Self::new(card, combine, shape, plan.payloads, plan.sms)?;
         let decoding = Decoding::new(card, shape, plan, &job)?;
         let inverses = decoding.inverses();
@@ -151,7 +179,11 @@ impl<'a> BatchJob<'a> {
             // Inverses are padded with zeros up to the pitch, so their rows have that many
             // coefficients.
             let pitch = u32::try_from(shape.pitch()).expect("at most 1024");
-            job.rows = Some(Rows { list: List::default(), n: pitch, given: None });
+            job.rows = Some(Rows {
+                list: List::default(),
+                n: pitch,
+                given: None,
+            });
         }
         job.decode = Some(decoding);
         let bytes = u64::from(n) * shape.pitch() as u64;
@@ -162,13 +194,25 @@ impl<'a> BatchJob<'a> {
         })
     }
 
-    fn new(card: &'a Card, combine: Combine, shape: Shape, sources: &[u8], part: Option<u32>) -> Result<Self, Fault> {
+    fn new(
+        card: &'a Card,
+        combine: Combine,
+        shape: Shape,
+        sources: &[u8],
+        part: Option<u32>,
+    ) -> Result<Self, Fault> {
         let context = &card.context;
         let part = part.filter(|part| *part < card.sms);
         let tasks = iter::repeat_n((shape.n, shape.rows, shape.k), shape.generations as usize);
-        let demand = Demand { sms: part.unwrap_or(card.sms), ..Demand::of(tasks, card) };
+        let demand = Demand {
+            sms: part.unwrap_or(card.sms),
+            ..Demand::of(tasks, card)
+        };
         let variant = combine.variant_for(&demand)?;
-        let form_bytes = combine.form.bytes(shape.n as usize, shape.k as usize).next_multiple_of(256);
+        let form_bytes = combine
+            .form
+            .bytes(shape.n as usize, shape.k as usize)
+            .next_multiple_of(256);
         let raw = Buffer::new(context, shape.generations as usize * shape.source_bytes())?;
         let forms = Buffer::new(context, shape.generations as usize * form_bytes)?;
         let form_tasks = (0..u64::from(shape.generations)).map(|generation| abi::FormTask {
@@ -179,7 +223,12 @@ impl<'a> BatchJob<'a> {
             n: shape.n,
             k: shape.k,
         });
-        let form_tasks = filled(card, &form_tasks.flat_map(|task| bytes_of(&task).to_vec()).collect::<Vec<u8>>())?;
+        let form_tasks = filled(
+            card,
+            &form_tasks
+                .flat_map(|task| bytes_of(&task).to_vec())
+                .collect::<Vec<u8>>(),
+        )?;
         let out_places = (ROTATION_BYTES / shape.out_bytes()).clamp(1, PLACES_MAX);
         let job = Self {
             hold: None,
@@ -215,7 +264,9 @@ impl<'a> BatchJob<'a> {
 
     /// Makes the lists of tasks for all places.
     fn finish(mut self, task: &dyn Fn(&Self, u32) -> abi::Task) -> Result<Self, Fault> {
-        let tasks: Vec<abi::Task> = (0..self.shape.generations).map(|generation| task(&self, generation)).collect();
+        let tasks: Vec<abi::Task> = (0..self.shape.generations)
+            .map(|generation| task(&self, generation))
+            .collect();
         if let Some(n) = self.rows.as_ref().map(|rows| rows.n) {
             let tasks: Vec<abi::Task> = tasks.iter().map(|task| abi::Task { n, ..*task }).collect();
             let list = self.list(&tasks, self.out.address())?;
@@ -224,7 +275,10 @@ impl<'a> BatchJob<'a> {
             }
         }
         for place in 0..self.out_places {
-            let list = self.list(&tasks, self.out.address() + (place * self.shape.out_bytes()) as u64)?;
+            let list = self.list(
+                &tasks,
+                self.out.address() + (place * self.shape.out_bytes()) as u64,
+            )?;
             self.places.push(list);
         }
         Ok(self)
@@ -246,11 +300,19 @@ impl<'a> BatchJob<'a> {
     /// unit and first row.
     fn task(&self, generation: u32) -> abi::Task {
         let Shape { n, k, rows, .. } = self.shape;
-        let form_bytes = self.combine.form.bytes(n as usize, k as usize).next_multiple_of(256);
+        let form_bytes = self
+            .combine
+            .form
+            .bytes(n as usize, k as usize)
+            .next_multiple_of(256);
         let row_bytes = (rows as usize * self.row_bytes()) as u64;
         abi::Task {
             source: self.forms.address() + u64::from(generation) * form_bytes as u64,
-            coefficients: if self.row_address == 0 { 0 } else { self.row_address + u64::from(generation) * row_bytes },
+            coefficients: if self.row_address == 0 {
+                0
+            } else {
+                self.row_address + u64::from(generation) * row_bytes
+            },
             rows,
             out_pitch: k,
             n,
@@ -261,11 +323,19 @@ impl<'a> BatchJob<'a> {
 
     /// A launch of these tasks with output from `out` on.
     fn list(&self, tasks: &[abi::Task], out: Address) -> Result<List, Fault> {
-        let mut launch = abi::Launch { row_form: self.combine.row_form as u32, ..abi::Launch::default() };
+        let mut launch = abi::Launch {
+            row_form: self.combine.row_form as u32,
+            ..abi::Launch::default()
+        };
         let mut listed = Vec::with_capacity(tasks.len());
         for task in tasks {
             let before = u64::from(launch.rows) * u64::from(task.k);
-            listed.push(abi::Task { out: out + before, first_unit: launch.units, first_row: launch.rows, ..*task });
+            listed.push(abi::Task {
+                out: out + before,
+                first_unit: launch.units,
+                first_row: launch.rows,
+                ..*task
+            });
             launch.units += self.variant.units(task.rows, task.k);
             launch.rows += task.rows;
         }
@@ -274,12 +344,21 @@ impl<'a> BatchJob<'a> {
         match launch.few.get_mut(..listed.len()) {
             Some(few) => few.copy_from_slice(&listed),
             None => {
-                let buffer = filled(self.card, &listed.iter().flat_map(|task| bytes_of(task).to_vec()).collect::<Vec<u8>>())?;
+                let buffer = filled(
+                    self.card,
+                    &listed
+                        .iter()
+                        .flat_map(|task| bytes_of(task).to_vec())
+                        .collect::<Vec<u8>>(),
+                )?;
                 launch.tasks = buffer.address();
                 uploaded = Some(buffer);
             }
         }
-        Ok(List { launch, tasks: uploaded })
+        Ok(List {
+            launch,
+            tasks: uploaded,
+        })
     }
 }
 

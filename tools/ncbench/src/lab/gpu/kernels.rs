@@ -44,15 +44,31 @@ pub(super) const COMBINES: &[Combine] = &[
     Combine::new("logexp-texture", TILED, |_| Some(s1("nc_logexp_texture"))),
     Combine::new("single", TILED, |_| Some(SINGLE)),
     Combine::new("tiled", TILED, |_| Some(tiled("nc_tiled"))),
-    Combine::new("table0-global", LADDER, |_| Some(s2_block("nc_table0_global"))),
+    Combine::new("table0-global", LADDER, |_| {
+        Some(s2_block("nc_table0_global"))
+    }),
     Combine::new("table0", LADDER, |_| Some(s2_block("nc_table0"))),
-    logs("table1", Form::Logs, RowForm::Logs, |_| Some(s2("nc_table1"))),
-    logs("table2", Form::Logs, RowForm::Logs, |_| Some(s2("nc_table2"))),
-    logs("table3", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table3"))),
-    logs("table4", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4"))),
-    logs("table4-texture", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table4_texture"))),
-    logs("table5", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5"))),
-    logs("table5-32", Form::Logs1, RowForm::Logs1, |demand| demand.grant(TABLE5_WIDE)),
+    logs("table1", Form::Logs, RowForm::Logs, |_| {
+        Some(s2("nc_table1"))
+    }),
+    logs("table2", Form::Logs, RowForm::Logs, |_| {
+        Some(s2("nc_table2"))
+    }),
+    logs("table3", Form::Logs1, RowForm::Logs1, |_| {
+        Some(s2("nc_table3"))
+    }),
+    logs("table4", Form::Logs1, RowForm::Logs1, |_| {
+        Some(s2("nc_table4"))
+    }),
+    logs("table4-texture", Form::Logs1, RowForm::Logs1, |_| {
+        Some(s2("nc_table4_texture"))
+    }),
+    logs("table5", Form::Logs1, RowForm::Logs1, |_| {
+        Some(s2("nc_table5"))
+    }),
+    logs("table5-32", Form::Logs1, RowForm::Logs1, |demand| {
+        demand.grant(TABLE5_WIDE)
+    }),
     Combine::new("tiled-global", TILED, |_| Some(tiled("nc_tiled_global"))),
     Combine::new("tiled-strided", TILED, |_| Some(tiled("nc_tiled_strided"))),
     Combine::new("tiled-rolled", TILED, |_| Some(tiled("nc_tiled_rolled"))),
@@ -63,12 +79,23 @@ pub(super) const COMBINES: &[Combine] = &[
         row_form: RowForm::Logs1,
         ..Combine::new("tiled-logs", TILED, |_| Some(tiled("nc_tiled_logs")))
     },
-    logs("table5-dummy", Form::Logs1, RowForm::Logs1, |_| Some(s2("nc_table5_dummy"))),
+    logs("table5-dummy", Form::Logs1, RowForm::Logs1, |_| {
+        Some(s2("nc_table5_dummy"))
+    }),
 ];
 
 /// A kernel of the second paper over logarithms.
-const fn logs(name: &'static str, form: Form, row_form: RowForm, variant: fn(&Demand) -> Option<Variant>) -> Combine {
-    Combine { form, row_form, ..Combine::new(name, LADDER, variant) }
+const fn logs(
+    name: &'static str,
+    form: Form,
+    row_form: RowForm,
+    variant: fn(&Demand) -> Option<Variant>,
+) -> Combine {
+    Combine {
+        form,
+        row_form,
+        ..Combine::new(name, LADDER, variant)
+    }
 }
 
 const fn s1(entry: &'static str) -> Variant {
@@ -88,7 +115,10 @@ const fn s2_block(entry: &'static str) -> Variant {
 
 const fn s2(entry: &'static str) -> Variant {
     let unit = (define("NC_S2_ROWS"), define("NC_S2_BYTES"));
-    Variant { units_per_block: define("NC_S2_UNITS"), ..Variant::new(entry, unit, define("NC_S2_THREADS"), 8) }
+    Variant {
+        units_per_block: define("NC_S2_UNITS"),
+        ..Variant::new(entry, unit, define("NC_S2_THREADS"), 8)
+    }
 }
 
 const SINGLE: Variant = {
@@ -105,12 +135,18 @@ const TABLE5_WIDE: Variant = Variant {
 };
 
 const SMALL: Variant = {
-    let unit = (define("NC_TILED_SMALL_ROWS"), define("NC_TILED_SMALL_BYTES"));
+    let unit = (
+        define("NC_TILED_SMALL_ROWS"),
+        define("NC_TILED_SMALL_BYTES"),
+    );
     Variant::new("nc_tiled_small", unit, define("NC_TILED_SMALL_THREADS"), 32)
 };
 
 const BYTES: Variant = {
-    let unit = (define("NC_TILED_BYTES_ROWS"), define("NC_TILED_BYTES_BYTES"));
+    let unit = (
+        define("NC_TILED_BYTES_ROWS"),
+        define("NC_TILED_BYTES_BYTES"),
+    );
     Variant::new("nc_tiled_bytes", unit, define("NC_TILED_BYTES_THREADS"), 8)
 };
 
@@ -120,7 +156,11 @@ mod tests {
 
     macro_rules! header {
         ($file:literal) => {
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/", $file))
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../kernels/",
+                $file
+            ))
         };
     }
 
@@ -128,10 +168,16 @@ mod tests {
     /// `kernels/build.py --check` compiles them.
     #[test]
     fn images_were_compiled_from_these_sources() {
-        let known = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/bin/SOURCES"));
+        let known = include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../kernels/bin/SOURCES"
+        ));
         for (image, name, source) in SOURCES {
             let headers = [
-                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/ncs-device/kernels/nc_abi.h")),
+                include_str!(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/../../crates/ncs-device/kernels/nc_abi.h"
+                )),
                 header!("nc_common.cuh"),
                 header!("nc_bits.cuh"),
                 header!("nc_carry.cuh"),
@@ -139,16 +185,28 @@ mod tests {
             ];
             let text = headers.concat() + source;
             let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-            let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-            let line = known.lines().find(|line| line.ends_with(&format!(" {name}")));
-            assert_eq!(line, Some(format!("{digest} {name}").as_str()), "run kernels/build.py and commit what it makes");
+            let digest: String = digest
+                .as_ref()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            let line = known
+                .lines()
+                .find(|line| line.ends_with(&format!(" {name}")));
+            assert_eq!(
+                line,
+                Some(format!("{digest} {name}").as_str()),
+                "run kernels/build.py and commit what it makes"
+            );
             assert!(image.bytes().len() > 1000);
         }
     }
 
     #[test]
     fn names_differ_from_each_other_and_from_those_of_back_ends() {
-        let all = ncserverd::device::cuda::kernels::COMBINES.iter().chain(COMBINES);
+        let all = ncserverd::device::cuda::kernels::COMBINES
+            .iter()
+            .chain(COMBINES);
         let names: Vec<&str> = all.map(|combine| combine.kernel).collect();
         let unique: std::collections::BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(unique.len(), names.len(), "{names:?}");

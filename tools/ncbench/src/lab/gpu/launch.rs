@@ -22,7 +22,14 @@ pub(super) unsafe fn progress(
     stream: &Stream,
 ) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(progress), argument(&tables)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [argument(progress), argument(&tables)],
+            stream,
+        )
+    }
 }
 
 /// Starts a kernel of the thesis with these arguments.
@@ -56,5 +63,16 @@ pub(super) unsafe fn hold(
     stream: &Stream,
 ) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
-    unsafe { start(function, grid, &mut [argument(&released), argument(&arrived), argument(&nanoseconds)], stream) }
+    unsafe {
+        start(
+            function,
+            grid,
+            &mut [
+                argument(&released),
+                argument(&arrived),
+                argument(&nanoseconds),
+            ],
+            stream,
+        )
+    }
 }

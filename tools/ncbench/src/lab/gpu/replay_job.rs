@@ -70,11 +70,28 @@ impl<'a> ReplayJob<'a> {
     pub(super) fn new(card: &'a Card, plan: &Replay<'_>) -> Result<Self, Error> {
         let (context, symbol_bytes) = (&card.context, plan.symbol_bytes);
         let first = plan.plans[0];
-        let (inputs, outputs) = (first.inputs() * symbol_bytes, first.outputs() * symbol_bytes);
-        let is_alike = plan.plans.iter().all(|each| (each.inputs(), each.outputs()) == (first.inputs(), first.outputs()));
-        assert!(is_alike && symbol_bytes.is_multiple_of(4), "plans for as many symbols of whole words");
-        assert!(!plan.symbols.is_empty() && plan.symbols.len().is_multiple_of(inputs), "the inputs of whole source blocks");
-        let slots = plan.plans.iter().map(|each| each.slots()).max().unwrap_or_default();
+        let (inputs, outputs) = (
+            first.inputs() * symbol_bytes,
+            first.outputs() * symbol_bytes,
+        );
+        let is_alike = plan
+            .plans
+            .iter()
+            .all(|each| (each.inputs(), each.outputs()) == (first.inputs(), first.outputs()));
+        assert!(
+            is_alike && symbol_bytes.is_multiple_of(4),
+            "plans for as many symbols of whole words"
+        );
+        assert!(
+            !plan.symbols.is_empty() && plan.symbols.len().is_multiple_of(inputs),
+            "the inputs of whole source blocks"
+        );
+        let slots = plan
+            .plans
+            .iter()
+            .map(|each| each.slots())
+            .max()
+            .unwrap_or_default();
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
         let slots = count(slots);
         let shape = ReplayShape::new(card, slots, count(plan.blocks * strips_of(symbol_bytes)), 1);
@@ -86,7 +103,10 @@ impl<'a> ReplayJob<'a> {
             plans.push(basics::filled(card, &bytes)?);
         }
         let places = Buffer::new(context, plan.blocks * size_of::<Address>())?;
-        write_addresses(&places, (0..plan.blocks).map(|block| plans[block % plans.len()].address()))?;
+        write_addresses(
+            &places,
+            (0..plan.blocks).map(|block| plans[block % plans.len()].address()),
+        )?;
         let job = Self {
             card,
             stream: Stream::new(context)?,
@@ -110,7 +130,8 @@ impl<'a> ReplayJob<'a> {
             let to = job.symbols.address() + (block * inputs) as u64;
             // SAFETY: inside `symbols`; memory that is not pinned is copied before the call
             // returns.
-            unsafe { result::memcpy_htod_async(to, job.inputs_of(block), job.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(to, job.inputs_of(block), job.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
         }
         job.stream.synchronize()?;
         Ok(job)
@@ -160,11 +181,24 @@ impl<'a> ReplayJob<'a> {
         }
         let lanes = LANES.min(self.blocks.div_ceil(piece));
         let count = |number: usize| u32::try_from(number).expect("fewer than 2^32");
-        let shape = ReplayShape::new(self.card, self.slots, count(piece * strips_of(self.symbol_bytes)), count(lanes));
-        let lane = |_| Ok(ReplayLane { stream: Stream::new(context)?, work: Buffer::new(context, shape.work_bytes())? });
+        let shape = ReplayShape::new(
+            self.card,
+            self.slots,
+            count(piece * strips_of(self.symbol_bytes)),
+            count(lanes),
+        );
+        let lane = |_| {
+            Ok(ReplayLane {
+                stream: Stream::new(context)?,
+                work: Buffer::new(context, shape.work_bytes())?,
+            })
+        };
         let fresh = Buffer::new(context, self.blocks * self.plan_bytes)?;
         let fresh_places = Buffer::new(context, self.blocks * size_of::<Address>())?;
-        write_addresses(&fresh_places, (0..self.blocks).map(|block| fresh.address() + (block * self.plan_bytes) as u64))?;
+        write_addresses(
+            &fresh_places,
+            (0..self.blocks).map(|block| fresh.address() + (block * self.plan_bytes) as u64),
+        )?;
         Ok(Host {
             symbols,
             made: Pinned::new(context, self.blocks * self.outputs)?,
@@ -177,23 +211,35 @@ impl<'a> ReplayJob<'a> {
         })
     }
 
-    fn pieces(&self, host: &mut Host, piece: usize, mut between: Between<'_, '_>) -> Result<(), Error> {
+    fn pieces(
+        &self,
+        host: &mut Host,
+        piece: usize,
+        mut between: Between<'_, '_>,
+    ) -> Result<(), Error> {
         for (index, first) in (0..self.blocks).step_by(piece).enumerate() {
             let blocks = first..self.blocks.min(first + piece);
             let bytes_of = |bytes: usize| blocks.start * bytes..blocks.end * bytes;
-            let at = |buffer: &Buffer, bytes: usize| buffer.address() + bytes_of(bytes).start as u64;
+            let at =
+                |buffer: &Buffer, bytes: usize| buffer.address() + bytes_of(bytes).start as u64;
             if let Between::Plans(plans) = &mut between {
-                let places = host.plans[bytes_of(self.plan_bytes)].chunks_exact_mut(self.plan_bytes);
+                let places =
+                    host.plans[bytes_of(self.plan_bytes)].chunks_exact_mut(self.plan_bytes);
                 for (plan, place) in plans(blocks.clone()).iter().zip(places) {
-                    place.get_mut(..plan.len()).expect("a plan of those that were there at first").copy_from_slice(plan);
+                    place
+                        .get_mut(..plan.len())
+                        .expect("a plan of those that were there at first")
+                        .copy_from_slice(plan);
                 }
             }
             let ReplayLane { stream, work } = &host.lanes[index % host.lanes.len()];
             let symbols = &host.symbols[bytes_of(self.inputs)];
             // SAFETY: both are that large, and the streams are waited for before anybody reads,
             // writes or frees.
-            unsafe { result::memcpy_htod_async(at(&self.symbols, self.inputs), symbols, stream.raw) }
-                .named("cuMemcpyHtoDAsync")?;
+            unsafe {
+                result::memcpy_htod_async(at(&self.symbols, self.inputs), symbols, stream.raw)
+            }
+            .named("cuMemcpyHtoDAsync")?;
             match between {
                 Between::Nothing => {}
                 Between::Replay => self.replay(host.shape, &self.places, &blocks, work, stream)?,
@@ -201,13 +247,15 @@ impl<'a> ReplayJob<'a> {
                     let plans = &host.plans[bytes_of(self.plan_bytes)];
                     let to = at(&host.fresh, self.plan_bytes);
                     // SAFETY: as above.
-                    unsafe { result::memcpy_htod_async(to, plans, stream.raw) }.named("cuMemcpyHtoDAsync")?;
+                    unsafe { result::memcpy_htod_async(to, plans, stream.raw) }
+                        .named("cuMemcpyHtoDAsync")?;
                     self.replay(host.shape, &host.fresh_places, &blocks, work, stream)?;
                 }
             }
             let made = &mut host.made[bytes_of(self.outputs)];
             // SAFETY: as above.
-            unsafe { result::memcpy_dtoh_async(made, at(&self.made, self.outputs), stream.raw) }.named("cuMemcpyDtoHAsync")?;
+            unsafe { result::memcpy_dtoh_async(made, at(&self.made, self.outputs), stream.raw) }
+                .named("cuMemcpyDtoHAsync")?;
         }
         Ok(())
     }
@@ -218,7 +266,11 @@ impl<'a> ReplayJob<'a> {
         let elapsed = basics::elapsed(
             &mut host,
             |host| self.pieces(host, piece, between),
-            |host| host.lanes.iter().try_for_each(|lane| lane.stream.synchronize()),
+            |host| {
+                host.lanes
+                    .iter()
+                    .try_for_each(|lane| lane.stream.synchronize())
+            },
         );
         self.host = Some(host);
         elapsed
@@ -229,7 +281,13 @@ impl<'a> ReplayJob<'a> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
-            self.replay(self.shape, &self.places, &(0..self.blocks), &self.work, &self.stream)?;
+            self.replay(
+                self.shape,
+                &self.places,
+                &(0..self.blocks),
+                &self.work,
+                &self.stream,
+            )?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
@@ -237,7 +295,14 @@ impl<'a> ReplayJob<'a> {
     /// The host's time from inputs in pinned memory to outputs there, in pieces of `piece` source
     /// blocks, on streams in turn. Without `replay` it only copies.
     pub(crate) fn through(&mut self, piece: usize, replay: bool) -> Result<Duration, Error> {
-        self.run(piece, if replay { Between::Replay } else { Between::Nothing })
+        self.run(
+            piece,
+            if replay {
+                Between::Replay
+            } else {
+                Between::Nothing
+            },
+        )
     }
 
     /// The same with plans that are uploaded with the pieces. `plans` returns the plans of some
@@ -258,12 +323,23 @@ impl<'a> ReplayJob<'a> {
     }
 
     /// Reads all outputs of a source block from the card or from pinned memory.
-    pub(crate) fn read(&mut self, block: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
-        assert!(block < self.blocks && made.len() == self.outputs, "{} bytes of source block {block}", made.len());
+    pub(crate) fn read(
+        &mut self,
+        block: usize,
+        is_on_host: bool,
+        made: &mut [u8],
+    ) -> Result<(), Error> {
+        assert!(
+            block < self.blocks && made.len() == self.outputs,
+            "{} bytes of source block {block}",
+            made.len()
+        );
         let start = block * self.outputs;
         match (&self.host, is_on_host) {
             (Some(host), true) => made.copy_from_slice(&host.made[start..start + self.outputs]),
-            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (None, true) => {
+                return Err(Fault::Driver("nothing has been brought to the host".into()).into());
+            }
             (_, false) => {
                 self.card.context.bind()?;
                 basics::read(&self.made, start, made)?;
@@ -284,7 +360,11 @@ impl Drop for ReplayJob<'_> {
 }
 
 fn write_addresses(buffer: &Buffer, addresses: impl Iterator<Item = Address>) -> Result<(), Fault> {
-    buffer.write(&addresses.flat_map(Address::to_le_bytes).collect::<Vec<u8>>())
+    buffer.write(
+        &addresses
+            .flat_map(Address::to_le_bytes)
+            .collect::<Vec<u8>>(),
+    )
 }
 
 /// Pieces under way. A warp waits for each sum before the next, so it takes many strips at once to

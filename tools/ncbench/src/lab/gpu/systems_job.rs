@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use cudarc::driver::result;
 use ncserverd::device::cuda::card::{Card, number};
-use ncserverd::device::cuda::dense::{self, Inversion, ORDER_MAX, Places, Shape, spaced, terms_and_ends};
+use ncserverd::device::cuda::dense::{
+    self, Inversion, ORDER_MAX, Places, Shape, spaced, terms_and_ends,
+};
 use ncserverd::device::cuda::driver::{Address, Buffer, Fault, Named, Pinned, Stream};
 use ncserverd::device::{Error, abi};
 
@@ -61,20 +63,44 @@ impl<'a> SystemsJob<'a> {
 
     /// The same with a given way to invert.
     pub(super) fn by(way: Inversion, card: &'a Card, plan: &Systems<'_>) -> Result<Self, Error> {
-        let Systems { systems, before, count, symbol_bytes } = *plan;
+        let Systems {
+            systems,
+            before,
+            count,
+            symbol_bytes,
+        } = *plan;
         let in_turn = || (0..count).map(|index| &systems[index % systems.len()]);
         let first = &systems[0];
-        let is_alike = systems.iter().all(|system| (system.order, system.sums.len()) == (first.order, first.sums.len()));
+        let is_alike = systems
+            .iter()
+            .all(|system| (system.order, system.sums.len()) == (first.order, first.sums.len()));
         assert!(is_alike && first.order <= ORDER_MAX, "systems of one shape");
         let terms = in_turn().flat_map(|system| system.sums).map(Vec::len).sum();
-        let shape = Shape { order: first.order, count, wanted: first.sums.len(), terms, symbol_bytes };
+        let shape = Shape {
+            order: first.order,
+            count,
+            wanted: first.sums.len(),
+            terms,
+            symbol_bytes,
+        };
         let (_, bytes) = Places::new(&shape, &way, 0);
         let memory = Buffer::new(&card.context, bytes)?;
         let (places, _) = Places::new(&shape, &way, memory.address());
         let all = |of: &dyn Fn(usize) -> Vec<u8>| (0..systems.len()).map(of).collect::<Vec<_>>();
-        let matrices = all(&|index| spaced(systems[index].matrix.chunks_exact(shape.order).map(Some), shape.pitch()));
-        let symbols = all(&|index| spaced(systems[index].symbols.iter().copied(), shape.symbol_pitch()));
-        let repeated = |of: &[Vec<u8>]| (0..count).flat_map(|index| &of[index % of.len()]).copied().collect::<Vec<u8>>();
+        let matrices = all(&|index| {
+            spaced(
+                systems[index].matrix.chunks_exact(shape.order).map(Some),
+                shape.pitch(),
+            )
+        });
+        let symbols =
+            all(&|index| spaced(systems[index].symbols.iter().copied(), shape.symbol_pitch()));
+        let repeated = |of: &[Vec<u8>]| {
+            (0..count)
+                .flat_map(|index| &of[index % of.len()])
+                .copied()
+                .collect::<Vec<u8>>()
+        };
         let mut uploads = vec![(places.matrices, repeated(&matrices))];
         let before = match before.first() {
             None => {
@@ -84,8 +110,11 @@ impl<'a> SystemsJob<'a> {
             Some(first) => {
                 let inner = first.known.len();
                 let row_pitch = inner.next_multiple_of(abi::ROW_ALIGN);
-                let rows = all(&|index| spaced(before[index].rows.chunks_exact(inner).map(Some), row_pitch));
-                let known = all(&|index| spaced(before[index].known.iter().copied(), shape.symbol_pitch()));
+                let rows = all(&|index| {
+                    spaced(before[index].rows.chunks_exact(inner).map(Some), row_pitch)
+                });
+                let known =
+                    all(&|index| spaced(before[index].known.iter().copied(), shape.symbol_pitch()));
                 let mut put = |bytes: Vec<u8>| -> Result<Buffer, Fault> {
                     let buffer = Buffer::new(&card.context, bytes.len())?;
                     uploads.push((buffer.address(), bytes));
@@ -100,21 +129,38 @@ impl<'a> SystemsJob<'a> {
             }
         };
         let stream = Stream::new(&card.context)?;
-        let job =
-            Self { card, stream, clock: Clock::new(&card.context)?, shape, way, memory, places, before, uploads, host: None };
+        let job = Self {
+            card,
+            stream,
+            clock: Clock::new(&card.context)?,
+            shape,
+            way,
+            memory,
+            places,
+            before,
+            uploads,
+            host: None,
+        };
         let (terms, ends) = terms_and_ends(in_turn().flat_map(|system| system.sums));
         // SAFETY: all places are as large as the shape says, and nothing uses them.
         unsafe {
             dense::upload(job.places.terms, &terms)?;
             dense::upload(job.places.ends, &ends)?;
-            job.uploads.iter().try_for_each(|(to, bytes)| dense::upload(*to, bytes))?;
+            job.uploads
+                .iter()
+                .try_for_each(|(to, bytes)| dense::upload(*to, bytes))?;
         }
         job.systems().prepare()?;
         Ok(job)
     }
 
     fn systems(&self) -> dense::Systems<'_> {
-        dense::Systems { card: self.card, shape: self.shape, way: self.way, places: self.places }
+        dense::Systems {
+            card: self.card,
+            shape: self.shape,
+            way: self.way,
+            places: self.places,
+        }
     }
 
     fn invert(&self) -> Result<(), Fault> {
@@ -145,7 +191,8 @@ impl<'a> SystemsJob<'a> {
             let bytes = shape.count * shape.symbols_bytes();
             // SAFETY: both are that large, in memory of this job.
             unsafe {
-                result::memcpy_dtod_async(to, before.given.address(), bytes, self.stream.raw).named("cuMemcpyDtoDAsync")?;
+                result::memcpy_dtod_async(to, before.given.address(), bytes, self.stream.raw)
+                    .named("cuMemcpyDtoDAsync")?;
                 dense::multiply(self.card, &product, shape.count, &self.stream)?;
             }
         }
@@ -167,7 +214,10 @@ impl<'a> SystemsJob<'a> {
                 Ok((*to, pinned))
             };
             let uploads = self.uploads.iter().map(pin).collect::<Result<_, Fault>>()?;
-            self.host = Some(Host { uploads, made: Pinned::new(context, self.made_bytes())? });
+            self.host = Some(Host {
+                uploads,
+                made: Pinned::new(context, self.made_bytes())?,
+            });
         }
         Ok(())
     }
@@ -176,11 +226,13 @@ impl<'a> SystemsJob<'a> {
         for (to, bytes) in &host.uploads {
             // SAFETY: so many bytes are there, and the stream is waited for before anybody reads,
             // writes or frees.
-            unsafe { result::memcpy_htod_async(*to, bytes, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(*to, bytes, self.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
         }
         self.solve()?;
         // SAFETY: as above.
-        unsafe { result::memcpy_dtoh_async(&mut host.made, self.places.made, self.stream.raw) }.named("cuMemcpyDtoHAsync")
+        unsafe { result::memcpy_dtoh_async(&mut host.made, self.places.made, self.stream.raw) }
+            .named("cuMemcpyDtoHAsync")
     }
 
     /// The card's time for solving all systems in its own memory, `repeats` times, or only for
@@ -189,7 +241,11 @@ impl<'a> SystemsJob<'a> {
         self.card.context.bind()?;
         self.clock.begin(&self.stream)?;
         for _ in 0..repeats {
-            if inverts_alone { self.invert()? } else { self.solve()? }
+            if inverts_alone {
+                self.invert()?
+            } else {
+                self.solve()?
+            }
         }
         Ok(self.clock.end(&self.stream)?)
     }
@@ -199,7 +255,11 @@ impl<'a> SystemsJob<'a> {
         self.card.context.bind()?;
         self.make_host()?;
         let mut host = self.host.take().expect("made a line ago");
-        let elapsed = basics::elapsed(&mut host, |host| Ok(self.there_and_back(host)?), |_| self.stream.synchronize());
+        let elapsed = basics::elapsed(
+            &mut host,
+            |host| Ok(self.there_and_back(host)?),
+            |_| self.stream.synchronize(),
+        );
         self.host = Some(host);
         elapsed
     }
@@ -209,10 +269,20 @@ impl<'a> SystemsJob<'a> {
         self.card.context.bind()?;
         // SAFETY: all of both places, which nothing uses.
         unsafe {
-            let (inverses, made) = (self.shape.count * self.shape.matrix_bytes(), self.made_bytes());
-            result::memset_d8_async(self.places.inverses, basics::POISON, inverses, self.stream.raw).named("cuMemsetD8Async")?;
+            let (inverses, made) = (
+                self.shape.count * self.shape.matrix_bytes(),
+                self.made_bytes(),
+            );
+            result::memset_d8_async(
+                self.places.inverses,
+                basics::POISON,
+                inverses,
+                self.stream.raw,
+            )
+            .named("cuMemsetD8Async")?;
             if made > 0 {
-                result::memset_d8_async(self.places.made, basics::POISON, made, self.stream.raw).named("cuMemsetD8Async")?;
+                result::memset_d8_async(self.places.made, basics::POISON, made, self.stream.raw)
+                    .named("cuMemsetD8Async")?;
             }
         }
         if let Some(host) = &mut self.host {
@@ -225,33 +295,68 @@ impl<'a> SystemsJob<'a> {
     pub(crate) fn inverse(&mut self, index: usize) -> Result<Option<Vec<u8>>, Error> {
         assert!(index < self.shape.count, "system {index}");
         self.card.context.bind()?;
-        let offset = |place: Address| usize::try_from(place - self.memory.address()).expect("inside of the memory");
+        let offset = |place: Address| {
+            usize::try_from(place - self.memory.address()).expect("inside of the memory")
+        };
         let mut status = [0; 4];
-        basics::read(&self.memory, offset(self.places.status) + 4 * index, &mut status)?;
+        basics::read(
+            &self.memory,
+            offset(self.places.status) + 4 * index,
+            &mut status,
+        )?;
         if u32::from_le_bytes(status) == 0 {
             return Ok(None);
         }
         let mut rows = vec![0; self.shape.matrix_bytes()];
-        basics::read(&self.memory, offset(self.places.inverses) + index * rows.len(), &mut rows)?;
-        Ok(Some(rows.chunks_exact(self.shape.pitch()).flat_map(|row| &row[..self.shape.order]).copied().collect()))
+        basics::read(
+            &self.memory,
+            offset(self.places.inverses) + index * rows.len(),
+            &mut rows,
+        )?;
+        Ok(Some(
+            rows.chunks_exact(self.shape.pitch())
+                .flat_map(|row| &row[..self.shape.order])
+                .copied()
+                .collect(),
+        ))
     }
 
     /// Reads all wanted symbols of a system from the card or from pinned memory.
-    pub(crate) fn read(&mut self, index: usize, is_on_host: bool, made: &mut [u8]) -> Result<(), Error> {
-        let Shape { wanted, symbol_bytes, .. } = self.shape;
-        assert!(index < self.shape.count && made.len() == wanted * symbol_bytes, "{} bytes of system {index}", made.len());
+    pub(crate) fn read(
+        &mut self,
+        index: usize,
+        is_on_host: bool,
+        made: &mut [u8],
+    ) -> Result<(), Error> {
+        let Shape {
+            wanted,
+            symbol_bytes,
+            ..
+        } = self.shape;
+        assert!(
+            index < self.shape.count && made.len() == wanted * symbol_bytes,
+            "{} bytes of system {index}",
+            made.len()
+        );
         let (each, mut bytes) = (self.shape.made_bytes(), vec![0; self.shape.made_bytes()]);
         match (&self.host, is_on_host) {
             (Some(host), true) => bytes.copy_from_slice(&host.made[index * each..][..each]),
-            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (None, true) => {
+                return Err(Fault::Driver("nothing has been brought to the host".into()).into());
+            }
             (_, false) => {
                 self.card.context.bind()?;
-                let start = usize::try_from(self.places.made - self.memory.address()).expect("inside of the memory");
+                let start = usize::try_from(self.places.made - self.memory.address())
+                    .expect("inside of the memory");
                 basics::read(&self.memory, start + index * each, &mut bytes)?;
             }
         }
-        let symbols = bytes.chunks_exact(self.shape.symbol_pitch()).map(|symbol| &symbol[..symbol_bytes]);
-        made.chunks_exact_mut(symbol_bytes).zip(symbols).for_each(|(place, symbol)| place.copy_from_slice(symbol));
+        let symbols = bytes
+            .chunks_exact(self.shape.symbol_pitch())
+            .map(|symbol| &symbol[..symbol_bytes]);
+        made.chunks_exact_mut(symbol_bytes)
+            .zip(symbols)
+            .for_each(|(place, symbol)| place.copy_from_slice(symbol));
         Ok(())
     }
 }

@@ -30,9 +30,19 @@ pub(crate) struct ProductJob<'a> {
 
 impl<'a> ProductJob<'a> {
     pub(super) fn new(card: &'a Card, plan: &Product<'_>) -> Result<Self, Fault> {
-        let Product { rows, a, columns, b, group } = *plan;
+        let Product {
+            rows,
+            a,
+            columns,
+            b,
+            group,
+        } = *plan;
         let inner = u32::try_from(a.len()).expect("fewer than 2^32 bytes") / rows;
-        assert!(a.len() == rows as usize * inner as usize && b.len() == inner as usize * columns as usize, "matrices that fit");
+        assert!(
+            a.len() == rows as usize * inner as usize
+                && b.len() == inner as usize * columns as usize,
+            "matrices that fit"
+        );
         let context = &card.context;
         let job = Self {
             card,
@@ -54,7 +64,11 @@ impl<'a> ProductJob<'a> {
     }
 
     fn multiply(&self) -> Result<(), Fault> {
-        let (a, b, c) = (self.device_a.address(), self.device_b.address(), self.device_c.address());
+        let (a, b, c) = (
+            self.device_a.address(),
+            self.device_b.address(),
+            self.device_c.address(),
+        );
         let (width, tables) = (self.group.width, self.card.tables());
         let mut arguments = [
             argument(&a),
@@ -69,7 +83,15 @@ impl<'a> ProductJob<'a> {
         let grid = over(self.rows, self.columns, self.group);
         // SAFETY: the matrices are as large as the numbers say, and live until the stream has been
         // waited for.
-        unsafe { launch::thesis(self.card, "nc_thesis_multiply", grid, &mut arguments, &self.stream) }
+        unsafe {
+            launch::thesis(
+                self.card,
+                "nc_thesis_multiply",
+                grid,
+                &mut arguments,
+                &self.stream,
+            )
+        }
     }
 
     /// The card's time for computing the product `repeats` times.
@@ -127,7 +149,11 @@ pub(crate) struct EliminationJob<'a> {
 
 impl<'a> EliminationJob<'a> {
     pub(super) fn new(card: &'a Card, plan: &Elimination<'_>) -> Result<Self, Fault> {
-        let Elimination { order, matrix, group } = *plan;
+        let Elimination {
+            order,
+            matrix,
+            group,
+        } = *plan;
         let n = order as usize;
         assert_eq!(matrix.len(), n * n, "a square matrix");
         let (context, bytes) = (&card.context, 2 * n * n);
@@ -145,22 +171,52 @@ impl<'a> EliminationJob<'a> {
 
     fn swap(&self, i: u32, j: u32) -> Result<(), Fault> {
         let (matrix, columns) = (self.extended.address(), 2 * self.order);
-        let mut arguments = [argument(&matrix), argument(&j), argument(&columns), argument(&i)];
+        let mut arguments = [
+            argument(&matrix),
+            argument(&j),
+            argument(&columns),
+            argument(&i),
+        ];
         // SAFETY: rows and columns of the matrix; the stream is waited for before it is read.
-        unsafe { launch::thesis(self.card, "nc_thesis_swap", along(columns, self.group), &mut arguments, &self.stream) }
+        unsafe {
+            launch::thesis(
+                self.card,
+                "nc_thesis_swap",
+                along(columns, self.group),
+                &mut arguments,
+                &self.stream,
+            )
+        }
     }
 
     fn divide(&self, i: u32, pivot: u32) -> Result<(), Fault> {
-        let (matrix, columns, tables) = (self.extended.address(), 2 * self.order, self.card.tables());
-        let mut arguments = [argument(&matrix), argument(&i), argument(&columns), argument(&pivot), argument(&tables)];
+        let (matrix, columns, tables) =
+            (self.extended.address(), 2 * self.order, self.card.tables());
+        let mut arguments = [
+            argument(&matrix),
+            argument(&i),
+            argument(&columns),
+            argument(&pivot),
+            argument(&tables),
+        ];
         // SAFETY: as above.
-        unsafe { launch::thesis(self.card, "nc_thesis_divide", along(columns, self.group), &mut arguments, &self.stream) }
+        unsafe {
+            launch::thesis(
+                self.card,
+                "nc_thesis_divide",
+                along(columns, self.group),
+                &mut arguments,
+                &self.stream,
+            )
+        }
     }
 
     fn sum(&self, i: u32) -> Result<(), Fault> {
-        let (matrix, copy, columns) = (self.extended.address(), self.copy.address(), 2 * self.order);
+        let (matrix, copy, columns) =
+            (self.extended.address(), self.copy.address(), 2 * self.order);
         // SAFETY: both are as large, and the stream is waited for before either is freed.
-        unsafe { result::memcpy_dtod_async(copy, matrix, self.extended.len(), self.stream.raw) }.named("cuMemcpyDtoDAsync")?;
+        unsafe { result::memcpy_dtod_async(copy, matrix, self.extended.len(), self.stream.raw) }
+            .named("cuMemcpyDtoDAsync")?;
         let (width, tables) = (self.group.width, self.card.tables());
         let mut arguments = [
             argument(&matrix),
@@ -173,7 +229,15 @@ impl<'a> EliminationJob<'a> {
         ];
         let grid = over(self.order, columns, self.group);
         // SAFETY: as above.
-        unsafe { launch::thesis(self.card, "nc_thesis_sum", grid, &mut arguments, &self.stream) }
+        unsafe {
+            launch::thesis(
+                self.card,
+                "nc_thesis_sum",
+                grid,
+                &mut arguments,
+                &self.stream,
+            )
+        }
     }
 
     /// Reads the extended matrix. The thesis reads all of it after each step.
@@ -186,13 +250,19 @@ impl<'a> EliminationJob<'a> {
     fn invert(&self) -> Result<Option<Vec<u8>>, Fault> {
         let n = self.order as usize;
         let mut host = vec![0; 2 * n * n];
-        for (i, (row, given)) in host.chunks_exact_mut(2 * n).zip(self.matrix.chunks_exact(n)).enumerate() {
+        for (i, (row, given)) in host
+            .chunks_exact_mut(2 * n)
+            .zip(self.matrix.chunks_exact(n))
+            .enumerate()
+        {
             row[..n].copy_from_slice(given);
             row[n + i] = 1;
         }
         self.extended.write(&host)?;
         for (i, at) in (0..self.order).zip((0..).step_by(2 * n + 1)) {
-            let Some(below) = host[at..].iter().step_by(2 * n).position(|&byte| byte != 0) else { return Ok(None) };
+            let Some(below) = host[at..].iter().step_by(2 * n).position(|&byte| byte != 0) else {
+                return Ok(None);
+            };
             if below > 0 {
                 self.swap(i, i + u32::try_from(below).expect("a row"))?;
                 self.look(&mut host)?;
@@ -203,7 +273,12 @@ impl<'a> EliminationJob<'a> {
             self.sum(i)?;
             self.look(&mut host)?;
         }
-        Ok(Some(host.chunks_exact(2 * n).flat_map(|row| &row[n..]).copied().collect()))
+        Ok(Some(
+            host.chunks_exact(2 * n)
+                .flat_map(|row| &row[n..])
+                .copied()
+                .collect(),
+        ))
     }
 
     /// The host's time from the matrix to its inverse in host memory.
@@ -222,8 +297,16 @@ impl<'a> EliminationJob<'a> {
 
 /// One thread per element, in thread blocks of this shape.
 fn over(rows: u32, columns: u32, group: Group) -> Grid {
-    let blocks = (columns.div_ceil(group.width), rows.div_ceil(group.height), 1);
-    Grid { blocks, threads: group.width * group.height, shared_bytes: 0 }
+    let blocks = (
+        columns.div_ceil(group.width),
+        rows.div_ceil(group.height),
+        1,
+    );
+    Grid {
+        blocks,
+        threads: group.width * group.height,
+        shared_bytes: 0,
+    }
 }
 
 /// One thread per column, with as many threads per thread block as the shape has.

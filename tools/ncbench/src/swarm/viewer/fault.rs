@@ -42,10 +42,12 @@ impl From<Violation> for Fault {
 /// end of the handshake yet, in the transport's word for any such code (RFC 9000, section 10.2.3).
 pub(super) fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
     match error {
-        ConnectionError::ApplicationClosed(close) => {
-            [CloseCode::Overload, CloseCode::GoingAway].map(|code| code.quic().into()).contains(&close.error_code)
+        ConnectionError::ApplicationClosed(close) => [CloseCode::Overload, CloseCode::GoingAway]
+            .map(|code| code.quic().into())
+            .contains(&close.error_code),
+        ConnectionError::ConnectionClosed(close) => {
+            !is_greeted && close.error_code == TransportErrorCode::APPLICATION_ERROR
         }
-        ConnectionError::ConnectionClosed(close) => !is_greeted && close.error_code == TransportErrorCode::APPLICATION_ERROR,
         _ => false,
     }
 }
@@ -60,21 +62,40 @@ mod tests {
     #[test]
     fn who_is_told_to_come_again_is_refused_and_nobody_else() {
         let ours = |code: CloseCode| {
-            ConnectionError::ApplicationClosed(ApplicationClose { error_code: code.quic().into(), reason: Bytes::new() })
+            ConnectionError::ApplicationClosed(ApplicationClose {
+                error_code: code.quic().into(),
+                reason: Bytes::new(),
+            })
         };
         let transport = |error_code| {
-            ConnectionError::ConnectionClosed(ConnectionClose { error_code, frame_type: None, reason: Bytes::new() })
+            ConnectionError::ConnectionClosed(ConnectionClose {
+                error_code,
+                frame_type: None,
+                reason: Bytes::new(),
+            })
         };
         for (error, before, after) in [
             (ours(CloseCode::Overload), true, true),
             (ours(CloseCode::GoingAway), true, true),
             (ours(CloseCode::Done), false, false),
             // What becomes of a code of ours that is said before the end of the handshake is known.
-            (transport(TransportErrorCode::APPLICATION_ERROR), true, false),
-            (transport(TransportErrorCode::PROTOCOL_VIOLATION), false, false),
+            (
+                transport(TransportErrorCode::APPLICATION_ERROR),
+                true,
+                false,
+            ),
+            (
+                transport(TransportErrorCode::PROTOCOL_VIOLATION),
+                false,
+                false,
+            ),
             (ConnectionError::TimedOut, false, false),
         ] {
-            assert_eq!((is_refusal(&error, false), is_refusal(&error, true)), (before, after), "{error}");
+            assert_eq!(
+                (is_refusal(&error, false), is_refusal(&error, true)),
+                (before, after),
+                "{error}"
+            );
         }
     }
 }

@@ -40,7 +40,11 @@ pub(super) enum Cut {
 }
 
 impl Viewer<'_> {
-    pub(super) fn take_stream(&mut self, incoming: &mut Incoming, mut bytes: Bytes) -> Result<(), Fault> {
+    pub(super) fn take_stream(
+        &mut self,
+        incoming: &mut Incoming,
+        mut bytes: Bytes,
+    ) -> Result<(), Fault> {
         if let Some((_, object)) = &mut incoming.object {
             if object.len() + bytes.len() > OBJECT_MAX {
                 return Err(Violation::Malformed("object stream").into());
@@ -50,14 +54,18 @@ impl Viewer<'_> {
         }
         if incoming.alias.is_none() {
             incoming.head.extend_from_slice(&bytes);
-            let Some((head, length)) = StreamHead::parse(&incoming.head)? else { return Ok(()) };
+            let Some((head, length)) = StreamHead::parse(&incoming.head)? else {
+                return Ok(());
+            };
             let alias = match head {
                 StreamHead::Blocks { alias } => alias,
                 StreamHead::Object { request } => {
                     incoming.object = Some((request, incoming.head.split_off(length)));
                     return Ok(());
                 }
-                StreamHead::Hashes { .. } => return Err(Violation::Malformed("stream nobody asked for").into()),
+                StreamHead::Hashes { .. } => {
+                    return Err(Violation::Malformed("stream nobody asked for").into());
+                }
             };
             bytes.advance(bytes.len() - (incoming.head.len() - length));
             incoming.alias = Some(alias);
@@ -70,7 +78,9 @@ impl Viewer<'_> {
                 });
             }
         }
-        let Some(cut) = &mut incoming.records else { return Ok(()) };
+        let Some(cut) = &mut incoming.records else {
+            return Ok(());
+        };
         match cut {
             Cut::Vectors(vectors) => {
                 vectors.push(bytes);
@@ -89,24 +99,39 @@ impl Viewer<'_> {
     }
 
     pub(super) fn take_datagram(&mut self, mut datagram: Bytes) -> Result<(), Fault> {
-        let Some(head) = parse_datagram(&mut datagram) else { return Ok(()) };
-        let Doing::Fetching(fetch) = &self.doing else { return Ok(()) };
+        let Some(head) = parse_datagram(&mut datagram) else {
+            return Ok(());
+        };
+        let Doing::Fetching(fetch) = &self.doing else {
+            return Ok(());
+        };
         if fetch.alias != head.alias {
             return Ok(());
         }
-        let Some(block) = parse_block(head.kind, &fetch.generation, datagram) else { return Ok(()) };
+        let Some(block) = parse_block(head.kind, &fetch.generation, datagram) else {
+            return Ok(());
+        };
         self.take_block(Some(head.alias), &block.vector, Some(&block.payload))
     }
 
-    fn take_block(&mut self, alias: Option<u16>, vector: &Vector, payload: Option<&[u8]>) -> Result<(), Fault> {
-        let Doing::Fetching(fetch) = &mut self.doing else { return Ok(()) };
+    fn take_block(
+        &mut self,
+        alias: Option<u16>,
+        vector: &Vector,
+        payload: Option<&[u8]>,
+    ) -> Result<(), Fault> {
+        let Doing::Fetching(fetch) = &mut self.doing else {
+            return Ok(());
+        };
         if alias != Some(fetch.alias) {
             return Ok(());
         }
         let now = Instant::now();
         let totals = &self.shard.totals;
         if fetch.received == 0 {
-            totals.first_block.add(now.saturating_duration_since(fetch.asked_at));
+            totals
+                .first_block
+                .add(now.saturating_duration_since(fetch.asked_at));
         }
         fetch.received += 1;
         fetch.heard_at = now;
@@ -123,7 +148,12 @@ impl Viewer<'_> {
             outcome => {
                 totals.useless.add(u64::from(outcome == Outcome::Redundant));
                 if fetch.received >= fetch.credited {
-                    fetch.credit(now, self.shard.plan.accept, &mut self.next_alias, &mut self.out);
+                    fetch.credit(
+                        now,
+                        self.shard.plan.accept,
+                        &mut self.next_alias,
+                        &mut self.out,
+                    );
                 }
             }
         }
@@ -133,5 +163,11 @@ impl Viewer<'_> {
 
 /// The next chunks of the stream that is being read; `None` at its end, whatever that is.
 pub(super) async fn read(incoming: &mut Option<Incoming>, chunks: &mut [Bytes]) -> Option<usize> {
-    incoming.as_mut()?.stream.read_chunks(chunks).await.ok().flatten()
+    incoming
+        .as_mut()?
+        .stream
+        .read_chunks(chunks)
+        .await
+        .ok()
+        .flatten()
 }

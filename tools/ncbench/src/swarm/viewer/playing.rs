@@ -22,7 +22,9 @@ impl Viewer<'_> {
             Program::Fixed(_) if self.shard.plan.from_start && self.playout.is_none() => 0,
             Program::Fixed(_) => whims.choose(count),
         };
-        let duration = self.item(position).map_or(Duration::from_secs(1), |item| item.duration);
+        let duration = self
+            .item(position)
+            .map_or(Duration::from_secs(1), |item| item.duration);
         self.playout = Some(Playout::new(now, position, duration));
         self.doing = Doing::Waiting;
         self.offset = self.item(position).map_or(0, |item| item.offset);
@@ -42,17 +44,24 @@ impl Viewer<'_> {
 
     /// Asks what the next segment is.
     pub(super) fn ask(&mut self, now: Instant) {
-        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else { return };
+        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else {
+            return;
+        };
         let Some(path) = self.item(position).map(|item| item.path.clone()) else {
             // It is not listed yet.
-            self.doing = Doing::Pausing { until: self.listed_at.map_or(now, |at| at + RELOAD), list: true };
+            self.doing = Doing::Pausing {
+                until: self.listed_at.map_or(now, |at| at + RELOAD),
+                list: true,
+            };
             return;
         };
         self.get(path, self.offset, false);
     }
 
     pub(super) fn ask_list(&mut self, now: Instant) {
-        let Program::Live { path, .. } = &self.shard.plan.program else { return };
+        let Program::Live { path, .. } = &self.shard.plan.program else {
+            return;
+        };
         self.listed_at = Some(now);
         self.get(path.clone(), 0, true);
     }
@@ -60,7 +69,13 @@ impl Viewer<'_> {
     fn get(&mut self, path: String, offset: u64, list: bool) {
         self.next_request += 1;
         let request = self.next_request;
-        Message::Get(Get { request, path, offset, length: None }).encode(&mut self.out);
+        Message::Get(Get {
+            request,
+            path,
+            offset,
+            length: None,
+        })
+        .encode(&mut self.out);
         self.doing = Doing::Asking { request, list };
     }
 
@@ -70,36 +85,64 @@ impl Viewer<'_> {
         if !matches!(self.doing, Doing::Asking { request: asked, list: true } if asked == request) {
             return;
         }
-        self.doing = Doing::Pausing { until: now + RELOAD, list: true };
-        let Program::Live { path, .. } = &self.shard.plan.program else { return };
-        let Some((items, _)) = crate::swarm::items(path, bytes) else { return };
-        let Some(playout) = &mut self.playout else { return };
+        self.doing = Doing::Pausing {
+            until: now + RELOAD,
+            list: true,
+        };
+        let Program::Live { path, .. } = &self.shard.plan.program else {
+            return;
+        };
+        let Some((items, _)) = crate::swarm::items(path, bytes) else {
+            return;
+        };
+        let Some(playout) = &mut self.playout else {
+            return;
+        };
         let place = |item: Option<&Item>| items.iter().position(|other| Some(other) == item);
         let next = place(self.program.get(playout.position));
-        let last = playout.position.checked_sub(1).and_then(|last| place(self.program.get(last)));
+        let last = playout
+            .position
+            .checked_sub(1)
+            .and_then(|last| place(self.program.get(last)));
         let behind = items.len().saturating_sub(LIVE_BEHIND);
-        playout.position = if self.is_listed { next.or_else(|| last.map(|last| last + 1)).unwrap_or(behind) } else { behind };
+        playout.position = if self.is_listed {
+            next.or_else(|| last.map(|last| last + 1)).unwrap_or(behind)
+        } else {
+            behind
+        };
         self.program = items.into();
         self.is_listed = true;
-        self.offset = self.program.get(playout.position).map_or(0, |item| item.offset);
+        self.offset = self
+            .program
+            .get(playout.position)
+            .map_or(0, |item| item.offset);
         self.doing = Doing::Waiting;
     }
 
     /// A part has come in full: on with the object, or with the next.
     pub(super) fn go_on(&mut self, now: Instant, meta: &Meta) {
-        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else { return };
+        let Some(position) = self.playout.as_ref().map(|playout| playout.position) else {
+            return;
+        };
         let item = self.item(position).cloned();
         let covered = meta.offset.saturating_add(meta.length);
-        let end = item.as_ref().and_then(|item| item.end).or(meta.object_length);
+        let end = item
+            .as_ref()
+            .and_then(|item| item.end)
+            .or(meta.object_length);
         if end.is_some_and(|end| covered < end) {
             self.offset = covered;
             self.ask(now);
             return;
         }
-        let Some(playout) = &mut self.playout else { return };
+        let Some(playout) = &mut self.playout else {
+            return;
+        };
         self.shard.totals.count(now, playout.due());
         let lasts = match (&item, self.shard.plan.bitrate) {
-            (Some(item), Some(bitrate)) => Duration::from_secs_f64((covered.saturating_sub(item.offset)) as f64 * 8.0 / bitrate),
+            (Some(item), Some(bitrate)) => Duration::from_secs_f64(
+                (covered.saturating_sub(item.offset)) as f64 * 8.0 / bitrate,
+            ),
             (Some(item), None) => item.duration,
             (None, _) => Duration::from_secs(1),
         };
@@ -109,7 +152,9 @@ impl Viewer<'_> {
     }
 
     pub(super) fn patience(&self, now: Instant) -> Duration {
-        self.playout.as_ref().map_or(Duration::ZERO, |playout| playout.patience(now))
+        self.playout
+            .as_ref()
+            .map_or(Duration::ZERO, |playout| playout.patience(now))
     }
 
     /// What is under way is not wanted any more. It counts as late if it is.
@@ -120,7 +165,11 @@ impl Viewer<'_> {
             self.shard.totals.count(now, playout.due());
         }
         if let Doing::Fetching(fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) {
-            Message::Stop { alias: fetch.alias, reason: StopReason::Cancelled }.encode(&mut self.out);
+            Message::Stop {
+                alias: fetch.alias,
+                reason: StopReason::Cancelled,
+            }
+            .encode(&mut self.out);
         }
         self.doing = Doing::Waiting;
     }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use quinn::congestion::{Controller, Cubic, CubicConfig};
 
-use super::{CUBIC_BETA, Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, Mode, NO_RESIDUE, Tally, bytes};
+use super::{
+    CUBIC_BETA, Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, Mode, NO_RESIDUE, Tally, bytes,
+};
 
 /// A dip in progress, and its samples.
 #[derive(Debug, Clone, Copy)]
@@ -27,24 +29,39 @@ impl Delay {
     /// Lowers the window for two round trips. The first empties the queue, if it is this flow's
     /// own.
     pub(super) fn begin_dip(&mut self, now: Instant, standing: Duration, on_beat: bool) {
-        let Some(floor) = self.floor.get() else { return };
+        let Some(floor) = self.floor.get() else {
+            return;
+        };
         if matches!(self.mode, Mode::Steady) {
             self.heed_losses();
         }
         self.losses = Tally::default();
         self.quiet_losses.fade();
-        let fill = (self.full_window() / standing.max(MIN_RTT).as_secs_f64()).min(self.rates.max()) * floor.as_secs_f64();
+        let fill = (self.full_window() / standing.max(MIN_RTT).as_secs_f64()).min(self.rates.max())
+            * floor.as_secs_f64();
         let gain = match self.mode {
             Mode::Contended(_) => CONTENDED_DIP_GAIN,
             _ if self.dips == 0 => FIRST_DIP_GAIN,
             _ => DIP_GAIN,
         };
         let window = (gain * fill).max(self.window_min());
-        let own = Duration::try_from_secs_f64(window / self.rates.max().max(1.0)).unwrap_or(Duration::MAX);
+        let own = Duration::try_from_secs_f64(window / self.rates.max().max(1.0))
+            .unwrap_or(Duration::MAX);
         // If the window hardly fell, this cannot be told.
         let fell = self.full_window() >= DIP_FALL_MIN * window;
-        let own_queue = if fell { own.saturating_sub(floor) } else { Duration::ZERO };
-        self.dip = Some(Dip { start: now, window, drained: None, shortest: Duration::MAX, own_queue, on_beat });
+        let own_queue = if fell {
+            own.saturating_sub(floor)
+        } else {
+            Duration::ZERO
+        };
+        self.dip = Some(Dip {
+            start: now,
+            window,
+            drained: None,
+            shortest: Duration::MAX,
+            own_queue,
+            on_beat,
+        });
     }
 
     /// Shrinks the window by the losses since the last dip that exceed the path's own.
@@ -66,14 +83,30 @@ impl Delay {
     }
 
     /// Ends a dip once it has shown enough.
-    pub(super) fn watch_dip(&mut self, now: Instant, in_flight: u64, sent: Instant, sample: Duration) {
-        let (Some(dip), Some(floor)) = (&mut self.dip, self.floor.get()) else { return };
+    pub(super) fn watch_dip(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        sent: Instant,
+        sample: Duration,
+    ) {
+        let (Some(dip), Some(floor)) = (&mut self.dip, self.floor.get()) else {
+            return;
+        };
         dip.shortest = dip.shortest.min(sample);
         if dip.drained.is_none() && in_flight as f64 <= dip.window {
             dip.drained = Some(now);
         }
-        let Dip { start, drained, shortest, own_queue, on_beat, .. } = *dip;
-        let overdue = now.saturating_duration_since(start) > DIP_ROUND_TRIPS_MAX * (floor + self.queue_max);
+        let Dip {
+            start,
+            drained,
+            shortest,
+            own_queue,
+            on_beat,
+            ..
+        } = *dip;
+        let overdue =
+            now.saturating_duration_since(start) > DIP_ROUND_TRIPS_MAX * (floor + self.queue_max);
         let seen = drained.is_some_and(|drained| sent >= drained);
         if !seen && !overdue {
             return;
@@ -96,11 +129,16 @@ impl Delay {
             (self.foreign, self.clean) = (0, self.clean + 1);
             // The first dip does not count: its losses may come from the queue that startup has
             // built.
-            self.quiet = drained.filter(|_| self.dips > 1).map(|drained| (drained, now));
+            self.quiet = drained
+                .filter(|_| self.dips > 1)
+                .map(|drained| (drained, now));
         }
         match &self.mode {
             Mode::Steady if self.foreign >= FOREIGN_DIPS => self.enter_contention(now),
-            Mode::Steady if self.foreign > 0 && self.contended.is_some_and(|(_, left)| now < left + RELAPSE) => {
+            Mode::Steady
+                if self.foreign > 0
+                    && self.contended.is_some_and(|(_, left)| now < left + RELAPSE) =>
+            {
                 self.enter_contention(now);
             }
             Mode::Contended(_) if self.clean >= CLEAN_DIPS => self.leave_contention(now),
@@ -126,12 +164,19 @@ impl Delay {
 
     /// Hands the window to CUBIC.
     fn enter_contention(&mut self, now: Instant) {
-        let before = self.contended.filter(|(_, left)| now < *left + RELAPSE).map_or(self.calm_window, |(window, _)| window);
+        let before = self
+            .contended
+            .filter(|(_, left)| now < *left + RELAPSE)
+            .map_or(self.calm_window, |(window, _)| window);
         let claim = self.window.max(before);
         // A CUBIC state that has just been reduced to this window.
         let mut config = CubicConfig::default();
         config.initial_window(bytes(claim / CUBIC_BETA));
-        let mut cubic = Cubic::new(Arc::new(config), now, self.mtu.try_into().unwrap_or(u16::MAX));
+        let mut cubic = Cubic::new(
+            Arc::new(config),
+            now,
+            self.mtu.try_into().unwrap_or(u16::MAX),
+        );
         cubic.on_congestion_event(now, now, false, self.mtu);
         self.mode = Mode::Contended(cubic);
         self.floor.keep(true);

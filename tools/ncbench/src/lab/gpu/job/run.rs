@@ -25,18 +25,36 @@ impl BatchJob<'_> {
     fn multiply(&self, launch: &abi::Launch, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: tasks describe memory of this job, whose streams are waited for before it is
         // dropped.
-        unsafe { launch::combine(self.card, &self.combine, &self.variant, launch, self.sms(), stream) }
+        unsafe {
+            launch::combine(
+                self.card,
+                &self.combine,
+                &self.variant,
+                launch,
+                self.sms(),
+                stream,
+            )
+        }
     }
 
     fn make_rows(&self) -> Result<(), Fault> {
-        let Some(Rows { list, n, .. }) = &self.rows else { return Ok(()) };
+        let Some(Rows { list, n, .. }) = &self.rows else {
+            return Ok(());
+        };
         // SAFETY: as in `multiply`.
         unsafe { launch::rows(self.card, &list.launch, *n, &self.stream) }
     }
 
     fn make_forms(&self) -> Result<(), Fault> {
-        let all = u32::try_from(self.shape.source_bytes().div_ceil(16 * FORM_THREADS as usize)).expect("a generation is small");
-        let across = all.min((self.card.sms * FORM_BLOCKS_PER_SM).div_ceil(self.shape.generations)).max(1);
+        let all = u32::try_from(
+            self.shape
+                .source_bytes()
+                .div_ceil(16 * FORM_THREADS as usize),
+        )
+        .expect("a generation is small");
+        let across = all
+            .min((self.card.sms * FORM_BLOCKS_PER_SM).div_ceil(self.shape.generations))
+            .max(1);
         let tasks = (self.form_tasks.address(), self.shape.generations);
         // SAFETY: as in `multiply`.
         unsafe { launch::form(self.card, self.combine.form, across, tasks, &self.stream) }
@@ -48,24 +66,30 @@ impl BatchJob<'_> {
         let bytes = self.shape.source_bytes();
         let (sources, given) = match &self.upload {
             Some(upload) => upload.split_at(self.handed_in.len()),
-            None => (self.handed_in.as_slice(), self.decode.as_ref().map_or(&[][..], Decoding::given)),
+            None => (
+                self.handed_in.as_slice(),
+                self.decode.as_ref().map_or(&[][..], Decoding::given),
+            ),
         };
         let address = |index: usize| self.raw.address() + (index * bytes) as u64;
         for (index, from) in sources.chunks_exact(bytes).enumerate() {
             // SAFETY: inside `raw`; memory that is not pinned is copied before the call returns,
             // pinned memory lives with the job.
-            unsafe { result::memcpy_htod_async(address(index), from, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(address(index), from, self.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
         }
         let distinct = sources.len() / bytes;
         for index in distinct..self.shape.generations as usize {
             let from = address(index % distinct);
             // SAFETY: both are inside `raw` and do not overlap.
-            unsafe { result::memcpy_dtod_async(address(index), from, bytes, self.stream.raw) }.named("cuMemcpyDtoDAsync")?;
+            unsafe { result::memcpy_dtod_async(address(index), from, bytes, self.stream.raw) }
+                .named("cuMemcpyDtoDAsync")?;
         }
         if !given.is_empty() {
             let inverses = self.decode.as_ref().map_or(0, Decoding::inverses);
             // SAFETY: the inverses are that long; the rest as above.
-            unsafe { result::memcpy_htod_async(inverses, given, self.stream.raw) }.named("cuMemcpyHtoDAsync")?;
+            unsafe { result::memcpy_htod_async(inverses, given, self.stream.raw) }
+                .named("cuMemcpyHtoDAsync")?;
         }
         Ok(())
     }
@@ -89,7 +113,10 @@ impl BatchJob<'_> {
                 let from = self.out.address() + (place * bytes) as u64;
                 let host = self.host.as_mut().expect("made by `ready`");
                 // SAFETY: both are that long and live as long as the job.
-                unsafe { result::memcpy_dtoh_async(&mut host.memory[..bytes], from, self.stream.raw) }.named("cuMemcpyDtoHAsync")
+                unsafe {
+                    result::memcpy_dtoh_async(&mut host.memory[..bytes], from, self.stream.raw)
+                }
+                .named("cuMemcpyDtoHAsync")
             }
         }
     }
@@ -97,20 +124,41 @@ impl BatchJob<'_> {
     fn decode_stage(&mut self, place: usize) -> Result<(), Fault> {
         let tables = self.card.tables();
         match self.decode.as_ref() {
-            Some(Decoding::Invert { inverter, tasks, .. }) => {
+            Some(Decoding::Invert {
+                inverter, tasks, ..
+            }) => {
                 // SAFETY: as in `multiply`.
-                unsafe { inverter.launch(self.card, tasks.address(), self.shape.generations, &self.stream) }
+                unsafe {
+                    inverter.launch(
+                        self.card,
+                        tasks.address(),
+                        self.shape.generations,
+                        &self.stream,
+                    )
+                }
             }
-            Some(Decoding::Progressive { entry, grid, tasks, kept, .. }) => {
+            Some(Decoding::Progressive {
+                entry,
+                grid,
+                tasks,
+                kept,
+                ..
+            }) => {
                 self.last_place = place;
                 let function = self.card.function(DECODE, entry, grid.shared_bytes)?;
-                let (bytes, start) = (self.shape.out_bytes(), self.out.address() + (place * self.shape.out_bytes()) as u64);
+                let (bytes, start) = (
+                    self.shape.out_bytes(),
+                    self.out.address() + (place * self.shape.out_bytes()) as u64,
+                );
                 // SAFETY: inside `out`.
-                unsafe { result::memset_d8_async(start, 0, bytes, self.stream.raw) }.named("cuMemsetD8Async")?;
+                unsafe { result::memset_d8_async(start, 0, bytes, self.stream.raw) }
+                    .named("cuMemsetD8Async")?;
                 for (generation, task) in (0_u64..).zip(tasks) {
                     // SAFETY: all of `kept`.
-                    unsafe { result::memset_d8_async(kept.address(), 0, kept.len(), self.stream.raw) }
-                        .named("cuMemsetD8Async")?;
+                    unsafe {
+                        result::memset_d8_async(kept.address(), 0, kept.len(), self.stream.raw)
+                    }
+                    .named("cuMemsetD8Async")?;
                     let blocks = start + generation * self.shape.generation_bytes() as u64;
                     let step = abi::Progress { blocks, ..*task };
                     // SAFETY: as in `multiply`.
@@ -125,7 +173,9 @@ impl BatchJob<'_> {
     /// Allocates and loads what the stages need. Then keeps the rest of the card busy if only a
     /// part is to be used.
     fn ready(&mut self, stages: &[Stage]) -> Result<(), Fault> {
-        let needs_host = stages.iter().any(|stage| matches!(stage, Stage::Store | Stage::Download));
+        let needs_host = stages
+            .iter()
+            .any(|stage| matches!(stage, Stage::Store | Stage::Download));
         if needs_host && self.host.is_none() {
             let memory = Pinned::new(&self.card.context, self.shape.out_bytes())?;
             let tasks: Vec<abi::Task> = self.tasks_of_place()?;
@@ -159,14 +209,19 @@ impl BatchJob<'_> {
             Some(buffer) => {
                 let mut tasks = vec![abi::Task::default(); launch.count as usize];
                 // SAFETY: the buffer was filled with as many tasks, which any bytes are.
-                unsafe { result::memcpy_dtoh_sync(&mut tasks, buffer.address()) }.named("cuMemcpyDtoH")?;
+                unsafe { result::memcpy_dtoh_sync(&mut tasks, buffer.address()) }
+                    .named("cuMemcpyDtoH")?;
                 Ok(tasks)
             }
         }
     }
 
     fn make_chunks(&mut self, generations: u32) -> Result<(), Fault> {
-        if self.chunks.as_ref().is_some_and(|chunks| chunks.generations == generations) {
+        if self
+            .chunks
+            .as_ref()
+            .is_some_and(|chunks| chunks.generations == generations)
+        {
             return Ok(());
         }
         let context = &self.card.context;
@@ -174,12 +229,19 @@ impl BatchJob<'_> {
         let stream = || Ok::<_, Fault>((Stream::new(context)?, Buffer::new(context, bytes)?));
         let streams = [stream()?, stream()?];
         let tasks = self.tasks_of_place()?;
-        let lists = tasks.chunks(generations as usize).enumerate().map(|(index, tasks)| {
-            let list = self.list(tasks, streams[index % 2].1.address())?;
-            Ok((list, tasks.len() * self.shape.generation_bytes()))
-        });
+        let lists = tasks
+            .chunks(generations as usize)
+            .enumerate()
+            .map(|(index, tasks)| {
+                let list = self.list(tasks, streams[index % 2].1.address())?;
+                Ok((list, tasks.len() * self.shape.generation_bytes()))
+            });
         let lists = lists.collect::<Result<_, Fault>>()?;
-        self.chunks = Some(Chunks { generations, streams, lists });
+        self.chunks = Some(Chunks {
+            generations,
+            streams,
+            lists,
+        });
         Ok(())
     }
 
@@ -189,7 +251,9 @@ impl BatchJob<'_> {
         self.ready(stages)?;
         self.clock.begin(&self.stream)?;
         for repeat in 0..repeats as usize {
-            stages.iter().try_for_each(|stage| self.run(*stage, repeat % self.places.len()))?;
+            stages
+                .iter()
+                .try_for_each(|stage| self.run(*stage, repeat % self.places.len()))?;
         }
         Ok(self.clock.end(&self.stream)?)
     }
@@ -203,7 +267,11 @@ impl BatchJob<'_> {
         self.clock.hold(&self.second.0)?;
         for (repeat, place) in (0..repeats).zip((0..self.places.len()).cycle()) {
             self.last_place = place;
-            let stream = if repeat % 2 == 0 { &self.stream } else { &self.second.0 };
+            let stream = if repeat % 2 == 0 {
+                &self.stream
+            } else {
+                &self.second.0
+            };
             self.multiply(&self.places[place].launch, stream)?;
         }
         self.second.1.record(&self.second.0)?;
@@ -214,11 +282,19 @@ impl BatchJob<'_> {
     /// The host's time for all generations, `repeats` times, in chunks of `chunk` generations. Each
     /// chunk is combined and then copied to pinned memory, on two streams in turn. Without
     /// `multiply` it only copies.
-    pub(crate) fn overlap(&mut self, chunk: u32, multiply: bool, repeats: u32) -> Result<Duration, Error> {
+    pub(crate) fn overlap(
+        &mut self,
+        chunk: u32,
+        multiply: bool,
+        repeats: u32,
+    ) -> Result<Duration, Error> {
         self.card.context.bind()?;
         self.ready(&[Stage::Download])?;
         self.make_chunks(chunk)?;
-        let (chunks, mut host) = (self.chunks.take().expect("made a line ago"), self.host.take().expect("made by `ready`"));
+        let (chunks, mut host) = (
+            self.chunks.take().expect("made a line ago"),
+            self.host.take().expect("made by `ready`"),
+        );
         let start = Instant::now();
         let result = (0..repeats).try_for_each(|_| {
             let mut at = 0;
@@ -229,13 +305,22 @@ impl BatchJob<'_> {
                 }
                 // SAFETY: both are that long, and both streams are waited for below before anyone
                 // reads or frees.
-                unsafe { result::memcpy_dtoh_async(&mut host.memory[at..at + bytes], staging.address(), stream.raw) }
-                    .named("cuMemcpyDtoHAsync")?;
+                unsafe {
+                    result::memcpy_dtoh_async(
+                        &mut host.memory[at..at + bytes],
+                        staging.address(),
+                        stream.raw,
+                    )
+                }
+                .named("cuMemcpyDtoHAsync")?;
                 at += bytes;
             }
             Ok(())
         });
-        let waited = chunks.streams.iter().try_for_each(|(stream, _)| stream.synchronize());
+        let waited = chunks
+            .streams
+            .iter()
+            .try_for_each(|(stream, _)| stream.synchronize());
         let elapsed = start.elapsed();
         (self.chunks, self.host) = (Some(chunks), Some(host));
         result.and(waited)?;
@@ -255,7 +340,14 @@ impl BatchJob<'_> {
     /// Fills all results with a pattern that the stages would not make.
     pub(crate) fn poison(&mut self) -> Result<(), Error> {
         self.card.context.bind()?;
-        for buffer in [Some(&self.out), Some(&self.forms), self.coefficients.as_ref()].into_iter().flatten() {
+        for buffer in [
+            Some(&self.out),
+            Some(&self.forms),
+            self.coefficients.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        {
             basics::poison(buffer, &self.stream)?;
         }
         if let Some(host) = &mut self.host {
@@ -265,16 +357,31 @@ impl BatchJob<'_> {
     }
 
     /// Reads a block from the card, or from pinned memory if `is_on_host`.
-    pub(crate) fn read(&mut self, generation: u32, row: u32, is_on_host: bool, block: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(
+        &mut self,
+        generation: u32,
+        row: u32,
+        is_on_host: bool,
+        block: &mut [u8],
+    ) -> Result<(), Error> {
         let k = self.shape.k as usize;
-        assert!(generation < self.shape.generations && row < self.shape.rows && block.len() == k, "block {row} of {generation}");
+        assert!(
+            generation < self.shape.generations && row < self.shape.rows && block.len() == k,
+            "block {row} of {generation}"
+        );
         let at = (generation as usize * self.shape.rows as usize + row as usize) * k;
         match (&self.host, is_on_host) {
             (Some(host), true) => block.copy_from_slice(&host.memory[at..at + k]),
-            (None, true) => return Err(Fault::Driver("nothing has been brought to the host".into()).into()),
+            (None, true) => {
+                return Err(Fault::Driver("nothing has been brought to the host".into()).into());
+            }
             (_, false) => {
                 self.card.context.bind()?;
-                basics::read(&self.out, self.last_place * self.shape.out_bytes() + at, block)?;
+                basics::read(
+                    &self.out,
+                    self.last_place * self.shape.out_bytes() + at,
+                    block,
+                )?;
             }
         }
         Ok(())
