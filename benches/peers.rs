@@ -391,7 +391,8 @@ fn compare(n: usize, k: usize) {
     let copies = median(probes.iter().map(|probe| probe.1)).unwrap_or_default();
     let count = quiet.iter().filter(|quiet| **quiet).count();
     println!(
-        "\n{n} x {k}: {count} of {ROUNDS} rounds quiet; medians {shuffles:.2} G shuffles/s, copies {copies:.0} GB/s"
+        "\n{n} x {k}: {count} of {ROUNDS} rounds quiet; medians {shuffles:.2} G shuffles/s, copies \
+         {copies:.0} GB/s"
     );
     println!(
         "{:<24}{:>12}{:>14}{:>12}{:>18}",

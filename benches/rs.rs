@@ -355,7 +355,8 @@ fn main() {
         .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or_default();
     println!(
-        "{} {ROUNDS} rounds, {LARGE_ROUNDS} of more than {} MiB; GB/s of source data (of ISA-L's in the same round); {} Jerasure",
+        "{} {ROUNDS} rounds, {LARGE_ROUNDS} of more than {} MiB; GB/s of source data (of ISA-L's \
+         in the same round); {} Jerasure",
         processor.trim_start_matches([' ', '\t', ':']),
         LARGE >> 20,
         if jerasure.is_some() {

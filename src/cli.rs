@@ -18,7 +18,12 @@ use ncserverd::plan;
 /// Without a command the server starts. Without a configuration it listens on loopback and
 /// publishes no stream; try `ncserverd demo` first.
 #[derive(Debug, Parser)]
-#[command(name = "ncserverd", version, args_conflicts_with_subcommands = false, after_help = AFTER_HELP)]
+#[command(
+    name = "ncserverd",
+    version,
+    args_conflicts_with_subcommands = false,
+    after_help = AFTER_HELP,
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -39,7 +44,12 @@ pub(crate) struct Global {
     )]
     config: Option<PathBuf>,
     /// Set one key and override file and environment: --set ring.bytes=1GiB (repeatable)
-    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE", value_parser = parse_override)]
+    #[arg(
+        long = "set",
+        global = true,
+        value_name = "SECTION.KEY=VALUE",
+        value_parser = parse_override,
+    )]
     overrides: Vec<(String, String)>,
     /// Log more: -v logs debug messages of ncserverd, -vv those of its libraries too
     #[arg(long, short, global = true, action = ArgAction::Count)]
@@ -95,10 +105,20 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = parse_percent)]
     pub(crate) loss: f64,
     /// Number of peers that fetch the stream
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=64),
+    )]
     pub(crate) peers: u16,
     /// One-way delay
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10ms",
+        value_parser = humantime::parse_duration,
+    )]
     pub(crate) delay: Duration,
     /// Fetch at full speed, the default without a terminal; on a terminal peers fetch at the clip's
     /// playback rate
@@ -127,7 +147,12 @@ impl Demo {
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// Blocks per generation
-    #[arg(long, value_name = "BLOCKS", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "BLOCKS",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
     n: u16,
     /// Bytes per block
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
@@ -136,7 +161,12 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "COUNT", default_value_t = Threads::Auto)]
     threads: Threads,
     /// How long each kernel is measured
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1s",
+        value_parser = humantime::parse_duration,
+    )]
     time: Duration,
 }
 
@@ -177,13 +207,28 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "PART", default_value = "0", value_parser = parse_loss)]
     loss: f64,
     /// Playback duration of a segment
-    #[arg(long, value_name = "DURATION", default_value = "4s", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "4s",
+        value_parser = humantime::parse_duration,
+    )]
     segment: Duration,
     /// Round-trip time to the viewers
-    #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "50ms",
+        value_parser = humantime::parse_duration,
+    )]
     rtt: Duration,
     /// Concurrent streams
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     streams: u32,
 }
 

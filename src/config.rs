@@ -254,7 +254,10 @@ impl Error {
 
 /// An unknown key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{location}: unknown key `{key}`{}", nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")))]
+#[error(
+    "{location}: unknown key `{key}`{}",
+    nearest.as_ref().map_or_else(String::new, |known| format!("; did you mean `{known}`?")),
+)]
 pub struct Unknown {
     /// The key as given.
     pub key: String,

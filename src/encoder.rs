@@ -206,7 +206,10 @@ impl Encoder {
                 () = planned(step) => {}
                 () = self.pace.changed(), if is_held => {}
                 _ = second.tick() => self.rates.tick(Instant::now(), |backend, kernel, rate| {
-                    self.metrics.coded_bytes_per_second.with_label_values(&[backend, kernel]).set(rate);
+                    self.metrics
+                        .coded_bytes_per_second
+                        .with_label_values(&[backend, kernel])
+                        .set(rate);
                 }),
                 () = ring::next_wake() => {}
             }

@@ -276,7 +276,10 @@ pub enum Error {
     #[error("the object is larger than {0} bytes")]
     TooLarge(u64),
     /// The range begins beyond the end of the object.
-    #[error("the object ends before the range{}", .0.map(|length| format!(" at {length} bytes")).unwrap_or_default())]
+    #[error(
+        "the object ends before the range{}",
+        .0.map(|length| format!(" at {length} bytes")).unwrap_or_default(),
+    )]
     OutOfRange(Option<u64>),
     /// The origin ignores ranges, without which large objects cannot be served.
     #[error("the origin does not support range requests")]

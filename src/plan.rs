@@ -127,7 +127,8 @@ pub enum Error {
     Shape(#[from] stream::Fault),
     /// The code uses other arithmetic than is measured here.
     #[error(
-        "codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with `ncbench papers --paper s3`"
+        "codec = \"rlnc-q\" is not supported here: measure arithmetic over the prime field with \
+         `ncbench papers --paper s3`"
     )]
     Gfq,
     /// Encoding could not be measured.

@@ -383,8 +383,9 @@ pub enum RowWeightError {
     Zero,
     /// So few that source blocks stay uncovered.
     #[error(
-        "{weight} nonzero coefficients per vector leave source blocks of a generation of {n_max} uncovered, so peers need many \
-         more blocks: set at least {least} (ln n + 8), or `row_weight_force = true` to use {weight}"
+        "{weight} nonzero coefficients per vector leave source blocks of a generation of {n_max} \
+         uncovered, so peers need many more blocks: set at least {least} (ln n + 8), or \
+         `row_weight_force = true` to use {weight}"
     )]
     Few {
         /// The given number.
@@ -396,8 +397,9 @@ pub enum RowWeightError {
     },
     /// So few that peers disconnect because of redundant blocks.
     #[error(
-        "{weight} nonzero coefficients per vector make so many redundant blocks in a generation of {n_max} that peers close the \
-         connection: set at least {least}, even with `row_weight_force`"
+        "{weight} nonzero coefficients per vector make so many redundant blocks in a generation of \
+         {n_max} that peers close the connection: set at least {least}, even with \
+         `row_weight_force`"
     )]
     Flood {
         /// The given number.
@@ -721,7 +723,11 @@ impl Library {
         };
         for (name, running) in points.iter().filter(|(name, _)| is_new(name)) {
             if let Some(signer) = &running.point.settings().signer {
-                tracing::info!(stream = name, public_key = %signer.key().public(), "the stream is signed");
+                tracing::info!(
+                    stream = name,
+                    public_key = %signer.key().public(),
+                    "the stream is signed",
+                );
             }
         }
         Ok(applied)
@@ -924,7 +930,8 @@ impl Place {
         }
         if base.query().is_some() || base.fragment().is_some() {
             return Err(fail(
-                "the URL must not have a query or fragment: use `headers` for parameters that the origin needs",
+                "the URL must not have a query or fragment: use `headers` for parameters that the \
+                 origin needs",
             ));
         }
         if !base.path().ends_with('/') {

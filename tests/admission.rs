@@ -41,7 +41,10 @@ async fn tokens_of_both_algorithms_fetch_what_they_cover() {
         for path in ["/secret/a.ts", "/live/none.ts"] {
             let error = read(&client, path).await.unwrap_err();
             assert!(
-                matches!(&error, peer::Error::Refused(refusal) if refusal.code == RefusalCode::Unknown),
+                matches!(
+                    &error,
+                    peer::Error::Refused(refusal) if refusal.code == RefusalCode::Unknown
+                ),
                 "{path}: {error:?}"
             );
         }

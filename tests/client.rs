@@ -573,9 +573,10 @@ async fn what_one_server_does_not_have_the_others_send() {
     let client = connect_to(&servers.each_ref()).await;
     assert!(read(&client, "/a/b").await.unwrap() == all);
     // No server has it, so it is refused.
-    assert!(
-        matches!(read(&client, "/a/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown)
-    );
+    assert!(matches!(
+        read(&client, "/a/none").await,
+        Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown
+    ));
     assert!(servers.iter().all(|server| server.seen().gets >= 1));
 }
 

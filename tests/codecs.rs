@@ -564,7 +564,8 @@ fn extra_blocks_are_as_many_as_theory_says() {
     let mean = |count: usize| count as f64 / f64::from(TRIALS);
     let (mean_extra, some, several) = (mean(extra), mean(some), mean(several));
     println!(
-        "n = 32, {TRIALS} trials: {mean_extra:.6} extra blocks on average, P(>= 1) = {some:.6}, P(>= 2) = {several:.2e}"
+        "n = 32, {TRIALS} trials: {mean_extra:.6} extra blocks on average, P(>= 1) = {some:.6}, \
+         P(>= 2) = {several:.2e}"
     );
     assert!((mean_extra - 0.0039).abs() <= 0.0003, "{mean_extra}");
 }
@@ -614,7 +615,9 @@ fn any_vector() -> impl Strategy<Value = Vector> {
 proptest! {
     /// For any input, the rank never exceeds n, errors change nothing, and both decoders agree.
     #[test]
-    fn no_block_breaks_a_decoder(blocks in proptest::collection::vec((any_vector(), 0_usize..4, any::<u8>()), 0..40)) {
+    fn no_block_breaks_a_decoder(
+        blocks in proptest::collection::vec((any_vector(), 0_usize..4, any::<u8>()), 0..40),
+    ) {
         let generation = generation(0, 6, 64, 6 * 64 - 10);
         let key = RowKey { key: 1, generation: 0 };
         let mut decoder = Decoder::new(generation, key, Kernels::detect());
@@ -632,6 +635,13 @@ proptest! {
         prop_assert_eq!(decoder.recode(2, &mut rng).len(), if decoder.rank() == 0 { 0 } else { 2 });
         let missing = decoder.missing();
         let result = decoder.finish(&mut [0; 6 * 64 - 10]);
-        prop_assert_eq!(result, if missing == 0 { Ok(()) } else { Err(Error::Incomplete { missing }) });
+        prop_assert_eq!(
+            result,
+            if missing == 0 {
+                Ok(())
+            } else {
+                Err(Error::Incomplete { missing })
+            }
+        );
     }
 }

@@ -679,7 +679,8 @@ async fn the_next_numbered_segment_of_a_recording_comes_ahead() {
 async fn what_a_recording_begins_with_is_asked_for_with_its_manifest() {
     let path = Path::open().await;
     let representation = |id: &str| {
-        let attributes = "initialization=\"i-$RepresentationID$.m4s\" media=\"$RepresentationID$-$Number%05d$.m4s\" startNumber=\"7\"";
+        let attributes = "initialization=\"i-$RepresentationID$.m4s\" \
+                          media=\"$RepresentationID$-$Number%05d$.m4s\" startNumber=\"7\"";
         format!("<Representation id=\"{id}\"><SegmentTemplate {attributes}/></Representation>")
     };
     let set = |kind: &str, of: &[&str]| {

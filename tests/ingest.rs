@@ -662,8 +662,10 @@ async fn parts_of_a_wrong_length_are_refused() {
 async fn playlists_say_where_large_objects_are_cut() {
     let origin = Origin::start().await;
     let bytes = noise("ranges", 100_000);
-    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-PLAYLIST-TYPE:VOD\n#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"5000@0\"\n\
-                #EXTINF:2,\n#EXT-X-BYTERANGE:45000@10000\nall.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:45000\nall.mp4\n#EXT-X-ENDLIST\n";
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-PLAYLIST-TYPE:VOD\n\
+                #EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"5000@0\"\n\
+                #EXTINF:2,\n#EXT-X-BYTERANGE:45000@10000\nall.mp4\n#EXTINF:2,\n\
+                #EXT-X-BYTERANGE:45000\nall.mp4\n#EXT-X-ENDLIST\n";
     origin.put("/base/all.mp4", bytes.clone());
     origin.put("/base/vod.m3u8", text);
     let server = Server::start(http(&origin)).await;
@@ -896,9 +898,10 @@ async fn documents_are_known_by_their_type_too() {
     })
     .await;
     for _ in 0..2 {
-        assert!(
-            matches!(server.resolve("/live/stream?id=7", 0).await.unwrap().body, Body::Whole(whole) if whole == text)
-        );
+        assert!(matches!(
+            server.resolve("/live/stream?id=7", 0).await.unwrap().body,
+            Body::Whole(whole) if whole == text
+        ));
         let manifest = server.resolve("/live/a.mpd", 0).await.unwrap();
         assert!(matches!(manifest.body, Body::Whole(whole) if whole == "<MPD/>"));
         assert_eq!(manifest.content_type, "application/dash+xml");
@@ -1796,22 +1799,39 @@ async fn raw_origin(answer: &'static [u8]) -> (std::net::SocketAddr, tokio::task
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_framed_twice_is_refused() {
     for answer in [
-        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n5\r\nhello\r\n0\r\n\r\n"[..],
-        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n0\r\n\r\n",
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n\
+           5\r\nhello\r\n0\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n\
+          3\r\nhel\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nConnection: close\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ] {
         let (address, task) = raw_origin(answer).await;
-        let config = stream::Config { origin: Some(format!("http://{address}/").into()), ..stream::Config::default() };
+        let config = stream::Config {
+            origin: Some(format!("http://{address}/").into()),
+            ..stream::Config::default()
+        };
         let server = Server::start(config).await;
         for path in ["/live/seg.ts", "/live/live.mpd"] {
-            let refusal = server.resolve(path, 0).await.expect_err(&String::from_utf8_lossy(answer));
-            assert_eq!(refusal.code, RefusalCode::Origin, "{}: {refusal:?}", String::from_utf8_lossy(answer));
+            let refusal = server
+                .resolve(path, 0)
+                .await
+                .expect_err(&String::from_utf8_lossy(answer));
+            assert_eq!(
+                refusal.code,
+                RefusalCode::Origin,
+                "{}: {refusal:?}",
+                String::from_utf8_lossy(answer)
+            );
         }
         // Each time because of the header alone.
         let refused = |kind| server.metric("ncserverd_ingest_errors_total", kind);
         let (all, by_length) = (refused(None), refused(Some("length")));
-        assert!(all >= 2 && by_length >= all, "{by_length} of {all}: {}", String::from_utf8_lossy(answer));
+        assert!(
+            all >= 2 && by_length >= all,
+            "{by_length} of {all}: {}",
+            String::from_utf8_lossy(answer)
+        );
         task.abort();
     }
 }
@@ -1830,7 +1850,8 @@ async fn a_media_type_is_made_fit_to_travel() {
         ("", "video/mp2t"),
     ] {
         let answer = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: {given}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+            "HTTP/1.1 200 OK\r\nContent-Type: {given}\r\nContent-Length: 5\r\nConnection: close\r\n\
+             \r\nhello"
         );
         let (address, task) = raw_origin(answer.leak().as_bytes()).await;
         let config = stream::Config {
@@ -1909,7 +1930,8 @@ async fn other_bytes_under_the_same_tag_are_not_put_together() {
 /// An origin's Retry-After is passed on to the viewer, and respected.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_is_busy_says_when_to_come_again() {
-    let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let answer = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\n\
+                   Connection: close\r\n\r\n";
     let (address, task) = raw_origin(answer).await;
     let config = stream::Config {
         origin: Some(format!("http://{address}/").into()),

@@ -34,7 +34,8 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-const PLAYLIST: &str = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n#EXT-X-MEDIA-SEQUENCE:1\n#EXTINF:1.0,\na.ts\n";
+const PLAYLIST: &str = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:1\n\
+                        #EXT-X-MEDIA-SEQUENCE:1\n#EXTINF:1.0,\na.ts\n";
 
 /// Bytes that differ with the seed.
 fn bytes(seed: u8, length: usize) -> Vec<u8> {
@@ -355,7 +356,9 @@ fn openssl_reads_the_key_that_a_server_makes_by_the_command_of_the_manual() {
     let (printed, said) = run(command);
     assert_eq!(printed, key.to_string(), "{said}");
     // The key of RFC 8032, section 7.1, test 1, with its public half, as older servers wrote it.
-    let older = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
+    let older = "-----BEGIN PRIVATE KEY-----\n\
+                 MFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+                 oSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
     std::fs::write(directory.path().join("live.pem"), older).unwrap();
     let conversion = manual
         .lines()
@@ -856,8 +859,12 @@ async fn a_relay_passes_on_what_is_signed_and_no_more_of_its_age_than_is_left() 
             })
             .await;
         tokio::select! {
-            message = visitor.hear() => assert!(matches!(message, Message::Error(error) if error.request == request)),
-            stream = connection.accept_uni() => break stream.unwrap().read_to_end(1 << 20).await.unwrap(),
+            message = visitor.hear() => {
+                assert!(matches!(message, Message::Error(error) if error.request == request));
+            }
+            stream = connection.accept_uni() => {
+                break stream.unwrap().read_to_end(1 << 20).await.unwrap();
+            }
         }
         assert!(
             tokio::time::Instant::now() < end,

@@ -141,12 +141,14 @@ async fn a_chain_of_relays_passes_everything_on() {
         read(&viewer, "/live/list.m3u8").await.unwrap(),
         b"#EXTM3U\n#EXT-X-ENDLIST\n"
     );
-    assert!(
-        matches!(read(&viewer, "/live/none").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown)
-    );
-    assert!(
-        matches!(read(&viewer, "/none/a").await, Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown)
-    );
+    assert!(matches!(
+        read(&viewer, "/live/none").await,
+        Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown
+    ));
+    assert!(matches!(
+        read(&viewer, "/none/a").await,
+        Err(Error::Refused(refusal)) if refusal.code == RefusalCode::Unknown
+    ));
     // What the relay holds is not fetched again, and source blocks come first.
     let asked = origin.count("/vod/a.ts");
     let other = client(first.config()).await;

@@ -113,7 +113,9 @@ fn assert_example(name: &str, written: &[u8]) {
 /// The key of RFC 8032, section 7.1, test 1.
 fn signing_key() -> SigningKey {
     SigningKey::from_pem(
-        b"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n",
+        b"-----BEGIN PRIVATE KEY-----\n\
+          MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+          -----END PRIVATE KEY-----\n",
     )
     .unwrap()
 }

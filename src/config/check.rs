@@ -316,7 +316,8 @@ fn one_stream(config: &Config, name: &str, stream: &stream::Config, report: &mut
         .as_ref()
         .is_some_and(|origin| is_playlist(origin.expose()))
     {
-        let text = "must be the folder of the playlist, not the playlist itself: viewers request the playlist below the stream's name";
+        let text = "must be the folder of the playlist, not the playlist itself: viewers request \
+                    the playlist below the stream's name";
         report.warning(key("origin"), text);
     }
     if let Err(error) = Shape::new(1, stream.block_bytes, stream.n_max) {
@@ -393,14 +394,16 @@ fn homomorphic(
     if group == HashGroup::P1024 {
         report.warning(
             bits,
-            "1024 bits are a legacy strength, as in the paper: about 2^80 steps forge a block. 2048 bits cost four times as much",
+            "1024 bits are a legacy strength, as in the paper: about 2^80 steps forge a block. \
+             2048 bits cost four times as much",
         );
     }
     let (n, k) = (u32::from(stream.n_max), stream.block_bytes);
     let vector = n * u32::try_from(ELEMENT_BYTES).unwrap_or(u32::MAX);
     if vector > k / 2 {
         let text = format!(
-            "a recoded block of {k} bytes has {vector} bytes of coefficients: use blocks of at least {} bytes or a lower `n_max`",
+            "a recoded block of {k} bytes has {vector} bytes of coefficients: use blocks of at \
+             least {} bytes or a lower `n_max`",
             (2 * vector)
                 .next_multiple_of(Codec::WORD_BYTES)
                 .min(Shape::BLOCK_BYTES_MAX)
@@ -413,7 +416,8 @@ fn signing_key(key: &str, stream: &stream::Config, report: &mut Report) {
     match stream.signing_key.as_deref().map(Signer::look) {
         Some(Err(error)) => report.fault(key, error.to_string()),
         Some(Ok(None)) => {
-            let text = "the file does not exist: the server will create it; copy it to every other server of the stream";
+            let text = "the file does not exist: the server will create it; copy it to every other \
+                        server of the stream";
             report.warning(key, text);
         }
         Some(Ok(Some(_))) | None => {}
@@ -432,7 +436,8 @@ fn names(key: &impl Fn(&str) -> String, stream: &stream::Config, report: &mut Re
         && !hidden.is_empty()
     {
         let text = format!(
-            "hidden names such as {} are published because a list replaces the default: add \".*\" to it",
+            "hidden names such as {} are published because a list replaces the default: add \".*\" \
+             to it",
             hidden.join(", ")
         );
         report.warning(key("refuse"), text);
@@ -455,7 +460,11 @@ fn row_weight(key: &str, stream: &stream::Config, report: &mut Report) {
             );
         }
         Ok(Some(weight)) if weight.get() < weight_min(stream.n_max) => {
-            report.warning(key, "forced: peers need many more blocks than a generation has, occasionally some hundred");
+            report.warning(
+                key,
+                "forced: peers need many more blocks than a generation has, occasionally some \
+                 hundred",
+            );
         }
         Ok(_) => {}
     }
@@ -479,14 +488,18 @@ fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report
     if slots < batch {
         let needed = (batch * slot).div_ceil(1 << 20);
         let text = format!(
-            "a ring of {} holds {slots} blocks of this size, but a batch may have {batch}: raise `ring.bytes` to {needed}MiB or \
-             lower `encoder.batch_blocks_max`",
+            "a ring of {} holds {slots} blocks of this size, but a batch may have {batch}: raise \
+             `ring.bytes` to {needed}MiB or lower `encoder.batch_blocks_max`",
             config.ring.bytes
         );
         return report.fault(key, text);
     }
     if slots < 2 * batch {
-        report.warning(key, "the ring holds fewer than two batches of this stream: the device waits while sessions drain it");
+        report.warning(
+            key,
+            "the ring holds fewer than two batches of this stream: the device waits while sessions \
+             drain it",
+        );
     }
 }
 
@@ -507,12 +520,18 @@ fn datagrams(key: &str, stream: &stream::Config, report: &mut Report) {
         return;
     }
     if block + header > DATAGRAM_AFTER_DISCOVERY {
-        report.warning(key, "blocks with the coefficients of a sparse row do not fit into a datagram: they use streams");
+        report.warning(
+            key,
+            "blocks with the coefficients of a sparse row do not fit into a datagram: they use \
+             streams",
+        );
     } else if block + header > DATAGRAM_AT_FIRST {
-        let text = "blocks fit into a datagram only after path MTU discovery, and not on every path: until then they use streams";
+        let text = "blocks fit into a datagram only after path MTU discovery, and not on every \
+                    path: until then they use streams";
         report.warning(key, text);
     } else if block + explicit > DATAGRAM_AT_FIRST && stream.codec == CodecName::Rlnc {
-        let text = "a recoded block has n more bytes and does not fit into a datagram: peers cannot relay over datagrams";
+        let text = "a recoded block has n more bytes and does not fit into a datagram: peers \
+                    cannot relay over datagrams";
         report.warning(key, text);
     }
 }

@@ -20,9 +20,12 @@ pub(super) fn secrets(config: &Config, file: Option<&Path>) -> Vec<Finding> {
         .filter_map(|(key, path)| {
             // A link below the folder is found by its own name.
             let places = [real(&path), real_parent(&path)];
-            let (name, _) = roots.iter().find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
+            let (name, _) = roots
+                .iter()
+                .find(|(_, root)| places.iter().any(|place| place.starts_with(root)))?;
             let text = format!(
-                "{} lies below `stream.{name}.directory`, so every viewer could fetch it: move it elsewhere",
+                "{} lies below `stream.{name}.directory`, so every viewer could fetch it: move it \
+                 elsewhere",
                 path.display()
             );
             Some(Finding { key, text })

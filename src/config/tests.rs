@@ -91,7 +91,8 @@ fn a_word_that_is_none_of_its_keys_is_refused_with_those_that_are() {
 
 #[test]
 fn later_layers_win() {
-    let file = "[ring]\nbytes = \"65MiB\"\nmax_reuse = 2\n[telemetry]\nlog_filter = \"warn\"\n[store]\nbytes = \"1GiB\"\n";
+    let file = "[ring]\nbytes = \"65MiB\"\nmax_reuse = 2\n[telemetry]\nlog_filter = \"warn\"\n\
+                [store]\nbytes = \"1GiB\"\n";
     let environment = [
         ("NCSERVERD_RING__BYTES", "66MiB"),
         ("NCSERVERD_TELEMETRY__LOG_FILTER", "error"),
@@ -177,12 +178,14 @@ fn unknown_keys_are_refused_where_they_stand() {
     let text = refusal("", &[("NCSERVERD_TELEMETRY_LISTEN", "127.0.0.1:1")], &[]);
     assert_eq!(
         text,
-        "environment variable NCSERVERD_TELEMETRY_LISTEN: unknown key `telemetry_listen`; did you mean `telemetry.listen`?"
+        "environment variable NCSERVERD_TELEMETRY_LISTEN: unknown key `telemetry_listen`; did you \
+         mean `telemetry.listen`?"
     );
     let text = refusal("", &[], &[("stream.live.n-max", "3")]);
     assert_eq!(
         text,
-        "flag --set stream.live.n-max: unknown key `stream.live.n-max`; did you mean `stream.live.n_max`?"
+        "flag --set stream.live.n-max: unknown key `stream.live.n-max`; did you mean \
+         `stream.live.n_max`?"
     );
     let text = refusal("[qqqq]\nzzzz = 1\n[store]\nbites = 1\n", &[], &[]);
     assert_eq!(text.lines().count(), 2, "all at once: {text}");
@@ -256,7 +259,8 @@ fn a_named_file_must_be_there_and_be_toml() {
 
 #[test]
 fn contradictions_are_refused_together() {
-    let text = "[stream.a]\norigin = \"http://x/\"\ndirectory = \"y\"\n[stream.b]\n[tls]\ncert = \"c\"\n[encoder]\nprefill_blocks = 0\n";
+    let text = "[stream.a]\norigin = \"http://x/\"\ndirectory = \"y\"\n[stream.b]\n[tls]\n\
+                cert = \"c\"\n[encoder]\nprefill_blocks = 0\n";
     let refusal = refusal(text, &[], &[]);
     for key in [
         "`stream.a.directory`",
@@ -824,7 +828,9 @@ fn a_reload_knows_what_can_change() {
     let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[])
         .unwrap()
         .config;
-    let text = "[stream.a]\ndirectory = \"x\"\nsigning_key = \"a.pem\"\nn_max = 64\nrow_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\nbatch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
+    let text = "[stream.a]\ndirectory = \"x\"\nsigning_key = \"a.pem\"\nn_max = 64\n\
+                row_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\n\
+                batch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";
     let new = load(text, &[], &[]).unwrap().config;
     let found = changes(&old, &new);
     let effect = |key: &str| {
@@ -928,8 +934,10 @@ fn a_changed_secret_is_told_and_not_shown() {
     let file = folder.path().join("auth");
     let text = |first: &str, user: &str| {
         format!(
-            "[admission]\nkeys = \"https://{user}:hunter2@issuer.test/\"\n[stream.a]\norigin = \"http://{user}:hunter2@o.test/\"\n\
-             headers.A = \"{first}\"\nheaders.B = {{ file = {file:?} }}\nheaders.C = {{ env = \"KEY\" }}\n"
+            "[admission]\nkeys = \"https://{user}:hunter2@issuer.test/\"\n[stream.a]\n\
+             origin = \"http://{user}:hunter2@o.test/\"\n\
+             headers.A = \"{first}\"\nheaders.B = {{ file = {file:?} }}\n\
+             headers.C = {{ env = \"KEY\" }}\n"
         )
     };
     let at = |first: &str, user: &str, content: &str, variable: &str| {

@@ -106,7 +106,8 @@ impl Metrics {
             )?,
             copy_seconds: seconds(
                 "ncserverd_device_copy_seconds_total",
-                "Time to copy blocks from a GPU to the host, including the wait for earlier copies.",
+                "Time to copy blocks from a GPU to the host, including the wait for earlier \
+                 copies.",
             )?,
             copied_bytes: counters(
                 "ncserverd_device_copied_bytes_total",

@@ -24,7 +24,8 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
         return Check::warn(name, found, "check `ulimit -n`");
     };
     let found = format!(
-        "the limit is {soft}, and the server needs at most {needed} (peers need none: they share a socket)"
+        "the limit is {soft}, and the server needs at most {needed} (peers need none: they share a \
+         socket)"
     );
     if soft >= needed {
         return Check::ok(name, found);
@@ -181,12 +182,14 @@ fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
         (Some(sign), _) => Check::ok(name, format!("{time}, {sign}")),
         (None, true) => {
             let found = format!(
-                "{time}; it may not be synchronised, and tokens and client certificates depend on it"
+                "{time}; it may not be synchronised, and tokens and client certificates depend on \
+                 it"
             );
             Check::warn(
                 name,
                 found,
-                "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` covers only small errors",
+                "start chronyd or systemd-timesyncd (timedatectl set-ntp true); `admission.leeway` \
+                 covers only small errors",
             )
         }
         (None, false) => Check::ok(
@@ -231,8 +234,10 @@ mod tests {
 
     #[test]
     fn the_limit_of_files_is_read_and_judged() {
-        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                    Max open files            1024                 unlimited            files     \n";
+        let text = concat!(
+            "Limit                     Soft Limit           Hard Limit           Units     \n",
+            "Max open files            1024                 unlimited            files     \n"
+        );
         assert_eq!(open_files(text), Some((1024, u64::MAX)));
         assert_eq!(open_files("Max open files no 1"), None);
         assert_eq!(judge_files(Some((1024, 4096)), 300).verdict, Verdict::Ok);

@@ -132,7 +132,8 @@ impl Buffer {
         }
         let (sysctl, bytes) = (self.sysctl, asked.as_u64());
         let change = format!(
-            "sysctl -w {sysctl}={bytes}, and add `{sysctl} = {bytes}` to /etc/sysctl.d/60-ncserverd.conf"
+            "sysctl -w {sysctl}={bytes}, and add `{sysctl} = {bytes}` to \
+             /etc/sysctl.d/60-ncserverd.conf"
         );
         Check::warn(self.name, format!("{found}: {}", self.harm), change)
     }
@@ -172,7 +173,8 @@ impl Segments {
             came,
         } = self;
         if at_most <= 1 {
-            let found = "the kernel does not segment UDP (UDP_SEGMENT): a system call per packet costs about three times the CPU";
+            let found = "the kernel does not segment UDP (UDP_SEGMENT): a system call per packet \
+                         costs about three times the CPU";
             return Check::warn(
                 GSO,
                 found,
@@ -187,7 +189,8 @@ impl Segments {
         Check::ok(
             GSO,
             format!(
-                "{sent} segments sent in one call arrived as {came} packets over loopback (at most {at_most} per call)"
+                "{sent} segments sent in one call arrived as {came} packets over loopback (at most \
+                 {at_most} per call)"
             ),
         )
     }

@@ -99,7 +99,8 @@ fn new_key(name: &str, key: &Path) -> Option<Check> {
                 key.display()
             ),
             format!(
-                "set `stream.{name}.signing_key` to a file, or to a path where the service's user may write"
+                "set `stream.{name}.signing_key` to a file, or to a path where the service's user \
+                 may write"
             ),
         ),
     })
@@ -152,7 +153,8 @@ async fn origin(name: &str, stream: &stream::Config, ingest: &ingest::Config) ->
         Ok(Err(error @ ingest::Error::Redirect(_))) => Check::warn(
             STREAM,
             format!(
-                "{name} from {shown}: {error}; viewers' requests fail if the origin redirects them, too"
+                "{name} from {shown}: {error}; viewers' requests fail if the origin redirects \
+                 them, too"
             ),
             format!("change {key}, or add the host to `stream.{name}.redirect_hosts`"),
         ),

@@ -36,7 +36,8 @@ pub(super) fn certificate(config: &tls::Config) -> Check {
             )
         }
         Err(error) => {
-            let change = "set `tls.cert` and `tls.key` to a chain and its key in PEM, readable by the service's user";
+            let change = "set `tls.cert` and `tls.key` to a chain and its key in PEM, readable by \
+                          the service's user";
             Check::fail(CERTIFICATE, error.to_string(), change)
         }
     }
@@ -91,7 +92,8 @@ fn place_of_new(directory: &Path) -> Check {
             Check::fail(
                 CERTIFICATE,
                 found,
-                "set `tls.directory` to a directory that the service's user may write to, or set `tls.cert` and `tls.key`",
+                "set `tls.directory` to a directory that the service's user may write to, or set \
+                 `tls.cert` and `tls.key`",
             )
         }
     }

@@ -470,7 +470,10 @@ async fn watch(
             event = events.recv(), if !is_deaf => {
                 let Some(event) = event else {
                     let folder = shared.root.display();
-                    tracing::error!(%folder, "the watcher of a folder ended: scanning periodically instead");
+                    tracing::error!(
+                        %folder,
+                        "the watcher of a folder ended: scanning periodically instead",
+                    );
                     is_deaf = true;
                     continue;
                 };
@@ -495,7 +498,8 @@ async fn watch(
             () = tokio::time::sleep_until(next_scan.into()) => {
                 number += 1;
                 let (now, wall, this) = (Instant::now(), SystemTime::now(), Arc::clone(&shared));
-                let Some(found) = shared.patiently(tokio::task::spawn_blocking(move || this.scan())).await else { return };
+                let scan = tokio::task::spawn_blocking(move || this.scan());
+                let Some(found) = shared.patiently(scan).await else { return };
                 next_scan = Instant::now() + shared.config.rescan;
                 shared.tracker().scanned(found, number, now, wall)
             }

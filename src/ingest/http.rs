@@ -140,7 +140,11 @@ impl Http {
             )
             .when(|error| error.is_transient() && !matches!(error, Error::Busy(..)))
             .notify(|error, _| {
-                tracing::debug!(path = redacted_path(fetch.path.as_str()), %error, "asking the origin again");
+                tracing::debug!(
+                    path = redacted_path(fetch.path.as_str()),
+                    %error,
+                    "asking the origin again",
+                );
                 self.metrics.retries.inc();
             });
         tokio::time::timeout(self.origin.timeout, attempts)

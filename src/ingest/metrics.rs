@@ -83,8 +83,8 @@ impl Metrics {
         let statuses = register::counters(
             registry,
             &name("responses_total"),
-            "HTTP responses of origins, including retries and redirects, by status. Statuses without a counter of their own count by \
-             class, such as `4xx`.",
+            "HTTP responses of origins, including retries and redirects, by status. Statuses \
+             without a counter of their own count by class, such as `4xx`.",
             &["status"],
         )?;
         let statuses: Vec<_> = STATUSES
@@ -109,7 +109,8 @@ impl Metrics {
             playlist_errors: register::counter(
                 registry,
                 &name("playlist_errors_total"),
-                "Playlists that could not be parsed to the end, and were passed on without prefetching.",
+                "Playlists that could not be parsed to the end, and were passed on without \
+                 prefetching.",
             )?,
         })
     }

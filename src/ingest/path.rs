@@ -472,7 +472,11 @@ mod tests {
             if let Ok(path) = ObjectPath::parse(&text) {
                 let base = Url::parse("http://origin.test/base/").unwrap();
                 prop_assert!(path.to_url(&base).is_some());
-                prop_assert!(path.to_file().components().all(|part| matches!(part, std::path::Component::Normal(_))));
+                prop_assert!(
+                    path.to_file()
+                        .components()
+                        .all(|part| matches!(part, std::path::Component::Normal(_)))
+                );
                 prop_assert_eq!(ObjectPath::parse(path.as_str()), Ok(path));
             }
         }

@@ -116,7 +116,8 @@ pub async fn run(options: Options) -> Result<Report, Error> {
     let server = Loopback::start(&origin).await?;
     let screen = Screen::start(options.quiet);
     screen.say(&format!(
-        "origin  {}\nserver  ncs://{}\nmetrics http://{}/metrics\n{} peers, each behind {:.0} % loss and {} ms each way\n",
+        "origin  {}\nserver  ncs://{}\nmetrics http://{}/metrics\n\
+         {} peers, each behind {:.0} % loss and {} ms each way\n",
         origin.url(),
         server.address,
         server.metrics.address(),
@@ -322,7 +323,8 @@ async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(
     .await?;
     let url = gateway.url(&path(clip::MASTER));
     let said = screen.say(&format!(
-        "\nThe stream through {:.0} % loss, until Ctrl-C:\n  ffplay {url}\n  vlc {url}\n  browser: {}?play={}\n",
+        "\nThe stream through {:.0} % loss, until Ctrl-C:\n  ffplay {url}\n  vlc {url}\n  browser: \
+         {}?play={}\n",
         options.loss * 100.0,
         gateway.url("/"),
         path(clip::MASTER),

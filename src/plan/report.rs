@@ -19,7 +19,8 @@ impl fmt::Display for Plan {
         let Self { options, .. } = self;
         writeln!(
             f,
-            "Plan for {} peers at {} each, {} % loss, segments of {}, round trips of {}, streams: {}\n",
+            "Plan for {} peers at {} each, {} % loss, segments of {}, round trips of {}, streams: \
+             {}\n",
             options.peers,
             bits(options.bitrate),
             round(100.0 * options.loss),
@@ -43,8 +44,8 @@ impl Plan {
             f,
             "encoding",
             format_args!(
-                "{} MB/s of coded blocks on the whole device ({}, kernel {}), {} ns of CPU time per KB, \
-                 n = {}, k = {}, batches of {}",
+                "{} MB/s of coded blocks on the whole device ({}, kernel {}), {} ns of CPU time \
+                 per KB, n = {}, k = {}, batches of {}",
                 round(encode.bytes_per_second / 1e6),
                 encode.backend,
                 encode.kernel,
@@ -58,8 +59,8 @@ impl Plan {
             f,
             "QUIC",
             format_args!(
-                "{} us of CPU time per packet at the server ({} packets over loopback, {CONNECTIONS} connections, blocks per \
-                 wake-up: {})",
+                "{} us of CPU time per packet at the server ({} packets over loopback, \
+                 {CONNECTIONS} connections, blocks per wake-up: {})",
                 round(quic.cpu_per_packet * 1e6),
                 quic.packets,
                 quic.burst_blocks
@@ -215,7 +216,8 @@ impl Plan {
                 f,
                 "",
                 format_args!(
-                    "too much for the device: use another, a smaller n_max, or first_pass = \"systematic\""
+                    "too much for the device: use another, a smaller n_max, or first_pass = \
+                     \"systematic\""
                 ),
             )?;
         }
@@ -260,20 +262,30 @@ impl Plan {
     fn assumed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Assumed, not measured:")?;
         for text in [
-            "a packet of many sessions costs as much as one of QUIC alone at light load, as docs/benchmarks.md found".to_owned(),
+            "a packet of many sessions costs as much as one of QUIC alone at light load, as \
+             docs/benchmarks.md found".to_owned(),
             format!("a connection uses at most {} of memory", ByteSize(session::MEMORY_BYTES)),
             "one core performs all handshakes, one after another, as one endpoint does".to_owned(),
-            "more cores scale linearly; loopback costs as much CPU time as a network card".to_owned(),
-            format!("the fastest peer receives at {FASTEST} times the bitrate; each coded block is for one peer (max_reuse = 1)"),
+            "more cores scale linearly; loopback costs as much CPU time as a network card"
+                .to_owned(),
+            format!(
+                "the fastest peer receives at {FASTEST} times the bitrate; each coded block is for \
+                 one peer (max_reuse = 1)"
+            ),
             match (self.layout.is_source_first, self.layout.codec) {
                 (false, _) => "every block sent is coded".to_owned(),
                 (true, Codec::ReedSolomon { .. }) => {
-                    "a source block costs a copy, counted as zero; parity blocks replace lost ones until they run out".to_owned()
+                    "a source block costs a copy, counted as zero; parity blocks replace lost ones \
+                     until they run out".to_owned()
                 }
                 (true, _) => "a source block costs only a copy, counted as zero".to_owned(),
             },
-            format!("viewers watch live: the store holds `retention` and {WINDOW_SEGMENTS} segments of each stream"),
-            "packets carry 1452 bytes of UDP over IPv4; the link rate excludes acknowledgements to the server".to_owned(),
+            format!(
+                "viewers watch live: the store holds `retention` and {WINDOW_SEGMENTS} segments of \
+                 each stream"
+            ),
+            "packets carry 1452 bytes of UDP over IPv4; the link rate excludes acknowledgements to \
+             the server".to_owned(),
         ] {
             writeln!(f, "  {text}")?;
         }
@@ -314,8 +326,10 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
     let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store]
         .map(|bytes| size::exact(ByteSize(bytes)));
     format!(
-        "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\nbatch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
-         [stream.{name}]\n{key} = {place}{hint}\n{code}n_max = {}\ngenerations_min = {}\nblock_bytes = {}\n",
+        "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\n\
+         batch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\
+         [stream.{name}]\n{key} = {place}{hint}\n{code}n_max = {}\ngenerations_min = {}\n\
+         block_bytes = {}\n",
         plan.connections_max,
         config.encoder.batch_blocks_max,
         layout.n_max,

@@ -124,20 +124,29 @@ impl Running {
         let next = match self.sources.load() {
             Ok(next) => next,
             Err(error) => {
-                return tracing::error!(%error, "reload failed: the old configuration stays in force");
+                return tracing::error!(
+                    %error,
+                    "reload failed: the old configuration stays in force",
+                );
             }
         };
         let pair = match self.identity.read(&next.config.tls) {
             Ok(pair) => pair,
             Err(error) => {
-                return tracing::error!(%error, "reload failed: the old configuration and certificate stay in force");
+                return tracing::error!(
+                    %error,
+                    "reload failed: the old configuration and certificate stay in force",
+                );
             }
         };
         if let Err(error) = self.server.apply(&next.config).await {
             return tracing::error!(%error, "reload failed: the old configuration stays in force");
         }
         if self.identity.replace(pair) {
-            tracing::info!(fingerprint = %self.identity.fingerprint(), "the certificate was replaced");
+            tracing::info!(
+                fingerprint = %self.identity.fingerprint(),
+                "the certificate was replaced",
+            );
             show_certificate(&self.certificate, &self.identity);
         }
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
@@ -175,7 +184,10 @@ fn end_in_time(drain_timeout: watch::Receiver<Duration>) -> Result<(), Error> {
         }
         let bound = *drain_timeout.borrow() + 2 * END_WITHIN;
         if let Err(error) = end_after(bound, STUCK) {
-            tracing::error!(%error, "cannot start the watchdog for shutdown: a hang will not be noticed");
+            tracing::error!(
+                %error,
+                "cannot start the watchdog for shutdown: a hang will not be noticed",
+            );
         }
     });
     Ok(())
@@ -213,7 +225,8 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
     for address in server.addresses() {
         let address = super::reachable(*address);
         tracing::info!(
-            "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen 127.0.0.1:8081, and play http://127.0.0.1:8081/{stream}/…",
+            "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen \
+             127.0.0.1:8081, and play http://127.0.0.1:8081/{stream}/…",
             identity.fingerprint()
         );
     }

@@ -309,7 +309,10 @@ mod tests {
             let begin = Instant::now();
             let at = |seconds: u64| begin + Duration::from_secs(seconds);
             // Two ids share the same bytes, in two codings.
-            let segment = |id: u8| (SegmentId::of(&[id / 2]), Coding { block_bytes: 64, n_max: 1 + u16::from(id % 2), codec: Codec::Rlnc });
+            let segment = |id: u8| {
+                let n_max = 1 + u16::from(id % 2);
+                (SegmentId::of(&[id / 2]), Coding { block_bytes: 64, n_max, codec: Codec::Rlnc })
+            };
             let (mut index, mut model) = (Index::default(), Model::default());
             for step in steps {
                 match step {
@@ -328,7 +331,11 @@ mod tests {
                     }
                     Step::Unload { id } => {
                         if let Some(key) = model.key(&segment(id)) {
-                            let bytes = model.copies.iter().find(|copy| copy.0 == key).map(|copy| copy.1);
+                            let bytes = model
+                                .copies
+                                .iter()
+                                .find(|copy| copy.0 == key)
+                                .map(|copy| copy.1);
                             prop_assert_eq!(index.remove_copy(key), bytes);
                             model.copies.retain(|copy| copy.0 != key);
                         }
@@ -356,14 +363,24 @@ mod tests {
                     Step::Remove { id } => {
                         if let Some(place) = model.at(&segment(id)) {
                             let (key, name, host, _) = model.held[place];
-                            let device = model.copies.iter().find(|copy| copy.0 == key).map_or(0, |copy| copy.1);
-                            prop_assert_eq!(index.remove(key), Some(Removed { name, host, device }));
+                            let device = model
+                                .copies
+                                .iter()
+                                .find(|copy| copy.0 == key)
+                                .map_or(0, |copy| copy.1);
+                            prop_assert_eq!(
+                                index.remove(key),
+                                Some(Removed { name, host, device })
+                            );
                             prop_assert!(index.remove(key).is_none());
                             model.forget(key);
                         }
                     }
                     Step::Evict { tier, now, pinned } => {
-                        let pinned: Vec<_> = pinned.iter().filter_map(|id| index.find(&segment(*id))).collect();
+                        let pinned: Vec<_> = pinned
+                            .iter()
+                            .filter_map(|id| index.find(&segment(*id)))
+                            .collect();
                         let victim = index.victim(tier, at(now), |key| pinned.contains(&key));
                         prop_assert_eq!(victim, model.victim(tier, at(now), &pinned));
                         match (tier, victim) {
@@ -379,21 +396,40 @@ mod tests {
                         }
                     }
                 }
-                prop_assert_eq!((index.len(Tier::Host), index.len(Tier::Device)), (model.held.len(), model.copies.len()));
-                prop_assert_eq!(index.bytes(Tier::Host), model.held.iter().map(|entry| entry.2).sum::<u64>());
-                prop_assert_eq!(index.bytes(Tier::Device), model.copies.iter().map(|copy| copy.1).sum::<u64>());
+                prop_assert_eq!(
+                    (index.len(Tier::Host), index.len(Tier::Device)),
+                    (model.held.len(), model.copies.len())
+                );
+                prop_assert_eq!(
+                    index.bytes(Tier::Host),
+                    model.held.iter().map(|entry| entry.2).sum::<u64>()
+                );
+                prop_assert_eq!(
+                    index.bytes(Tier::Device),
+                    model.copies.iter().map(|copy| copy.1).sum::<u64>()
+                );
                 prop_assert_eq!(index.host.by_use().collect::<Vec<_>>(), model.order(Tier::Host));
                 prop_assert_eq!(index.copies().collect::<Vec<_>>(), model.order(Tier::Device));
                 prop_assert!(index.host.is_consistent() && index.device.is_consistent());
-                prop_assert_eq!((index.names.len(), index.by_name.len()), (model.held.len(), model.held.len()));
+                prop_assert_eq!(
+                    (index.names.len(), index.by_name.len()),
+                    (model.held.len(), model.held.len())
+                );
                 for (key, name, bytes, expires) in &model.held {
                     prop_assert_eq!(index.find(name), Some(*key));
                     let of_this_id = model.held.iter().filter(|entry| entry.1.0 == name.0);
                     prop_assert_eq!(index.newest(&name.0), of_this_id.map(|entry| entry.0).max());
-                    prop_assert_eq!((index.cost(Tier::Host, *key), index.expires(*key)), (Some(*bytes), *expires));
+                    prop_assert_eq!(
+                        (index.cost(Tier::Host, *key), index.expires(*key)),
+                        (Some(*bytes), *expires)
+                    );
                     let copy = model.copies.iter().find(|copy| copy.0 == *key);
                     prop_assert_eq!(index.cost(Tier::Device, *key), copy.map(|copy| copy.1));
-                    prop_assert_eq!(index.device.expires(*key), copy.and(*expires), "a copy expires with its segment");
+                    prop_assert_eq!(
+                        index.device.expires(*key),
+                        copy.and(*expires),
+                        "a copy expires with its segment"
+                    );
                 }
             }
         }

@@ -106,7 +106,8 @@ impl Metrics {
             evictions: register::counters(
                 registry,
                 "ncserverd_store_evictions_total",
-                "Segments evicted from a tier, by cause. Eviction from the device removes only the copy there.",
+                "Segments evicted from a tier, by cause. Eviction from the device removes only the \
+                 copy there.",
                 &["tier", "cause"],
             )?,
         };

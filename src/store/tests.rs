@@ -1310,9 +1310,10 @@ async fn over_the_prime_field_bytes_are_held_and_hashed() {
             8 * 128
         );
         assert_eq!(store.usage(Tier::Host).0, 1024 + 16 * 128);
-        assert!(
-            matches!(store.resident(held.lease.key), Residency::Plain(found) if found.bytes == bytes && found.shape == shape)
-        );
+        assert!(matches!(
+            store.resident(held.lease.key),
+            Residency::Plain(found) if found.bytes == bytes && found.shape == shape
+        ));
         assert_eq!(store.usage(Tier::Device), (0, 0));
         assert_eq!(store.shared.metrics.homomorphic_hashes.get(), 16);
         let id = held.lease.id;

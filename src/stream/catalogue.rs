@@ -752,7 +752,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_stays_within_its_limits(steps in proptest::collection::vec((0..12_u8, 0..6_u8, 0..400_usize), 0..100)) {
+        fn it_stays_within_its_limits(
+            steps in proptest::collection::vec((0..12_u8, 0..6_u8, 0..400_usize), 0..100),
+        ) {
             let (mut catalogue, now) = (catalogue(), Instant::now());
             for (name, step, bytes) in steps {
                 let path = path(&format!("x{name}"));
@@ -767,11 +769,24 @@ mod tests {
                         confirmed: now,
                     }),
                     3 => drop(catalogue.find(&path, 0)),
-                    _ => drop(catalogue.admit(&path, description(&bytes.to_string(), None), small("s", bytes), now)),
+                    _ => drop(catalogue.admit(
+                        &path,
+                        description(&bytes.to_string(), None),
+                        small("s", bytes),
+                        now,
+                    )),
                 }
                 prop_assert!(catalogue.entries.len() <= 8 && catalogue.bytes <= 1000);
-                prop_assert_eq!(catalogue.bytes, catalogue.entries.iter().map(|(path, entry)| entry.bytes(path)).sum::<u64>());
-                let mut uses: Vec<u64> = catalogue.entries.values().map(|entry| entry.used).collect();
+                prop_assert_eq!(
+                    catalogue.bytes,
+                    catalogue
+                        .entries
+                        .iter()
+                        .map(|(path, entry)| entry.bytes(path))
+                        .sum::<u64>()
+                );
+                let mut uses: Vec<u64> =
+                    catalogue.entries.values().map(|entry| entry.used).collect();
                 uses.sort_unstable();
                 prop_assert_eq!(uses, catalogue.by_use.keys().copied().collect::<Vec<_>>());
             }

@@ -53,7 +53,8 @@ impl Metrics {
         let signed = register::counters(
             registry,
             &name("signatures"),
-            "Signatures made with stream keys, over metadata (one for each response of the origin) or over block checksums.",
+            "Signatures made with stream keys, over metadata (one for each response of the origin) \
+             or over block checksums.",
             &["over"],
         )?;
         let refused = register::counters(

@@ -465,7 +465,12 @@ impl Point {
                     && now.saturating_duration_since(document.confirmed)
                         < settings.playlist_grace =>
             {
-                tracing::debug!(stream = self.name, path = redacted_path(path.as_str()), %error, "using the playlist at hand");
+                tracing::debug!(
+                    stream = self.name,
+                    path = redacted_path(path.as_str()),
+                    %error,
+                    "using the playlist at hand",
+                );
                 Ok(self.whole(path, &document, settings.playlist_age))
             }
             (Err(error), before) => {
@@ -542,7 +547,13 @@ impl Point {
                     self.unreadable.inc();
                     self.tell(Line::Unreadable, |suppressed| {
                         let (stream, path) = (&self.name, redacted_path(path.as_str()));
-                        tracing::warn!(stream, path, %error, suppressed, "serving a playlist, but not fetching its segments ahead");
+                        tracing::warn!(
+                            stream,
+                            path,
+                            %error,
+                            suppressed,
+                            "serving a playlist, but not fetching its segments ahead",
+                        );
                     });
                 }
             }

@@ -66,7 +66,11 @@ impl Signer {
         let key = read(path)?.ok_or_else(|| fail("the file disappeared".to_owned()))?;
         if is_new {
             let (file, public_key) = (path.display(), key.public());
-            tracing::warn!(%file, %public_key, "created a signing key: keep a backup, and copy it to the stream's other servers");
+            tracing::warn!(
+                %file,
+                %public_key,
+                "created a signing key: keep a backup, and copy it to the stream's other servers",
+            );
         }
         Ok(Self::new(path, key))
     }

@@ -388,5 +388,9 @@ pub(crate) fn is_refused(error: &ConnectionError) -> bool {
 
 /// Whether an application close has one of our codes.
 pub(crate) fn is_ours(error: &ConnectionError) -> bool {
-    matches!(error, ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() >= u64::from(CODE_BASE))
+    matches!(
+        error,
+        ConnectionError::ApplicationClosed(close)
+            if close.error_code.into_inner() >= u64::from(CODE_BASE)
+    )
 }

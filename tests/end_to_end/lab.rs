@@ -206,10 +206,13 @@ impl Lab {
             "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
              events {{}}\n\
              http {{\n\
-               access_log {here}/access.log; client_body_temp_path {here}/body; proxy_temp_path {here}/proxy;\n\
-               fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;\n\
-               types {{ application/vnd.apple.mpegurl m3u8; video/mp2t ts; video/iso.segment m4s; video/mp4 mp4; }}\n\
-               server {{ listen 127.0.0.1:{ORIGIN}; root {here}/media; }}\n\
+             access_log {here}/access.log; client_body_temp_path {here}/body; \
+             proxy_temp_path {here}/proxy;\n\
+             fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; \
+             scgi_temp_path {here}/scgi;\n\
+             types {{ application/vnd.apple.mpegurl m3u8; video/mp2t ts; video/iso.segment m4s; \
+             video/mp4 mp4; }}\n\
+             server {{ listen 127.0.0.1:{ORIGIN}; root {here}/media; }}\n\
              }}\n"
         );
         std::fs::write(self.path("nginx.conf"), configuration)
@@ -240,7 +243,8 @@ impl Lab {
             server, metrics, ..
         } = self.at;
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{server}\"]\n[admission]\ninsecure = true\n{admission}[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
+            "[endpoint]\nlisten = [\"{server}\"]\n[admission]\ninsecure = true\n\
+             {admission}[telemetry]\nlisten = \"{metrics}\"\nlog_format = \"pretty\"\n\
              [tls]\ndirectory = \"{}\"\n[stream.live]\n{stream}",
             self.path("tls").display(),
         );
@@ -573,7 +577,8 @@ impl Side {
                 "add chain inet loss in { type filter hook input priority 0; policy accept; }"
                     .to_owned(),
                 format!(
-                    "add rule inet loss in iifname veth0 meta l4proto udp numgen random mod 100 < {loss_percent} drop"
+                    "add rule inet loss in iifname veth0 meta l4proto udp numgen random mod 100 < \
+                     {loss_percent} drop"
                 ),
             ];
             for rule in rules {

@@ -102,10 +102,12 @@ pub(crate) fn make_vod(directory: &Path, container: Container) {
 pub(crate) fn start_live(directory: &Path, container: Container, seconds: u64) -> Process {
     let hls = match container {
         Container::Ts => {
-            "[f=hls:hls_time=1:hls_list_size=12:hls_flags=delete_segments+independent_segments+temp_file:hls_delete_threshold=6]index.m3u8"
+            "[f=hls:hls_time=1:hls_list_size=12:hls_flags=\
+             delete_segments+independent_segments+temp_file:hls_delete_threshold=6]index.m3u8"
         }
         Container::Fmp4 => {
-            "[f=hls:hls_time=1:hls_list_size=12:hls_segment_type=fmp4:hls_flags=delete_segments+independent_segments+temp_file:hls_delete_threshold=6]index.m3u8"
+            "[f=hls:hls_time=1:hls_list_size=12:hls_segment_type=fmp4:hls_flags=\
+             delete_segments+independent_segments+temp_file:hls_delete_threshold=6]index.m3u8"
         }
     };
     let outputs = format!("[f=matroska]../archive.mkv|{hls}");
@@ -291,7 +293,8 @@ impl Frames {
                 .position(|(one, other)| one != other);
             if let Some(differing) = differing {
                 return Err(format!(
-                    "stream {stream}: frame {differing} after the first in common is not the source's"
+                    "stream {stream}: frame {differing} after the first in common is not the \
+                     source's"
                 ));
             }
             if frames.len() - at > source.len() - place {

@@ -123,7 +123,10 @@ impl Gag {
                         }
                     }
                     Ok(length) = own.recv(&mut heard) => {
-                        counted.store(counted.load(Ordering::Relaxed).saturating_sub(length), Ordering::Relaxed);
+                        counted.store(
+                            counted.load(Ordering::Relaxed).saturating_sub(length),
+                            Ordering::Relaxed,
+                        );
                         if let Some(peer) = peer {
                             let _ = peers.send_to(&heard[..length], peer).await;
                         }

@@ -220,13 +220,16 @@ async fn take_part(plan: Plan, process: u32, fingerprint: Fingerprint) {
         plan.time.as_secs()
     );
     println!(
-        "the server: {handshakes} handshakes begun, {retried} answered with Retry, {refused} refused, {failed} failed"
+        "the server: {handshakes} handshakes begun, {retried} answered with Retry, {refused} \
+         refused, {failed} failed"
     );
     println!(
-        "its memory: {resident} before, {resident_after} after; at most {peak} before, {peak_after} after"
+        "its memory: {resident} before, {resident_after} after; at most {peak} before, \
+         {peak_after} after"
     );
     println!(
-        "the viewer: {:.0} Mbit/s before, {:.0} during; the longest wait for a file of {} KiB {:?} before, {:?} during",
+        "the viewer: {:.0} Mbit/s before, {:.0} during; the longest wait for a file of {} KiB {:?} \
+         before, {:?} during",
         megabits(&quiet, plan.time / 4),
         megabits(&flooded, plan.time),
         FILE_BYTES >> 10,

@@ -58,7 +58,9 @@ impl Fetch {
         loop {
             tokio::select! {
                 come = &mut what => return come.expect("it comes in time"),
-                _ = tick.tick() => self.peak = self.peak.max(self.program.peak().unwrap_or_default()),
+                _ = tick.tick() => {
+                    self.peak = self.peak.max(self.program.peak().unwrap_or_default());
+                }
             }
         }
     }

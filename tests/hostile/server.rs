@@ -378,7 +378,11 @@ async fn huge_numbers_take_no_memory() {
     attacker.say_bytes(&frame(GET, &far)).await;
     let answer = attacker.hear().await;
     assert!(
-        matches!(&answer, Ok(Message::Error(error)) if error.request == HUGE && error.code == RequestCode::Unknown),
+        matches!(
+            &answer,
+            Ok(Message::Error(error))
+                if error.request == HUGE && error.code == RequestCode::Unknown
+        ),
         "{answer:?}"
     );
     attacker
@@ -798,7 +802,11 @@ async fn who_does_not_say_hello_in_time_is_closed() {
         .expect("a closed connection");
     let code = u64::from(CloseCode::Timeout.quic());
     assert!(
-        matches!(&closed, quinn::ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() == code),
+        matches!(
+            &closed,
+            quinn::ConnectionError::ApplicationClosed(close)
+                if close.error_code.into_inner() == code
+        ),
         "{closed}"
     );
     assert_eq!(ground.metric("ncserverd_session_violations_total"), 4.0);
@@ -1003,7 +1011,10 @@ async fn one_address_gets_as_many_connections_as_it_may_have() {
             Ok(connection) => held.push(connection),
             Err(error) => {
                 let code = quinn::TransportErrorCode::CONNECTION_REFUSED;
-                let is_refused = matches!(&error, quinn::ConnectionError::ConnectionClosed(close) if close.error_code == code);
+                let is_refused = matches!(
+                    &error,
+                    quinn::ConnectionError::ConnectionClosed(close) if close.error_code == code
+                );
                 assert!(is_refused, "{error}");
                 refused += 1;
             }
@@ -1168,11 +1179,22 @@ async fn what_is_not_there_is_not_remembered_for_long() {
             let padding = "x".repeat(PADDING);
             for round in 0..ROUNDS {
                 for number in 8 * round..8 * (round + 1) {
-                    attacker.say(&get(number, &format!("/live/{attacker_number}/{number}/{padding}"))).await;
+                    attacker
+                        .say(&get(
+                            number,
+                            &format!("/live/{attacker_number}/{number}/{padding}"),
+                        ))
+                        .await;
                 }
                 for _ in 0..8 {
                     let answer = attacker.hear().await;
-                    assert!(matches!(&answer, Ok(Message::Error(error)) if error.code == RequestCode::Unknown), "{answer:?}");
+                    assert!(
+                        matches!(
+                            &answer,
+                            Ok(Message::Error(error)) if error.code == RequestCode::Unknown
+                        ),
+                        "{answer:?}"
+                    );
                 }
             }
         }));

@@ -25,10 +25,12 @@ for line in ["pagination off", "debuginfod enabled off", "startup-with-shell off
         pass
 gdb.execute("handle SIGPIPE SIGTERM SIGINT nostop noprint pass")
 gdb.execute("starti")
-symbols = gdb.execute("maint print msymbols -objfile " + gdb.current_progspace().filename, to_string=True)
+program = gdb.current_progspace().filename
+symbols = gdb.execute("maint print msymbols -objfile " + program, to_string=True)
 def address(name):
     return int(re.search(r" (0x[0-9a-f]+) " + name, symbols)[1], 16)
-panic, load = address(r"\S*raw_vec\d+capacity_overflow"), address(r"_\S*device\S*cpu\S*Cpu\S*Backend\S*4load")
+panic = address(r"\S*raw_vec\d+capacity_overflow")
+load = address(r"_\S*device\S*cpu\S*Cpu\S*Backend\S*4load")
 gdb.execute("break *%d" % load)
 gdb.execute("continue")
 gdb.execute("set $rip = %d" % panic)

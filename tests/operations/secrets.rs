@@ -35,7 +35,8 @@ fn write(file: &Path, header: &str) {
     let header_file = file.with_file_name("auth");
     fs::write(&header_file, "Bearer from-a-file\n").unwrap();
     let text = format!(
-        "[admission]\nkeys = \"http://issuer:pass-of-keys@127.0.0.1:9/jwks.json\"\ninsecure = true\n\
+        "[admission]\nkeys = \"http://issuer:pass-of-keys@127.0.0.1:9/jwks.json\"\n\
+         insecure = true\n\
          [stream.live]\norigin = \"http://reader:pass-of-origin@127.0.0.1:9/hls/\"\n\
          [stream.live.headers]\nAuthorization = \"Bearer {header}\"\n\
          X-File = {{ file = {header_file:?} }}\nX-Environment = {{ env = \"ORIGIN_KEY\" }}\n"

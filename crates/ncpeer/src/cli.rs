@@ -87,14 +87,23 @@ enum Command {
         #[arg(long = "allow-origin", value_name = "ORIGIN", value_parser = gateway::parse_origin)]
         origins: Vec<String>,
         /// Segments to fetch ahead of the player
-        #[arg(long, value_name = "COUNT", default_value_t = gateway::Config::default().ahead_segments)]
+        #[arg(
+            long,
+            value_name = "COUNT",
+            default_value_t = gateway::Config::default().ahead_segments,
+        )]
         ahead: usize,
         /// Share played segments with other viewers at this UDP address; viewers need a ticket from
         /// the server (repeatable)
         #[arg(long, value_name = "ADDRESS")]
         share: Vec<SocketAddr>,
         /// Memory for shared segments
-        #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes, requires = "share")]
+        #[arg(
+            long,
+            value_name = "SIZE",
+            default_value_t = relay::Config::default().bytes,
+            requires = "share",
+        )]
         share_bytes: ByteSize,
         /// Viewers served at the same time; fewer viewers get more bandwidth each
         #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "share")]
@@ -110,7 +119,11 @@ enum Command {
         #[arg(value_name = "URL")]
         server: Server,
         /// UDP address for peers (repeatable)
-        #[arg(long, value_name = "ADDRESS", default_values_t = relay::Config::default().endpoint.listen)]
+        #[arg(
+            long,
+            value_name = "ADDRESS",
+            default_values_t = relay::Config::default().endpoint.listen,
+        )]
         listen: Vec<SocketAddr>,
         /// Memory for segments, complete or not
         #[arg(long, value_name = "SIZE", default_value_t = relay::Config::default().bytes)]
@@ -242,7 +255,13 @@ struct Connection {
     deadline: Option<Duration>,
     /// Give up a transfer slower than this over 30 seconds, in bytes per second; "none" accepts any
     /// rate
-    #[arg(long, global = true, value_name = "SIZE", default_value = "1KiB", value_parser = parse_rate)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SIZE",
+        default_value = "1KiB",
+        value_parser = parse_rate,
+    )]
     min_rate: MinRate,
     /// Congestion controller of this side; the server's own configuration selects the one for its
     /// sending
@@ -784,7 +803,8 @@ fn parse_key(text: &str) -> Result<(Option<String>, StreamKey), String> {
         .map_or((None, text), |(stream, hex)| (Some(stream), hex));
     if let Some(stream) = stream.filter(|stream| !is_stream_name(stream)) {
         return Err(format!(
-            "`{stream}` is not the name of a stream: a name is visible ASCII without `/`, `?` or `#`"
+            "`{stream}` is not the name of a stream: a name is visible ASCII without `/`, `?` or \
+             `#`"
         ));
     }
     Ok((
@@ -813,7 +833,8 @@ pub(crate) enum Failure {
     Peer(#[from] crate::Error),
     /// No authority of the system has signed the server's certificate.
     #[error(
-        "no connection: {0}\na server without a public certificate prints its fingerprint when it starts: use --fingerprint"
+        "no connection: {0}\na server without a public certificate prints its fingerprint when it \
+         starts: use --fingerprint"
     )]
     Untrusted(String),
     /// The token or certificate is unusable.
@@ -833,7 +854,8 @@ pub(crate) enum Failure {
     Relay(#[from] relay::Error),
     /// The relay would serve everybody.
     #[error(
-        "the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or --insecure if that is intended"
+        "the relay would serve everybody who reaches {0}: set --keys or --clients-ca, or \
+         --insecure if that is intended"
     )]
     Open(SocketAddr),
     /// The relay's certificate is unusable.
@@ -925,7 +947,8 @@ const AFTER_HELP: &str = "\
 Examples:
   ncpeer fetch ncs://media.example /live/bunny/master.m3u8 -o -
   ncpeer fetch ncs://media.example /files/clip.mp4 --backend auto   decodes on a GPU if one works
-  ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
+  ncpeer gateway ncs://127.0.0.1:4443 --fingerprint 3f0c…   then: \
+ffplay http://127.0.0.1:8080/live/bunny/master.m3u8
   ncpeer fetch ncs://a.example /files/clip.mp4 --source ncs://b.example   fetches from both servers
   ncpeer relay ncs://media.example --listen 0.0.0.0:4443 --keys keys.json --identity ncpeer-tls
   ncpeer gateway ncs://media.example --share 0.0.0.0:4444   serves a player and other viewers

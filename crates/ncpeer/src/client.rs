@@ -473,7 +473,9 @@ impl Client {
                     }
                     Some(piece) => {
                         trickle.waited += time();
-                        let piece = piece.and_then(|bytes| trickle.check(bytes, self.common.rate_min, self.common.window));
+                        let piece = piece.and_then(|bytes| {
+                            trickle.check(bytes, self.common.rate_min, self.common.window)
+                        });
                         let has_failed = piece.is_err();
                         if reader.send(piece).await.is_err() || has_failed {
                             return;
@@ -482,8 +484,13 @@ impl Client {
                 },
                 part = own(&mut next), if room => match part {
                     Ok(part) if repeats.note(&part.meta) > REPEATS_MAX => {
-                        let reason = "the object has no length and repeats one segment endlessly".to_owned();
-                        failed = Some(Error::Refused(Refusal { code: RefusalCode::Limit, retry_after: None, reason }));
+                        let reason =
+                            "the object has no length and repeats one segment endlessly".to_owned();
+                        failed = Some(Error::Refused(Refusal {
+                            code: RefusalCode::Limit,
+                            retry_after: None,
+                            reason,
+                        }));
                         next = None;
                     }
                     Ok(part) => {

@@ -361,8 +361,9 @@ pub fn repair(stats: &Stats) -> Option<String> {
     } = stats;
     (*blocks_ahead > 0).then(|| {
         format!(
-            "{blocks_ahead} repair blocks requested ahead of loss, {blocks_received} received; {blocks_ahead_used} replaced lost \
-             blocks and saved {generations_spared} generations a round trip"
+            "{blocks_ahead} repair blocks requested ahead of loss, {blocks_received} received; \
+             {blocks_ahead_used} replaced lost blocks and saved {generations_spared} generations a \
+             round trip"
         )
     })
 }
@@ -500,7 +501,8 @@ mod tests {
             generations_spared: 2,
             ..stats
         };
-        let told = "9 repair blocks requested ahead of loss, 90 received; 5 replaced lost blocks and saved 2 generations a round trip";
+        let told = "9 repair blocks requested ahead of loss, 90 received; 5 replaced lost blocks \
+                    and saved 2 generations a round trip";
         assert_eq!(repair(&stats).as_deref(), Some(told));
     }
 

@@ -137,7 +137,8 @@ fn took(stats: &Stats, bytes: u64, time: Duration) -> String {
         ..
     } = stats;
     let what = format!(
-        "{blocks_innovative} innovative, {blocks_useless} redundant; {blocks_late} more arrived late"
+        "{blocks_innovative} innovative, {blocks_useless} redundant; {blocks_late} more arrived \
+         late"
     );
     text.line(
         "blocks",
@@ -229,7 +230,8 @@ mod tests {
         let prime = code(&shape(Codec::RlncQ {
             group: HashGroup::P2048,
         }));
-        let expected = "a random linear code over a prime field with homomorphic hashes of 2048 bits, generations of up to 128 blocks of 4096 bytes";
+        let expected = "a random linear code over a prime field with homomorphic hashes of 2048 \
+                        bits, generations of up to 128 blocks of 4096 bytes";
         assert_eq!(prime, expected);
         assert_eq!(
             code(&shape(Codec::RaptorQ)),

@@ -145,7 +145,8 @@ impl FromStr for Server {
 /// The text is not a server address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as ncs://media.example:4443"
+    "`{0}` is not a server address: expected ncs://HOST[:PORT][#FINGERPRINT], such as \
+     ncs://media.example:4443"
 )]
 pub struct ParseServerError(String);
 
@@ -362,7 +363,10 @@ pub struct SourceStats {
 #[non_exhaustive]
 pub enum Error {
     /// The server refused it.
-    #[error("refused: {}", if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() })]
+    #[error(
+        "refused: {}",
+        if .0.reason.is_empty() { .0.code.name().to_owned() } else { .0.reason.clone() },
+    )]
     Refused(Refusal),
     /// The deadline has passed.
     #[error("the deadline passed before the segment was complete")]

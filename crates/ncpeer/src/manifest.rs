@@ -291,12 +291,15 @@ mod tests {
 
     #[test]
     fn templates_name_what_representations_begin_with() {
-        let own = "<SegmentTemplate timescale='12800' initialization='init-$RepresentationID$.m4s' media='v$RepresentationID$-$Number%05d$.m4s' \
-                   startNumber='7'><SegmentTimeline><S t='0' d='51200' r='44'/></SegmentTimeline></SegmentTemplate>";
+        let own = "<SegmentTemplate timescale='12800' initialization='init-$RepresentationID$.m4s' \
+                   media='v$RepresentationID$-$Number%05d$.m4s' startNumber='7'><SegmentTimeline>\
+                   <S t='0' d='51200' r='44'/></SegmentTimeline></SegmentTemplate>";
         let text = format!(
-            "<?xml version='1.0'?><MPD xmlns='urn:mpeg:dash:schema:mpd:2011' type='static'><Period><AdaptationSet><Representation id='0' \
-             bandwidth='200000'>{own}</Representation><Representation id='hi'>{own}</Representation></AdaptationSet></Period>\
-             <Period><AdaptationSet><Representation id='later'>{own}</Representation></AdaptationSet></Period></MPD>"
+            "<?xml version='1.0'?><MPD xmlns='urn:mpeg:dash:schema:mpd:2011' type='static'><Period>\
+             <AdaptationSet><Representation id='0' bandwidth='200000'>{own}</Representation>\
+             <Representation id='hi'>{own}</Representation></AdaptationSet></Period>\
+             <Period><AdaptationSet><Representation id='later'>{own}</Representation>\
+             </AdaptationSet></Period></MPD>"
         );
         assert_eq!(
             parse(&text),
@@ -309,10 +312,13 @@ mod tests {
 
     #[test]
     fn templates_are_inherited_and_base_urls_add_up() {
-        let text = "<MPD><BaseURL>../b/</BaseURL><Period><SegmentTemplate startNumber='0'/><AdaptationSet><BaseURL>v/</BaseURL>\
-                    <SegmentTemplate media='$Bandwidth$/$Time$_$Number$$$x.m4s'><SegmentTimeline><S t='90' d='5'/></SegmentTimeline>\
-                    </SegmentTemplate><Representation id='1' bandwidth='500'><BaseURL> q/ </BaseURL></Representation>\
-                    <Representation id='2' bandwidth='900'><SegmentTemplate media='own.m4s'/></Representation></AdaptationSet></Period></MPD>";
+        let text = "<MPD><BaseURL>../b/</BaseURL><Period><SegmentTemplate startNumber='0'/>\
+                    <AdaptationSet><BaseURL>v/</BaseURL>\
+                    <SegmentTemplate media='$Bandwidth$/$Time$_$Number$$$x.m4s'><SegmentTimeline>\
+                    <S t='90' d='5'/></SegmentTimeline></SegmentTemplate>\
+                    <Representation id='1' bandwidth='500'><BaseURL> q/ </BaseURL></Representation>\
+                    <Representation id='2' bandwidth='900'><SegmentTemplate media='own.m4s'/>\
+                    </Representation></AdaptationSet></Period></MPD>";
         assert_eq!(
             parse(text),
             [
@@ -324,16 +330,19 @@ mod tests {
 
     #[test]
     fn lists_name_it_too() {
-        let text = "<MPD><Period><AdaptationSet><Representation><SegmentList><Initialization sourceURL='i.mp4'/><SegmentURL media='1.m4s'/>\
-                    <SegmentURL media='2.m4s'/></SegmentList></Representation><Representation><SegmentList><SegmentURL mediaRange='0-9'/>\
-                    </SegmentList></Representation></AdaptationSet></Period></MPD>";
+        let text = "<MPD><Period><AdaptationSet><Representation><SegmentList>\
+                    <Initialization sourceURL='i.mp4'/><SegmentURL media='1.m4s'/>\
+                    <SegmentURL media='2.m4s'/></SegmentList></Representation><Representation>\
+                    <SegmentList><SegmentURL mediaRange='0-9'/></SegmentList></Representation>\
+                    </AdaptationSet></Period></MPD>";
         assert_eq!(parse(text), [pair("/film/a/i.mp4", "/film/a/1.m4s")]);
     }
 
     #[test]
     fn what_there_is_one_of_is_known() {
         let set = |attributes: &str, representations: usize| {
-            let one = "<Representation id='1' mimeType='video/mp4'><SegmentTemplate media='$Number$.m4s'/></Representation>";
+            let one = "<Representation id='1' mimeType='video/mp4'>\
+                       <SegmentTemplate media='$Number$.m4s'/></Representation>";
             format!(
                 "<AdaptationSet {attributes}>{}</AdaptationSet>",
                 one.repeat(representations)
@@ -394,7 +403,8 @@ mod tests {
             template("media='1.m4s' startNumber='-1'"),
             template(&format!("media='{}.m4s'", "x".repeat(URL_MAX))),
             within(
-                "<Representation><BaseURL>film.mp4</BaseURL><SegmentBase indexRange='0-9'/></Representation>",
+                "<Representation><BaseURL>film.mp4</BaseURL>\
+                 <SegmentBase indexRange='0-9'/></Representation>",
             ),
             "<MPD/>".into(),
         ] {
@@ -450,7 +460,8 @@ mod tests {
         // A short template that becomes a long path.
         let id = "x".repeat(URL_MAX);
         let text = format!(
-            "<MPD><Period><AdaptationSet><Representation id='{id}'><SegmentTemplate media='{}'/></Representation></AdaptationSet></Period></MPD>",
+            "<MPD><Period><AdaptationSet><Representation id='{id}'>\
+             <SegmentTemplate media='{}'/></Representation></AdaptationSet></Period></MPD>",
             "$RepresentationID$".repeat(100)
         );
         assert_eq!(parse(&text).unwrap().beginnings, []);

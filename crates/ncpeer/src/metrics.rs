@@ -65,7 +65,8 @@ impl Metrics {
             ),
             (
                 "spared_generations",
-                "Generations that repair blocks requested in advance completed without another round trip.",
+                "Generations that repair blocks requested in advance completed without another \
+                 round trip.",
                 |stats| stats.generations_spared,
             ),
             ("generations", "Generations received completely.", |stats| {
@@ -91,7 +92,8 @@ impl Metrics {
             }),
             (
                 "polluters",
-                "Sources no longer used because they sent wrong blocks as their own, or forged answers.",
+                "Sources no longer used because they sent wrong blocks as their own, or forged \
+                 answers.",
                 |stats| stats.polluters,
             ),
         ];

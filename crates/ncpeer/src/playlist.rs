@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn every_byte_outside_a_uri_stays() {
-        let text = "\u{feff}#EXTM3U\r\n#EXT-X-NEW:URI=\"http://o/n\"\r\n  seg.ts  \r\n\r\n# note http://o/c\r\nhttp://o/b.ts?x=1";
+        let text = "\u{feff}#EXTM3U\r\n#EXT-X-NEW:URI=\"http://o/n\"\r\n  seg.ts  \r\n\r\n\
+                    # note http://o/c\r\nhttp://o/b.ts?x=1";
         assert_eq!(rewrite(text, |_| None), text);
         assert_eq!(
             uris(text).collect::<Vec<_>>(),
@@ -202,7 +203,8 @@ mod tests {
         for (line, uri) in [
             ("#EXT-X-MAP:URI=\"init.mp4\"", "init.mp4"),
             (
-                "#EXT-X-MEDIA:TYPE=AUDIO,NAME=\"URI=\\x, y\",DEFAULT=YES,URI=\"http://o/a.m3u8\",CHANNELS=\"2\"",
+                "#EXT-X-MEDIA:TYPE=AUDIO,NAME=\"URI=\\x, y\",DEFAULT=YES,\
+                 URI=\"http://o/a.m3u8\",CHANNELS=\"2\"",
                 "http://o/a.m3u8",
             ),
             (
@@ -234,8 +236,10 @@ mod tests {
 
     #[test]
     fn byte_ranges_follow_each_other_in_a_file() {
-        let text = "#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"a.mp4\",BYTERANGE=\"10@0\"\n\
-            #EXTINF:2,\n#EXT-X-BYTERANGE:20@10\na.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:5\na.mp4\n#EXTINF:2,\nb.mp4\n#EXT-X-ENDLIST\n";
+        let text = "#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:2\n\
+                    #EXT-X-MAP:URI=\"a.mp4\",BYTERANGE=\"10@0\"\n\
+                    #EXTINF:2,\n#EXT-X-BYTERANGE:20@10\na.mp4\n#EXTINF:2,\n#EXT-X-BYTERANGE:5\n\
+                    a.mp4\n#EXTINF:2,\nb.mp4\n#EXT-X-ENDLIST\n";
         let media = Media::parse(text.as_bytes()).unwrap();
         assert!(media.ended);
         assert_eq!(

@@ -110,7 +110,8 @@ impl Current {
         match (&self.source, has_certificate) {
             (Some(_), _) => {
                 tracing::warn!(
-                    "the server rejects the token: it expired, has an unknown key or is for another server"
+                    "the server rejects the token: it expired, has an unknown key or is for \
+                     another server"
                 );
             }
             (None, true) => tracing::warn!(

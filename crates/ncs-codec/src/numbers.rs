@@ -127,16 +127,28 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(one in prop::collection::btree_set(0u16..256, 0..200), two in prop::collection::btree_set(0u16..256, 0..200)) {
+        fn it_is_a_set(
+            one in prop::collection::btree_set(0u16..256, 0..200),
+            two in prop::collection::btree_set(0u16..256, 0..200),
+        ) {
             let [a, b] = [&one, &two].map(|set| set.iter().copied().collect::<Numbers>());
             prop_assert_eq!(a.iter().collect::<Vec<_>>(), one.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!((a.len() as usize, a.is_empty()), (one.len(), one.is_empty()));
             prop_assert_eq!(a.with(&b), one.union(&two).copied().collect());
             prop_assert_eq!(a.without(&b), one.difference(&two).copied().collect());
             let ranges = a.ranges(usize::MAX);
-            prop_assert_eq!(ranges.iter().flat_map(|(first, count)| *first..first + count).collect::<Numbers>(), a);
+            prop_assert_eq!(
+                ranges
+                    .iter()
+                    .flat_map(|(first, count)| *first..first + count)
+                    .collect::<Numbers>(),
+                a
+            );
             prop_assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0));
-            prop_assert_eq!(a.in_ranges(3).ranges(usize::MAX), ranges[..ranges.len().min(3)].to_vec());
+            prop_assert_eq!(
+                a.in_ranges(3).ranges(usize::MAX),
+                ranges[..ranges.len().min(3)].to_vec()
+            );
         }
     }
 

@@ -193,8 +193,8 @@ pub enum Error {
     },
     /// The matrix does not rebuild from every k chunks.
     #[error(
-        "isal-rs does not rebuild from every {k} of {n} chunks: it takes k <= 3, n - k <= 3, k = 4 with n <= 25, k = 5 with n <= 10, \
-         or n - k = 4 with k <= 21; cauchy takes any"
+        "isal-rs does not rebuild from every {k} of {n} chunks: it takes k <= 3, n - k <= 3, k = 4 \
+         with n <= 25, k = 5 with n <= 10, or n - k = 4 with k <= 21; cauchy takes any"
     )]
     NotMds {
         /// Data chunks.

@@ -358,7 +358,8 @@ pub enum ShapeError {
     NMax(u16),
     /// No parity blocks, or more than the field has elements for.
     #[error(
-        "{parity} parity blocks with {n_max} blocks per generation: at least 1 parity block and at most 256 blocks in all"
+        "{parity} parity blocks with {n_max} blocks per generation: at least 1 parity block and at \
+         most 256 blocks in all"
     )]
     Parity {
         /// Parity blocks.
@@ -370,10 +371,17 @@ pub enum ShapeError {
     #[error("blocks of {0} bytes: over the prime field the size must be a multiple of 32 bytes")]
     Words(u32),
     /// So many blocks of a generation that their coefficients would be larger than a block.
-    #[error("{0} blocks per generation: over the prime field the number must be from 1 to {max}", max = Codec::WIDE_N_MAX)]
+    #[error(
+        "{0} blocks per generation: over the prime field the number must be from 1 to {max}",
+        max = Codec::WIDE_N_MAX,
+    )]
     WideNMax(u16),
     /// More than [`Codec::HASHES_MAX`] bytes of homomorphic hashes.
-    #[error("{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} are allowed, so use larger blocks", max = Codec::HASHES_MAX)]
+    #[error(
+        "{bytes} bytes of homomorphic hashes for the {blocks} blocks of a segment: at most {max} \
+         are allowed, so use larger blocks",
+        max = Codec::HASHES_MAX,
+    )]
     Hashes {
         /// Bytes of all of them.
         bytes: u64,

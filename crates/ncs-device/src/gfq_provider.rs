@@ -299,7 +299,10 @@ impl Watch {
     fn fail(&self, failed: &Failed) {
         let mut calls = self.calls();
         if !calls.has_failed {
-            tracing::warn!(%failed, "arithmetic over the prime field failed on the GPU: the CPU redoes failed calls");
+            tracing::warn!(
+                %failed,
+                "arithmetic over the prime field failed on the GPU: the CPU redoes failed calls",
+            );
         }
         self.tell(
             &mut calls,

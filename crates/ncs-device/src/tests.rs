@@ -452,14 +452,16 @@ fn what_is_asked_for_by_name_is_had_or_refused() {
         Device::open(&auto, Unrecorded).is_ok(),
         "without a GPU, the CPU's own kernel"
     );
-    assert!(
-        matches!(Device::open(&config, Unrecorded), Err(Error::Unavailable(reason)) if reason.contains("tensor"))
-    );
+    assert!(matches!(
+        Device::open(&config, Unrecorded),
+        Err(Error::Unavailable(reason)) if reason.contains("tensor")
+    ));
 }
 
 #[test]
 fn the_section_reads_and_prints() {
-    let text = "backend = \"cpu\"\ngpus = [0, 2]\nkernel = \"table\"\ncpu_isa = \"ssse3\"\ncpu_threads = 3\nqueue_batches = 2\nhang_timeout = \"2s\"\n";
+    let text = "backend = \"cpu\"\ngpus = [0, 2]\nkernel = \"table\"\ncpu_isa = \"ssse3\"\n\
+                cpu_threads = 3\nqueue_batches = 2\nhang_timeout = \"2s\"\n";
     let config: Config = toml::from_str(text).unwrap();
     assert_eq!(config.cpu_isa.isa(), Some(Isa::Ssse3));
     assert_eq!(config.cpu_threads.count(), 3);

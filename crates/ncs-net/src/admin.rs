@@ -267,7 +267,10 @@ mod tests {
         let unready = request(address, "GET /readyz");
         assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
         assert!(
-            unready.contains(r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}],"status":"not-ready"}"#),
+            unready.contains(concat!(
+                r#"{"ready":false,"reasons":[{"part":"server","reason":"starting"}],"#,
+                r#""status":"not-ready"}"#
+            )),
             "{unready}"
         );
         assert!(metrics.contains("ncserverd_telemetry_ready 0"), "{metrics}");

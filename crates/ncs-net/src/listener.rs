@@ -73,7 +73,8 @@ pub async fn serve<F, A>(
                     () = &mut stop => break,
                 };
                 let span = tracing::debug_span!("http", %client);
-                connections.spawn(attend(stream, visit, answer.clone(), stopped.clone()).instrument(span));
+                connections
+                    .spawn(attend(stream, visit, answer.clone(), stopped.clone()).instrument(span));
             }
             Some(_) = connections.join_next() => {}
             () = &mut stop => break,
@@ -140,9 +141,13 @@ where
     loop {
         tokio::select! {
             result = &mut connection => {
-                return result.unwrap_or_else(|error| tracing::debug!(%error, "a client's connection ended"));
+                return result.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "a client's connection ended");
+                });
             }
-            () = visit.seat.leave.notified() => return tracing::debug!("an idle connection made room for another"),
+            () = visit.seat.leave.notified() => {
+                return tracing::debug!("an idle connection made room for another");
+            }
             () = &mut end => return,
             _ = stopped.changed(), if !is_ending => {
                 is_ending = true;

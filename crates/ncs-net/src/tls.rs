@@ -243,7 +243,11 @@ pub enum Error {
         reason: String,
     },
     /// The files are readable, but not a pair.
-    #[error("{} and {} are not a matching certificate and key: {reason}", cert.display(), key.display())]
+    #[error(
+        "{} and {} are not a matching certificate and key: {reason}",
+        cert.display(),
+        key.display(),
+    )]
     Pair {
         /// The certificate's file.
         cert: PathBuf,
@@ -256,7 +260,10 @@ pub enum Error {
     #[error("give a certificate and its key together, or neither")]
     Half,
     /// A generated pair cannot be kept.
-    #[error("cannot store a certificate in {}: {reason}; set `tls.directory` to another directory", directory.display())]
+    #[error(
+        "cannot store a certificate in {}: {reason}; set `tls.directory` to another directory",
+        directory.display(),
+    )]
     Keep {
         /// The directory.
         directory: PathBuf,

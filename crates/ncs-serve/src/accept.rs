@@ -47,7 +47,8 @@ impl Metrics {
             )?,
             refused: counter(
                 "ncserverd_endpoint_handshakes_refused_total",
-                "Handshakes refused at a connection limit (in all, or per address), or under overload.",
+                "Handshakes refused at a connection limit (in all, or per address), or under \
+                 overload.",
             )?,
             retried: counter(
                 "ncserverd_endpoint_handshakes_retried_total",
@@ -97,7 +98,11 @@ pub async fn accept<S, F>(
                 Ok(connection) => serve(connection, place).await,
                 Err(error) => {
                     metrics.failed.inc();
-                    tracing::debug!(%peer, error = plain(&error.to_string(), REASON_MAX), "handshake failed");
+                    tracing::debug!(
+                        %peer,
+                        error = plain(&error.to_string(), REASON_MAX),
+                        "handshake failed",
+                    );
                 }
             }
         });

@@ -251,6 +251,13 @@ impl Blame {
             ..
         } = self;
         let accused = Fingerprint::from_bytes(*identity);
-        tracing::debug!(%reporter, ?segment, generation, blocks, %accused, "a peer reports wrong blocks");
+        tracing::debug!(
+            %reporter,
+            ?segment,
+            generation,
+            blocks,
+            %accused,
+            "a peer reports wrong blocks",
+        );
     }
 }

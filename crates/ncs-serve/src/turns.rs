@@ -975,12 +975,31 @@ mod tests {
                 prop_assert!(turns.waiting.len() <= 36);
                 prop_assert_eq!(turns.running.len() + turns.waiting.len(), open.len());
                 for (lines, fetches) in [
-                    (&turns.asked, turns.waiting.values().filter(|wishes| wishes.asked > 0).count()),
-                    (&turns.followed, turns.waiting.values().filter(|wishes| wishes.followed > 0).count()),
+                    (
+                        &turns.asked,
+                        turns
+                            .waiting
+                            .values()
+                            .filter(|wishes| wishes.asked > 0)
+                            .count(),
+                    ),
+                    (
+                        &turns.followed,
+                        turns
+                            .waiting
+                            .values()
+                            .filter(|wishes| wishes.followed > 0)
+                            .count(),
+                    ),
                 ] {
-                    let counted = |line: &Line| line.sessions.values().map(VecDeque::len).sum::<usize>() == line.len;
+                    let counted = |line: &Line| {
+                        line.sessions.values().map(VecDeque::len).sum::<usize>() == line.len
+                    };
                     prop_assert!(lines.lines.values().all(|line| line.len > 0 && counted(line)));
-                    prop_assert_eq!((lines.order.len(), lines.fetches), (lines.lines.len(), fetches));
+                    prop_assert_eq!(
+                        (lines.order.len(), lines.fetches),
+                        (lines.lines.len(), fetches)
+                    );
                 }
             }
             // Every waiting fetch begins in the end.

@@ -181,8 +181,10 @@ fn an_encoder_that_starts_over_invalidates_the_old_names() {
 #[test]
 fn initialisation_segments_come_before_what_needs_them() {
     let (mut planner, now) = (planner(2), Instant::now());
-    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:2,\na.m4s\n#EXTINF:2,\nb.m4s\n\
-                #EXT-X-DISCONTINUITY\n#EXT-X-MAP:URI=\"init2.mp4\",BYTERANGE=\"100@20\"\n#EXTINF:2,\nc.m4s";
+    let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:2,\na.m4s\n\
+                #EXTINF:2,\nb.m4s\n#EXT-X-DISCONTINUITY\n\
+                #EXT-X-MAP:URI=\"init2.mp4\",BYTERANGE=\"100@20\"\n\
+                #EXTINF:2,\nc.m4s";
     let plan = planner
         .update(&path("live.m3u8"), text.as_bytes(), now)
         .unwrap();
@@ -200,9 +202,10 @@ fn initialisation_segments_come_before_what_needs_them() {
 #[test]
 fn byte_ranges_become_cuts() {
     let (mut planner, now) = (planner(3), Instant::now());
-    let text = "#EXTM3U\r\n#EXT-X-TARGETDURATION:2.5\r\n#EXT-X-PLAYLIST-TYPE:VOD\r\n#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"700@0\"\r\n\
-                #EXTINF:2,\r\n#EXT-X-BYTERANGE:1000@1000\r\nall.mp4\r\n#EXTINF:2,\r\n#EXT-X-BYTERANGE:500\r\nall.mp4\r\n\
-                #EXTINF:2,\r\nother.mp4\r\n#EXT-X-ENDLIST\r\n";
+    let text = "#EXTM3U\r\n#EXT-X-TARGETDURATION:2.5\r\n#EXT-X-PLAYLIST-TYPE:VOD\r\n\
+                #EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"700@0\"\r\n\
+                #EXTINF:2,\r\n#EXT-X-BYTERANGE:1000@1000\r\nall.mp4\r\n#EXTINF:2,\r\n\
+                #EXT-X-BYTERANGE:500\r\nall.mp4\r\n#EXTINF:2,\r\nother.mp4\r\n#EXT-X-ENDLIST\r\n";
     let plan = planner
         .update(&path("vod.m3u8"), text.as_bytes(), now)
         .unwrap();
@@ -271,8 +274,8 @@ fn ranges_without_an_offset_follow_each_other_through_a_sliding_window() {
     let list = path("live.m3u8");
     let window = |first: u64| {
         format!(
-            "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n#EXTINF:2,\n#EXT-X-BYTERANGE:100@{}\nx.ts\n#EXTINF:2,\n\
-             #EXT-X-BYTERANGE:100\nx.ts\n",
+            "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n#EXTINF:2,\n\
+             #EXT-X-BYTERANGE:100@{}\nx.ts\n#EXTINF:2,\n#EXT-X-BYTERANGE:100\nx.ts\n",
             first * 100
         )
     };
@@ -342,10 +345,13 @@ fn uris_lead_into_the_stream_or_nowhere() {
 #[test]
 fn absolute_uris_are_made_local() {
     let base = Url::parse("http://origin.test/base/").unwrap();
-    let text = "#EXTM3U\r\n#EXT-X-MAP:URI=\"http://origin.test/base/v0/init.mp4\",BYTERANGE=\"1@0\"\r\n#EXTINF:2,\r\n\
-                /base/v0/a.m4s?x=1\r\n#EXTINF:2,\r\nb.m4s\r\n#EXTINF:2,\r\nhttp://elsewhere.test/c.m4s";
-    let expected = "#EXTM3U\r\n#EXT-X-MAP:URI=\"/live/v0/init.mp4\",BYTERANGE=\"1@0\"\r\n#EXTINF:2,\r\n\
-                    /live/v0/a.m4s?x=1\r\n#EXTINF:2,\r\nb.m4s\r\n#EXTINF:2,\r\nhttp://elsewhere.test/c.m4s";
+    let text = "#EXTM3U\r\n\
+                #EXT-X-MAP:URI=\"http://origin.test/base/v0/init.mp4\",BYTERANGE=\"1@0\"\r\n\
+                #EXTINF:2,\r\n/base/v0/a.m4s?x=1\r\n#EXTINF:2,\r\nb.m4s\r\n#EXTINF:2,\r\n\
+                http://elsewhere.test/c.m4s";
+    let expected = "#EXTM3U\r\n#EXT-X-MAP:URI=\"/live/v0/init.mp4\",BYTERANGE=\"1@0\"\r\n\
+                    #EXTINF:2,\r\n/live/v0/a.m4s?x=1\r\n#EXTINF:2,\r\nb.m4s\r\n#EXTINF:2,\r\n\
+                    http://elsewhere.test/c.m4s";
     assert_eq!(
         localise(text.as_bytes(), &path("v0/x.m3u8"), &base, "live").as_deref(),
         Some(expected)
@@ -362,7 +368,8 @@ fn a_pinned_master_brings_its_variants() {
     planner.pin([path("master.m3u8")], now);
     assert_eq!(planner.due(now), [path("master.m3u8")]);
     let text = "#EXTM3U\n#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"a\",NAME=\"en\",URI=\"audio/en.m3u8\"\n\
-                #EXT-X-STREAM-INF:BANDWIDTH=1000,AUDIO=\"a\"\nv0/x.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=2000\nhttp://cdn.test/v1.m3u8\n";
+                #EXT-X-STREAM-INF:BANDWIDTH=1000,AUDIO=\"a\"\nv0/x.m3u8\n\
+                #EXT-X-STREAM-INF:BANDWIDTH=2000\nhttp://cdn.test/v1.m3u8\n";
     planner
         .update(&path("master.m3u8"), text.as_bytes(), now)
         .unwrap();
@@ -449,7 +456,8 @@ fn what_cannot_be_read_to_its_end_changes_nothing() {
         planner.update(&list, live(0, 3).as_bytes(), now),
         Ok(Plan::default())
     );
-    let delta = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:0\n#EXT-X-SKIP:SKIPPED-SEGMENTS=2\n#EXTINF:4,\nseg3.ts\n";
+    let delta = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:0\n\
+                 #EXT-X-SKIP:SKIPPED-SEGMENTS=2\n#EXTINF:4,\nseg3.ts\n";
     assert_eq!(
         planner.update(&list, delta.as_bytes(), now),
         Ok(Plan::default())
@@ -738,7 +746,8 @@ fn of_two_ranges_from_one_offset_on_the_newer_counts() {
     let (mut planner, now) = (planner(0), Instant::now());
     let text = |length| {
         format!(
-            "#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:{length}@0\nx.ts\n#EXTINF:2,\n#EXT-X-BYTERANGE:5@900\nx.ts\n"
+            "#EXTM3U\n#EXTINF:2,\n#EXT-X-BYTERANGE:{length}@0\nx.ts\n#EXTINF:2,\n\
+             #EXT-X-BYTERANGE:5@900\nx.ts\n"
         )
     };
     planner
@@ -792,7 +801,13 @@ fn the_number_of_playlists_is_bounded() {
 
 proptest! {
     #[test]
-    fn no_text_upsets_it(lines in proptest::collection::vec("(#EXTINF:[0-9.]{0,3},?|#EXT-X-(MAP|STREAM-INF|MEDIA|BYTERANGE|MEDIA-SEQUENCE|TARGETDURATION|GAP|ENDLIST):?[A-Z0-9=\",@/.]{0,12}|[a-z0-9./?=]{0,12}|\\PC{0,8})", 0..24)) {
+    fn no_text_upsets_it(
+        lines in proptest::collection::vec(
+            "(#EXTINF:[0-9.]{0,3},?|#EXT-X-(MAP|STREAM-INF|MEDIA|BYTERANGE|MEDIA-SEQUENCE|\
+             TARGETDURATION|GAP|ENDLIST):?[A-Z0-9=\",@/.]{0,12}|[a-z0-9./?=]{0,12}|\\PC{0,8})",
+            0..24,
+        ),
+    ) {
         let text = format!("#EXTM3U\n{}", lines.join("\n"));
         let mut planner = planner(3);
         let now = Instant::now();
@@ -804,7 +819,10 @@ proptest! {
     }
 
     #[test]
-    fn parts_tile_the_object(ranges in proptest::collection::vec((0_u64..2000, 1_u64..300), 0..8), max in 50_u64..1000) {
+    fn parts_tile_the_object(
+        ranges in proptest::collection::vec((0_u64..2000, 1_u64..300), 0..8),
+        max in 50_u64..1000,
+    ) {
         let mut text = String::from("#EXTM3U\n#EXT-X-TARGETDURATION:2\n");
         for (start, length) in ranges {
             text += &format!("#EXTINF:2,\n#EXT-X-BYTERANGE:{length}@{start}\nx.ts\n");

@@ -175,8 +175,12 @@ impl Options {
     /// What is not measured, in words.
     fn left_out(&self) -> Option<String> {
         let is_complete = self.set == Set::All || !self.isas.is_empty();
-        (!is_complete)
-            .then(|| format!("scalar is left out where n * n * k is more than {SCALAR_PRODUCTS_MAX}: --isa scalar measures it"))
+        (!is_complete).then(|| {
+            format!(
+                "scalar is left out where n * n * k is more than {SCALAR_PRODUCTS_MAX}: --isa \
+                 scalar measures it"
+            )
+        })
     }
 
     fn shapes(&self) -> Result<Vec<(u16, u32)>, Error> {

@@ -48,7 +48,12 @@ pub(crate) struct Cases {
     quick: bool,
     /// Blocks per generation, combined with every --k (repeatable, or separated by commas). In s4
     /// source symbols per source block, in s5 native chunks
-    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=56_403))]
+    #[arg(
+        long,
+        value_name = "BLOCKS",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..=56_403),
+    )]
     n: Vec<u16>,
     /// Bytes per block, combined with every --n (repeatable, or separated by commas). In s4 bytes
     /// per symbol, in s5 per chunk
@@ -68,7 +73,9 @@ pub(crate) struct Cases {
 
 /// Rows of the papers.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("rows").args(["paper", "row", "from"]).multiple(true).required(true))]
+#[command(
+    group = ArgGroup::new("rows").args(["paper", "row", "from"]).multiple(true).required(true),
+)]
 pub(crate) struct Papers {
     #[command(flatten)]
     cases: Cases,

@@ -55,9 +55,9 @@ impl Figure {
         let height = HEAD + as_f64(rows) * CELL_HEIGHT + legend.height + MARGIN;
         writeln!(
             svg,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
-             height=\"{height:.0}\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\" font-size=\"11\" \
-             fill=\"#222\">"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+             width=\"{width:.0}\" height=\"{height:.0}\" font-family=\"system-ui, 'Segoe UI', \
+             Helvetica, Arial, sans-serif\" font-size=\"11\" fill=\"#222\">"
         )?;
         writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>")?;
         text(
@@ -247,7 +247,8 @@ impl Frame {
             let (colour, dash) = (style.colour, style.dash);
             writeln!(
                 svg,
-                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash} points=\"{}\"/>",
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash} \
+                 points=\"{}\"/>",
                 path.join(" ")
             )?;
             points
@@ -269,7 +270,8 @@ impl Frame {
             let colour = Style::of(&series.name, names).colour;
             writeln!(
                 svg,
-                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>"
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+                 fill=\"{colour}\"/>"
             )?;
             let (middle, size) = (top + height / 2.0, step.min(12.0) * 0.85);
             let name = format!("{} {}", series.name, label(value));
@@ -453,7 +455,8 @@ impl Style {
                 let (x, y) = (x - 2.8, y - 2.8);
                 writeln!(
                     svg,
-                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"5.6\" height=\"5.6\" fill=\"{colour}\"/>"
+                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"5.6\" height=\"5.6\" \
+                     fill=\"{colour}\"/>"
                 )
             }
             _ => writeln!(

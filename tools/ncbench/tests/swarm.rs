@@ -169,7 +169,8 @@ async fn everybody_has_everything_in_time() {
 async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
     let place = Place::open(1000).await;
     place.put_list(SEGMENTS, true);
-    let line = "--viewers 20 --join-rate 40 --time 3s --verify 1 --threads 1 --stay 1s --seek 500ms --datagrams --systematic";
+    let line = "--viewers 20 --join-rate 40 --time 3s --verify 1 --threads 1 --stay 1s --seek \
+                500ms --datagrams --systematic";
     let report = place.watch(line, "/live/list.m3u8").await;
     let totals = report.totals;
     assert_eq!(
@@ -192,7 +193,8 @@ async fn playlists_are_played_with_datagrams_seeks_and_leaves() {
 async fn what_is_lost_on_the_way_is_made_up_for() {
     let place = Place::open(1000).await;
     place.put_file();
-    let line = "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.05";
+    let line = "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 \
+                --datagrams --systematic --loss 0.05";
     let report = place.watch(line, "/live/movie.bin").await;
     let totals = report.totals;
     assert_eq!(
@@ -229,7 +231,8 @@ async fn every_code_is_played_and_verified() {
         place.put_file();
         for line in [
             "--viewers 20 --join-rate 40 --time 2s --bitrate 524288 --verify 0.5 --threads 1",
-            "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 --datagrams --systematic --loss 0.1",
+            "--viewers 20 --join-rate 40 --time 3s --bitrate 524288 --verify 1 --threads 1 \
+             --datagrams --systematic --loss 0.1",
         ] {
             let report = place.watch(line, "/live/movie.bin").await;
             let totals = report.totals;
@@ -326,7 +329,8 @@ async fn plain_streams_carry_the_same_bytes() {
         })
     };
     let source = peer::Config::new(at(listen, &identity), Trust::System);
-    let line = "--against plain --plain-segment 64KiB --viewers 10 --join-rate 50 --time 1s --bitrate 1048576 --threads 1";
+    let line = "--against plain --plain-segment 64KiB --viewers 10 --join-rate 50 --time 1s \
+                --bitrate 1048576 --threads 1";
     let report = swarm::run(&options(line), source, None, std::future::pending())
         .await
         .unwrap();

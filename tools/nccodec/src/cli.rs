@@ -183,7 +183,8 @@ impl Encode {
                 || self.generation.is_some()
                 || numbers.iter().any(Option::is_some)
             {
-                let text = "--key, --generation, --seed, --esi, --count and --extra are for blocks, not for --codec rs";
+                let text = "--key, --generation, --seed, --esi, --count and --extra are for \
+                            blocks, not for --codec rs";
                 return Err(usage(ErrorKind::ArgumentConflict, text));
             }
             let Ok(k) = u16::try_from(self.k.unwrap_or(4)) else {

@@ -751,7 +751,8 @@ fn describe(set: &Set) -> String {
     match code {
         Code::Fountain(fountain) => {
             format!(
-                "file {file}… ({file_bytes} bytes in {fountain} symbols of {block_bytes}, {n_max} a source block)"
+                "file {file}… ({file_bytes} bytes in {fountain} symbols of {block_bytes}, {n_max} \
+                 a source block)"
             )
         }
         Code::Rlnc => format!(

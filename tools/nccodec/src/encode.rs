@@ -192,7 +192,8 @@ impl fmt::Display for Coded {
         } = self;
         write!(
             f,
-            "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, generations: {generations})"
+            "{bytes} bytes, BLAKE3 {file}: {blocks} block files (segments: {segments}, \
+             generations: {generations})"
         )?;
         makers.map_or(Ok(()), |makers| write!(f, "\nportions coded {makers}"))
     }

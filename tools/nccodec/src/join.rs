@@ -505,7 +505,8 @@ impl JoinJob {
         if held < k {
             let (from, unsound) = (index * self.set.stripe_bytes(), list(&stripe.unsound));
             let line = format!(
-                "stripe {index}, from byte {from} on: {held} intact pieces; damaged pieces in chunks {unsound}"
+                "stripe {index}, from byte {from} on: {held} intact pieces; damaged pieces in \
+                 chunks {unsound}"
             );
             self.shorts += 1;
             self.short.listing.add(line);

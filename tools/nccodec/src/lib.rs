@@ -133,7 +133,10 @@ pub enum Error {
     #[error("{} is empty: there is nothing to encode", .0.display())]
     Empty(PathBuf),
     /// More bytes than a generation of this shape has room for.
-    #[error("{} has more than the {room} bytes of a generation of {n} blocks of {block_bytes} bytes", path.display())]
+    #[error(
+        "{} has more than the {room} bytes of a generation of {n} blocks of {block_bytes} bytes",
+        path.display(),
+    )]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -158,7 +161,8 @@ pub enum Error {
     },
     /// Source blocks that cannot be.
     #[error(
-        "{n_max} symbols per source block: {fountain} allows {} to {}, and at most {} source blocks per segment",
+        "{n_max} symbols per source block: {fountain} allows {} to {}, and at most {} source \
+         blocks per segment",
         fountain.n_max().0, fountain.n_max().1, fountain.blocks_max()
     )]
     SourceBlock {
@@ -191,7 +195,10 @@ pub enum Error {
     #[error("{} contains no block files and no chunk files", .0.display())]
     NoBlocks(PathBuf),
     /// The directory has block files and chunk files.
-    #[error("{} contains both block files and chunk files: put them into separate directories", .0.display())]
+    #[error(
+        "{} contains both block files and chunk files: put them into separate directories",
+        .0.display(),
+    )]
     Mixed(PathBuf),
     /// It cannot be told which file is wanted.
     #[error(
@@ -211,12 +218,14 @@ pub enum Error {
     Short(Short),
     /// What the chunks rebuild is not what was coded.
     #[error(
-        "chunks {0} decode to bytes that do not match their hash: at least one chunk was forged; try without one of them"
+        "chunks {0} decode to bytes that do not match their hash: at least one chunk was forged; \
+         try without one of them"
     )]
     ForgedChunks(String),
     /// What was decoded is not what was coded: a block lies about its contents.
     #[error(
-        "segment {segment} decodes to bytes that do not match its hash: at least one of its blocks was forged"
+        "segment {segment} decodes to bytes that do not match its hash: at least one of its blocks \
+         was forged"
     )]
     Forged {
         /// Index of the segment, or how many there are if only the whole file is wrong.

@@ -205,7 +205,8 @@ fn files_of_every_length_survive() {
 #[test]
 fn what_is_stored_is_told_beside_three_copies() {
     let split = Split::new(random(120_000, 3), &["--k", "4", "--n", "6"]);
-    let expected = "stored: 180672 bytes, 1.51x the file, and any 2 chunks may be lost; three copies: 360000 bytes, 3.00x the file, and any 2";
+    let expected = "stored: 180672 bytes, 1.51x the file, and any 2 chunks may be lost; three \
+                    copies: 360000 bytes, 3.00x the file, and any 2";
     assert!(split.said.contains(expected), "{}", split.said);
     let bytes: u64 = split
         .chunks()

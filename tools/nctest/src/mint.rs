@@ -37,7 +37,8 @@ pub fn secret_key(id: &str, secret: &[u8]) -> Value {
 
 /// The initial key set of servers here: a secret `h`, and a public key `e`.
 pub fn keys() -> Value {
-    let e = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "e", "alg": "EdDSA", "x": base64url(&public_key()) });
+    let x = base64url(&public_key());
+    let e = json!({ "kty": "OKP", "crv": "Ed25519", "kid": "e", "alg": "EdDSA", "x": x });
     json!({ "keys": [secret_key("h", &SECRET), e] })
 }
 

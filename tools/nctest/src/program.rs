@@ -38,7 +38,8 @@ pub fn beside(name: &str) -> PathBuf {
     let program = folder.join(name);
     assert!(
         program.is_file(),
-        "{} is missing: build the programs with the bench's profile first, as in `cargo build --profile dist --bins`",
+        "{} is missing: build the programs with the bench's profile first, as in `cargo build \
+         --profile dist --bins`",
         program.display()
     );
     program

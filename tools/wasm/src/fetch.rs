@@ -582,7 +582,9 @@ fn hashes_of(bytes: &[u8], shape: &Shape) -> BlockHashes {
 
 /// By the key of RFC 8032, section 7.1, test 1.
 fn signature(id: SegmentId, shape: Shape, hashes: &BlockHashes) -> Signature {
-    let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
+    let pem = "-----BEGIN PRIVATE KEY-----\n\
+               MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+               -----END PRIVATE KEY-----\n";
     let key = SigningKey::from_pem(pem.as_bytes()).expect("it is a key");
     let mut meta = Meta {
         request: 0,

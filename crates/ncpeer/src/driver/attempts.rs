@@ -153,7 +153,12 @@ impl<T, E: Answered> Attempts<T, E> {
                     self.begun = self.begun.wrapping_add(1);
                     let now = Instant::now();
                     let least = least(self.rtt, self.pause_unknown);
-                    self.next_at = now + spread(pause(now.saturating_duration_since(self.since), least, self.pause_max));
+                    self.next_at = now
+                        + spread(pause(
+                            now.saturating_duration_since(self.since),
+                            least,
+                            self.pause_max,
+                        ));
                 }
             }
         }

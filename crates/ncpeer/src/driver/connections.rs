@@ -68,7 +68,10 @@ impl Driver {
             Happening::Written => Ok(()),
             Happening::Silence(is_silent) => {
                 if is_silent {
-                    tracing::info!(server = %link.server, "the server is silent: trying a second connection");
+                    tracing::info!(
+                        server = %link.server,
+                        "the server is silent: trying a second connection",
+                    );
                 }
                 self.proto.set_silent(source, is_silent);
                 Ok(())
@@ -171,7 +174,12 @@ impl Driver {
             End::Left => (CloseCode::Done, "the server is shutting down".to_owned()),
             End::Violation(violation) => {
                 let peer = link.connection().map(Connection::remote_address);
-                tracing::warn!(server = %link.server, ?peer, %violation, "the server violates the protocol");
+                tracing::warn!(
+                    server = %link.server,
+                    ?peer,
+                    %violation,
+                    "the server violates the protocol",
+                );
                 (violation.close_code(), violation.to_string())
             }
             End::Lost(fault) | End::Silent(fault) | End::TurnedAway(fault) => {
@@ -179,7 +187,11 @@ impl Driver {
             }
             End::Polluted => {
                 let peer = link.connection().map(Connection::remote_address);
-                tracing::warn!(server = %link.server, ?peer, "the server sent blocks that are proved wrong: no longer using it");
+                tracing::warn!(
+                    server = %link.server,
+                    ?peer,
+                    "the server sent blocks that are proved wrong: no longer using it",
+                );
                 (
                     CloseCode::Pollution,
                     "proved to send wrong blocks".to_owned(),
@@ -197,7 +209,10 @@ impl Driver {
         if code == CloseCode::Pollution {
             link.give_up();
         } else if broke_the_rules && link.note_breach() {
-            tracing::warn!(server = %link.server, "the server violated the protocol twice in a row: pausing connections to it");
+            tracing::warn!(
+                server = %link.server,
+                "the server violated the protocol twice in a row: pausing connections to it",
+            );
         }
         self.proto
             .handle_disconnected(Instant::now(), link.id, is_outage);
@@ -252,7 +267,11 @@ impl Driver {
             return;
         }
         if is_refusal {
-            tracing::warn!(%server, fault, "no connection to the server: certificate verification failed");
+            tracing::warn!(
+                %server,
+                fault,
+                "no connection to the server: certificate verification failed",
+            );
         } else {
             tracing::info!(%server, fault, "no connection to the server: retrying");
         }

@@ -32,7 +32,10 @@ impl Driver {
             Advice::Forbidden => {
                 if !std::mem::replace(&mut self.has_left_private, true) {
                     let address = peer.address;
-                    tracing::warn!(%address, "ignoring viewers at private addresses: use --private-peers to allow them");
+                    tracing::warn!(
+                        %address,
+                        "ignoring viewers at private addresses: use --private-peers to allow them",
+                    );
                 }
                 return;
             }

@@ -519,10 +519,14 @@ impl Link {
                                 None => {}
                             }
                         }
-                        outcome = self.attempts.next(begin), if watch.is_silent => if let Ok(wires) = outcome {
-                            watch.successor = Some(Box::new(wires));
-                            return Happening::Ended(End::Silent("another connection was answered first".to_owned()));
-                        },
+                        outcome = self.attempts.next(begin), if watch.is_silent => {
+                            if let Ok(wires) = outcome {
+                                watch.successor = Some(Box::new(wires));
+                                return Happening::Ended(End::Silent(
+                                    "another connection was answered first".to_owned(),
+                                ));
+                            }
+                        }
                     }
                 }
                 State::Down => match self.attempts.next(begin).await {
@@ -567,12 +571,18 @@ impl Wires {
             tokio::select! {
                 chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
                     Ok(Some(chunk)) => Happening::Control(chunk.bytes),
-                    Ok(None) => Happening::Ended(Violation::Unexpected("end of the control stream").into()),
-                    Err(ReadError::Reset(_)) => Happening::Ended(Violation::Unexpected("reset of the control stream").into()),
+                    Ok(None) => Happening::Ended(
+                        Violation::Unexpected("end of the control stream").into(),
+                    ),
+                    Err(ReadError::Reset(_)) => Happening::Ended(
+                        Violation::Unexpected("reset of the control stream").into(),
+                    ),
                     Err(ReadError::ConnectionLost(error)) => lost(error),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
-                datagram = self.connection.read_datagram() => return datagram.map_or_else(lost, Happening::Datagram),
+                datagram = self.connection.read_datagram() => {
+                    return datagram.map_or_else(lost, Happening::Datagram);
+                }
                 stream = self.connection.accept_uni() => match stream {
                     Ok(stream) => self.reading.push(read(stream)),
                     Err(error) => return lost(error),
@@ -586,7 +596,9 @@ impl Wires {
                             Happening::Written
                         }
                         Err(WriteError::Stopped(_)) => {
-                            Happening::Ended(Violation::Unexpected("STOP_SENDING of the control stream").into())
+                            Happening::Ended(
+                                Violation::Unexpected("STOP_SENDING of the control stream").into(),
+                            )
                         }
                         Err(WriteError::ConnectionLost(error)) => lost(error),
                         Err(error) => Happening::Ended(End::Lost(error.to_string())),

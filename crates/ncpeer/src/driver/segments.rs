@@ -173,7 +173,10 @@ impl Driver {
         self.stats.segments_corrupt += 1;
         if let Some(rebuild) = self.fetches.get(&fetch) {
             let _entered = rebuild.span.enter();
-            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes do not match the segment's hash");
+            tracing::warn!(
+                segment = ?rebuild.order.segment,
+                "the decoded bytes do not match the segment's hash",
+            );
         }
     }
 
@@ -181,7 +184,10 @@ impl Driver {
     fn fail(&mut self, fetch: FetchId) {
         if let Some(rebuild) = self.fetches.remove(&fetch) {
             let _entered = rebuild.span.enter();
-            tracing::warn!(segment = ?rebuild.order.segment, "the decoded bytes still do not match the segment's hash");
+            tracing::warn!(
+                segment = ?rebuild.order.segment,
+                "the decoded bytes still do not match the segment's hash",
+            );
             let _ = rebuild.reply.send(Err(Error::Corrupt));
         }
     }

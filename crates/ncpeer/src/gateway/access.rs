@@ -100,8 +100,9 @@ impl Access {
         let Pages::Own(origins) = &self.pages else {
             return Ok(Reader::Any);
         };
-        let foreign = "another page's request: the gateway shows a credential to the server, so that only its own page may \
-                       read; ncpeer gateway --allow-origin allows another one";
+        let foreign = "another page's request: the gateway shows a credential to the server, so \
+                       that only its own page may read; ncpeer gateway --allow-origin allows \
+                       another one";
         match headers.get(header::ORIGIN) {
             Some(origin) if is_of(origin, &host) => Ok(Reader::Own),
             Some(origin) if is_among(origin, origins) => Ok(Reader::Origin(origin.clone())),
@@ -132,7 +133,8 @@ pub fn parse_host(text: &str) -> Result<String, String> {
         Ok(host)
     } else {
         Err(format!(
-            "`{text}` is not a host name such as tv.example (give an internationalised name in its xn-- form)"
+            "`{text}` is not a host name such as tv.example (give an internationalised name in its \
+             xn-- form)"
         ))
     }
 }

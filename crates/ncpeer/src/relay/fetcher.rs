@@ -68,7 +68,11 @@ impl Fetcher {
                     let done = tokio::task::spawn_blocking(move || fetching.complete(&bytes));
                     done.await.expect("completing does not panic");
                 }
-                Err(error) => tracing::debug!(path = redacted_path(&meta.path), %error, "a segment could not be fetched"),
+                Err(error) => tracing::debug!(
+                    path = redacted_path(&meta.path),
+                    %error,
+                    "a segment could not be fetched",
+                ),
             }
         }));
     }

@@ -76,7 +76,8 @@ fn symbols_are_those_of_another_implementation() {
 
 /// What CI has no time for: every K up to 1024, then every 61st, and the largest.
 #[test]
-#[ignore = "a minute: cargo test --release --lib raptor10::tests::a_wide_sweep -- --ignored --nocapture"]
+#[ignore = "a minute: cargo test --release --lib raptor10::tests::a_wide_sweep -- --ignored \
+            --nocapture"]
 fn a_wide_sweep_of_another_implementation() {
     let mut rng = rng(2);
     let mut count = 0;
@@ -287,7 +288,15 @@ proptest! {
         symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        let is_incomplete = |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
-        testing::nothing_that_arrives_panics(Decoder::new, is_incomplete, k, symbol_bytes, symbols, small)?;
+        let is_incomplete =
+            |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
+        testing::nothing_that_arrives_panics(
+            Decoder::new,
+            is_incomplete,
+            k,
+            symbol_bytes,
+            symbols,
+            small,
+        )?;
     }
 }

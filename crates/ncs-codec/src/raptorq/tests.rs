@@ -760,12 +760,23 @@ proptest! {
         symbols in testing::arrivals(),
         small in any::<bool>(),
     ) {
-        let is_incomplete = |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
-        testing::nothing_that_arrives_panics(inactivating, is_incomplete, k, symbol_bytes, symbols, small)?;
+        let is_incomplete =
+            |error: &Error| matches!(error, Error::Refused(Refusal::Incomplete { .. }));
+        testing::nothing_that_arrives_panics(
+            inactivating,
+            is_incomplete,
+            k,
+            symbol_bytes,
+            symbols,
+            small,
+        )?;
     }
 
     #[test]
-    fn information_that_is_read_is_written_as_it_was(bytes in any::<[u8; 12]>(), low in any::<bool>()) {
+    fn information_that_is_read_is_written_as_it_was(
+        bytes in any::<[u8; 12]>(),
+        low in any::<bool>(),
+    ) {
         let mut bytes = bytes;
         if low {
             // Small objects, of which more are possible ones.
@@ -775,7 +786,9 @@ proptest! {
         }
         if let Ok(oti) = Oti::from_bytes(bytes) {
             prop_assert_eq!(oti.to_bytes(), bytes);
-            prop_assert!((0..oti.blocks()).all(|block| oti.symbols(block).is_some_and(|k| Parameters::new(k).is_ok())));
+            prop_assert!((0..oti.blocks()).all(|block| {
+                oti.symbols(block).is_some_and(|k| Parameters::new(k).is_ok())
+            }));
         }
     }
 }

@@ -47,7 +47,12 @@ macro_rules! images {
                 match self {
                     $($(#[$attribute])* Self::$variant => {
                         static BYTES: &Aligned<[u8]> =
-                            &Aligned(*include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/", $file, ".fatbin")));
+                            &Aligned(*include_bytes!(concat!(
+                                env!("CARGO_MANIFEST_DIR"),
+                                "/kernels/",
+                                $file,
+                                ".fatbin"
+                            )));
                         &BYTES.0
                     })*
                     Self::Other(compiled) => &compiled.bytes.0,
@@ -59,7 +64,12 @@ macro_rules! images {
                 match self {
                     $($(#[$attribute])* Self::$variant => (
                         concat!($file, ".cu"),
-                        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/", $file, ".cu")),
+                        include_str!(concat!(
+                            env!("CARGO_MANIFEST_DIR"),
+                            "/../../kernels/",
+                            $file,
+                            ".cu"
+                        )),
                     ),)*
                     Self::Other(_) => panic!("another crate has its source"),
                 }

@@ -79,8 +79,14 @@ impl Ifma {
 /// third slower.
 macro_rules! unrolled {
     ($index:ident in $first:expr, $end:expr => $body:block) => {
-        unrolled!(@ $index, $first, $end, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29
-            30 31 32 33 34 35 36 37 38 39)
+        unrolled!(
+            @ $index,
+            $first,
+            $end,
+            $body,
+            0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19
+            20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39
+        )
     };
     (@ $index:ident, $first:expr, $end:expr, $body:block, $($each:literal)*) => {
         $({
@@ -112,11 +118,13 @@ fn montgomery<const L: usize>(
         let carry = _mm512_srli_epi64::<52>(lowest);
         unrolled!(index in 1, L => {
             let (a, modulus) = (load(&a[index]), broadcast(modulus[index]));
-            sum[index] = _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(sum[index], a, b), modulus, factor);
+            sum[index] =
+                _mm512_madd52lo_epu64(_mm512_madd52lo_epu64(sum[index], a, b), modulus, factor);
         });
         unrolled!(index in 1, L => {
             let (a, modulus) = (load(&a[index - 1]), broadcast(modulus[index - 1]));
-            sum[index - 1] = _mm512_madd52hi_epu64(_mm512_madd52hi_epu64(sum[index], a, b), modulus, factor);
+            sum[index - 1] =
+                _mm512_madd52hi_epu64(_mm512_madd52hi_epu64(sum[index], a, b), modulus, factor);
         });
         sum[0] = _mm512_add_epi64(sum[0], carry);
         let (a, modulus) = (load(&a[L - 1]), broadcast(modulus[L - 1]));

@@ -20,7 +20,17 @@ macro_rules! kernels {
         use crate::sums::{Fold, Sums};
 
         pub(super) static TABLE: Table =
-            Table { isa: $isa, add, scale, mul_add: mul_add_bytes, combine, combine_apart, spread, sum, fold };
+            Table {
+                isa: $isa,
+                add,
+                scale,
+                mul_add: mul_add_bytes,
+                combine,
+                combine_apart,
+                spread,
+                sum,
+                fold,
+            };
 
         #[target_feature(enable = $features)]
         fn add(dst: &mut [u8], src: &[u8]) {
@@ -54,14 +64,27 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
-        fn combine(strip: Strip<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], at: usize, accumulate: bool) {
+        fn combine(
+            strip: Strip<'_>,
+            rows: &[&[u8]],
+            outs: &mut [&mut [u8]],
+            at: usize,
+            accumulate: bool,
+        ) {
+            let bytes = 0..strip.width * Line::BYTES;
             // SAFETY: a strip has this many bytes of every source, and every row has a coefficient
             // for each, as `Kernels::combine_strip` has checked.
-            unsafe { columns::<_, false>(strip, rows, outs, 0..strip.width * Line::BYTES, at, accumulate) }
+            unsafe { columns::<_, false>(strip, rows, outs, bytes, at, accumulate) }
         }
 
         #[target_feature(enable = $features)]
-        fn combine_apart(sources: Apart<'_>, rows: &[&[u8]], outs: &mut [&mut [u8]], bytes: Range<usize>, is_past_cache: bool) {
+        fn combine_apart(
+            sources: Apart<'_>,
+            rows: &[&[u8]],
+            outs: &mut [&mut [u8]],
+            bytes: Range<usize>,
+            is_past_cache: bool,
+        ) {
             let at = bytes.start;
             if !is_past_cache {
                 // SAFETY: `Kernels::combine_apart` has checked that every source has these bytes,
@@ -98,15 +121,31 @@ macro_rules! kernels {
                     // is the caller's promise.
                     unsafe {
                         match (rows.len(), vectors) {
-                            (1, $most) => block::<1, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                            (2, $most) => block::<2, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                            (3, $most) => block::<3, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                            (4, $most) => block::<4, $most, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                            (1, $most) => block::<1, $most, S, PAST_CACHE>(
+                                sources, rows, outs, column, at, accumulate,
+                            ),
+                            (2, $most) => block::<2, $most, S, PAST_CACHE>(
+                                sources, rows, outs, column, at, accumulate,
+                            ),
+                            (3, $most) => block::<3, $most, S, PAST_CACHE>(
+                                sources, rows, outs, column, at, accumulate,
+                            ),
+                            (4, $most) => block::<4, $most, S, PAST_CACHE>(
+                                sources, rows, outs, column, at, accumulate,
+                            ),
                             $(
-                                (1, $fewer) => block::<1, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                                (2, $fewer) => block::<2, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                                (3, $fewer) => block::<3, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
-                                (4, $fewer) => block::<4, $fewer, S, PAST_CACHE>(sources, rows, outs, column, at, accumulate),
+                                (1, $fewer) => block::<1, $fewer, S, PAST_CACHE>(
+                                    sources, rows, outs, column, at, accumulate,
+                                ),
+                                (2, $fewer) => block::<2, $fewer, S, PAST_CACHE>(
+                                    sources, rows, outs, column, at, accumulate,
+                                ),
+                                (3, $fewer) => block::<3, $fewer, S, PAST_CACHE>(
+                                    sources, rows, outs, column, at, accumulate,
+                                ),
+                                (4, $fewer) => block::<4, $fewer, S, PAST_CACHE>(
+                                    sources, rows, outs, column, at, accumulate,
+                                ),
                             )*
                             _ => unreachable!("lines are whole numbers of vectors"),
                         }
@@ -128,7 +167,12 @@ macro_rules! kernels {
         /// bytes, and at `at` begins a vector's width of memory.
         #[inline(never)]
         #[target_feature(enable = $features)]
-        unsafe fn block<const ROWS: usize, const COLUMNS: usize, S: Sources, const PAST_CACHE: bool>(
+        unsafe fn block<
+            const ROWS: usize,
+            const COLUMNS: usize,
+            S: Sources,
+            const PAST_CACHE: bool,
+        >(
             sources: S,
             rows: &[&[u8]],
             outs: &mut [&mut [u8]],
@@ -150,12 +194,23 @@ macro_rules! kernels {
             while source + STEP <= sources.count() {
                 // SAFETY: sources `source` to `source + STEP - 1` exist; the rest is the caller's
                 // promise.
-                unsafe { step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, STEP, column) };
+                unsafe {
+                    step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, STEP, column)
+                };
                 source += STEP;
             }
             if source < sources.count() {
                 // SAFETY: as above, for the sources that are left.
-                unsafe { step::<ROWS, COLUMNS, S>(&mut sums, sources, coefficients, source, sources.count() - source, column) };
+                unsafe {
+                    step::<ROWS, COLUMNS, S>(
+                        &mut sums,
+                        sources,
+                        coefficients,
+                        source,
+                        sources.count() - source,
+                        column,
+                    )
+                };
             }
             for row in 0..ROWS {
                 for (index, sum) in sums[row].into_iter().enumerate() {
@@ -196,8 +251,9 @@ macro_rules! kernels {
             for vector in 0..COLUMNS {
                 let mut splits = [split(zero()); STEP];
                 for index in 0..count {
+                    let byte = column + vector * WIDTH;
                     // SAFETY: a source that exists and has these bytes, by the caller's promise.
-                    splits[index] = split(unsafe { load(sources.at(source + index, column + vector * WIDTH)) });
+                    splits[index] = split(unsafe { load(sources.at(source + index, byte)) });
                 }
                 for row in 0..ROWS {
                     sums[row][vector] = mul_add_step(sums[row][vector], splits, factors[row]);
@@ -213,7 +269,8 @@ macro_rules! kernels {
                 }
                 let factor = factor(c);
                 for (line, source) in row[first..first + source.len()].iter_mut().zip(source) {
-                    for (dst, src) in line.0.as_chunks_mut::<WIDTH>().0.iter_mut().zip(source.0.as_chunks::<WIDTH>().0) {
+                    let (dst, src) = (line.0.as_chunks_mut().0, source.0.as_chunks::<WIDTH>().0);
+                    for (dst, src) in dst.iter_mut().zip(src) {
                         write(dst, mul_add(read(dst), split(read(src)), factor));
                     }
                 }
@@ -262,7 +319,10 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         fn fold_pieces<const LINES: usize>(fold: &Fold, pieces: &mut [Line]) {
             let (pieces, _) = pieces.as_chunks_mut::<LINES>();
-            let (doubling, mut running) = (factor(gf256::GENERATOR), [[zero(); Line::BYTES / WIDTH]; LINES]);
+            let (doubling, mut running) = (
+                factor(gf256::GENERATOR),
+                [[zero(); Line::BYTES / WIDTH]; LINES],
+            );
             for step in &fold.steps {
                 multiply_piece(&mut running, doubling);
                 if step.source != Fold::NOTHING {
@@ -288,7 +348,10 @@ macro_rules! kernels {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn add_piece<const LINES: usize>(total: &mut [[Vector; Line::BYTES / WIDTH]; LINES], piece: &[Line; LINES]) {
+        fn add_piece<const LINES: usize>(
+            total: &mut [[Vector; Line::BYTES / WIDTH]; LINES],
+            piece: &[Line; LINES],
+        ) {
             for (total, line) in total.iter_mut().zip(piece) {
                 for (total, vector) in total.iter_mut().zip(line.0.as_chunks::<WIDTH>().0) {
                     *total = xor(*total, read(vector));
@@ -298,7 +361,10 @@ macro_rules! kernels {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn multiply_piece<const LINES: usize>(piece: &mut [[Vector; Line::BYTES / WIDTH]; LINES], factor: Factor) {
+        fn multiply_piece<const LINES: usize>(
+            piece: &mut [[Vector; Line::BYTES / WIDTH]; LINES],
+            factor: Factor,
+        ) {
             for vector in piece.iter_mut().flatten() {
                 *vector = mul_add(zero(), split(*vector), factor);
             }
@@ -306,7 +372,10 @@ macro_rules! kernels {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn write_piece<const LINES: usize>(piece: &mut [Line; LINES], total: [[Vector; Line::BYTES / WIDTH]; LINES]) {
+        fn write_piece<const LINES: usize>(
+            piece: &mut [Line; LINES],
+            total: [[Vector; Line::BYTES / WIDTH]; LINES],
+        ) {
             for (line, total) in piece.iter_mut().zip(total) {
                 for (vector, total) in line.0.as_chunks_mut::<WIDTH>().0.iter_mut().zip(total) {
                     write(vector, total);

@@ -124,7 +124,8 @@ impl Seen {
             let rate = megabytes_per_second(*bytes, time);
             write!(
                 text,
-                "; {name}: {viewers} viewers, {rate:.1} MB/s, {coded} coded, {repair} repair, {late} late, {refused} refused"
+                "; {name}: {viewers} viewers, {rate:.1} MB/s, {coded} coded, {repair} repair, \
+                 {late} late, {refused} refused"
             )
             .expect("a string takes everything");
         }

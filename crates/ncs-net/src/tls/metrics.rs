@@ -18,8 +18,10 @@ pub struct Metrics {
 impl Metrics {
     /// Registers all metrics of the certificate.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
-        let ends = "End of validity of the certificate in use, or of one in its chain if that is earlier, in seconds since 1970.";
-        let begins = "Start of validity of the certificate in use and of its whole chain, in seconds since 1970.";
+        let ends = "End of validity of the certificate in use, or of one in its chain if that is \
+                    earlier, in seconds since 1970.";
+        let begins = "Start of validity of the certificate in use and of its whole chain, in \
+                      seconds since 1970.";
         Ok(Self {
             expires: register::gauge(registry, "ncserverd_tls_certificate_expires_seconds", ends)?,
             begins: register::gauge(registry, "ncserverd_tls_certificate_begins_seconds", begins)?,

@@ -250,7 +250,12 @@ mod tests {
             let mut rng = SmallRng::seed_from_u64(seed);
             let block_bytes = step * 16;
             let length = u64::from(n) * u64::from(block_bytes) - cut;
-            let Case { id, generation, bytes, answer } = case(length, block_bytes, n, columns, &mut rng);
+            let Case {
+                id,
+                generation,
+                bytes,
+                answer,
+            } = case(length, block_bytes, n, columns, &mut rng);
             let key = row_key(&id, &generation);
             let checks = RowChecks::new(Kernels::detect(), &id, key, generation, &answer).unwrap();
             let encoder = Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap();
@@ -263,16 +268,31 @@ mod tests {
             let row: Vec<u8> = (0..n).map(|_| rng.random()).collect();
             let mut combined = vec![0; k];
             for (c, block) in row.iter().zip(bytes.chunks(k)) {
-                combined.iter_mut().zip(block).for_each(|(sum, byte)| *sum ^= gf256::mul(*c, *byte));
+                combined
+                    .iter_mut()
+                    .zip(block)
+                    .for_each(|(sum, byte)| *sum ^= gf256::mul(*c, *byte));
             }
             let (by_seed, by_index) = (Vector::Seed(number), Vector::Source(index));
-            let (explicit, unverified) = (Vector::Explicit(row.clone().into()), Vector::Unverified(row.into()));
-            let rows = [(&by_seed, &seeded[..]), (&by_index, source), (&explicit, &combined), (&unverified, &combined)];
+            let (explicit, unverified) = (
+                Vector::Explicit(row.clone().into()),
+                Vector::Unverified(row.into()),
+            );
+            let rows = [
+                (&by_seed, &seeded[..]),
+                (&by_index, source),
+                (&explicit, &combined),
+                (&unverified, &combined),
+            ];
             prop_assert_eq!(checks.are_right(&rows), [true; 4]);
 
             let mut wrong = combined.clone();
             wrong[rng.random_range(0..k)] ^= rng.random_range(1..=255u8);
-            let rows = [(&explicit, &wrong[..]), (&explicit, &combined[..]), (&by_seed, &wrong[..])];
+            let rows = [
+                (&explicit, &wrong[..]),
+                (&explicit, &combined[..]),
+                (&by_seed, &wrong[..]),
+            ];
             prop_assert_eq!(checks.are_right(&rows), [false, true, false]);
         }
     }

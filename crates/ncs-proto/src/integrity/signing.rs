@@ -400,7 +400,9 @@ mod tests {
         assert_eq!(SigningKey::from_pem(b"nothing").unwrap_err(), NoSigningKey);
         // The format of `openssl genpkey -algorithm ed25519`; the key of RFC 8032, section 7.1,
         // test 1.
-        let pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
+        let pem = "-----BEGIN PRIVATE KEY-----\n\
+                   MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+                   -----END PRIVATE KEY-----\n";
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         assert_eq!(
             key.public().to_string(),
@@ -408,7 +410,10 @@ mod tests {
         );
         assert!(key.public().has_signed(b"", &key.sign(b"")));
         // The same with the public half (version 2), as older servers wrote it.
-        let pem = "-----BEGIN PRIVATE KEY-----\nMFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\noSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n-----END PRIVATE KEY-----\n";
+        let pem = "-----BEGIN PRIVATE KEY-----\n\
+                   MFMCAQEwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+                   oSMDIQDXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==\n\
+                   -----END PRIVATE KEY-----\n";
         assert_eq!(
             SigningKey::from_pem(pem.as_bytes()).unwrap().public(),
             key.public()

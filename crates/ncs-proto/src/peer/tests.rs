@@ -632,9 +632,10 @@ fn a_rejected_request_is_made_again_when_it_makes_sense() {
         reason: StopReason::Cancelled,
     };
     assert_eq!(messages(&mut proto, later), [stop]);
-    assert!(
-        matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, failure: Failure::Refused(_) }) if failed == fetch)
-    );
+    assert!(matches!(
+        proto.poll_event(),
+        Some(Event::Failed { fetch: failed, failure: Failure::Refused(_) }) if failed == fetch
+    ));
 }
 
 /// Whatever reason and time it gives: in half a minute it is asked a few dozen times and not a
@@ -823,9 +824,10 @@ fn an_outage_is_no_drip() {
     assert!(proto.poll_event().is_none());
     proto.handle_timeout(end).unwrap();
     messages(&mut proto, end);
-    assert!(
-        matches!(proto.poll_event(), Some(Event::Failed { fetch: slow, failure: Failure::Slow }) if slow == fetch)
-    );
+    assert!(matches!(
+        proto.poll_event(),
+        Some(Event::Failed { fetch: slow, failure: Failure::Slow }) if slow == fetch
+    ));
 }
 
 /// Whoever hears that nothing came looks for the fault in the wrong place.
@@ -1442,9 +1444,11 @@ fn questions_are_answered_in_any_order() {
         .unwrap();
     let (request, refused) = answer(&mut proto).unwrap();
     assert_eq!(request, first);
-    assert!(
-        matches!(refused, Err(Failure::Refused(refusal)) if refusal.retry_after == Some(Duration::from_millis(90)))
-    );
+    assert!(matches!(
+        refused,
+        Err(Failure::Refused(refusal))
+            if refusal.retry_after == Some(Duration::from_millis(90))
+    ));
     // Answers to what was never asked break the rules.
     let unasked = meta(second + 1, Delivery::Inline(Bytes::new()), b"");
     assert!(
@@ -1539,9 +1543,10 @@ fn a_reset_object_fails_with_its_code() {
             StreamEnd::Reset(u64::from(RefusalCode::Origin.quic())),
         )
         .unwrap();
-    assert!(
-        matches!(answer(&mut proto).unwrap().1, Err(Failure::Refused(refusal)) if refusal.code == RefusalCode::Origin)
-    );
+    assert!(matches!(
+        answer(&mut proto).unwrap().1,
+        Err(Failure::Refused(refusal)) if refusal.code == RefusalCode::Origin
+    ));
 }
 
 #[test]
@@ -1853,7 +1858,10 @@ fn a_refusal_by_one_is_none_by_all() {
                 },
             )
             .unwrap();
-        let failed = matches!(proto.poll_event(), Some(Event::Failed { fetch: failed, .. }) if failed == fetch);
+        let failed = matches!(
+            proto.poll_event(),
+            Some(Event::Failed { fetch: failed, .. }) if failed == fetch
+        );
         assert_eq!(failed, is_last);
     }
 }

@@ -307,7 +307,11 @@ impl Asked {
 /// Whether a vector combines nothing; no sender draws such a vector.
 fn is_zero(vector: &Vector) -> bool {
     use Vector::{Explicit, Narrow, Unverified, Wide};
-    matches!(vector, Explicit(row) | Unverified(row) | Narrow(row) | Wide(row) if row.iter().all(|coefficient| *coefficient == 0))
+    matches!(
+        vector,
+        Explicit(row) | Unverified(row) | Narrow(row) | Wide(row)
+            if row.iter().all(|coefficient| *coefficient == 0)
+    )
 }
 
 pub(super) fn saturated(count: u64) -> u32 {

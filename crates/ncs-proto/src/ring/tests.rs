@@ -505,12 +505,14 @@ proptest! {
                 Operation::Claim(session, max) => {
                     let want = &mut wants[usize::try_from(session).unwrap()];
                     let claimed = claim(&mut board, SessionId(session), max);
-                    let expected: Vec<u32> = claimed.iter().map_while(|_| queue.pop_front()).collect();
+                    let expected: Vec<u32> =
+                        claimed.iter().map_while(|_| queue.pop_front()).collect();
                     prop_assert_eq!(&claimed, &expected);
                     let missing = max.min(*want) - u32::try_from(claimed.len()).unwrap();
                     *want -= u32::try_from(claimed.len()).unwrap();
                     // What it could not have is for others.
-                    let others = wants.iter().sum::<u32>() - wants[usize::try_from(session).unwrap()];
+                    let others =
+                        wants.iter().sum::<u32>() - wants[usize::try_from(session).unwrap()];
                     prop_assert!(missing == 0 || queue.len() <= others as usize);
                 }
                 Operation::Leave(session) => {

@@ -565,9 +565,10 @@ fn a_segment_is_looked_for_with_the_coding_that_is_meant() {
         meant: Meant::Foreign,
     };
     proto.handle_message(now, question).unwrap();
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::Unknown)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Error(error)) if error.code == RequestCode::Unknown
+    ));
     assert!(proto.poll_event().is_none());
 }
 
@@ -1257,9 +1258,10 @@ fn a_subscription_ends_with_its_stream() {
     assert!(proto.announced(now, 5, resolved(held(FirstPass::Coded))));
     assert!(matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.request == 5));
     proto.subscription_ended(5);
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Error(error)) if error.request == 5 && error.code == RequestCode::Unknown)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Error(error)) if error.request == 5 && error.code == RequestCode::Unknown
+    ));
     assert!(!proto.announced(now, 5, resolved(held(FirstPass::Coded))));
 }
 
@@ -1319,9 +1321,10 @@ fn a_subscription_whose_segments_the_peer_does_not_take_ends() {
         !proto.announced(now, 5, resolved(segment)),
         "the ERROR ends the subscription"
     );
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::Limit)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Error(error)) if error.code == RequestCode::Limit
+    ));
     assert!(
         !proto.announced(now, 5, resolved(held(FirstPass::Coded)))
             && proto.poll_message().is_none()
@@ -1341,9 +1344,11 @@ fn subscriptions_beyond_a_number_are_refused() {
     for request in 0..=most {
         proto.handle_message(now, subscribe(request)).unwrap();
     }
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Error(error)) if error.request == most && error.code == RequestCode::Limit)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Error(error))
+            if error.request == most && error.code == RequestCode::Limit
+    ));
     proto
         .handle_message(now, Message::Unsubscribe { request: 0 })
         .unwrap();
@@ -2056,7 +2061,10 @@ fn a_grant_that_ends_takes_open_requests_along_and_later_the_connection() {
         "{told:?}"
     );
     assert!(
-        matches!(&told[2], Message::Error(error) if error.request == 4 && error.code == RequestCode::Unknown),
+        matches!(
+            &told[2],
+            Message::Error(error) if error.request == 4 && error.code == RequestCode::Unknown
+        ),
         "{told:?}"
     );
     assert!(
@@ -2308,9 +2316,10 @@ fn a_signature_goes_with_what_it_is_for() {
     };
     proto.handle_message(now, get(2, "/live/1.m4s")).unwrap();
     proto.resolved(now, 2, Ok(signed()));
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree
+    ));
     proto
         .handle_message(
             now,
@@ -2323,9 +2332,10 @@ fn a_signature_goes_with_what_it_is_for() {
     proto.subscribed(20, Ok(()));
     proto.poll_message();
     proto.announced(now, 20, signed());
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Meta(meta)) if meta.signature == signature && meta.tree == tree
+    ));
 }
 
 #[test]
@@ -2523,9 +2533,10 @@ fn hashes_are_unanswered_until_they_have_left() {
             panic!("a question for hashes")
         };
         proto.hashes(now, ticket, Ok(Bytes::from_static(&[0; 16])));
-        assert!(
-            matches!(proto.poll_event(), Some(Event::DeliverHashes { request: delivered, .. }) if delivered == request)
-        );
+        assert!(matches!(
+            proto.poll_event(),
+            Some(Event::DeliverHashes { request: delivered, .. }) if delivered == request
+        ));
     }
     assert!(!proto.is_idle());
     proto.hashes_left();
@@ -2674,9 +2685,10 @@ fn nothing_is_asked_about_segments_while_the_server_leaves() {
     proto
         .handle_message(now, get_hashes(9, b"segment"))
         .unwrap();
-    assert!(
-        matches!(proto.poll_message(), Some(Message::Error(error)) if error.code == RequestCode::GoingAway)
-    );
+    assert!(matches!(
+        proto.poll_message(),
+        Some(Message::Error(error)) if error.code == RequestCode::GoingAway
+    ));
     assert!(proto.poll_event().is_none() && proto.is_idle());
 }
 

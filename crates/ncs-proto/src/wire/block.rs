@@ -609,7 +609,10 @@ mod tests {
         }
 
         #[test]
-        fn records_round_trip_however_they_are_cut((generation, vector) in any_case(), step in 1usize..40) {
+        fn records_round_trip_however_they_are_cut(
+            (generation, vector) in any_case(),
+            step in 1usize..40,
+        ) {
             let payload = match is_over_gfq(&vector) {
                 // Its last byte has bits that belong to no word.
                 true => vec![0; payload_len(&vector, &generation).unwrap()],

@@ -54,7 +54,8 @@ impl Metrics {
             dropped: register::counter(
                 registry,
                 "ncserverd_ring_dropped_blocks_total",
-                "Ready blocks dropped: without demand while room was needed, or of an evicted segment.",
+                "Ready blocks dropped: without demand while room was needed, or of an evicted \
+                 segment.",
             )?,
             copied_bytes: register::counter(
                 registry,

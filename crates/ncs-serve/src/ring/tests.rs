@@ -366,7 +366,9 @@ proptest::proptest! {
     /// Takes and returns of three sizes: slots never overlap, the budget holds, and each size gets
     /// its part.
     #[test]
-    fn slots_of_all_sizes_lie_apart(steps in proptest::collection::vec((0..3_usize, 1..2000_usize, 0..3_u8), 1..40)) {
+    fn slots_of_all_sizes_lie_apart(
+        steps in proptest::collection::vec((0..3_usize, 1..2000_usize, 0..3_u8), 1..40),
+    ) {
         const BUDGET: usize = 6 << 20;
         const BLOCKS: [usize; 3] = [600, 1088, 4096];
         let pool = Pool::new(BUDGET);
@@ -385,13 +387,23 @@ proptest::proptest! {
                     let is_short = taken.len() < count;
                     out[size].extend(taken);
                     let slabs = BUDGET / SLAB_BYTES + 1;
-                    proptest::prop_assert!(!is_short || (out[size].len() + slabs) * slot >= BUDGET / 6);
+                    proptest::prop_assert!(
+                        !is_short || (out[size].len() + slabs) * slot >= BUDGET / 6
+                    );
                 }
             }
-            let mut places: Vec<_> = out.iter().flatten().map(|slot| slot.from(0).as_ptr_range()).collect();
+            let mut places: Vec<_> = out
+                .iter()
+                .flatten()
+                .map(|slot| slot.from(0).as_ptr_range())
+                .collect();
             places.sort_unstable_by_key(|place| place.start);
             proptest::prop_assert!(places.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            let bytes: usize = out.iter().zip(BLOCKS).map(|(slots, block)| slots.len() * (block + HEADROOM)).sum();
+            let bytes: usize = out
+                .iter()
+                .zip(BLOCKS)
+                .map(|(slots, block)| slots.len() * (block + HEADROOM))
+                .sum();
             proptest::prop_assert_eq!(pool.usage(), (bytes, BUDGET));
         }
     }

@@ -63,7 +63,8 @@ impl Audience {
             viewers: register::gauges(
                 registry,
                 "ncserverd_session_stream_viewers",
-                "Sessions with an open REQUEST for the stream, or whose GET or REQUEST for it was accepted in the last 30 s.",
+                "Sessions with an open REQUEST for the stream, or whose GET or REQUEST for it was \
+                 accepted in the last 30 s.",
                 &["stream"],
             )?,
             sent_bytes: counters(

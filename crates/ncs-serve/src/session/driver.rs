@@ -110,7 +110,11 @@ pub async fn run(
     place: AddressPlace,
     context: Context,
 ) {
-    let span = tracing::debug_span!("connection", session = session.0, peer = %connection.remote_address());
+    let span = tracing::debug_span!(
+        "connection",
+        session = session.0,
+        peer = %connection.remote_address(),
+    );
     converse(connection, session, place, context)
         .instrument(span)
         .await;

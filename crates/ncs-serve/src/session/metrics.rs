@@ -101,7 +101,8 @@ impl Metrics {
             )?,
             unread: counter(
                 "ncserverd_session_unread_total",
-                "Objects and hashes given up because their peer read nothing of them for session.stall_timeout, or while others needed the room.",
+                "Objects and hashes given up because their peer read nothing of them for \
+                 session.stall_timeout, or while others needed the room.",
             )?,
             discarded: counter(
                 "ncserverd_session_discarded_blocks_total",
@@ -141,7 +142,8 @@ impl Metrics {
             )?,
             unleased: counter(
                 "ncserverd_session_unleased_requests_total",
-                "REQUESTs rejected because their session, address or token already had its maximum of the store in use.",
+                "REQUESTs rejected because their session, address or token already had its maximum \
+                 of the store in use.",
             )?,
             lapsed: counter(
                 "ncserverd_session_lapsed_total",
@@ -162,7 +164,8 @@ impl Metrics {
             blames: Answered::new(
                 registry,
                 "ncserverd_session_blames_total",
-                "Reports by peers that others sent wrong blocks: heard, or ignored because the peer sent too many or is not admitted.",
+                "Reports by peers that others sent wrong blocks: heard, or ignored because the \
+                 peer sent too many or is not admitted.",
                 ["heard", "ignored"],
             )?,
             unadmitted: counter(

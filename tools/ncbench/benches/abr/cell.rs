@@ -236,11 +236,16 @@ impl Running {
         let address = format!("{}:8080", address(0, false));
         let (files, media) = (files.display(), media.display());
         let configuration = format!(
-            "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log; user root;\nevents {{}}\nhttp {{\n\
-             access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; fastcgi_temp_path {files}/fastcgi;\n\
-             uwsgi_temp_path {files}/uwsgi; scgi_temp_path {files}/scgi; sendfile on; tcp_nodelay on;\n\
-             types {{ application/vnd.apple.mpegurl m3u8; application/dash+xml mpd; video/mp4 mp4 m4s; }}\n\
-             server {{ listen {address}; root {media}; add_header Access-Control-Allow-Origin *; }} }}\n"
+            "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log; \
+             user root;\nevents {{}}\nhttp {{\n\
+             access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; \
+             fastcgi_temp_path {files}/fastcgi;\n\
+             uwsgi_temp_path {files}/uwsgi; scgi_temp_path {files}/scgi; sendfile on; tcp_nodelay \
+             on;\n\
+             types {{ application/vnd.apple.mpegurl m3u8; application/dash+xml mpd; video/mp4 mp4 \
+             m4s; }}\n\
+             server {{ listen {address}; root {media}; add_header Access-Control-Allow-Origin *; \
+             }} }}\n"
         );
         let file = format!("{files}/nginx.conf");
         fs::write(&file, configuration).expect("a configuration");
@@ -262,7 +267,8 @@ impl Running {
     fn gateway(&mut self, near: &str, far: &str, media: &Path, files: &Path) -> String {
         let address = format!("{}:4443", address(0, false));
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{address}\"]\n[admission]\ninsecure = true\n[tls]\ndirectory = \"{}\"\n[stream.film]\ndirectory = \"{}\"\n",
+            "[endpoint]\nlisten = [\"{address}\"]\n[admission]\ninsecure = true\n[tls]\n\
+             directory = \"{}\"\n[stream.film]\ndirectory = \"{}\"\n",
             files.join("tls").display(),
             media.display(),
         );

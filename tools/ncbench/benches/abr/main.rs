@@ -30,23 +30,48 @@ use watch::{Player, Report};
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Players to try
-    #[arg(long, value_name = "P,...", value_delimiter = ',', default_values_t = [Player::Hls, Player::Dash, Player::Shaka])]
+    #[arg(
+        long,
+        value_name = "P,...",
+        value_delimiter = ',',
+        default_values_t = [Player::Hls, Player::Dash, Player::Shaka],
+    )]
     players: Vec<Player>,
     /// Rates of the path in Mbit/s; `varies` begins at 1.4, halves after a third of the time, and
     /// doubles again after two thirds
-    #[arg(long, value_name = "R,...", value_delimiter = ',', default_values_t = ["0.45", "0.7", "1", "2", "5", "varies"].map(rate))]
+    #[arg(
+        long,
+        value_name = "R,...",
+        value_delimiter = ',',
+        default_values_t = ["0.45", "0.7", "1", "2", "5", "varies"].map(rate),
+    )]
     rates: Vec<Rate>,
     /// Packet loss rates of the path, in percent
     #[arg(long, value_name = "L,...", value_delimiter = ',', default_values_t = [0.0, 5.0])]
     loss: Vec<f64>,
     /// Number of runs of each cell
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..=100),
+    )]
     runs: u64,
     /// Playing time of each run
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=600))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(5..=600),
+    )]
     seconds: u64,
     /// Cells to run at a time; each needs processors of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=64),
+    )]
     parallel: u64,
     /// File for the runs' reports, one line of JSON each
     #[arg(long, value_name = "FILE")]
@@ -198,8 +223,9 @@ fn start(cell: &Cell, media: &Path, players: &Path) -> Report {
 
 fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Report)]) {
     println!(
-        "| Mbit/s | lost | player | played, kbit/s: direct | gateway | ratio | stood still, s: direct | gateway | stalls: direct | \
-         gateway | start, s: direct | gateway | estimate, kbit/s: direct | gateway | on the path, kbit/s: direct | gateway |\n|{}",
+        "| Mbit/s | lost | player | played, kbit/s: direct | gateway | ratio | stood still, s: \
+         direct | gateway | stalls: direct | gateway | start, s: direct | gateway | estimate, \
+         kbit/s: direct | gateway | on the path, kbit/s: direct | gateway |\n|{}",
         "---|".repeat(16)
     );
     for &rate in rates {
@@ -228,7 +254,8 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
                     .map(|[direct, gateway]| format!("{direct:.1} | {gateway:.1}"))
                     .join(" | ");
                 println!(
-                    "| {rate} | {loss} % | {player} | {direct:.0} | {gateway:.0} | {:.2} | {cells} |",
+                    "| {rate} | {loss} % | {player} | {direct:.0} | {gateway:.0} | {:.2} | {cells} \
+                     |",
                     gateway / direct
                 );
             }

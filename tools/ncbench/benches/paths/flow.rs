@@ -277,7 +277,8 @@ fn coded<'a>(
 ) -> &'a mut Command {
     // What arrives is written when a part is complete, so parts are not to be too large to be counted.
     let configuration = format!(
-        "[endpoint]\nlisten = [\"{address}\"]\ncongestion = \"{with}\"\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"127.0.0.1:{}\"\n\
+        "[endpoint]\nlisten = [\"{address}\"]\ncongestion = \"{with}\"\n[admission]\n\
+         insecure = true\n[telemetry]\nlisten = \"127.0.0.1:{}\"\n\
          [ingest]\nsegment_max_bytes = \"2MiB\"\nsettle = \"50ms\"\nrescan = \"100ms\"\n\
          [tls]\ndirectory = \"{}\"\n[stream.live]\ndirectory = \"{}\"\n{shape}\n",
         address.rsplit_once(':').map_or("9443", |(_, port)| port),
@@ -303,8 +304,10 @@ pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &s
             .unwrap_or_else(|reason| panic!("the kernel takes {congestion} for a route: {reason}"));
     }
     let configuration = format!(
-        "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\nevents {{}}\nhttp {{\n\
-         access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; fastcgi_temp_path {files}/fastcgi;\n\
+        "daemon off; master_process off; pid {files}/nginx.pid; error_log {files}/error.log;\n\
+         events {{}}\nhttp {{\n\
+         access_log off; client_body_temp_path {files}/body; proxy_temp_path {files}/proxy; \
+         fastcgi_temp_path {files}/fastcgi;\n\
          uwsgi_temp_path {files}/uwsgi; scgi_temp_path {files}/scgi;\n\
          server {{ listen {address} reuseport; root {media}; }} }}\n"
     );

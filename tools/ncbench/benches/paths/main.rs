@@ -193,7 +193,9 @@ impl Bench<'_> {
 
     fn head(title: &str, first: &str, rate: &str) {
         println!(
-            "\n{title}\n\n| {first} | {rate} | bottleneck, Mbit/s | queue, mean ms | 95th ms | queue full, % | lost at random, % |"
+            "\n{title}\n\n\
+             | {first} | {rate} | bottleneck, Mbit/s | queue, mean ms | 95th ms | queue full, % | \
+             lost at random, % |"
         );
         println!("|---|---:|---:|---:|---:|---:|---:|");
     }

@@ -101,7 +101,8 @@ impl Namespaces {
         }
         let number = 7 + hop;
         ip(&format!(
-            "-n {namespace} link add {path} type vxlan id {number} local {outer} remote {middle} dstport {VXLAN_PORT} nolearning"
+            "-n {namespace} link add {path} type vxlan id {number} local {outer} remote {middle} \
+             dstport {VXLAN_PORT} nolearning"
         ))?;
         ip(&format!("-n {namespace} addr add {inner}/24 dev {path}"))?;
         // One packet of the path is to be one packet of the box.

@@ -148,7 +148,8 @@ fn inside(words: &[&str]) {
     } = options;
     let limit = bitrate * upload * OVERHEAD;
     println!(
-        "{} viewers of {bitrate} Mbit/s in segments of {} s, each of which can send {limit:.2} Mbit/s; {seconds} s\n",
+        "{} viewers of {bitrate} Mbit/s in segments of {} s, each of which can send {limit:.2} \
+         Mbit/s; {seconds} s\n",
         viewers.len(),
         SEGMENT.as_secs(),
     );
@@ -193,7 +194,8 @@ fn inside(words: &[&str]) {
     });
     let share = |part: f64, whole: f64| 100.0 * part / whole;
     println!(
-        "\nthe server sends {:.1} % of what it sends to viewers that do not help each other ({:.1} % of the payload)",
+        "\nthe server sends {:.1} % of what it sends to viewers that do not help each other ({:.1} \
+         % of the payload)",
         share(helped.wire, alone.wire),
         share(helped.payload, alone.payload)
     );
@@ -415,9 +417,10 @@ impl Viewer {
 fn serve(files: &Path, media: &Path, policy: &str) -> (Process, String) {
     let place = |name: &str| files.join(name).display().to_string();
     let configuration = format!(
-        "[endpoint]\nlisten = [\"{SERVER}:4443\"]\n[admission]\ninsecure = true\n[telemetry]\nlisten = \"{SERVER_METRICS}\"\n\
-         [tls]\ndirectory = \"{}\"\n[stream.live]\ndirectory = \"{}\"\nsigning_key = \"{}\"\npeers = \"{policy}\"\n\
-         block_bytes = 1088\nn_max = 64\ngenerations_min = 1\n",
+        "[endpoint]\nlisten = [\"{SERVER}:4443\"]\n[admission]\ninsecure = true\n[telemetry]\n\
+         listen = \"{SERVER_METRICS}\"\n\
+         [tls]\ndirectory = \"{}\"\n[stream.live]\ndirectory = \"{}\"\nsigning_key = \"{}\"\n\
+         peers = \"{policy}\"\nblock_bytes = 1088\nn_max = 64\ngenerations_min = 1\n",
         place("tls"),
         media.display(),
         place("live.pem"),

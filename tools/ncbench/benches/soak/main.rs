@@ -41,16 +41,31 @@ struct Arguments {
     #[arg(long, value_name = "M", default_value_t = 120.0, value_parser = minutes)]
     minutes: f64,
     /// Number of viewers that stay
-    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 300,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+    )]
     viewers: u64,
     /// Bit rate of each viewer, in bits per second
-    #[arg(long, value_name = "BITS", default_value_t = 768_000, value_parser = clap::value_parser!(u64).range(8_000..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "BITS",
+        default_value_t = 768_000,
+        value_parser = clap::value_parser!(u64).range(8_000..=1_000_000_000),
+    )]
     bitrate: u64,
     /// Viewers that join per second
     #[arg(long, value_name = "RATE", default_value_t = 50.0, value_parser = above_zero)]
     join_rate: f64,
     /// Viewers that join and leave per second, for up to a minute each
-    #[arg(long, value_name = "RATE", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "RATE",
+        default_value_t = 500,
+        value_parser = clap::value_parser!(u64).range(1..=100_000),
+    )]
     churn: u64,
     /// Share of the staying viewers that decode and verify everything, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
@@ -240,7 +255,10 @@ impl Soak {
             self.exposition.above(BATCHES, BATCH_AFTER),
         ) && now != Some(before)
         {
-            self.fault(format!("batches of more than {BATCH_AFTER} blocks after that was the limit: from {before} to {now:?}"));
+            self.fault(format!(
+                "batches of more than {BATCH_AFTER} blocks after that was the limit: from \
+                 {before} to {now:?}"
+            ));
         }
         let sessions = self.samples.last().map(|sample| sample.sessions);
         if sessions != Some(self.arguments.viewers as f64) {

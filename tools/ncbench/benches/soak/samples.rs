@@ -28,7 +28,8 @@ const DESCRIPTORS: Read =
     |sample| f64::from(u32::try_from(sample.usage.descriptors).unwrap_or(u32::MAX));
 
 impl Sample {
-    pub(crate) const HEAD: &str = "| second | resident, MiB | descriptors | threads | sessions | segments held, MiB | ring, MiB |";
+    pub(crate) const HEAD: &str = "| second | resident, MiB | descriptors | threads | sessions | \
+                                   segments held, MiB | ring, MiB |";
 
     pub(crate) fn row(&self) -> String {
         format!(

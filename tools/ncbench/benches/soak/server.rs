@@ -45,9 +45,10 @@ impl Server {
     ) -> Self {
         let place = |name: &str| directory.join(name).display().to_string();
         let fixed = format!(
-            "[server]\ndrain_timeout = \"{}s\"\n[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections_max}\n\
-             [telemetry]\nlisten = \"127.0.0.1:0\"\n[tls]\ncert = \"{}\"\nkey = \"{}\"\ndirectory = \"{}\"\n\
-             [stream.live]\norigin = \"{origin}\"\nretention = \"20s\"\n",
+            "[server]\ndrain_timeout = \"{}s\"\n[endpoint]\nlisten = [\"127.0.0.1:0\"]\n\
+             connections_max = {connections_max}\n\
+             [telemetry]\nlisten = \"127.0.0.1:0\"\n[tls]\ncert = \"{}\"\nkey = \"{}\"\n\
+             directory = \"{}\"\n[stream.live]\norigin = \"{origin}\"\nretention = \"20s\"\n",
             DRAIN.as_secs(),
             place("cert.pem"),
             place("key.pem"),

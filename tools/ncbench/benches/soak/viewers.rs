@@ -146,8 +146,8 @@ pub(crate) fn describe(totals: &Snapshot) -> String {
         ..
     } = totals;
     format!(
-        "{joined} joined, {left} left, {refused} refused, {failed} failed; segments: {on_time} in time, {late} late, {verified} verified, \
-         {corrupt} wrong; {rejected} requests refused"
+        "{joined} joined, {left} left, {refused} refused, {failed} failed; segments: {on_time} in \
+         time, {late} late, {verified} verified, {corrupt} wrong; {rejected} requests refused"
     )
 }
 

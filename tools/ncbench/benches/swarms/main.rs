@@ -28,10 +28,20 @@ struct Arguments {
     /// Tables to make, by default all
     tables: Vec<Table>,
     /// Number of viewers in the largest swarm
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=50_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(10..=50_000),
+    )]
     peers: u32,
     /// Segments of the stream; the first four are not counted
-    #[arg(long, value_name = "N", default_value_t = 14, value_parser = clap::value_parser!(u32).range(5..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 14,
+        value_parser = clap::value_parser!(u32).range(5..=1000),
+    )]
     segments: u32,
     /// Maximum upload of a viewer, as a multiple of the stream's bit rate
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]

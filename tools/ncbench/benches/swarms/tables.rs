@@ -217,7 +217,8 @@ impl Bench {
             },
         );
         println!(
-            "\nAmong the {viewers} with 5 % that send wrong blocks, one was found and dropped {} times.",
+            "\nAmong the {viewers} with 5 % that send wrong blocks, one was found and dropped {} \
+             times.",
             polluted.polluters
         );
         let (x, y) = (String::new(), "server's upload, % of unicast".to_owned());
@@ -237,11 +238,13 @@ impl Bench {
 
     pub(crate) fn relays(&self) {
         println!(
-            "\nOne viewer behind chains of lines that carry {HOP_RATE} bitrates and lose {:.0} % each, as fast as they go\n",
+            "\nOne viewer behind chains of lines that carry {HOP_RATE} bitrates and lose {:.0} % \
+             each, as fast as they go\n",
             100.0 * HOP_LOSS
         );
         println!(
-            "| hops | relays recode: goodput, % of the line | of one hop's | nodes keep nothing and pass on: goodput, % | of one hop's |"
+            "| hops | relays recode: goodput, % of the line | of one hop's | nodes keep nothing \
+             and pass on: goodput, % | of one hop's |"
         );
         println!("|---|---:|---:|---:|---:|");
         let hops = [1, 2, 3, 4];
@@ -356,8 +359,9 @@ impl Bench {
 fn head(title: &str, first: &str) {
     println!("\n{title}\n");
     println!(
-        "| {first} | server's upload, % of unicast | of that no blocks, % | received / n, median | most | useless, % | late, % | \
-         complete after, median s | 99th | upload, 10th percentile | median | 90th | most |"
+        "| {first} | server's upload, % of unicast | of that no blocks, % | received / n, median | \
+         most | useless, % | late, % | complete after, median s | 99th | upload, 10th percentile | \
+         median | 90th | most |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
 }
@@ -373,7 +377,8 @@ fn row(what: &str, outcome: &Outcome, alone: f64) {
         ..
     } = outcome;
     println!(
-        "| {what} | {:.1} | {:.1} | {:.3} | {:.3} | {:.1} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+        "| {what} | {:.1} | {:.1} | {:.3} | {:.3} | {:.1} | {:.2} | {:.2} | {:.2} | {:.2} | {:.2} \
+         | {:.2} | {:.2} |",
         100.0 * outcome.all() / alone,
         100.0 * outcome.control / outcome.all(),
         received.0,

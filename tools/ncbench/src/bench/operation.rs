@@ -98,8 +98,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "pack",
         unit: Unit::Megabytes,
-        describe: "bringing a generation into the packed form that the kernels read, one thread; MB/s of source\n\
-                   inside: allocating the panel, packing",
+        describe: "bringing a generation into the packed form that the kernels read, one thread; \
+                   MB/s of source\ninside: allocating the panel, packing",
         has_k: true,
         is_core: false,
         contenders: |_| vec![common("panel", one::pack)],
@@ -107,7 +107,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "encode",
         unit: Unit::Megabytes,
-        describe: "n coded blocks of a packed generation in one call, one thread; MB/s of payload made\n\
+        describe: "n coded blocks of a packed generation in one call, one thread; MB/s of payload \
+                   made\n\
                    inside: drawing rows, multiplying; outside: packing, memory for the payloads",
         has_k: true,
         is_core: true,
@@ -116,7 +117,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "encode-all",
         unit: Unit::Megabytes,
-        describe: "the same by all threads, each with a generation of its own; MB/s of payload made by all together, by the wall\n\
+        describe: "the same by all threads, each with a generation of its own; MB/s of payload \
+                   made by all together, by the wall\n\
                    clock, and by the processor time of all threads",
         has_k: true,
         is_core: true,
@@ -125,7 +127,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "encode-single",
         unit: Unit::Megabytes,
-        describe: "one coded block of a packed generation a call, one thread; MB/s of payload made\n\
+        describe: "one coded block of a packed generation a call, one thread; MB/s of payload \
+                   made\n\
                    inside: drawing rows, multiplying; outside: packing, memory for the payload",
         has_k: true,
         is_core: false,
@@ -134,8 +137,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "decode",
         unit: Unit::Megabytes,
-        describe: "n coded blocks to the source, one thread, coefficients first and payloads at the end; MB/s of source\n\
-                   inside: allocating the decoder, drawing rows, copying payloads in, elimination, multiplying",
+        describe: "n coded blocks to the source, one thread, coefficients first and payloads at \
+                   the end; MB/s of source\n\
+                   inside: allocating the decoder, drawing rows, copying payloads in, elimination, \
+                   multiplying",
         has_k: true,
         is_core: true,
         contenders: |kernels| by_one(kernels, one::decode),
@@ -143,8 +148,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "decode-all",
         unit: Unit::Megabytes,
-        describe: "the same by all threads, each with a generation of its own; MB/s of source by all together, by the wall clock,\n\
-                   and by the processor time of all threads",
+        describe: "the same by all threads, each with a generation of its own; MB/s of source by \
+                   all together, by the wall clock,\nand by the processor time of all threads",
         has_k: true,
         is_core: true,
         contenders: |kernels| by_all(kernels, "", all::decode),
@@ -152,8 +157,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "decode-last",
         unit: Unit::Microseconds,
-        describe: "the last of n coded blocks, in that decoder; microseconds until the source is there\n\
-                   inside: drawing the row, elimination of it, multiplying all payloads; outside: the n - 1 blocks before it",
+        describe: "the last of n coded blocks, in that decoder; microseconds until the source is \
+                   there\n\
+                   inside: drawing the row, elimination of it, multiplying all payloads; outside: \
+                   the n - 1 blocks before it",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_one(kernels, one::decode_last),
@@ -161,9 +168,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "solve-all",
         unit: Unit::Megabytes,
-        describe: "n coded blocks of one generation to the source, by all threads together, as the device decodes where generations\n\
-                   are few; MB/s of source by the wall clock, and by the processor time of all threads\n\
-                   inside: starting threads, inversion, packing payloads, multiplying; outside: drawing rows, memory for the source",
+        describe: "n coded blocks of one generation to the source, by all threads together, as the \
+                   device decodes where generations\n\
+                   are few; MB/s of source by the wall clock, and by the processor time of all \
+                   threads\n\
+                   inside: starting threads, inversion, packing payloads, multiplying; outside: \
+                   drawing rows, memory for the source",
         has_k: true,
         is_core: true,
         contenders: |kernels| by_all(kernels, "", all::solve),
@@ -171,8 +181,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "progressive",
         unit: Unit::Megabytes,
-        describe: "n coded blocks to the source, one thread, payloads dragged along; MB/s of source\n\
-                   inside: allocating the decoder, drawing rows, copying payloads in and the source out, elimination",
+        describe: "n coded blocks to the source, one thread, payloads dragged along; MB/s of \
+                   source\n\
+                   inside: allocating the decoder, drawing rows, copying payloads in and the \
+                   source out, elimination",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_one(kernels, one::progressive),
@@ -180,8 +192,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "progressive-last",
         unit: Unit::Microseconds,
-        describe: "the last of n coded blocks, in that decoder; microseconds until every source block can be read\n\
-                   inside: drawing the row, elimination of it and its payload; outside: the n - 1 blocks before it",
+        describe: "the last of n coded blocks, in that decoder; microseconds until every source \
+                   block can be read\n\
+                   inside: drawing the row, elimination of it and its payload; outside: the n - 1 \
+                   blocks before it",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_one(kernels, one::progressive_last),
@@ -189,8 +203,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "useless",
         unit: Unit::Microseconds,
-        describe: "a block that brings nothing, to the decoder that multiplies at the end and lacks one block; microseconds\n\
-                   inside: drawing the row, elimination of it",
+        describe: "a block that brings nothing, to the decoder that multiplies at the end and \
+                   lacks one block; microseconds\ninside: drawing the row, elimination of it",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_one(kernels, one::useless),
@@ -206,8 +220,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "recode",
         unit: Unit::Megabytes,
-        describe: "n new blocks with explicit vectors from n coded blocks held, one thread; MB/s of payload made\n\
-                   inside: drawing weights, vectors, packing and multiplying payloads; outside: memory for the new blocks",
+        describe: "n new blocks with explicit vectors from n coded blocks held, one thread; MB/s \
+                   of payload made\n\
+                   inside: drawing weights, vectors, packing and multiplying payloads; outside: \
+                   memory for the new blocks",
         has_k: true,
         is_core: true,
         contenders: |kernels| by_one(kernels, one::recode),
@@ -215,7 +231,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "recode-all",
         unit: Unit::Megabytes,
-        describe: "the same by all threads, each with a generation of its own; MB/s of payload made by all together, by the wall\n\
+        describe: "the same by all threads, each with a generation of its own; MB/s of payload \
+                   made by all together, by the wall\n\
                    clock, and by the processor time of all threads",
         has_k: true,
         is_core: true,
@@ -225,7 +242,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         word: "invert",
         unit: Unit::Microseconds,
         describe: "the inverse of an n x n matrix of coefficients, one thread; microseconds\n\
-                   inside: allocating, copying the matrix in, elimination, bringing rows into their order",
+                   inside: allocating, copying the matrix in, elimination, bringing rows into \
+                   their order",
         has_k: false,
         is_core: true,
         contenders: |kernels| by_one(kernels, one::invert),
@@ -233,9 +251,10 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "invert-all",
         unit: Unit::Microseconds,
-        describe: "the same by all threads: a matrix each (side-by-side), or one matrix at a time by all of them (one-matrix);\n\
-                   microseconds of the wall clock for each inverse, and of the processor time of all threads\n\
-                   inside, for one matrix: starting the threads, too",
+        describe: "the same by all threads: a matrix each (side-by-side), or one matrix at a time \
+                   by all of them (one-matrix);\n\
+                   microseconds of the wall clock for each inverse, and of the processor time of \
+                   all threads\ninside, for one matrix: starting the threads, too",
         has_k: false,
         is_core: true,
         contenders: |kernels| {
@@ -249,9 +268,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "device",
         unit: Unit::Megabytes,
-        describe: "n coded blocks of each of up to 4 resident generations in one batch, through the device's queue and pool of threads;\n\
-                   MB/s of payload made by the wall clock, and by the processor time of all threads together\n\
-                   inside: the way to the device's thread and back, drawing rows, multiplying into the slots; outside: load, slots",
+        describe: "n coded blocks of each of up to 4 resident generations in one batch, through \
+                   the device's queue and pool of threads;\n\
+                   MB/s of payload made by the wall clock, and by the processor time of all \
+                   threads together\n\
+                   inside: the way to the device's thread and back, drawing rows, multiplying into \
+                   the slots; outside: load, slots",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_device(kernels, Load::Generations),
@@ -259,7 +281,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         word: "device-few",
         unit: Unit::Megabytes,
-        describe: "8 coded blocks of one resident generation in a batch, the same way: what one peer alone asks for",
+        describe: "8 coded blocks of one resident generation in a batch, the same way: what one \
+                   peer alone asks for",
         has_k: true,
         is_core: false,
         contenders: |kernels| by_device(kernels, Load::FewBlocks),

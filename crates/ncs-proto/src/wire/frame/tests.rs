@@ -480,7 +480,10 @@ fn taken_apart(message: &Message) -> (u64, Vec<u8>) {
 
 proptest! {
     #[test]
-    fn messages_round_trip_however_they_are_cut(messages in prop::collection::vec(message(), 1..5), step in 1usize..50) {
+    fn messages_round_trip_however_they_are_cut(
+        messages in prop::collection::vec(message(), 1..5),
+        step in 1usize..50,
+    ) {
         let mut bytes = Vec::new();
         messages.iter().for_each(|message| message.encode(&mut bytes));
         let mut reader = Reader::new();
@@ -502,7 +505,10 @@ proptest! {
     }
 
     #[test]
-    fn a_body_cut_short_is_malformed_and_fields_behind_it_are_skipped(message in message(), newer in prop::collection::vec(any::<u8>(), 1..20)) {
+    fn a_body_cut_short_is_malformed_and_fields_behind_it_are_skipped(
+        message in message(),
+        newer in prop::collection::vec(any::<u8>(), 1..20),
+    ) {
         let (kind, mut body) = taken_apart(&message);
         let (older, fields) = older(message.clone());
         let older = taken_apart(&older).1.len();
@@ -537,7 +543,9 @@ proptest! {
 
     #[test]
     fn no_body_makes_it_panic_and_what_is_taken_has_one_encoding(
-        kind in prop::sample::select((0u64..0x30).filter(|kind| kind::is_known(*kind)).collect::<Vec<_>>()),
+        kind in prop::sample::select(
+            (0u64..0x30).filter(|kind| kind::is_known(*kind)).collect::<Vec<_>>(),
+        ),
         body in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..120),
     ) {
         if let Ok(Some(message)) = read_one(&raw(kind, &body)) {

@@ -256,7 +256,8 @@ mod tests {
             .map(|(generated, _)| generated.trim());
         assert!(
             generated == Some(body(&records).trim()),
-            "run `ncbench papers --from benches/record/papers-….json,… --document docs/benchmarks.md`"
+            "run `ncbench papers --from benches/record/papers-….json,… --document \
+             docs/benchmarks.md`"
         );
     }
 

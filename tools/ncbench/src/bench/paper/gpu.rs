@@ -40,7 +40,8 @@ impl Gpus {
             let memory = card.memory_bytes >> 30;
             let (name, sms, mhz) = (&card.name, card.sms, card.clock_mhz);
             format!(
-                "{name}, {sms} SMs to {mhz} MHz, {memory} GiB, compute capability {major}.{minor}, driver {}",
+                "{name}, {sms} SMs to {mhz} MHz, {memory} GiB, compute capability {major}.{minor}, \
+                 driver {}",
                 card.driver
             )
         };

@@ -515,286 +515,331 @@ impl Measure {
     pub(super) const fn timer(self) -> &'static str {
         match self {
             Self::Multiply => {
-                "kernel: from event to event around one launch after the other, forms and rows made before, blocks into device \
-                 memory that rotates through more than the L2 holds"
+                "kernel: from event to event around one launch after the other, forms and rows \
+                 made before, blocks into device memory that rotates through more than the L2 holds"
             }
             Self::InTurn => {
-                "two launches in turn: the same on two streams, so that one launch begins where the other leaves multiprocessors \
-                 idle, as the batches of a server do"
+                "two launches in turn: the same on two streams, so that one launch begins where \
+                 the other leaves multiprocessors idle, as the batches of a server do"
             }
             Self::Fresh => {
-                "with forms and rows: the same, with the kernels that make resident form and rows in front of each launch"
+                "with forms and rows: the same, with the kernels that make resident form and rows \
+                 in front of each launch"
             }
             Self::ToHost => {
-                "to the host: the host's clock from the first launch until the last block lies in pinned memory; batches of 16 MiB \
-                 on two streams, one copied while the next is made; forms and rows made before"
+                "to the host: the host's clock from the first launch until the last block lies in \
+                 pinned memory; batches of 16 MiB on two streams, one copied while the next is \
+                 made; forms and rows made before"
             }
             Self::Store => {
                 "stored to the host: from event to event; the kernel writes pinned memory itself"
             }
             Self::Copy => "copy alone: the same batches, copied without being made",
             Self::RowRate => {
-                "rows: from event to event around the kernel that makes coefficient rows from seeds in the row form"
+                "rows: from event to event around the kernel that makes coefficient rows from \
+                 seeds in the row form"
             }
             Self::RowShare => {
-                "share of rows: that kernel's time in the time of it and the encode kernel behind it"
+                "share of rows: that kernel's time in the time of it and the encode kernel behind \
+                 it"
             }
             Self::AnswerCopy => {
-                "answer by copy: the host's clock from the launch until a copy of all blocks has arrived; rows included"
+                "answer by copy: the host's clock from the launch until a copy of all blocks has \
+                 arrived; rows included"
             }
             Self::AnswerStore => {
                 "answer by stores: the same, the kernel writing pinned memory itself"
             }
             Self::AnswerDevice => {
-                "answer of the device: in the loop of the device's thread as the daemon has it, from the launch until the thread has \
-                 seen the bytes in pinned memory"
+                "answer of the device: in the loop of the device's thread as the daemon has it, \
+                 from the launch until the thread has seen the bytes in pinned memory"
             }
             Self::AnswerTurnaround => {
-                "answer through the queue: from handing a batch to the device's queue until it comes back with the blocks, two \
-                 threads woken inside"
+                "answer through the queue: from handing a batch to the device's queue until it \
+                 comes back with the blocks, two threads woken inside"
             }
             Self::Recode => {
-                "recode: one launch over received rows [C|x], coefficients and payload in one pass; payload bytes count, resident \
-                 form made before"
+                "recode: one launch over received rows [C|x], coefficients and payload in one \
+                 pass; payload bytes count, resident form made before"
             }
             Self::Invert => {
                 "inversion on the GPU: from event to event, matrices and inverses in device memory"
             }
             Self::Decode => {
-                "decode: from event to event around inversion, inverses into the row form, multiplication; coefficients on the device, \
-                 payloads in the resident layout"
+                "decode: from event to event around inversion, inverses into the row form, \
+                 multiplication; coefficients on the device, payloads in the resident layout"
             }
             Self::DecodeRaw => {
-                "decode, raw payloads: the same with the kernel that brings payloads into that layout"
+                "decode, raw payloads: the same with the kernel that brings payloads into that \
+                 layout"
             }
             Self::DecodeToHost => {
-                "decode to the host: raw payloads into the layout, inversion and inverses into the row form from event to event, and \
-                 the host's clock for multiplications in batches of 16 MiB, each copied to pinned memory while the next runs, added up"
+                "decode to the host: raw payloads into the layout, inversion and inverses into the \
+                 row form from event to event, and the host's clock for multiplications in batches \
+                 of 16 MiB, each copied to pinned memory while the next runs, added up"
             }
             Self::InvertShare => {
                 "share of inversion: its time in the time of inversion and multiplication"
             }
             Self::Progressive => {
-                "progressive decoding on the GPU: from event to event around all blocks, taken one after the other; blocks and \
-                 result in device memory"
+                "progressive decoding on the GPU: from event to event around all blocks, taken one \
+                 after the other; blocks and result in device memory"
             }
             Self::SplitDecode => {
-                "CPU inverts, GPU multiplies: t_inverse + t_mul + t_o, one after the other; coefficients and payloads start in host \
-                 memory, the source ends there"
+                "CPU inverts, GPU multiplies: t_inverse + t_mul + t_o, one after the other; \
+                 coefficients and payloads start in host memory, the source ends there"
             }
             Self::SplitInverse => "t_inverse: the inversion on the CPU, the host's clock",
             Self::SplitMultiply => {
                 "t_mul: payloads into the resident form and the multiplication, from event to event"
             }
             Self::SplitOverhead => {
-                "t_o: copies of payloads and inverse to the GPU, rows into their form, copy of the source back"
+                "t_o: copies of payloads and inverse to the GPU, rows into their form, copy of the \
+                 source back"
             }
             Self::Together => {
-                "with the CPU: both at once, each for half a second and more, what either made by the host's clock added up; \
-                 GPU to the host, CPU into memory"
+                "with the CPU: both at once, each for half a second and more, what either made by \
+                 the host's clock added up; GPU to the host, CPU into memory"
             }
             Self::CpuEncode => {
-                "CPU: the host's clock from handing a batch to the CPU device's queue until it comes back; drawing rows and \
-                 multiplying on its pool of threads inside, packing outside; whole blocks, or parts where there are few"
+                "CPU: the host's clock from handing a batch to the CPU device's queue until it \
+                 comes back; drawing rows and multiplying on its pool of threads inside, packing \
+                 outside; whole blocks, or parts where there are few"
             }
             Self::CpuWhole => {
-                "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed before"
+                "CPU, whole blocks: threads take whole coded blocks; rows drawn and sources packed \
+                 before"
             }
             Self::CpuParted => {
-                "CPU, partitioned blocks: threads make one coded block together, each its part of the bytes, and wait for each other \
-                 after each; rows drawn and sources packed before"
+                "CPU, partitioned blocks: threads make one coded block together, each its part of \
+                 the bytes, and wait for each other after each; rows drawn and sources packed \
+                 before"
             }
             Self::CpuPartedAtOnce => {
-                "CPU, partitioned blocks, all at once: the same, each thread its part of the bytes of all coded blocks in one call"
+                "CPU, partitioned blocks, all at once: the same, each thread its part of the bytes \
+                 of all coded blocks in one call"
             }
             Self::CpuGather => {
-                "CPU, non-zero coefficients alone: threads take whole blocks; what a row takes of each column is packed, then \
-                 multiplied; rows drawn and sources packed before"
+                "CPU, non-zero coefficients alone: threads take whole blocks; what a row takes of \
+                 each column is packed, then multiplied; rows drawn and sources packed before"
             }
             Self::CpuInvert => {
-                "inversion on the CPU: threads running, matrix copied in, elimination, inverse in order"
+                "inversion on the CPU: threads running, matrix copied in, elimination, inverse in \
+                 order"
             }
             Self::CpuDecode => {
-                "CPU decode of one generation by all threads: inversion, packing payloads, multiplying, each thread its part of \
-                 the bytes"
+                "CPU decode of one generation by all threads: inversion, packing payloads, \
+                 multiplying, each thread its part of the bytes"
             }
             Self::CpuDecodeMany => {
-                "CPU decode, a generation a thread: allocating the decoder, copying payloads in, elimination, multiplying"
+                "CPU decode, a generation a thread: allocating the decoder, copying payloads in, \
+                 elimination, multiplying"
             }
             Self::CpuProgressive => {
                 "CPU, progressive: one thread, elimination with payloads dragged along"
             }
             Self::CpuDependent => {
-                "CPU, a dependent block: one thread, until it is known to bring nothing, at rank n - 1"
+                "CPU, a dependent block: one thread, until it is known to bring nothing, at rank n \
+                 - 1"
             }
             Self::CpuRecode => {
-                "CPU, recode: each thread from the n coded blocks of a generation it holds; weights, vectors and payloads of n new \
-                 blocks"
+                "CPU, recode: each thread from the n coded blocks of a generation it holds; \
+                 weights, vectors and payloads of n new blocks"
             }
             Self::Extra => {
-                "blocks beyond n: no time, but how many more rows than n a decoder takes until n are independent, over 20,000 \
-                 generations; elimination on the coefficients alone"
+                "blocks beyond n: no time, but how many more rows than n a decoder takes until n \
+                 are independent, over 20,000 generations; elimination on the coefficients alone"
             }
             Self::CpuBlocks => {
-                "decoding: the host's clock for a block, from symbols in memory to the missing ones; inverses and matrices that a K' has \
-                 in common are there. thesis-1 and thesis-2 are its schemes as it writes them, byte by byte, with G_LT and A' put together \
-                 before; scheme-1, scheme-2 and inactivation are ours, which copy what came and put the block together, too; -scalar is \
-                 ours without vector instructions. One block by several threads: these divide every step of the thesis' code among them, of \
-                 scheme-1 and scheme-2 inversions and products, starting for them, and of inactivation all but the plan. Many blocks: each \
-                 thread takes every T-th; of the thesis' code and of scheme-1 only as many as take a second"
+                "decoding: the host's clock for a block, from symbols in memory to the missing \
+                 ones; inverses and matrices that a K' has in common are there. thesis-1 and \
+                 thesis-2 are its schemes as it writes them, byte by byte, with G_LT and A' put \
+                 together before; scheme-1, scheme-2 and inactivation are ours, which copy what \
+                 came and put the block together, too; -scalar is ours without vector \
+                 instructions. One block by several threads: these divide every step of the \
+                 thesis' code among them, of scheme-1 and scheme-2 inversions and products, \
+                 starting for them, and of inactivation all but the plan. Many blocks: each thread \
+                 takes every T-th; of the thesis' code and of scheme-1 only as many as take a \
+                 second"
             }
             Self::CpuEnergy => {
-                "energy of the processor's packages for a block (RAPL), over loops of at least 2 s; everything on the machine is in it"
+                "energy of the processor's packages for a block (RAPL), over loops of at least 2 \
+                 s; everything on the machine is in it"
             }
             Self::CpuPower => {
                 "the most power of these packages over 50 ms in such a loop, and the mean"
             }
             Self::CpuSymbols => {
-                "encoding, one thread: all intermediate symbols and the repair symbols; plan and stored inverse made before. Bytes of \
-                 source symbols count"
+                "encoding, one thread: all intermediate symbols and the repair symbols; plan and \
+                 stored inverse made before. Bytes of source symbols count"
             }
             Self::CpuProduct => {
-                "multiplication: R rows of K elements times K symbols of T bytes, all in memory; thesis is its Algorithms 1 to 3, an \
-                 element after the other by logarithms"
+                "multiplication: R rows of K elements times K symbols of T bytes, all in memory; \
+                 thesis is its Algorithms 1 to 3, an element after the other by logarithms"
             }
             Self::CpuGaussJordan => {
-                "Gauss-Jordan of the thesis (Algorithms 4, 6, 8; 11 to 13 by several threads) over [A|I], matrix copied in before"
+                "Gauss-Jordan of the thesis (Algorithms 4, 6, 8; 11 to 13 by several threads) over \
+                 [A|I], matrix copied in before"
             }
             Self::CpuPrecode => {
-                "precode: thesis multiplies MT and GAMMA out; columns is ours, from right to left; both with LDPC and LT rows, L x L \
-                 bytes. plan and inverse are what is kept for a K' in place of it: the operations that solve it, and A^-1"
+                "precode: thesis multiplies MT and GAMMA out; columns is ours, from right to left; \
+                 both with LDPC and LT rows, L x L bytes. plan and inverse are what is kept for a \
+                 K' in place of it: the operations that solve it, and A^-1"
             }
             Self::CpuChunks => {
-                "coding chunks: threads running, rows there, each its part of the bytes; bytes of the file count, not what is made of \
-                 them. simd is ours; the others multiply byte by byte in the talk's ways"
+                "coding chunks: threads running, rows there, each its part of the bytes; bytes of \
+                 the file count, not what is made of them. simd is ours; the others multiply byte \
+                 by byte in the talk's ways"
             }
             Self::CpuRebuild => {
-                "rebuilding: the same for two native chunks that are lost, of the others and of code chunks"
+                "rebuilding: the same for two native chunks that are lost, of the others and of \
+                 code chunks"
             }
             Self::Chunks | Self::Rebuild => {
-                "on the GPU: from event to event around one launch after the other, native and code chunks in its memory; bytes of the file \
-                 count. A name's end is its tile, rows x columns"
+                "on the GPU: from event to event around one launch after the other, native and \
+                 code chunks in its memory; bytes of the file count. A name's end is its tile, \
+                 rows x columns"
             }
             Self::ChunksCopy => {
-                "copy on the GPU: from event to event, as many bytes read and written as coding these chunks reads and writes; bytes of the \
-                 file count, so that the two compare"
+                "copy on the GPU: from event to event, as many bytes read and written as coding \
+                 these chunks reads and writes; bytes of the file count, so that the two compare"
             }
             Self::ChunksThrough | Self::RebuildThrough => {
-                "through the GPU: the host's clock from chunks in pinned memory to what is made of them there, in pieces of 8 MiB a chunk, \
-                 or of as many as there are streams, on the streams of all GPUs in turn; memory is pinned once"
+                "through the GPU: the host's clock from chunks in pinned memory to what is made of \
+                 them there, in pieces of 8 MiB a chunk, or of as many as there are streams, on \
+                 the streams of all GPUs in turn; memory is pinned once"
             }
             Self::ChunksThroughCopy => "copies alone: the same copies, with nothing made between",
             Self::CpuPortions | Self::Portions => {
-                "chunks by the CPU, by the GPU, by both: as `nccodec encode` codes a file, the host's clock from the first stripe of 256 KiB a chunk \
-                 that is handed in until the last one has come back, all of them in memory (for a GPU, pinned); files are neither read \
-                 nor written"
+                "chunks by the CPU, by the GPU, by both: as `nccodec encode` codes a file, the \
+                 host's clock from the first stripe of 256 KiB a chunk that is handed in until the \
+                 last one has come back, all of them in memory (for a GPU, pinned); files are \
+                 neither read nor written"
             }
             Self::Replay => {
-                "replayed, GPU: the card's time for a block, from event to event, symbols and plans in its memory. Plans are made on the CPU \
-                 before"
+                "replayed, GPU: the card's time for a block, from event to event, symbols and \
+                 plans in its memory. Plans are made on the CPU before"
             }
             Self::ReplayThrough => {
-                "replayed, through the GPU: the host's clock for a block, from symbols in pinned memory to the missing ones there; plans on \
-                 the card before"
+                "replayed, through the GPU: the host's clock for a block, from symbols in pinned \
+                 memory to the missing ones there; plans on the card before"
             }
             Self::ReplayWhole => {
-                "plans and replayed: the same with a plan for every block, made by all threads while the card replays those that are made, and \
-                 copied to it"
+                "plans and replayed: the same with a plan for every block, made by all threads \
+                 while the card replays those that are made, and copied to it"
             }
             Self::ReplayEnergy => {
-                "energy of the card for a block (NVML), over loops of at least 2 s that take symbols from pinned memory through the card and back; \
-                 plans are there, and what the host takes meanwhile is not in it"
+                "energy of the card for a block (NVML), over loops of at least 2 s that take \
+                 symbols from pinned memory through the card and back; plans are there, and what \
+                 the host takes meanwhile is not in it"
             }
             Self::ReplayPower => {
                 "the most power of the card in such a loop, sampled every 20 ms, and the mean"
             }
             Self::Product => {
-                "the thesis' kernel: from event to event, a thread an element; the name's end is the work-group, columns x rows, without one \
-                 the fastest of six"
+                "the thesis' kernel: from event to event, a thread an element; the name's end is \
+                 the work-group, columns x rows, without one the fastest of six"
             }
             Self::ProductThrough => {
-                "through the GPU: the host's clock, with copies of all three matrices there and of the product back"
+                "through the GPU: the host's clock, with copies of all three matrices there and of \
+                 the product back"
             }
             Self::GaussJordan => {
-                "the thesis' three kernels: the host's clock from matrix to inverse in its memory, the whole extended matrix read back at \
-                 every step"
+                "the thesis' three kernels: the host's clock from matrix to inverse in its memory, \
+                 the whole extended matrix read back at every step"
             }
             Self::Systems => {
-                "on the GPU: the card's time for a block, from event to event, matrices and symbols in its memory: scheme-1 inverts, adds rows of \
-                 the inverse up and multiplies; scheme-2 takes what is known from the repair symbols before that. Matrices are put together on the \
-                 CPU before. Of many blocks as many at once as have matrices of 1 GiB"
+                "on the GPU: the card's time for a block, from event to event, matrices and \
+                 symbols in its memory: scheme-1 inverts, adds rows of the inverse up and \
+                 multiplies; scheme-2 takes what is known from the repair symbols before that. \
+                 Matrices are put together on the CPU before. Of many blocks as many at once as \
+                 have matrices of 1 GiB"
             }
             Self::SystemsThrough => {
-                "through the GPU: the host's clock for a block, from matrices and symbols in pinned memory to the missing symbols there; of many \
-                 blocks as many at once as have matrices of 256 MiB"
+                "through the GPU: the host's clock for a block, from matrices and symbols in \
+                 pinned memory to the missing symbols there; of many blocks as many at once as \
+                 have matrices of 256 MiB"
             }
             Self::SystemsWhole => {
-                "by the decoder with the GPU: the host's clock for a block, from symbols in memory to the block: our decoder, which puts matrices \
-                 together and has the card invert and multiply them, copies of memory that is not pinned included"
+                "by the decoder with the GPU: the host's clock for a block, from symbols in memory \
+                 to the block: our decoder, which puts matrices together and has the card invert \
+                 and multiply them, copies of memory that is not pinned included"
             }
             Self::InvertWide => {
-                "inversion for dense systems: from event to event, matrix and inverse in device memory; by one thread block up to 416 rows, by \
-                 all of the card above"
+                "inversion for dense systems: from event to event, matrix and inverse in device \
+                 memory; by one thread block up to 416 rows, by all of the card above"
             }
             Self::Crossover => {
-                "crossover: no time, but the order from which on the card solves a dense system sooner than so many threads, copies included: of 32, \
-                 64 and so on to 1,024; one more than these if it does not"
+                "crossover: no time, but the order from which on the card solves a dense system \
+                 sooner than so many threads, copies included: of 32, 64 and so on to 1,024; one \
+                 more than these if it does not"
             }
             Self::CpuGfqEncode | Self::CpuGfqCombine | Self::CpuGfqDecode => {
-                "CPU over GF(q): the host's clock from blocks in memory to blocks in memory, threads started inside; of combining payloads alone, \
-                 factors in their form before"
+                "CPU over GF(q): the host's clock from blocks in memory to blocks in memory, \
+                 threads started inside; of combining payloads alone, factors in their form before"
             }
             Self::CpuGfqInvert => {
                 "inverting over GF(q) on the CPU: the host's clock, matrix and inverse in memory"
             }
             Self::CpuGfqHash => {
-                "hashing on the CPU: the host's clock for all blocks; what is kept of the generators is there. Bytes of blocks count"
+                "hashing on the CPU: the host's clock for all blocks; what is kept of the \
+                 generators is there. Bytes of blocks count"
             }
             Self::CpuGfqCheck => {
-                "checking on the CPU: the host's clock for a batch, weights drawn inside. Bytes of blocks' source count"
+                "checking on the CPU: the host's clock for a batch, weights drawn inside. Bytes of \
+                 blocks' source count"
             }
             Self::GfqEncode | Self::GfqCombine => {
-                "over GF(q) on the GPU: from event to event around one launch, blocks in and out in device memory. Bytes of source blocks count, \
-                 without top bits"
+                "over GF(q) on the GPU: from event to event around one launch, blocks in and out \
+                 in device memory. Bytes of source blocks count, without top bits"
             }
             Self::GfqInvert => {
-                "inversion over GF(q) on the GPU: from event to event, matrices and inverses in device memory"
-            }
-            Self::GfqSteps => {
-                "the paper's inversion: the host's clock from matrix to inverse in its memory; a column is read back and an element inverted by the \
-                 CPU at every step"
-            }
-            Self::GfqDecode => {
-                "decoding over GF(q) on the GPU: from event to event around inversion and multiplication, all in device memory"
-            }
-            Self::GfqPowers => {
-                "hashing as in the paper: from event to event around a kernel that raises each generator, a thread each at a time, and one that \
-                 multiplies; blocks and hashes in device memory"
-            }
-            Self::GfqHash => {
-                "hashing by tables: from event to event around a multiplication for each digit and the product of all; tables, blocks and hashes in \
+                "inversion over GF(q) on the GPU: from event to event, matrices and inverses in \
                  device memory"
             }
+            Self::GfqSteps => {
+                "the paper's inversion: the host's clock from matrix to inverse in its memory; a \
+                 column is read back and an element inverted by the CPU at every step"
+            }
+            Self::GfqDecode => {
+                "decoding over GF(q) on the GPU: from event to event around inversion and \
+                 multiplication, all in device memory"
+            }
+            Self::GfqPowers => {
+                "hashing as in the paper: from event to event around a kernel that raises each \
+                 generator, a thread each at a time, and one that multiplies; blocks and hashes in \
+                 device memory"
+            }
+            Self::GfqHash => {
+                "hashing by tables: from event to event around a multiplication for each digit and \
+                 the product of all; tables, blocks and hashes in device memory"
+            }
             Self::GfqCheck => {
-                "checking on the GPU: from event to event around all: weighted sums of payloads and vectors, tables of the hashes' powers, both \
-                 products; generators' tables, blocks, vectors and hashes in device memory. Bytes of blocks' source count"
+                "checking on the GPU: from event to event around all: weighted sums of payloads \
+                 and vectors, tables of the hashes' powers, both products; generators' tables, \
+                 blocks, vectors and hashes in device memory. Bytes of blocks' source count"
             }
             Self::GfqEncodeThrough
             | Self::GfqDecodeThrough
             | Self::GfqHashThrough
             | Self::GfqCheckThrough => {
-                "through the GPU: the host's clock for one call as coders make it, from blocks in memory that is not pinned until what is made of \
-                 them is there; tables of generators are on the card before, of checks those of hashes are not"
+                "through the GPU: the host's clock for one call as coders make it, from blocks in \
+                 memory that is not pinned until what is made of them is there; tables of \
+                 generators are on the card before, of checks those of hashes are not"
             }
             Self::GfqEncodeServed => {
-                "served by the GPU: the host's clock for one call as the encoder makes it, from segments of four generations that are kept on the card and \
-                 rows in the host's memory until the blocks are in slots of a ring that is pinned; rows are drawn before"
+                "served by the GPU: the host's clock for one call as the encoder makes it, from \
+                 segments of four generations that are kept on the card and rows in the host's \
+                 memory until the blocks are in slots of a ring that is pinned; rows are drawn \
+                 before"
             }
             Self::GfqLadder => {
-                "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash or by a thread a hash; what begins its table of powers"
+                "squarings: from event to event, 260 of each of n hashes a set, by a warp a hash \
+                 or by a thread a hash; what begins its table of powers"
             }
             Self::Stored => {
-                "stored: no time, but bytes of all chunks for a byte of the file, all patterns of losses rebuilt"
+                "stored: no time, but bytes of all chunks for a byte of the file, all patterns of \
+                 losses rebuilt"
             }
         }
     }

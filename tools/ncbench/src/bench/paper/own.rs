@@ -7,7 +7,8 @@ pub(super) const CLAIM: &[Row] = &[
     Row {
         id: "claim-encode",
         group: Group::Claim,
-        title: "Encoding over n and k: the GPU's kernels, the GPU to the host, and all cores of that host",
+        title: "Encoding over n and k: the GPU's kernels, the GPU to the host, and all cores of \
+                that host",
         bars: &[
             Bar {
                 what: "GTX 280 : 8-core Mac Pro",
@@ -47,7 +48,8 @@ pub(super) const CLAIM: &[Row] = &[
     Row {
         id: "claim-decode",
         group: Group::Claim,
-        title: "Decoding over n and k: many generations on the GPU, and a generation a thread on its host",
+        title: "Decoding over n and k: many generations on the GPU, and a generation a thread on \
+                its host",
         bars: &[
             Bar {
                 what: "GTX 280 : 8-core Mac Pro",
@@ -104,8 +106,9 @@ pub(super) const CLAIM: &[Row] = &[
                 ..OVER_ALL
             },
         ],
-        note: "two generations a multiprocessor, and one a thread of the CPU: where each thread works on, \
-               the cores make twice as much on another host of this kind (decode, all, above)",
+        note: "two generations a multiprocessor, and one a thread of the CPU: where each thread \
+               works on, the cores make twice as much on another host of this kind (decode, all, \
+               above)",
     },
 ];
 
@@ -146,7 +149,8 @@ pub(super) const FIGURES: &[Row] = &[
     Row {
         id: "figure-ladder",
         group: Group::Figures,
-        title: "The papers' ladder and ours on the same work: 128 x 4096, one generation x 8,192 blocks",
+        title: "The papers' ladder and ours on the same work: 128 x 4096, one generation x 8,192 \
+                blocks",
         bars: &[Bar {
             what: "loop / table-based-0 to 5",
             paper: "0.133 / 0.098 to 0.294 GB/s on a GTX 280",
@@ -303,7 +307,8 @@ pub(super) const FIGURES: &[Row] = &[
     Row {
         id: "figure-to-host",
         group: Group::Figures,
-        title: "Encoding and copying to pinned memory beside the copy alone, 64 generations x 128 blocks",
+        title: "Encoding and copying to pinned memory beside the copy alone, 64 generations x 128 \
+                blocks",
         bars: &[Bar {
             what: "n=128, k=4096",
             paper: "reach 99.5 % of the copy (tensor), 95 % of copy or kernel (table)",
@@ -340,7 +345,8 @@ pub(super) const FIGURES: &[Row] = &[
     Row {
         id: "figure-answer",
         group: Group::Figures,
-        title: "One request: blocks of one generation of 128 x 4096, launch to bytes on the host, 1,000 times",
+        title: "One request: blocks of one generation of 128 x 4096, launch to bytes on the host, \
+                1,000 times",
         bars: &[Bar {
             what: "128 blocks",
             paper: "reach 25 us median, 35 us p99",
@@ -452,12 +458,14 @@ pub(super) const FIGURES: &[Row] = &[
                 ..SWEEP
             },
         ],
-        note: "The CPU's 16 threads are not its best: one inverts sooner at n = 128, four at n = 256 (S1-10); S1-15 has all three",
+        note: "The CPU's 16 threads are not its best: one inverts sooner at n = 128, four at n = \
+               256 (S1-10); S1-15 has all three",
     },
     Row {
         id: "figure-crossover",
         group: Group::Figures,
-        title: "Inversion of large matrices by one core, all cores and the GPU, and from which N on the GPU is worth it",
+        title: "Inversion of large matrices by one core, all cores and the GPU, and from which N \
+                on the GPU is worth it",
         bars: &[Bar {
             what: "crossover",
             paper: "no figure",
@@ -485,12 +493,15 @@ pub(super) const FIGURES: &[Row] = &[
                 ..LARGE
             },
         ],
-        note: "Of 1, 4 and 16 threads, the best differs with N (S1-10); four are not measured here. What S4-14 asks, at the orders of RaptorQ's dense matrices; the crossover is of whole systems, copies included",
+        note: "Of 1, 4 and 16 threads, the best differs with N (S1-10); four are not measured \
+               here. What S4-14 asks, at the orders of RaptorQ's dense matrices; the crossover is \
+               of whole systems, copies included",
     },
     Row {
         id: "figure-chunks",
         group: Group::Figures,
-        title: "Reed-Solomon over whole chunks in the GPU's memory; bytes of the native chunks count",
+        title: "Reed-Solomon over whole chunks in the GPU's memory; bytes of the native chunks \
+                count",
         bars: &[
             Bar {
                 what: "k=4, n=200, chunks of 10 MiB",
@@ -528,7 +539,8 @@ pub(super) const FIGURES: &[Row] = &[
                 ..MANY_CHUNKS
             },
         ],
-        note: "all cores of the host beside the larger code; S5-11 and S5-12 have them beside the smaller",
+        note: "all cores of the host beside the larger code; S5-11 and S5-12 have them beside the \
+               smaller",
     },
     Row {
         id: "figure-prime",
@@ -594,7 +606,9 @@ pub(super) const FIGURES: &[Row] = &[
                 ..FEW_WORDS
             },
         ],
-        note: "16 KiB a block. A thread makes 32 blocks at a time: of 64 blocks of a generation two threads of the CPU have work. Through the GPU: sources that are not kept and blocks that go to memory that is not pinned, for comparison",
+        note: "16 KiB a block. A thread makes 32 blocks at a time: of 64 blocks of a generation \
+               two threads of the CPU have work. Through the GPU: sources that are not kept and \
+               blocks that go to memory that is not pinned, for comparison",
     },
     Row {
         id: "figure-gpus",

@@ -633,7 +633,11 @@ impl Record {
             "# field of the GPU's encode kernels: {}",
             self.field
         ));
-        lines.push("# every case was compared with the definition of the field before it was measured; medians".into());
+        lines.push(
+            "# every case was compared with the definition of the field before it was measured; \
+             medians"
+                .into(),
+        );
         if self.quick {
             lines.push("# quick: shapes are cut down, figures mean nothing".into());
         }

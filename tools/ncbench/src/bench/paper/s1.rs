@@ -154,7 +154,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..OVER_BATCHES
             },
         ],
-        note: "where the smaller card loses at small p and by how much less it does at large p is the question of the figure",
+        note: "where the smaller card loses at small p and by how much less it does at large p is \
+               the question of the figure",
     },
     Row {
         id: "S1-7",
@@ -236,7 +237,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S1-9",
         group: Group::S1,
-        title: "Decoding split: inversion on all CPU threads, multiplication on the GPU; t = t_inverse + t_mul + t_o",
+        title: "Decoding split: inversion on all CPU threads, multiplication on the GPU; t = \
+                t_inverse + t_mul + t_o",
         bars: &[bar(
             "best decode, n=128, GTX 280 and 4 threads",
             "212 MB/s",
@@ -314,7 +316,8 @@ pub(super) const ROWS: &[Row] = &[
             threads: CREWS,
             ..SWEEP
         }],
-        note: "Gauss-Jordan in place; columns are searched for the pivot in place of rows, so that threads need not meet at every step",
+        note: "Gauss-Jordan in place; columns are searched for the pivot in place of rows, so that \
+               threads need not meet at every step",
     },
     Row {
         id: "S1-11",
@@ -369,8 +372,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..DECODE
             },
         ],
-        note: "The multiplication is ours (`table`) in the place of Algorithm 4; the figure's other cards are missing. The CPU inverts by as many threads \
-               as multiply, where fewer invert sooner (S1-10)",
+        note: "The multiplication is ours (`table`) in the place of Algorithm 4; the figure's \
+               other cards are missing. The CPU inverts by as many threads as multiply, where \
+               fewer invert sooner (S1-10)",
     },
     Row {
         id: "S1-13",
@@ -427,12 +431,14 @@ pub(super) const ROWS: &[Row] = &[
                 ..DECODE
             },
         ],
-        note: "Nuclei decodes progressively on the GPU: here its loop stands in S1's split decode, which is another algorithm",
+        note: "Nuclei decodes progressively on the GPU: here its loop stands in S1's split decode, \
+               which is another algorithm",
     },
     Row {
         id: "S1-14",
         group: Group::S1,
-        title: "Their optimisations one by one: blocks and threads, cached tables, coalescing, unrolling",
+        title: "Their optimisations one by one: blocks and threads, cached tables, coalescing, \
+                unrolling",
         bars: &[Bar {
             what: "n=128",
             paper: "no figures",
@@ -463,8 +469,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..SWEEP
             },
         ],
-        note: "tiled with one of them left out: words (bytes), many threads (small), unrolling (rolled), coalescing (strided), the cache \
-               (global); tiled-logs has both sides in the log domain beside it, and a quarter of the card stands for few blocks",
+        note: "tiled with one of them left out: words (bytes), many threads (small), unrolling \
+               (rolled), coalescing (strided), the cache (global); tiled-logs has both sides in \
+               the log domain beside it, and a quarter of the card stands for few blocks",
     },
     Row {
         id: "S1-15",

@@ -9,7 +9,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S2-1",
         group: Group::S2,
-        title: "Table-based-0: logarithm and exponential tables in GPU memory, then in shared memory",
+        title: "Table-based-0: logarithm and exponential tables in GPU memory, then in shared \
+                memory",
         bars: &[bar(
             "n=128, tables shared: 26 % below the loop",
             "98 MB/s (derived)",
@@ -54,12 +55,15 @@ pub(super) const ROWS: &[Row] = &[
                 ..LADDER
             },
         ],
-        note: "In the field 0x11D; the paper's loop is in 0x11B, which has no record. 4463 million products of a byte and a word a second in the paper: GB/s times n / 4 is the same here",
+        note: "In the field 0x11D; the paper's loop is in 0x11B, which has no record. 4463 million \
+               products of a byte and a word a second in the paper: GB/s times n / 4 is the same \
+               here",
     },
     Row {
         id: "S2-3",
         group: Group::S2,
-        title: "Partition into blocks of 256 threads, each of 4 bytes (Fig. 2); any number of blocks",
+        title: "Partition into blocks of 256 threads, each of 4 bytes (Fig. 2); any number of \
+                blocks",
         bars: &[Bar {
             what: "n=128",
             paper: "linear with the cards' cores",
@@ -74,12 +78,14 @@ pub(super) const ROWS: &[Row] = &[
             rows: COUNTS,
             ..LADDER_4K
         }],
-        note: "Scaling with the cores of a card is not measured. 10 blocks of 4 KiB are the paper's example: 10,240 threads",
+        note: "Scaling with the cores of a card is not measured. 10 blocks of 4 KiB are the \
+               paper's example: 10,240 threads",
     },
     Row {
         id: "S2-4",
         group: Group::S2,
-        title: "Decoding one segment block by block, coefficients copied to each multiprocessor (Figs. 3, 4b)",
+        title: "Decoding one segment block by block, coefficients copied to each multiprocessor \
+                (Figs. 3, 4b)",
         bars: &[
             bar(
                 "peak, GTX 280 / 8-core Mac Pro",
@@ -124,7 +130,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..DECODE
             },
         ],
-        note: "A progressive decoder of eight CPU threads (Fig. 4b) is missing: 16 threads here take all blocks at once",
+        note: "A progressive decoder of eight CPU threads (Fig. 4b) is missing: 16 threads here \
+               take all blocks at once",
     },
     elsewhere(
         "S2-5",
@@ -204,8 +211,10 @@ pub(super) const ROWS: &[Row] = &[
                 ..VOD
             },
         ],
-        note: "The comparison asked for is with one segment of as many blocks, S2-6 and S2-12: there table1 makes 26.3 and table5 18.8 GB/s, so that 512 \
-               segments cost table1 14 to 20 % and table5 8 to 19 %. all points but the first make the same number of coded blocks or more: the first is one segment with n blocks",
+        note: "The comparison asked for is with one segment of as many blocks, S2-6 and S2-12: \
+               there table1 makes 26.3 and table5 18.8 GB/s, so that 512 segments cost table1 14 \
+               to 20 % and table5 8 to 19 %. all points but the first make the same number of \
+               coded blocks or more: the first is one segment with n blocks",
     },
     Row {
         id: "S2-8",
@@ -227,12 +236,14 @@ pub(super) const ROWS: &[Row] = &[
             rows: &[Amount::N],
             ..LADDER
         }],
-        note: "The tables are scalar code, a byte at a time; beside them stand ours with vector instructions (GFNI), so that the difference is not one of tables alone",
+        note: "The tables are scalar code, a byte at a time; beside them stand ours with vector \
+               instructions (GFNI), so that the difference is not one of tables alone",
     },
     Row {
         id: "S2-9",
         group: Group::S2,
-        title: "Table-based-2: one test of the coefficient in place of four tests of bytes (Fig. 7)",
+        title: "Table-based-2: one test of the coefficient in place of four tests of bytes (Fig. \
+                7)",
         bars: &[Bar {
             what: "n=128",
             paper: "in the figure alone",
@@ -289,7 +300,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S2-12",
         group: Group::S2,
-        title: "Table-based-5: eight copies of the table, a word an entry; and without any bank conflict (Fig. 7)",
+        title: "Table-based-5: eight copies of the table, a word an entry; and without any bank \
+                conflict (Fig. 7)",
         bars: &[
             bar(
                 "n=128: 23 % more",
@@ -318,7 +330,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..LADDER
             },
         ],
-        note: "table5-32 answers the estimate: as many copies as make every access free of conflicts; table is this program's own",
+        note: "table5-32 answers the estimate: as many copies as make every access free of \
+               conflicts; table is this program's own",
     },
     Row {
         id: "S2-13",
@@ -372,7 +385,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S2-15",
         group: Group::S2,
-        title: "Decoding many segments at once, one a multiprocessor: inversion, then multiplication (Fig. 9)",
+        title: "Decoding many segments at once, one a multiprocessor: inversion, then \
+                multiplication (Fig. 9)",
         bars: &[
             bar("best, n=128", "254 MB/s", 0.254, "rate, n=128", None),
             bar(
@@ -539,8 +553,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..FEW_BLOCKS
             },
         ],
-        note: "the kernels take four rows at a time where they can; who makes one block at a time leaves that unused, at any k. \
-               Of a few blocks the CPU device makes parts, of many whole ones: its series has a queue in it, the others have not",
+        note: "the kernels take four rows at a time where they can; who makes one block at a time \
+               leaves that unused, at any k. Of a few blocks the CPU device makes parts, of many \
+               whole ones: its series has a queue in it, the others have not",
     },
     Row {
         id: "S2-19",
@@ -581,7 +596,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..VOD_64
             },
         ],
-        note: "One round of 0.7 s. At 4096, the paper's k, both together make less than the GPU alone",
+        note: "One round of 0.7 s. At 4096, the paper's k, both together make less than the GPU \
+               alone",
     },
     Row {
         id: "S2-20",
@@ -619,8 +635,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..DECODE_4K
             },
         ],
-        note: "With k up to 8 KiB the kernel that searches is slower by 0.15 to 0.31 %. progressive-search is the same kernel without it; of inversions that take one pivot a step, -min finds it so, -ballot by a \
-               warp's votes, -serial by one thread",
+        note: "With k up to 8 KiB the kernel that searches is slower by 0.15 to 0.31 %. \
+               progressive-search is the same kernel without it; of inversions that take one pivot \
+               a step, -min finds it so, -ballot by a warp's votes, -serial by one thread",
     },
     Row {
         id: "S2-21",
@@ -651,7 +668,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..DECODE_4K
             },
         ],
-        note: "progressive-uncached is the same kernel without it; so is -global of inversions that take one pivot a step",
+        note: "progressive-uncached is the same kernel without it; so is -global of inversions \
+               that take one pivot a step",
     },
     Row {
         id: "S2-22",
@@ -672,7 +690,8 @@ pub(super) const ROWS: &[Row] = &[
             threads: &[Crew::Count(1)],
             ..DECODE
         }],
-        note: "that the left side becomes the identity and the right side the source is checked by every decode of this table",
+        note: "that the left side becomes the identity and the right side the source is checked by \
+               every decode of this table",
     },
     Row {
         id: "S2-23",
@@ -721,8 +740,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..SWEEP
             },
         ],
-        note: "13 = ln n + 8 keeps the overhead of dense rows at n=128; blocks beyond n of dense rows, of 0..255, stand at n; the CPU's \
-               device takes whole blocks or non-zero coefficients alone by the weight",
+        note: "13 = ln n + 8 keeps the overhead of dense rows at n=128; blocks beyond n of dense \
+               rows, of 0..255, stand at n; the CPU's device takes whole blocks or non-zero \
+               coefficients alone by the weight",
     },
     elsewhere(
         "S2-24",

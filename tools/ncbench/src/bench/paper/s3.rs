@@ -11,7 +11,8 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere(
         "S3-1",
         "A library of arithmetic on long numbers: nine functions",
-        "`long_numbers_are_computed_as_by_a_library` compares each of `kernels/nc_mp.cuh` with num-bigint, on 9, 32 and 64 limbs",
+        "`long_numbers_are_computed_as_by_a_library` compares each of `kernels/nc_mp.cuh` with \
+         num-bigint, on 9, 32 and 64 limbs",
     ),
     Row {
         id: "S3-2",
@@ -41,7 +42,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "Of the CPU one thread alone is measured. 512 threads are little for a card; a server encodes many blocks at once, as in S3-3",
+        note: "Of the CPU one thread alone is measured. 512 threads are little for a card; a \
+               server encodes many blocks at once, as in S3-3",
     },
     Row {
         id: "S3-3",
@@ -111,12 +113,14 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "Of the CPU's 16 threads one has work at K = 32, and four at K = 128. Coefficients of 32 bits, blocks in and out in device memory",
+        note: "Of the CPU's 16 threads one has work at K = 32, and four at K = 128. Coefficients \
+               of 32 bits, blocks in and out in device memory",
     },
     Row {
         id: "S3-4",
         group: Group::S3,
-        title: "Inverting a matrix: elements by the CPU and rows by the GPU, or all of it on the card (Fig. 5)",
+        title: "Inverting a matrix: elements by the CPU and rows by the GPU, or all of it on the \
+                card (Fig. 5)",
         bars: &[
             Bar {
                 what: "n=128",
@@ -152,7 +156,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..INVERT
             },
         ],
-        note: "microseconds for a matrix; of many at once, their time divided by their number. Of the CPU's 16 threads one has work at n = 128, and seven at n = 256",
+        note: "microseconds for a matrix; of many at once, their time divided by their number. Of \
+               the CPU's 16 threads one has work at n = 128, and seven at n = 256",
     },
     Row {
         id: "S3-5",
@@ -184,7 +189,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "as many blocks as the generation has; on the card of one generation, and of eight at once",
+        note: "as many blocks as the generation has; on the card of one generation, and of eight \
+               at once",
     },
     Row {
         id: "S3-6",
@@ -231,7 +237,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "No decode with the paper's own two kernels is measured. blocks with recoded vectors; vectors, payloads and source in device memory; a CPU's threads share one generation, which is work for four of them at n = 128",
+        note: "No decode with the paper's own two kernels is measured. blocks with recoded \
+               vectors; vectors, payloads and source in device memory; a CPU's threads share one \
+               generation, which is work for four of them at n = 128",
     },
     Row {
         id: "S3-7",
@@ -276,12 +284,14 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "By tables, not by the paper's powers (S3-9). so many blocks at once; tables of the generators' powers are made before, once for a group",
+        note: "By tables, not by the paper's powers (S3-9). so many blocks at once; tables of the \
+               generators' powers are made before, once for a group",
     },
     elsewhere(
         "S3-8",
         "Montgomery exponentiation (Algorithm 2)",
-        "what S3-9 measures; `blocks_are_hashed_in_every_way` compares products of its powers with the CPU's",
+        "what S3-9 measures; `blocks_are_hashed_in_every_way` compares products of its powers with \
+         the CPU's",
     ),
     Row {
         id: "S3-9",
@@ -330,13 +340,16 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "No CPU stands beside it, so that the paper's 15x is not compared. 128 blocks of 16 KiB at once; its rules are a TB of whole warps, an NB that is a multiple of the multiprocessors, TB NB > 6144. Squarings: \
-               what a check of coded blocks begins with, a warp a hash or a thread a hash",
+        note: "No CPU stands beside it, so that the paper's 15x is not compared. 128 blocks of 16 \
+               KiB at once; its rules are a TB of whole warps, an NB that is a multiple of the \
+               multiprocessors, TB NB > 6144. Squarings: what a check of coded blocks begins with, \
+               a warp a hash or a thread a hash",
     },
     Row {
         id: "S3-10",
         group: Group::S3,
-        title: "Verifying coded blocks against the hashes of source blocks, in batches of B (Fig. 3)",
+        title: "Verifying coded blocks against the hashes of source blocks, in batches of B (Fig. \
+                3)",
         bars: &[
             Bar {
                 what: "as hashing, in the paper",
@@ -378,8 +391,10 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not have. A batch of one, as in the paper, is not measured. One thread of the CPU checks a batch. One batch alone, and sixteen of as many generations at once. That a polluting relay is caught at the first hop is a test with real \
-               processes",
+        note: "The blocks are coded at the source: vectors of 32 bits, as recoded blocks do not \
+               have. A batch of one, as in the paper, is not measured. One thread of the CPU \
+               checks a batch. One batch alone, and sixteen of as many generations at once. That a \
+               polluting relay is caught at the first hop is a test with real processes",
     },
     Row {
         id: "S3-11",
@@ -408,7 +423,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENCODE
             },
         ],
-        note: "so many blocks of the n that are held; payloads alone: vectors of n words beside m = 512 are a quarter more at n = 128",
+        note: "so many blocks of the n that are held; payloads alone: vectors of n words beside m \
+               = 512 are a quarter more at n = 128",
     },
 ];
 

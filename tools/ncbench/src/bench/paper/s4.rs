@@ -14,12 +14,14 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere(
         "S4-1",
         "Arithmetic by logarithms and powers; GF(5) and GF(2^3) worked out (Tables 2.1, 2.2)",
-        "answered by the tests of `tools/ncbench/src/bench/paper/thesis.rs`, which also have what is slipped there",
+        "answered by the tests of `tools/ncbench/src/bench/paper/thesis.rs`, which also have what \
+         is slipped there",
     ),
     elsewhere(
         "S4-2",
         "Raptor10 (RFC 5053)",
-        "background in the thesis, which measures nothing of it; `cargo bench --bench raptor10` measures ours",
+        "background in the thesis, which measures nothing of it; `cargo bench --bench raptor10` \
+         measures ours",
     ),
     Row {
         id: "S4-3",
@@ -42,13 +44,16 @@ pub(super) const ROWS: &[Row] = &[
             panel: "T=1024",
             ..ENCODE
         }],
-        note: "matrix is C = A^-1 D, as in the thesis, with our kernels; plan is what we do. Symbols are those of another implementation \
-               (`crates/ncs-codec/src/raptorq/tests.rs`), beside which `cargo bench --bench raptorq` measures",
+        note: "matrix is C = A^-1 D, as in the thesis, with our kernels; plan is what we do. \
+               Symbols are those of another implementation \
+               (`crates/ncs-codec/src/raptorq/tests.rs`), beside which `cargo bench --bench \
+               raptorq` measures",
     },
     Row {
         id: "S4-4",
         group: Group::S4,
-        title: "The first scheme: the precode matrix with the rows of what came is inverted (Figs. 2.8, 2.9)",
+        title: "The first scheme: the precode matrix with the rows of what came is inverted (Figs. \
+                2.8, 2.9)",
         bars: &[Bar {
             what: "K=60, 80 % received",
             paper: "inverts 73 x 73 (it is 83 x 83)",
@@ -62,12 +67,14 @@ pub(super) const ROWS: &[Row] = &[
             kernels: &["thesis-1", "scheme-1"],
             ..EXAMPLE
         }],
-        note: "tests ask all decoders for the same bytes of the same symbols, and for more symbols at the same time (`methods_agree`)",
+        note: "tests ask all decoders for the same bytes of the same symbols, and for more symbols \
+               at the same time (`methods_agree`)",
     },
     Row {
         id: "S4-5",
         group: Group::S4,
-        title: "The second scheme: matrix-dimensionality reduction (Fig. 2.10, equations 2.6 to 2.9)",
+        title: "The second scheme: matrix-dimensionality reduction (Fig. 2.10, equations 2.6 to \
+                2.9)",
         bars: &[Bar {
             what: "K=60, 80 % received",
             paper: "inverts 12 x 12",
@@ -86,7 +93,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S4-6",
         group: Group::S4,
-        title: "Multiplication of matrices, one thread an element (Algorithms 1 to 3): R = 10 % of K rows times K symbols",
+        title: "Multiplication of matrices, one thread an element (Algorithms 1 to 3): R = 10 % of \
+                K rows times K symbols",
         bars: &[
             Bar {
                 what: "K=101, T=512",
@@ -124,13 +132,15 @@ pub(super) const ROWS: &[Row] = &[
                 ..CARD_PRODUCT
             },
         ],
-        note: "on the CPU elements are cut into as many runs as there are threads. Of work-groups one shape is fixed, and one is the \
-               fastest of six at each size: the peaks of the thesis' figures come from the first",
+        note: "on the CPU elements are cut into as many runs as there are threads. Of work-groups \
+               one shape is fixed, and one is the fastest of six at each size: the peaks of the \
+               thesis' figures come from the first",
     },
     Row {
         id: "S4-7",
         group: Group::S4,
-        title: "Gauss-Jordan as three kernels, with pivot and a copy by the host each step (Algorithms 4 to 10), then on the card alone",
+        title: "Gauss-Jordan as three kernels, with pivot and a copy by the host each step \
+                (Algorithms 4 to 10), then on the card alone",
         bars: &[Bar {
             what: "N=400",
             paper: "slower than several threads",
@@ -141,7 +151,8 @@ pub(super) const ROWS: &[Row] = &[
         axis: Axis::Order,
         base: "thesis 16x16, GPU",
         sweeps: &[CARD_GAUSS_JORDAN, CARD_INVERT],
-        note: "thesis is its three kernels; invert-steps-global the same elimination by one thread block, without the host; invert is ours",
+        note: "thesis is its three kernels; invert-steps-global the same elimination by one thread \
+               block, without the host; invert is ours",
     },
     Row {
         id: "S4-8",
@@ -225,7 +236,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S4-10",
         group: Group::S4,
-        title: "Decoding time of the second scheme, 1, 10 and 20 % lost, T = 512 and 1024 (Figs. 5.10, 5.11)",
+        title: "Decoding time of the second scheme, 1, 10 and 20 % lost, T = 512 and 1024 (Figs. \
+                5.10, 5.11)",
         bars: &[
             Bar {
                 what: "20 % lost, T=512, K=101",
@@ -265,7 +277,8 @@ pub(super) const ROWS: &[Row] = &[
     },
     speed_up(
         "S4-11",
-        "Speed-up over sequential C, T = 512, of one block (Table 5.2: OpenCL at K = 10, 101, 511, 802, 1002, 1502, 1979) and of 256 in flight; here K = 511",
+        "Speed-up over sequential C, T = 512, of one block (Table 5.2: OpenCL at K = 10, 101, 511, \
+         802, 1002, 1502, 1979) and of 256 in flight; here K = 511",
         &[
             at(
                 "one block, 1 % lost",
@@ -302,7 +315,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     speed_up(
         "S4-12",
-        "Speed-up over sequential C, T = 1024, of one block (Table 5.3: OpenCL at the same K) and of 256 in flight; here K = 511",
+        "Speed-up over sequential C, T = 1024, of one block (Table 5.3: OpenCL at the same K) and \
+         of 256 in flight; here K = 511",
         &[
             at(
                 "one block, 1 % lost",
@@ -474,12 +488,14 @@ pub(super) const ROWS: &[Row] = &[
                 ..ENERGY_CARD
             },
         ],
-        note: "the packages are all of the processor, the card is all of it: each with what it takes when nothing runs",
+        note: "the packages are all of the processor, the card is all of it: each with what it \
+               takes when nothing runs",
     },
     Row {
         id: "S4-14",
         group: Group::S4,
-        title: "Inversion time over N (Fig. 5.12), and from which N on several threads are worth it",
+        title: "Inversion time over N (Fig. 5.12), and from which N on several threads are worth \
+                it",
         bars: &[
             Bar {
                 what: "N=50",
@@ -525,8 +541,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..INVERT
             },
         ],
-        note: "thesis is its Gauss-Jordan over [A|I], byte by byte; CPU is ours, in place. Four threads, which S1-10 has, are not measured here. figure-crossover has larger N, and from which on a GPU \
-               is worth it",
+        note: "thesis is its Gauss-Jordan over [A|I], byte by byte; CPU is ours, in place. Four \
+               threads, which S1-10 has, are not measured here. figure-crossover has larger N, and \
+               from which on a GPU is worth it",
     },
     Row {
         id: "S4-15",
@@ -563,7 +580,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..PRECODE
             },
         ],
-        note: "made once for a K': a server keeps the plan, who decodes by the second scheme the inverse",
+        note: "made once for a K': a server keeps the plan, who decodes by the second scheme the \
+               inverse",
     },
     elsewhere(
         "S4-16",
@@ -601,9 +619,11 @@ const fn speed_up(
     bars: &'static [Bar],
     sweeps: &'static [Sweep],
 ) -> Row {
-    let note = "of 10 symbols one is lost where the thesis has none. Scalar, vector instructions, all cores and the GPU are ours; the thesis' OpenCL decoder \
-                as a whole is not built. `replayed` has the plans of the losses before the timer begins, and scheme-1 and scheme-2 on the GPU or through it have their matrices, so they are compared with nobody \
-                that makes them inside";
+    let note = "of 10 symbols one is lost where the thesis has none. Scalar, vector instructions, \
+                all cores and the GPU are ours; the thesis' OpenCL decoder as a whole is not \
+                built. `replayed` has the plans of the losses before the timer begins, and \
+                scheme-1 and scheme-2 on the GPU or through it have their matrices, so they are \
+                compared with nobody that makes them inside";
     Row {
         id,
         group: Group::S4,

@@ -11,7 +11,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S5-1",
         group: Group::S5,
-        title: "(n, k) codes over a file: any k of n chunks rebuild all; bytes stored beside three copies",
+        title: "(n, k) codes over a file: any k of n chunks rebuild all; bytes stored beside three \
+                copies",
         bars: &[
             Bar {
                 what: "n=4, k=2",
@@ -241,7 +242,8 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         id: "S5-11",
         group: Group::S5,
-        title: "Tiles as deep as k, with few or many rows, on eight shapes: what all cores of a host make of these",
+        title: "Tiles as deep as k, with few or many rows, on eight shapes: what all cores of a \
+                host make of these",
         bars: &[
             Bar {
                 what: "k=4, n=200, 1 MB",
@@ -344,12 +346,15 @@ pub(super) const ROWS: &[Row] = &[
                 ..CARD_SHAPES
             },
         ],
-        note: "Cases 4 to 6 of its eight (10 MB) are not measured, 7 and 8 with 10 MB in place of 256 and 128; few rows win none of them here. a tile's 256 threads are rows x columns of it",
+        note: "Cases 4 to 6 of its eight (10 MB) are not measured, 7 and 8 with 10 MB in place of \
+               256 and 128; few rows win none of them here. a tile's 256 threads are rows x \
+               columns of it",
     },
     Row {
         id: "S5-12",
         group: Group::S5,
-        title: "Four bytes at a time in place of one, k = 4, n = 200: what the ways to multiply make of it on a CPU",
+        title: "Four bytes at a time in place of one, k = 4, n = 200: what the ways to multiply \
+                make of it on a CPU",
         bars: &[Bar {
             what: "k=4, n=200: chunks of 200 MB there, of 1 MiB here",
             paper: "1119 to 1591 MB/s (+42 %)",
@@ -382,7 +387,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..CARD_LARGE
             },
         ],
-        note: "The talk's ALU, transaction and branch counters are not measured. what bytes the talk's MB/s count it does not say; chunks are smaller here, for 200 of 200 MB are 40 GB",
+        note: "The talk's ALU, transaction and branch counters are not measured. what bytes the \
+               talk's MB/s count it does not say; chunks are smaller here, for 200 of 200 MB are \
+               40 GB",
     },
     on_card(
         "S5-13",
@@ -567,7 +574,8 @@ pub(super) const ROWS: &[Row] = &[
                 ..CARD_BESIDE
             },
         ],
-        note: "1600 MB are four chunks of 400 MB: --full. ISA-L and Jerasure stand beside ours in `make bench-rs`",
+        note: "1600 MB are four chunks of 400 MB: --full. ISA-L and Jerasure stand beside ours in \
+               `make bench-rs`",
     },
     Row {
         id: "S5-17",
@@ -607,7 +615,9 @@ pub(super) const ROWS: &[Row] = &[
                 ..BY_GPU
             },
         ],
-        note: "The differences at k=4, n=6 are within the spread of the rounds (55.8 to 94.4 GB/s). stripes go to whoever is free; the number of streams is measured in S5-14, and three are used",
+        note: "The differences at k=4, n=6 are within the spread of the rounds (55.8 to 94.4 \
+               GB/s). stripes go to whoever is free; the number of streams is measured in S5-14, \
+               and three are used",
     },
 ];
 

@@ -574,9 +574,11 @@ fn wrong_bytes_end_the_run() {
     assert!(check(None).is_ok());
     for row in 0..3 {
         let found = check(Some(row)).unwrap_err();
-        assert!(
-            matches!(found, Error::Wrong { case } if case == format!("wrong on 1x64, block {row} of generation 1"))
-        );
+        assert!(matches!(
+            found,
+            Error::Wrong { case }
+                if case == format!("wrong on 1x64, block {row} of generation 1")
+        ));
     }
 
     let coded = Coded::new(&Case {
@@ -591,9 +593,10 @@ fn wrong_bytes_end_the_run() {
         gpu::check_sources(read, &coded, &case)
     };
     assert!(check(None).is_ok());
-    assert!(
-        matches!(check(Some(4)), Err(Error::Wrong { case }) if case.starts_with("wrong decoding 5x64, block 4"))
-    );
+    assert!(matches!(
+        check(Some(4)),
+        Err(Error::Wrong { case }) if case.starts_with("wrong decoding 5x64, block 4")
+    ));
 
     let mut cases = all_rows()
         .find(|row| row.id == "S5-16")

@@ -10,7 +10,12 @@ macro_rules! images {
         $(pub(super) const $name: Image = {
             static COMPILED: Compiled = Compiled {
                 name: $file,
-                bytes: &Aligned(*include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/bin/", $file, ".fatbin"))),
+                bytes: &Aligned(*include_bytes!(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/../kernels/bin/",
+                    $file,
+                    ".fatbin"
+                ))),
             };
             Image::Other(&COMPILED)
         };)*
