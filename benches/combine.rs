@@ -1,10 +1,11 @@
-//! Coded bytes a second of one thread, for every instruction set, and of the whole CPU device.
+//! Measures coded bytes per second: one thread for every instruction set, and the whole CPU device.
 //!
-//! Throughput is bytes of coded payload made. `packed` reads a panel that is ready, as the CPU back end does; `scattered` packs
-//! blocks that lie in order inside the timer, as a decoder does. Rows are drawn before the timer starts. `device` draws rows and
-//! goes through the queue, the thread and the pool, so this is what the encoder gets; slots are allocated before.
-//! The clock of one thread is its processor time, that of the device the wall's.
-//! Every result is compared with the scalar definition before it is measured.
+//! Throughput counts bytes of coded payload. `packed` reads a packed panel, as the CPU back end
+//! does; `scattered` packs consecutive blocks inside the timer, as a decoder does. Rows are drawn
+//! before the timer starts. `device` draws rows and goes through the queue, the thread and the
+//! pool, so it shows what the encoder gets; its slots are allocated before. The clock of one thread
+//! is its processor time, that of the device is wall time. Every result is compared with the scalar
+//! definition before it is measured.
 
 use std::hint::black_box;
 use std::num::NonZeroU16;

@@ -1,10 +1,13 @@
-//! Decoded bytes a second of one thread, from n coded blocks in memory to the source, and recoding.
+//! Measures decoded bytes per second of one thread, from n coded blocks in memory to the source,
+//! and recoding.
 //!
-//! `encode` makes n coded blocks, rows included, from a generation that is ready. `blocked` is the default decoder: absorb all n,
-//! then finish; its allocations are inside the timer. `progressive` is the one that drags payloads along, without copying the
-//! result out. `lossy` is the default decoder with 95 of 100 source blocks and coded ones for the rest. `recode` makes n blocks
-//! from n received ones, into memory that is there. `absorb` counts only arrivals, in bytes of payload. The clock is the thread's
-//! processor time. Every result is compared with the source before it is measured.
+//! `encode` makes n coded blocks, rows included, from a packed generation. `blocked` is the default
+//! decoder: it absorbs all n, then finishes; its allocations are inside the timer. `progressive`
+//! applies each elimination step to the payloads as well, and does not copy the result out. `lossy`
+//! is the default decoder with 95 of 100 source blocks and coded blocks for the rest. `recode`
+//! makes n blocks from n received ones, into allocated memory. `absorb` counts only arrivals, in
+//! bytes of payload. The clock is the thread's processor time. Every result is compared with the
+//! source before it is measured.
 
 use std::hint::black_box;
 use std::time::Duration;

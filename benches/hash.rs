@@ -1,18 +1,25 @@
-//! Coding over GF(q) and homomorphic hashes by this crate and by GMP, in turn, in one process, on one thread.
+//! Compares coding over GF(q) and homomorphic hashes by this crate and by GMP, in turn, on one
+//! thread.
 //!
-//!     cargo bench --bench hash --features bench-peers                       everything
-//!     cargo bench --bench hash --features bench-peers -- hash verify        what is named: encode, inverse, decode, hash, verify
+//!     cargo bench --bench hash --features bench-peers                    everything
+//!     cargo bench --bench hash --features bench-peers -- hash verify     these benchmarks only
 //!
-//! GMP is linked (Debian: libgmp-dev). It does what one would write with it: `mpn_addmul_1` for sums of products and one `mpz_mod` for each sum,
-//! `mpz_addmul` and `mpz_mod` for the inverse, `mpz_powm` for powers as they are in a definition, and for products of powers the same algorithm
-//! as ours, with the same tables and buckets, on Montgomery products of `mpn_mul_n` and `mpn_addmul_1`. Its numbers are limbs before a timer
-//! starts, where ours are bytes of blocks. Tables of generators are made before in both.
+//! The benchmarks are encode, inverse, decode, hash and verify.
 //!
-//! Ours is all that this processor has, one after the other: products modulo p by AVX-512 IFMA, AVX-512 F, AVX2 and FMA, and in plain Rust. Sums
-//! over GF(q), which are a part of verification, are made by IFMA or in plain Rust, so that encoding and decoding has these two alone.
+//! GMP is linked (Debian: libgmp-dev). It is used in the usual way: `mpn_addmul_1` for sums of
+//! products and one `mpz_mod` for each sum, `mpz_addmul` and `mpz_mod` for the inverse, and
+//! `mpz_powm` for powers by definition. For products of powers it uses our algorithm with the same
+//! tables and buckets, on Montgomery products of `mpn_mul_n` and `mpn_addmul_1`. Its numbers are
+//! limbs before a timer starts, where ours are bytes of blocks. Tables of generators are made
+//! before in both.
 //!
-//! A generation has n = 128 blocks of m = 512 words, 2 MiB; the groups are those of 1024 and of 2048 bits. Times are of the thread's processor time,
-//! medians of rounds in which each had its turn. Every result is compared with GMP's before it is timed.
+//! Ours runs with everything this processor has, one after the other: products modulo p by AVX-512
+//! IFMA, AVX-512 F, AVX2 and FMA, and in plain Rust. Sums over GF(q), a part of verification, use
+//! IFMA or plain Rust, so encoding and decoding have these two only.
+//!
+//! A generation has n = 128 blocks of m = 512 words, 2 MiB; the groups are those of 1024 and of
+//! 2048 bits. Times are the thread's processor time, as medians of rounds in which each contender
+//! had its turn. Every result is compared with GMP's before it is timed.
 #![allow(unsafe_code)]
 
 #[path = "support/gmp.rs"]
@@ -121,7 +128,8 @@ fn rest(sum: &Integer, q: &Integer) -> Element {
     Element::from_limbs(rest.limbs(LIMBS).try_into().expect("five limbs")).expect("below q")
 }
 
-/// Products of powers by GMP: the algorithm of `codec::hash`, one product at a time, of numbers of `L` limbs.
+/// Products of powers by GMP: the algorithm of `codec::hash`, one product at a time, on numbers of
+/// `L` limbs.
 struct Powers<const L: usize> {
     group: Group,
     montgomery: Montgomery<L>,

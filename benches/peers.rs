@@ -1,17 +1,20 @@
-//! Encoding by this crate and by other libraries, in turn, in one process: bytes of coded blocks made by one thread.
+//! Compares encoding by this crate and by other libraries, in turn: coded bytes made by one thread.
 //!
 //!     cargo bench --bench peers --features bench-peers               every shape
-//!     cargo bench --bench peers --features bench-peers -- 128x4096   those named
+//!     cargo bench --bench peers --features bench-peers -- 128x4096   these shapes only
 //!
-//! ISA-L is linked (Debian: libisal-dev), the crates `rlnc` and `rlnc-simdx` are built, and libmoepgf is loaded if the variable
-//! MOEPGF names its shared library. A shape n x k means n coded blocks of n source blocks of k bytes, with dense rows.
+//! ISA-L is linked (Debian: libisal-dev), the crates `rlnc` and `rlnc-simdx` are built, and
+//! libmoepgf is loaded if the variable MOEPGF names its shared library. A shape n x k means n coded
+//! blocks of n source blocks of k bytes, with dense rows.
 //!
-//! Each contender first shows that its blocks are right, in its own field: ours and ISA-L's are over 0x11D, the others' over 0x11B.
-//! Then all run in turn, round after round, so that what slows a machine down slows all of them down. The clock is the thread's
-//! processor time. Rows are drawn before the timer for ours, ISA-L and moepgf, and inside it by the two crates, whose interface
-//! leaves no choice. ISA-L's tables are ready in `isa-l` and made in `isa-l with tables`.
+//! Each contender first shows that its blocks are right, in its own field: ours and ISA-L's use
+//! 0x11D, the others 0x11B. Then all run in turn, round after round, so that a slow phase of the
+//! machine slows all of them. The clock is the thread's processor time. Rows are drawn before the
+//! timer for ours, ISA-L and moepgf, and inside it by the two crates, whose interface leaves no
+//! choice. ISA-L's tables are ready in `isa-l` and made in `isa-l with tables`.
 //!
-//! A round counts as quiet if in it a loop of 512-bit byte shuffles ran at 2.6 G/s or more and copies of 8 KiB at 85 GB/s or more.
+//! A round is quiet if a loop of 512-bit byte shuffles ran at 2.6 G/s or more in it, and copies of
+//! 8 KiB at 85 GB/s or more.
 #![allow(unsafe_code)]
 
 #[path = "support/isal.rs"]
@@ -136,7 +139,8 @@ impl Field {
 /// Encodes the case into a buffer of n (k + 1) bytes.
 type Encode = Box<dyn FnMut(&Case, &mut [u8])>;
 
-/// Who encodes. `encode` writes what it makes, or if it draws its own rows, the last row and its block behind it.
+/// A library that encodes. `encode` writes the coded blocks, or, if it draws its own rows, the last
+/// row and its block after it.
 struct Contender {
     name: String,
     is_ours: bool,
@@ -256,7 +260,8 @@ fn moepgf() -> Vec<Contender> {
     let Some(path) = std::env::var_os("MOEPGF") else {
         return Vec::new();
     };
-    // SAFETY: the library named by who runs this; its functions have these signatures (moepgf.h), and it is never unloaded.
+    // SAFETY: the user names the library; its functions have these signatures (moepgf.h), and it is
+    // never unloaded.
     let (algorithms, available) = unsafe {
         let library: &'static libloading::Library = Box::leak(Box::new(
             libloading::Library::new(path).expect("MOEPGF is loaded"),
@@ -328,7 +333,8 @@ fn rlnc_simdx() -> Contender {
     }
 }
 
-/// What a quiet machine does fast: 512-bit byte shuffles (10^9 a second; nothing without them) and copies of 8 KiB (10^9 bytes a second).
+/// Measures how fast the machine is now: 512-bit byte shuffles (10^9 per second; `None` without
+/// AVX-512) and copies of 8 KiB (10^9 bytes per second).
 fn probe() -> (Option<f64>, f64) {
     const SHUFFLES: u32 = 100_000;
     let shuffles = Kernels::new(Isa::Avx512).is_some().then(|| {

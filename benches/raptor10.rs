@@ -1,16 +1,20 @@
-//! Raptor10 by this crate and by the crate `raptor-code`, and RaptorQ by this crate, in turn, in one process, by one thread.
+//! Compares Raptor10 by this crate and by the crate `raptor-code`, and RaptorQ by this crate, in
+//! turn, on one thread.
 //!
 //!     cargo bench --bench raptor10                 every case
-//!     cargo bench --bench raptor10 -- 1002x1024    that of K = 1002, T = 1024
+//!     cargo bench --bench raptor10 -- 1002x1024    the case K = 1002, T = 1024
 //!
-//! A case is K source symbols of T bytes, of which a tenth is lost, one at least. `encode` takes the block and makes as many repair
-//! symbols as are lost; ours have the plan for K ready, the other one finds the intermediate symbols each time, as it keeps nothing. `plan`
-//! is what that would cost ours: to make the plan, too. `decode` takes the symbols that are left and repair symbols, as many as it takes to
-//! solve the system, and gives the block; nothing is kept from one block to the next, and the plan is made each time. The columns of
-//! `RaptorQ` are the same of as many source symbols, with as many repair symbols as that needs.
+//! A case has K source symbols of T bytes, of which a tenth is lost, at least one. `encode` takes
+//! the block and makes as many repair symbols as are lost; ours has the plan for K ready, the other
+//! crate computes the intermediate symbols each time, as it keeps nothing. `plan` is the cost of
+//! that for ours: making the plan as well. `decode` takes the remaining symbols and as many repair
+//! symbols as the system needs, and returns the block; nothing is kept from one block to the next,
+//! and the plan is made each time. The columns of `RaptorQ` show the same for as many source
+//! symbols, with as many repair symbols as RaptorQ needs.
 //!
-//! Both must give the same symbols and the source before they are measured. They run in turn, round after round. The clock is the thread's
-//! processor time, figures are medians of rounds: three where the other one takes more than a second.
+//! Both must give the same symbols and the source before they are measured. They run in turn, round
+//! after round. The clock is the thread's processor time, figures are medians of rounds: three
+//! where the other crate takes more than a second.
 
 use std::time::Duration;
 

@@ -1,16 +1,18 @@
-//! RaptorQ by this crate and by the crate `raptorq`, in turn, in one process, by one thread.
+//! Compares RaptorQ by this crate and by the crate `raptorq`, in turn, on one thread.
 //!
 //!     cargo bench --bench raptorq                 every case
-//!     cargo bench --bench raptorq -- 802x1024     those of K = 802, T = 1024
+//!     cargo bench --bench raptorq -- 802x1024     the cases with K = 802, T = 1024
 //!
-//! A case is K source symbols of T bytes and a share of them that is lost, one at least. `encode` takes the block and makes as many
-//! repair symbols as are lost, each into memory of its own; both have the plan for K ready. `decode` takes the symbols that are left
-//! and as many repair symbols, K in all, and gives the block; nothing is kept from one block to the next, and the plan is made each
-//! time. Our decoder copies the symbols; the other one is given them in memory of their own, which is made outside of the timer.
-//! `replay` is our decoder with the plan kept, and has no counterpart.
+//! A case has K source symbols of T bytes and loses a share of them, at least one. `encode` takes
+//! the block and makes as many repair symbols as are lost, each into its own memory; both have the
+//! plan for K ready. `decode` takes the remaining symbols and as many repair symbols, K in all, and
+//! returns the block; nothing is kept from one block to the next, and the plan is made each time.
+//! Our decoder copies the symbols; the other crate gets them in memory of their own, which is
+//! filled outside the timer. `replay` is our decoder with the plan kept, and has no counterpart.
 //!
-//! Both must give the same symbols and the source before they are measured. They run in turn, round after round, so that what slows a
-//! machine down slows down both. The clock is the thread's processor time, figures are medians of rounds.
+//! Both must give the same symbols and the source before they are measured. They run in turn, round
+//! after round, so that a slow phase of the machine slows both. The clock is the thread's processor
+//! time, figures are medians of rounds.
 
 use std::time::Duration;
 

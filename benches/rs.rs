@@ -1,16 +1,21 @@
-//! Reed-Solomon by this crate, ISA-L and Jerasure, in turn, in one process: bytes of source data that are coded or rebuilt a second.
+//! Compares Reed-Solomon by this crate, ISA-L and Jerasure, in turn: source bytes coded or rebuilt
+//! per second.
 //!
-//!     cargo bench --bench rs --features bench-peers               every shape
-//!     cargo bench --bench rs --features bench-peers -- 10,14      those named
-//!     cargo bench --bench rs --features bench-peers -- 4,6 400000000       with chunks of so many bytes
+//!     cargo bench --bench rs --features bench-peers                      every shape
+//!     cargo bench --bench rs --features bench-peers -- 10,14             these shapes only
+//!     cargo bench --bench rs --features bench-peers -- 4,6 400000000     chunks of so many bytes
 //!
-//! ISA-L is linked (Debian: libisal-dev); Jerasure takes part where it is installed (libjerasure2). A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
-//! parity chunks; `rebuild` makes min(k, n - k) data chunks that are lost of the others and the first parity chunks. Rows and tables
-//! are ready in both: what is timed is the multiplication. Chunks begin on pages of their own, as those of files do.
+//! ISA-L is linked (Debian: libisal-dev); Jerasure takes part where it is installed (libjerasure2).
+//! A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
+//! parity chunks; `rebuild` makes min(k, n - k) lost data chunks from the others and the first
+//! parity chunks. Rows and tables are ready in both: the timer covers the multiplication. Each
+//! chunk begins on a page of its own, as a file's does.
 //!
-//! On one thread the clock is its processor time, and each of ours stands beside ISA-L on the same chunks, round after round, so that
-//! what slows a machine down slows both down. `all` is on all processors, by the clock on the wall: the others have no threads of their own, and
-//! get as many as there are processors, each with its part of the bytes. Every result is compared with ISA-L's before it is timed.
+//! On one thread the clock is its processor time, and each of ours runs beside ISA-L on the same
+//! chunks, round after round, so that a slow phase of the machine slows both. `all` uses all
+//! processors and wall time: the other libraries have no threads of their own, and run on as many
+//! threads as there are processors, each with its part of the bytes. Every result is compared with
+//! ISA-L's before it is timed.
 #![allow(unsafe_code)]
 
 #[path = "support/isal.rs"]

@@ -1,4 +1,5 @@
-//! What the fuzz targets do with their input. `tests/fuzz_corpus.rs` runs the same over `seeds/` and mutations of them.
+//! The bodies of the fuzz targets. `tests/fuzz_corpus.rs` runs them over `seeds/` and mutations of
+//! them.
 
 use bytes::{Bytes, BytesMut};
 use ncs_codec::Outcome;
@@ -10,7 +11,8 @@ use ncs_proto::object::{Codec, Generation, HashGroup, SegmentId, Shape};
 use ncs_proto::wire::block::{self, Records, StreamHead};
 use ncs_proto::wire::frame::{BODY_MAX, Reader};
 
-/// A control stream, cut in two: every message that comes out has one encoding, and parsing does not depend on the cut.
+/// A control stream, cut in two: every parsed message has one encoding, and parsing does not depend
+/// on the cut.
 pub(crate) fn wire_control(data: &[u8]) {
     let Some((cut, stream)) = data.split_first() else {
         return;
@@ -46,7 +48,8 @@ pub(crate) fn wire_control(data: &[u8]) {
     assert_eq!(whole.next().err(), fault);
 }
 
-/// A datagram and a block stream of a generation chosen by the first bytes: what parses is written the same way.
+/// A datagram and a block stream of a generation chosen by the first bytes: parsed blocks are
+/// written back unchanged.
 pub(crate) fn wire_block(data: &[u8]) {
     let Some((generation, rest)) = generation(data) else {
         return;
@@ -79,7 +82,8 @@ pub(crate) fn wire_block(data: &[u8]) {
     }
 }
 
-/// Blocks of any kind and length for a decoder: its rank never falls, and it is complete exactly when it says so.
+/// Blocks of any kind and length for a decoder: its rank never falls, and it is complete exactly
+/// when it says so.
 pub(crate) fn decoder(data: &[u8]) {
     let Some((generation, mut rest)) = generation(data) else {
         return;

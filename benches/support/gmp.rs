@@ -59,7 +59,8 @@ impl Integer {
             size: 0,
             limbs: std::ptr::null_mut(),
         };
-        // SAFETY: a number is initialised before it is used, and as many limbs are read as there are.
+        // SAFETY: a number is initialised before it is used, and no more limbs are read than there
+        // are.
         unsafe {
             __gmpz_init(&raw mut raw);
             __gmpz_import(
@@ -99,7 +100,8 @@ impl Integer {
 
     /// Becomes a · b.
     pub(crate) fn set_product(&mut self, a: &Self, b: &Self) {
-        // SAFETY: all numbers are initialised; the library allows the same number in several places, which references rule out.
+        // SAFETY: all numbers are initialised; the library allows the same number in several
+        // places, which references rule out.
         unsafe { __gmpz_mul(&raw mut self.0, &raw const a.0, &raw const b.0) }
     }
 
@@ -166,8 +168,8 @@ fn count(limbs: usize) -> c_long {
     c_long::try_from(limbs).expect("few limbs")
 }
 
-/// Montgomery's product of the functions that the library documents: one for the product, then one for each limb that becomes zero. Its own
-/// reduction is not public.
+/// Montgomery's product, from GMP's documented functions: one for the product, then one for each
+/// limb that becomes zero. GMP's own reduction is not public.
 pub(crate) struct Montgomery<const L: usize> {
     modulus: [Limb; L],
     inverse: Limb,
@@ -188,7 +190,8 @@ impl<const L: usize> Montgomery<L> {
         let mut wide: [[Limb; L]; 2] = [[0; L]; 2];
         let (limbs, count) = (wide.as_mut_ptr().cast::<Limb>(), count(L));
         let mut out = [0; L];
-        // SAFETY: the product has room for twice as many limbs as its factors, and from each of the first `L` of them on there are `L`.
+        // SAFETY: the product has room for twice as many limbs as its factors, and there are `L`
+        // limbs from each of the first `L` on.
         unsafe {
             if a == b {
                 __gmpn_sqr(limbs, a.as_ptr(), count);

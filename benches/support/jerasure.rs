@@ -24,7 +24,8 @@ pub(crate) struct Jerasure {
 impl Jerasure {
     /// `None` where it is not installed.
     pub(crate) fn open() -> Option<Self> {
-        // SAFETY: plain C without anything that runs when it is loaded but the choice of functions for this processor.
+        // SAFETY: plain C; loading it runs nothing but the selection of functions for this
+        // processor.
         let library = unsafe { Library::new("libJerasure.so.2") }.ok()?;
         // SAFETY: this is the signature in jerasure.h.
         let encode = unsafe { *library.get::<MatrixEncode>("jerasure_matrix_encode").ok()? };
@@ -86,7 +87,8 @@ impl Matrix<'_> {
             .collect();
         let outs: Vec<*mut c_char> = outs.iter_mut().map(|out| out.as_mut_ptr().cast()).collect();
         let matrix = self.coefficients.as_ptr().cast_mut();
-        // SAFETY: as many rows of as many coefficients, which it only reads, and sources and outs of this length that do not overlap.
+        // SAFETY: as many rows of as many coefficients, which it only reads, and sources and outs
+        // of this length that do not overlap.
         unsafe {
             (self.library.encode)(
                 int(self.sources),

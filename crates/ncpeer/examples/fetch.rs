@@ -1,7 +1,8 @@
 //! Fetches one object into memory, as an application that embeds the client does.
 //!
 //! ```text
-//! cargo run --release -p ncpeer --example fetch -- ncs://127.0.0.1:4443#FINGERPRINT /film/master.m3u8
+//! cargo run --release -p ncpeer --example fetch -- \
+//!     ncs://127.0.0.1:4443#FINGERPRINT /film/master.m3u8
 //! ```
 //!
 //! A server prints its address with the fingerprint when it starts. Without a fingerprint the

@@ -1,4 +1,5 @@
-//! Blocks over the prime field, of a generation's bytes: with rows that are drawn for each block, and travel with it.
+//! Blocks over the prime field, made from a generation's bytes, with rows that are drawn for each
+//! block and travel with it.
 
 use std::sync::Arc;
 

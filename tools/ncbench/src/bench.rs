@@ -1,20 +1,20 @@
 //! `ncbench cases`: measures the coding engine on this machine, checking bytes first.
 //!
 //! A *case* is an operation by a contender on a shape: `encode/avx512/128x4096`. Before it is
-//! measured, what it makes is compared with the definition of the field (`oracle`); a contender
-//! that is wrong ends the run. The contenders of an operation on a shape take turns, round after
-//! round, so that a slow phase of the machine hits all of them. Of the rounds the median counts,
-//! and the best one is shown beside it.
+//! measured, its output is compared with the definition of the field (`oracle`); a contender that
+//! is wrong ends the run. The contenders of an operation on a shape take turns, round after round,
+//! so that a slow phase of the machine hits all of them. The median of the rounds counts, and the
+//! best one is shown beside it.
 //!
-//! `ncbench cpu` measures the operations that servers and peers are made of (encode, decode, recode, invert) over more
-//! shapes, on one core and on all.
+//! `ncbench cpu` measures the operations of servers and peers (encode, decode, recode, invert) over
+//! more shapes, on one core and on all.
 //!
-//! Rows of the papers (`paper`) are measured the same way, by the wall's clock and by the GPU's,
+//! Rows of the papers (`paper`) are measured the same way, in wall time and by the GPU's clock,
 //! over the shapes of their figures.
 //!
-//! Two clocks: the processor time of the thread, which leaves out what else runs on the machine,
-//! and the wall's. The device works on several threads, and so do the cases for all cores; there it
-//! is the wall that counts, and the processor time of the whole process.
+//! There are two clocks: the processor time of the thread, which excludes other work on the
+//! machine, and wall time. The device works on several threads, and so do the cases for all cores;
+//! there wall time counts, and the processor time of the whole process.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,7 +1,8 @@
-//! Figures as SVG: panels side by side over one legend, as papers print them.
+//! Figures as SVG: panels side by side over one legend, as in papers.
 //!
-//! A panel is lines over an axis, or bars where each series has one value. An axis is linear, or logarithmic where values span
-//! decades. What a paper reports is a dashed line across. Text is the viewer's sans serif; nothing else is loaded.
+//! A panel has lines over an axis, or bars where each series has one value. An axis is linear, or
+//! logarithmic where values span decades. A paper's result is a dashed line across. Text uses the
+//! viewer's sans serif; nothing else is loaded.
 
 use std::fmt::{self, Write};
 
@@ -258,7 +259,8 @@ impl Frame {
         Ok(())
     }
 
-    /// From left to right, each with its name and value where there is room: behind a short bar, in a long one.
+    /// Draws bars from left to right, each with its name and value where there is room: after a
+    /// short bar, in a long one.
     fn bars(&self, svg: &mut String, panel: &Panel, names: &[&str]) -> fmt::Result {
         let step = HEIGHT / as_f64(panel.series.len().max(1));
         for (index, series) in panel.series.iter().enumerate() {
@@ -311,7 +313,8 @@ enum Base {
 }
 
 impl Scale {
-    /// Over these values: logarithmic if they may be and span more than a factor that a linear axis shows well.
+    /// An axis over these values: logarithmic if allowed and if they span more than a linear axis
+    /// shows well.
     fn new(values: impl Iterator<Item = f64>, base: Base, may_be_log: bool) -> Self {
         let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);

@@ -53,7 +53,8 @@ impl Place {
         settings.endpoint.listen = vec![LOOPBACK];
         settings.endpoint.connections_max = connections_max;
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
-        // Viewers of a swarm take one generation after the other, and wait a quarter of a second for what is lost of each.
+        // Viewers of a swarm take one generation after the other, and wait a quarter of a second
+        // for each one's losses.
         let block = stream::Config {
             block_bytes: 1024,
             n_max: 32,
@@ -203,7 +204,8 @@ async fn what_is_lost_on_the_way_is_made_up_for() {
         "{report}"
     );
     assert!(totals.verified > 40, "{report}");
-    // What viewers have at the end, and what came of segments under way, are less than was sent by what was lost.
+    // What viewers have at the end and what arrived of unfinished segments is less than was sent,
+    // by the losses.
     let (sent, came) = (
         place.read("ncserverd_session_sent_blocks_total"),
         totals.blocks as f64,
@@ -214,7 +216,8 @@ async fn what_is_lost_on_the_way_is_made_up_for() {
     );
 }
 
-/// Viewers of streams that are not recoded, without loss and with more than the parity blocks are for.
+/// Viewers of streams that are not recoded, without loss and with more loss than the parity blocks
+/// cover.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_code_is_played_and_verified() {
     for (codec, parity) in [
@@ -257,7 +260,8 @@ async fn a_live_playlist_is_followed() {
             "/live/list.m3u8",
         )
         .await;
-    // The last three segments, and then nothing comes any more: only the one that is waited for is late, if time is up for it.
+    // The last three segments, and then nothing more: only the awaited segment is late, if its time
+    // is up.
     assert_eq!(
         (
             report.totals.on_time,
@@ -278,7 +282,8 @@ async fn what_is_late_is_fetched_all_the_same() {
         "/live/list.m3u8",
     );
     let (report, ()) = tokio::join!(watched, async {
-        // What comes next is due two and a half seconds after a viewer has begun, and the last of these three a second later.
+        // The next segment is due two and a half seconds after a viewer has begun, and the last of
+        // these three a second later.
         tokio::time::sleep(Duration::from_secs(4)).await;
         place.put_list(SEGMENTS + 3, false);
     });

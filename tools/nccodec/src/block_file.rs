@@ -1,10 +1,12 @@
-//! The layout of a block file: one coded block that says itself what it is.
+//! The layout of a block file: one coded block that describes itself.
 //!
 //! ```text
-//!   0   8  magic 89 4e 43 42 0d 0a 1a 0a      like PNG's: shows text conversion and truncation to 7 bits
+//!   0   8  magic 89 4e 43 42 0d 0a 1a 0a, like PNG's: shows text conversion and loss of bit 7
 //!   8   1  version 1
-//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10; 2 = RaptorQ; 7 = Raptor10
-//!  10   1  vector: 40 source block, 41 seed, 42 coefficients (hexadecimal; the wire's numbers); 44 FEC payload id
+//!   9   1  codec: 1 = random linear, GF(2^8)/0x11D, rows from Philox4x32-10;
+//!          2 = RaptorQ; 7 = Raptor10
+//!  10   1  vector: 40 source block, 41 seed, 42 coefficients (hexadecimal; the wire's numbers);
+//!          44 FEC payload id
 //!  11   1  zero
 //!  12   4  bytes of a block, or of a symbol, k
 //!  16   2  most blocks of a generation, or source symbols of a source block, n_max

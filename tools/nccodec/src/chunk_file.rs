@@ -18,7 +18,8 @@
 //! 80  16  head check: BLAKE3 of all bytes before it, the first 16
 //! then for each stripe
 //!      p  piece; in the last stripe a k-th of what is left of the file, rounded up
-//!     16  piece check: BLAKE3 of set, index, number of the stripe (8 bytes) and piece, the first 16
+//!     16  piece check: BLAKE3 of set, index, number of the stripe (8 bytes) and piece,
+//!         the first 16
 //! ```
 //!
 //! Integers are big-endian. The head is written last, when length and hash are known: so the file

@@ -1,4 +1,5 @@
-//! Processor time of the calling thread as criterion's clock: what runs beside the benchmark on a shared machine counts less.
+//! Criterion's clock as processor time of the calling thread, which other work on a shared machine
+//! affects less.
 
 use std::time::Duration;
 

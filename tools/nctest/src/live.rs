@@ -1,4 +1,4 @@
-//! A live stream: segments that can be told from their numbers, written to a directory as time goes by.
+//! A live stream: segments that differ by their numbers, written to a directory as time goes by.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -35,7 +35,8 @@ pub struct Feeder {
 }
 
 impl Feeder {
-    /// Into the folder `media` of a directory, which has the first segments when this returns. The playlist names so many of them.
+    /// Starts a stream in the folder `media` of a directory, with the first segments written on
+    /// return. The playlist names `window` segments.
     pub fn start(directory: &Path, bitrate: u64, window: u64) -> (Self, PathBuf) {
         let media = directory.join("media");
         fs::create_dir(&media).expect("a folder");

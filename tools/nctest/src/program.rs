@@ -19,8 +19,8 @@ pub fn path(name: &str, built: &str) -> PathBuf {
         .map_or_else(|| built.into(), |folder| PathBuf::from(folder).join(name))
 }
 
-/// The path of a program for a bench: beside the folder that this bench was built into, or in the folder `NCTEST_BIN_DIR`
-/// on a host that got the programs without the package.
+/// The path of a program for a bench: beside the folder that this bench was built into, or in the
+/// folder `NCTEST_BIN_DIR` on a host that got the programs without the package.
 ///
 /// # Panics
 /// If it is not there: only `ncbench` is built with the benches.

@@ -1,4 +1,5 @@
-//! Turns: contenders that run one after the other, round after round, so that what slows a machine down slows down all of them.
+//! Turns: contenders run one after the other, round after round, so that a slow phase of the
+//! machine slows all of them.
 
 use std::hint::black_box;
 use std::time::Duration;

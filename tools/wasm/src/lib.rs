@@ -1,8 +1,8 @@
 //! The protocol crate as WebAssembly: fetches between both machines, and the examples of
 //! `docs/protocol.md`.
 //!
-//! `run.sh` builds this for `wasm32-unknown-unknown` and `run.mjs` calls it under node; `cargo test -p ncs-wasm-check` does the same
-//! natively. A check panics if anything is wrong.
+//! `run.sh` builds this for `wasm32-unknown-unknown` and `run.mjs` calls it under node; `cargo test
+//! -p ncs-wasm-check` does the same natively. A check panics if anything is wrong.
 
 pub mod examples;
 pub mod fetch;

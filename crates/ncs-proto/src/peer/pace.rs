@@ -11,7 +11,7 @@ const RTT_START: Duration = Duration::from_millis(100);
 const RTT_FLOOR: Duration = Duration::from_millis(1);
 /// Silence may last 1.5 round trips and this long: the sender encodes in batches and serves others.
 const SERVICE_TIME: Duration = Duration::from_millis(30);
-/// After so many silences the next one that counts as loss grows no longer: it is eight times the first.
+/// Number of silences after which they stop growing: the longest is eight times the first.
 pub(super) const SILENCES_MAX: u32 = 3;
 /// Losses above this are taken as this when credit is given ahead of them.
 const LOSS_MAX: f64 = 0.25;

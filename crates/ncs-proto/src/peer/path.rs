@@ -183,8 +183,8 @@ impl Path {
         self.streams_from = self.streams_from.filter(|from| block_bytes < *from);
     }
 
-    /// Whether silence about blocks of this size means that QUIC repeats a packet: they are expected
-    /// on streams, and no other source could send them sooner.
+    /// Whether silence about blocks of this size means that QUIC repeats a packet: they are
+    /// expected on streams, and no other source could send them sooner.
     pub(super) fn expects_stream(&self, block_bytes: u32) -> bool {
         self.load.is_only && self.streams_from.is_some_and(|from| block_bytes >= from)
     }

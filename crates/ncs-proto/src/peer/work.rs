@@ -276,8 +276,8 @@ impl Asked {
     /// When silence means loss; never on a stream, and not while nothing is in flight. `heard` is
     /// when the last block came for this request or an earlier one: while earlier ones are served,
     /// the silence of this one means nothing.
-    /// Before the first block of a request whose blocks are expected on a stream of the only source,
-    /// the longest silence applies: the expectation may be wrong.
+    /// Before the first block of a request whose blocks are expected on a stream of the only
+    /// source, the longest silence applies: the expectation may be wrong.
     pub(super) fn silent_at(
         &self,
         heard: Instant,

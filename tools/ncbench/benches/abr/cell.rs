@@ -114,7 +114,8 @@ pub(crate) fn run(cell: &Cell, media: &Path, players: &Path) {
     assert!(status.success(), "the cell ended with {status}");
 }
 
-/// What the middle namespace runs: the path, a server at its near end and the player at its far end.
+/// The part in the middle namespace: the path, a server at its near end and the player at its far
+/// end.
 pub(crate) fn inside(near: &str, far: &str, cell: &Cell, media: &Path, players: &Path) {
     let files = tempfile::tempdir().expect("a temporary directory");
     let (bits_per_second, course) = cell.rate.course();
@@ -200,7 +201,8 @@ impl Running {
         self.0.len() - 1
     }
 
-    /// Starts what says on its standard error where it is, and waits for what it says behind `mark`.
+    /// Starts a program that prints its address on standard error, and returns what it prints after
+    /// `mark`.
     fn start_and_hear(&mut self, mut command: Command, mark: &str) -> String {
         let number = self.start(command.stdout(Stdio::null()).stderr(Stdio::piped()));
         let errors = self.0[number].stderr.take().expect("as asked for");
@@ -263,7 +265,8 @@ impl Running {
         format!("http://{address}/")
     }
 
-    /// A server with the film and a gateway to it, both with their defaults; returns where the gateway is.
+    /// Starts a server with the film and a gateway to it, both with their defaults; returns the
+    /// gateway's address.
     fn gateway(&mut self, near: &str, far: &str, media: &Path, files: &Path) -> String {
         let address = format!("{}:4443", address(0, false));
         let configuration = format!(

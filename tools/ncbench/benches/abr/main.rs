@@ -1,15 +1,19 @@
-//! Adaptive players in a real browser on slow paths: plain HTTP beside the gateway.
+//! Compares adaptive players in a real browser on slow paths: plain HTTP beside the gateway.
 //!
-//! `cargo bench --bench abr -- [--players P,…] [--rates R,…] [--loss L,…] [--runs N] [--seconds N] [--parallel N] [--json FILE]`, or
-//! `-- --smoke` for one cell a player. Needs root, `ip`, ffmpeg, nginx, Chromium and npm, which fetches the players.
+//! `cargo bench --bench abr -- [--players P,…] [--rates R,…] [--loss L,…] [--runs N] [--seconds N]
+//! [--parallel N] [--json FILE]`, or `-- --smoke` for one cell per player. Needs root, `ip`,
+//! ffmpeg, nginx, Chromium and npm, which fetches the players.
 //!
-//! hls.js, dash.js and Shaka play the same files with their defaults, each in headless Chromium: straight from nginx over the
-//! kernel's TCP, and from `ncpeer gateway`, which draws on `ncserverd serve`. One cell is a player on a path; both ways run one
-//! after the other, so that neither takes the processor from the other, and a cell's figures are medians of its runs. The path is
-//! that of `benches/paths`: network namespaces, and this program between them, which forwards, delays and drops IP packets.
+//! hls.js, dash.js and Shaka play the same files with their defaults, each in headless Chromium:
+//! directly from nginx over the kernel's TCP, and from `ncpeer gateway`, which fetches from
+//! `ncserverd serve`. One cell is a player on a path. Both ways run one after the other, so that
+//! neither takes the processor from the other, and a cell's figures are medians of its runs. The
+//! path is that of `benches/paths`: network namespaces with this program between them, which
+//! forwards, delays and drops IP packets.
 //!
-//! It prints a table in Markdown. What it compares: the mean bitrate of what was played, by the height of the picture, the time in
-//! which play stood still behind its start, and the time to the first moving picture.
+//! It prints a table in Markdown. It compares the mean bitrate that was played (by the height of
+//! the picture), the time that playback stalled after its start, and the time to the first moving
+//! picture.
 
 mod cell;
 mod media;
@@ -128,7 +132,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     let media = media::make(&work);
     let players = media::players(&work);
     let (rates, loss, runs, seconds, parallel) = match arguments.smoke {
-        // Shaka looks for another rendition every eight seconds: in less time one of its decisions is all that a run tells.
+        // Shaka chooses a rendition every eight seconds, so a short run would measure one decision.
         true => (vec![rate("1")], vec![0.0], 1, 60, 3),
         false => (
             arguments.rates.clone(),
@@ -263,7 +267,8 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
     }
 }
 
-/// Compares a player's two ways. One run of each can show no small difference, so that it looks for a large one.
+/// Whether the gateway is not much worse than plain HTTP for a player. One run of each shows no
+/// small difference, so only a large one fails.
 fn holds(player: Player, reports: &[(Cell, Report)]) -> bool {
     let find = |way| {
         reports

@@ -1,10 +1,11 @@
-//! What is played, and what plays it: made and fetched once, kept in cargo's folder for such things.
+//! The film and the players: made and fetched once, and kept in cargo's target folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The renditions: bits a second of the picture, its width and height, by which the page tells them apart. The sound adds its own.
+/// The renditions: bits per second of the picture, its width, and its height, by which the page
+/// tells them apart. The sound comes on top.
 pub(crate) const RENDITIONS: [(u32, u32, u32); 3] = [
     (200_000, 320, 180),
     (500_000, 480, 270),

@@ -1,5 +1,5 @@
-//! What is measured: a sender and a receiver, and what relays are between them, each a process in its namespace. Every receiver writes
-//! what it gets to its standard output.
+//! The flows that are measured: a sender, a receiver and the relays between them, each a process in
+//! its namespace. Every receiver writes what it receives to its standard output.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -240,7 +240,8 @@ impl Running {
         said.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}"))
     }
 
-    /// Megabits a second that the receiver has written since then, from one burst to another; `None` where there were fewer.
+    /// Megabits per second that the receiver has written since then, from one burst to another;
+    /// `None` without two bursts.
     pub(crate) fn megabits_since(&self, from: Instant) -> Option<f64> {
         let log = self.received.lock().expect("nobody panics with it");
         let (first, before) = *log.iter().find(|(began, _)| *began >= from)?;
@@ -275,7 +276,7 @@ fn coded<'a>(
     with: Congestion,
     shape: &str,
 ) -> &'a mut Command {
-    // What arrives is written when a part is complete, so parts are not to be too large to be counted.
+    // The receiver writes a part when it is complete, so large parts would be too coarse to count.
     let configuration = format!(
         "[endpoint]\nlisten = [\"{address}\"]\ncongestion = \"{with}\"\n[admission]\n\
          insecure = true\n[telemetry]\nlisten = \"127.0.0.1:{}\"\n\
@@ -296,7 +297,8 @@ const FILE_BYTES: u64 = 96 << 20;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// Becomes an nginx that serves `media`, and has the TCP of its namespace go by that controller on its way down the chain.
+/// Becomes an nginx that serves `media`, with this congestion controller for the TCP of its
+/// namespace.
 pub(crate) fn http_serve(address: &str, congestion: &str, media: &str, files: &str) {
     for hop in 0..HOPS {
         let words = format!("route replace {} congctl {congestion}", route(0, hop));

@@ -1,12 +1,14 @@
-//! Paths with a bottleneck, delay and loss, through real kernels: HTTP over TCP from nginx, plain quinn and this server with each
-//! congestion controller.
+//! Measures paths with a bottleneck, delay and loss through real kernels: HTTP over TCP from nginx,
+//! plain quinn, and this server with each congestion controller.
 //!
-//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`. Needs root, `ip` and nginx. Network
-//! namespaces in a chain, for a sender, a receiver and what is between them, and one more where this program stands in for the path on
-//! every hop. The kernel wraps what the ends of a hop say to each other in VXLAN, so that whole IP packets come to this program in UDP
-//! datagrams, and need no driver of ours; `ncserverd::lab::path` decides what becomes of each. All tables but `chain` use the first hop
-//! alone. It prints tables in Markdown: what the receiver's program wrote in the measured time (a dash where it wrote fewer than two
-//! parts of an object), and what the bottleneck sent and held.
+//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`.
+//! Needs root, `ip` and nginx. The sender, the receiver and the nodes between them have network
+//! namespaces in a chain. In one more namespace this program emulates the path on every hop: the
+//! kernel wraps the packets of a hop in VXLAN, so that whole IP packets reach this program in UDP
+//! datagrams without a driver of ours, and `ncserverd::lab::path` decides what happens to each. All
+//! tables but `chain` use the first hop only. It prints tables in Markdown: what the receiver's
+//! program wrote in the measured time (a dash where it wrote fewer than two parts of an object),
+//! and what the bottleneck sent and queued.
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
@@ -270,8 +272,8 @@ fn odd(bench: &Bench<'_>) {
     }
 }
 
-/// What is left of a single hop's goodput over three of them: where the packets of one connection go through all three, and where relays
-/// recode between them.
+/// Goodput over three hops as a share of one hop's: with one connection through all three, and with
+/// relays that recode between them.
 fn chain(bench: &Bench<'_>) {
     println!("\n{HOPS} hops, each 20 Mbit/s, 50 ms, 100 ms of buffer, 5 % lost each way\n");
     println!("| sender | way | goodput, Mbit/s | of its single hop, % | bottlenecks, Mbit/s |");

@@ -1,7 +1,8 @@
-//! A chain of namespaces, and a box on every hop between two of them.
+//! A chain of namespaces, and a path emulator on every hop between two of them.
 //!
-//! The programs run at the ends of hops. In the middle namespace, which every hop goes through, this program stands in for the path:
-//! its box on a hop takes each IP packet from one end and hands it to the other, late or never.
+//! The programs run at the ends of hops. In the middle namespace, which every hop crosses, this
+//! program emulates the path: on each hop it takes every IP packet from one end and delivers it to
+//! the other, delayed or never.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -60,7 +61,8 @@ impl Namespaces {
         };
         for namespace in made.all() {
             ip(&format!("netns add {namespace}"))?;
-            // A link's own IPv6 address counts two seconds after it came up, and a browser that hears of a new address fails what it is loading.
+            // A link's own IPv6 address becomes valid two seconds after the link came up, and a
+            // browser that learns of a new address aborts its requests.
             sysctl(namespace, "net.ipv6.conf.default.disable_ipv6=1")?;
             ip(&format!("-n {namespace} link set lo up"))?;
         }
@@ -257,7 +259,8 @@ fn deliver(socket: &UdpSocket, to: &str, late: &Receiver<Late>) {
     }
 }
 
-/// Puts the right checksum into a frame with TCP or UDP over IPv4: the kernel leaves that to the network card, and there is none.
+/// Puts the right checksum into a frame with TCP or UDP over IPv4: the kernel leaves that to the
+/// network card, and there is none.
 fn mend(frame: &mut [u8]) {
     let Some(packet) = frame.get_mut(ETHERNET_HEADER..) else {
         return;

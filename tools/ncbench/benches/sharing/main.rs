@@ -1,11 +1,13 @@
-//! A live stream and its viewers, with and without each other's help: what the server sends for them, and what plays in time.
+//! Measures a live stream and its viewers, with and without each other's help: the server's
+//! traffic, and the segments played in time.
 //!
-//! `cargo bench --bench sharing -- [--viewers N] [--seconds N] [--bitrate MEGABITS] [--upload TIMES]`. Needs root and iproute2. A network namespace
-//! for `ncserverd serve` and one for each viewer, around a bridge. A viewer is `ncpeer gateway --share` and a player that asks it for
-//! the playlist and the segments in time and compares every byte. What leaves a viewer's namespace, headers and acknowledgements included, is limited
-//! to the bitrate, times `--upload`, and a fifth more for these; the server is not limited. All packets arrive at once: there is no delay
-//! and no loss but that of a full queue at a viewer's limit. The viewers begin one after the other, and what is counted is what
-//! happens after a while.
+//! `cargo bench --bench sharing -- [--viewers N] [--seconds N] [--bitrate MEGABITS] [--upload
+//! TIMES]`. Needs root and iproute2. `ncserverd serve` and each viewer have a network namespace,
+//! around a bridge. A viewer is `ncpeer gateway --share` and a player that requests the playlist
+//! and the segments in time and compares every byte. The traffic that leaves a viewer's namespace,
+//! headers and acknowledgements included, is limited to the bitrate times `--upload`, plus a fifth
+//! for these; the server is not limited. There is no delay, and no loss but that of a full queue at
+//! a viewer's limit. The viewers begin one after the other, and counting starts after a while.
 //!
 //! Everything ends with the program, and nothing leaves the namespaces.
 
@@ -29,8 +31,8 @@ use nctest::program::beside as program;
 use net::{DEVICE, Network, SERVER, address};
 use player::{GATEWAY, METRICS, Said, metric};
 
-/// What a viewer sends besides payload: a coefficient vector of 64 bytes with each block of 1088, headers from QUIC's down to Ethernet's,
-/// acknowledgements of what it gets, and requests.
+/// Upload of a viewer per byte of payload: a coefficient vector of 64 bytes with each block of
+/// 1088, headers from QUIC down to Ethernet, acknowledgements and requests.
 const OVERHEAD: f64 = 1.2;
 /// Between the begin of one viewer and of the next.
 const STAGGER: Duration = Duration::from_millis(60);

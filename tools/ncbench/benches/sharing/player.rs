@@ -1,7 +1,8 @@
-//! A player: plays a live stream from the gateway in its namespace, in time, and compares every byte.
+//! A player: plays a live stream from the gateway in its namespace, in time, and compares every
+//! byte.
 //!
-//! A process of its own. On standard output it says what became of each segment, and, for every line of its standard input, what the
-//! gateway has counted.
+//! It is a process of its own. On standard output it prints the outcome of each segment, and, for
+//! every line of its standard input, the gateway's counters.
 
 use std::io::{self, BufRead};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -107,7 +108,8 @@ pub(crate) fn play(length: usize) {
             due = Some(due.map_or(now, |due| due + late) + SEGMENT);
             number += 1;
         }
-        // A playlist is read again when it may have changed, and sooner where it has not (RFC 8216, 6.3.4).
+        // A playlist is reloaded when it may have changed, and sooner if it has not (RFC 8216,
+        // 6.3.4).
         let mut wait = SEGMENT;
         loop {
             std::thread::sleep((read_at + wait).saturating_duration_since(Instant::now()));

@@ -1,16 +1,17 @@
-//! A server that is watched for hours while things happen to it, and ends as it should.
+//! Watches a server for hours while its environment changes, until it shuts down.
 //!
-//! `cargo bench --bench soak -- [--minutes M] [--viewers N] [--bitrate BITS] [--join-rate RATE] [--churn RATE] [--verify SHARE]`, or
-//! `-- --smoke` for two minutes of 200 viewers. Needs no privileges; everything is on loopback and ends with this program.
+//! `cargo bench --bench soak -- [--minutes M] [--viewers N] [--bitrate BITS] [--join-rate RATE]
+//! [--churn RATE] [--verify SHARE]`, or `-- --smoke` for two minutes of 200 viewers. Needs no
+//! privileges; everything is on loopback and ends with this program.
 //!
-//! `ncbench swarm` watches a live stream of `ncserverd serve`, whose origin is in this program. As time goes by the origin is away, shortly and
-//! then for longer than viewers have in hand; the batch size changes with SIGHUP; a second swarm
-//! joins and leaves all the time for up to a minute, and later does so again; the certificate
-//! changes; and in the end comes SIGTERM. Every five seconds the server's memory, descriptors and
-//! metrics are looked at. It fails, and says why, if memory or descriptors grow, a counter goes
-//! backwards or runs over, a viewer loses its connection, a segment is late for another reason than
-//! the origin, a segment is wrong, a change is not taken, or the drain refuses anybody otherwise
-//! than openly.
+//! `ncbench swarm` watches a live stream of `ncserverd serve`, whose origin is in this program. The
+//! origin fails, first briefly and then for longer than viewers have buffered; the batch size
+//! changes with SIGHUP; a second swarm joins and leaves for up to a minute, and later does so
+//! again; the certificate changes; and in the end comes SIGTERM. Every five seconds the server's
+//! memory, descriptors and metrics are sampled. The program fails, and prints the reason, if memory
+//! or descriptors grow, a counter goes backwards or overflows, a viewer loses its connection, a
+//! segment is late for another reason than the origin, a segment is wrong, a change is not applied,
+//! or the drain refuses a viewer without saying so.
 //!
 //! Prints tables in Markdown.
 

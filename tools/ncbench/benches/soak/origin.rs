@@ -1,4 +1,5 @@
-//! The origin: live streams that go on being written, and an HTTP server of them that comes and goes.
+//! The origin: live streams that grow with time, and an HTTP server for them that can be stopped
+//! and started.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -152,7 +152,8 @@ pub(crate) fn describe(totals: &Snapshot) -> String {
 }
 
 impl Line {
-    /// Second, viewers, joined, on time, late, blocks, useless, lost, Mbit/s, cores; anything else is no line of the table.
+    /// Parses a table row: second, viewers, joined, on time, late, blocks, useless, lost, Mbit/s,
+    /// cores. `None` for any other line.
     fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<f64> = text
             .split_whitespace()

@@ -1,11 +1,14 @@
-//! Swarms that do not fit on a machine, in virtual time and without sockets: a live stream to thousands of viewers.
+//! Simulates swarms that do not fit on a machine, in virtual time and without sockets: a live
+//! stream to thousands of viewers.
 //!
-//! `cargo bench --bench swarms -- [sizes] [uploads] [trouble] [relays] [--peers N] [--segments N] [--upload R] [--download R] [--loss P]
-//! [--seed N] [--plots DIRECTORY]`. Needs no privileges and one core; the same seed gives the same figures. Viewers run the client's
-//! protocol (`peer::proto`) and its choice of neighbours, the server its directory, and whoever serves before it is complete the relay's
-//! rows. What is modelled is the network between them (`world`), and of sessions which request is served next (`sender`).
+//! `cargo bench --bench swarms -- [sizes] [uploads] [trouble] [relays] [--peers N] [--segments N]
+//! [--upload R] [--download R] [--loss P] [--seed N] [--plots DIRECTORY]`. Needs no privileges and
+//! one core; the same seed gives the same figures. Viewers run the client's protocol
+//! (`peer::proto`) and its choice of neighbours, the server its directory, and a node that serves
+//! an incomplete segment the relay's rows. The network between them (`world`) is a model, and so is
+//! the scheduling of a session's requests (`sender`).
 //!
-//! Prints tables in Markdown, and draws them where a directory is named.
+//! Prints tables in Markdown, and plots them if a directory is given.
 
 mod figures;
 mod sender;

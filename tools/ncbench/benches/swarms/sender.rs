@@ -1,8 +1,9 @@
-//! The side of a node that serves: open requests, and the next block for each.
+//! The serving side of a node: open requests, and the next block for each.
 //!
-//! Requests of one asker are served in the order of their deadlines, askers in turn, as connections share a line. Of an incomplete
-//! generation an asker gets no more than there are rows ([`plan`]); of a complete segment it gets source blocks where it takes them,
-//! and else coded ones with seeds.
+//! Requests of one peer are served in the order of their deadlines, and peers in turn, as
+//! connections share a line. For an incomplete generation a peer gets at most as many blocks as
+//! there are rows ([`plan`]); for a complete segment it gets source blocks if it accepts them, and
+//! otherwise coded blocks with seeds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -223,7 +224,8 @@ impl Sending {
             .for_each(|made| *made = made.saturating_sub(more));
     }
 
-    /// The next block, if there is anything to make it of. `holding`: what there is; all of it without.
+    /// The next block, if there are rows for one. `holding` lists the rows held; without it, the
+    /// node holds all.
     pub(crate) fn next(
         &mut self,
         segment: &Segment,

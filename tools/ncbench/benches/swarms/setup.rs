@@ -9,7 +9,8 @@ pub(crate) struct Setup {
     pub(crate) layout: Layout,
     /// Viewers at a time.
     pub(crate) viewers: usize,
-    /// Segments of the stream, and those of them at its beginning that do not count: nobody knows anybody yet.
+    /// Segments of the stream, and how many at its beginning do not count, while viewers have no
+    /// neighbours yet.
     pub(crate) segments: usize,
     pub(crate) warm_up: usize,
     /// What a viewer sends and takes at most, in bitrates of the stream.
@@ -36,11 +37,13 @@ pub(crate) enum Layout {
     Star,
     /// Viewers on the server, and on each other as its directory says: `peers = "all"`.
     Swarm,
-    /// The same in networks of so many viewers, which are told of their own network alone: `peers = "lan"`.
+    /// The same in networks of so many viewers, each introduced to its own network only: `peers =
+    /// "lan"`.
     Lans(usize),
     /// Viewers behind relays that recode, in so many tiers of so many below each node.
     Tree { hops: usize, fan_out: usize },
-    /// Viewers at the end of paths of so many hops, whose nodes pass on what arrives and keep nothing.
+    /// Viewers at the end of paths of so many hops, whose nodes forward what arrives and store
+    /// nothing.
     Forwarded { hops: usize },
 }
 

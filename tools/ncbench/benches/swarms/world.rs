@@ -1,9 +1,10 @@
-//! Everything that happens, in the order of time: what nodes say to each other, and when it arrives.
+//! The simulated network: messages and blocks between nodes, in the order of their arrival.
 //!
-//! A block waits for its sender's line, travels, and passes its receiver's line; nobody sends to a line that is busy for longer than
-//! [`QUEUE`], as congestion control by delay would have it. What a peer is asked for beyond its line's rate therefore waits at that peer,
-//! and those who asked see a slow source and not a long round trip. Messages take the path's delay, and a round trip more when they are
-//! lost; they are in order, and too small to fill a line.
+//! A block waits for its sender's line, travels, and passes its receiver's line. No node sends to a
+//! line that is busy for longer than [`QUEUE`], as delay-based congestion control would have it.
+//! Requests beyond the rate of a peer's line therefore wait at that peer, and those who asked see a
+//! slow source and not a long round trip. A message takes the path's delay, and one more round trip
+//! if it is lost; messages arrive in order, and are too small to fill a line.
 
 mod happening;
 
@@ -578,7 +579,7 @@ impl World {
         } else {
             self.now
         };
-        // A slow sender's blocks keep the receiver's line from nobody: what counts is when they set out.
+        // A slow sender's blocks do not occupy the receiver's line: the time of sending counts.
         let passed = self.nodes[asker].down.transmit(self.now, wire);
         let arrives = left.max(passed) + self.delay(node, asker);
         if self.counts(Some(segment)) {

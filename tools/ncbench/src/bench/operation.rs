@@ -1,7 +1,8 @@
-//! The operations that are measured, and who takes part in each: the entries of one table.
+//! The table of measured operations, each with its contenders.
 //!
-//! A new operation is an entry, and a function that checks and measures it in [`one`] or [`all`]. A new instruction set takes part in
-//! every entry that goes over them; a contender of its own is a line among an entry's contenders.
+//! A new operation is an entry, and a function that checks and measures it in [`one`] or [`all`]. A
+//! new instruction set takes part in every entry that covers all of them; another contender is a
+//! line in an entry.
 
 use std::sync::Arc;
 
@@ -45,7 +46,8 @@ type Prepare = Box<dyn FnOnce(&Arc<Work>, Threads) -> Result<Option<Checked>, Er
 /// A contender that is right.
 pub(super) struct Checked {
     pub(super) runner: Runner,
-    /// What one repetition makes: bytes where a result is told in MB/s, otherwise how many of what is counted.
+    /// Output of one repetition: bytes where a result is in MB/s, otherwise the number of counted
+    /// things.
     pub(super) made: usize,
 }
 

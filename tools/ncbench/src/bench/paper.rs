@@ -1,9 +1,10 @@
-//! The papers' figures on this machine: `ncbench papers --paper s1`, `--row S1-6,S2-12`.
+//! Measures the papers' figures on this machine: `ncbench papers --paper s1`, `--row S1-6,S2-12`.
 //!
-//! A *row* is a claim of a paper, or a figure that this program sets itself; `s1`, `s2` and `own` list them. Its cases run on the
-//! GPU where there is one and on all cores of the same host beside it, every one after a look at its bytes: whole outputs on
-//! small shapes for each kernel, and whole blocks of several generations at each measured setting. What comes out goes into
-//! tables, a record as JSON, and plots; `--from` makes tables, plots and the document from records without measuring.
+//! A *row* is a claim of a paper, or a figure of this program's own; `s1`, `s2` and `own` list
+//! them. Its cases run on the GPU if there is one, and on all cores of the same host. The bytes of
+//! every case are checked first: whole outputs on small shapes for each kernel, and whole blocks of
+//! several generations at each measured setting. Results go into tables, a record as JSON, and
+//! plots; `--from` makes tables, plots and the document from records without measuring.
 
 use std::fs;
 use std::io::Write;
@@ -428,7 +429,8 @@ impl Settings {
         }
     }
 
-    /// For what pays off over many batches in a row: a copy that nothing is made beside is one of fifty.
+    /// The pace for measures that pay off over many batches in a row: the only copy without work
+    /// beside it is then one of fifty.
     fn long_pace(&self) -> Pace {
         Pace {
             round: self.pace.round * 3,
@@ -481,7 +483,8 @@ fn all_rows() -> impl Iterator<Item = &'static Row> {
     .flatten()
 }
 
-/// Generations over which extra blocks are counted: twenty of them are beyond the 99.9th percentile.
+/// Generations over which extra blocks are counted: twenty of them lie beyond the 99.9th
+/// percentile.
 const TRIALS: u32 = 20_000;
 const TRIALS_QUICK: u32 = 20;
 

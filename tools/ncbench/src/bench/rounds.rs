@@ -14,7 +14,8 @@ pub(super) struct Pace {
     pub(super) rounds: usize,
     /// A round repeats the work until it takes this long.
     pub(super) round: Duration,
-    /// A contender that has used up this much does not take part in further rounds, after the third.
+    /// Maximum time of a contender, after which it takes part in no further rounds once it has had
+    /// three.
     pub(super) case_max: Duration,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Laps {
 }
 
 impl Pace {
-    /// The laps of each runner. The round before the first one finds out how often the work fits, and is not counted.
+    /// The laps of each runner. An uncounted round first finds how often the work fits.
     pub(super) fn run(&self, runners: &mut [impl FnMut(u32) -> Lap]) -> Vec<Laps> {
         let repeats = |runner: &mut _| Laps {
             repeats: self.repeats(runner),

@@ -29,8 +29,8 @@ impl Member<'_> {
     }
 }
 
-/// Lets `threads` members do `work` so many times, in step, each on what it has prepared. The time from the moment when all are
-/// ready until all are done, and what they have prepared.
+/// Lets `threads` members do `work` so many times, in step, each on what it has prepared. Returns
+/// the time from when all are ready until all are done, and what they have prepared.
 pub(super) fn time<S: Send>(
     threads: usize,
     repeats: u32,
@@ -71,7 +71,8 @@ pub(super) fn time<S: Send>(
     (elapsed, states)
 }
 
-/// Members that wait for each other by looking, which costs less than a microsecond where each has a core.
+/// Members that wait for each other by spinning, which costs less than a microsecond if each has a
+/// core.
 struct Barrier {
     threads: usize,
     waiting: AtomicUsize,

@@ -1,4 +1,5 @@
-//! What happens to nodes, and what they do about it: for a viewer, what its client's driver does; for a sender, what sessions do.
+//! Events of nodes and their handling: for a viewer as in its client's driver, for a sender as in
+//! sessions.
 
 use std::time::Duration;
 

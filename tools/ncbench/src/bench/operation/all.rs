@@ -1,4 +1,5 @@
-//! What all threads do at once: each with a generation of its own, as a server's and a peer's do, or all with one.
+//! Operations by all threads at once: each with its own generation, as in a server and a peer, or
+//! all with one.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -130,7 +131,8 @@ impl<S: Send, W: Fn(&mut S) + Sync> Crew<S, W> {
         }
     }
 
-    /// From the moment when all are ready until the last of them has done it so many times. The processor time is that of all threads.
+    /// Time from when all are ready until the last has done so many repetitions. The processor time
+    /// is that of all threads.
     fn run(&mut self, repeats: u32) -> Lap {
         let (threads, mut wall) = (self.states.len(), Duration::ZERO);
         let waiting = Mutex::new(std::mem::take(&mut self.states));

@@ -247,8 +247,8 @@ impl Recoder {
             .recode_into(&mut self.rng, &mut vectors, &mut payloads);
     }
 
-    /// Whether blocks are what their vectors say. Looks at the first ones alone: their rows are not those of the work, so that each
-    /// costs the oracle a multiplication.
+    /// Whether blocks match their vectors. Checks the first ones only: their rows differ from those
+    /// of the work, so the oracle multiplies once for each.
     pub(super) fn is_right(&self, work: &Work) -> bool {
         let (n, k) = (work.n(), work.block_bytes());
         let mut blocks = self

@@ -1,8 +1,10 @@
-//! RaptorQ blocks that have lost some of their source symbols: what every contender of the thesis' rows decodes, whatever it runs on.
+//! RaptorQ blocks that have lost some source symbols: the input of every contender of the thesis'
+//! rows.
 //!
-//! A case's n is K, its k the bytes of a symbol T, its rows are the source symbols that are lost of a block, in whose place as many repair
-//! symbols come, and its generations are blocks. Up to 16 blocks differ, in bytes and in what they lose; a case with more uses them in
-//! turn. All of it follows from the case.
+//! A case's n is K, its k is the bytes of a symbol T, its rows are the source symbols lost per
+//! block, replaced by as many repair symbols, and its generations are blocks. Up to 16 blocks
+//! differ, in bytes and in losses; a case with more uses them in turn. The case determines all of
+//! it.
 
 use ncs_codec::raptorq::{self, Encoder, EncodingPlan, Inverse, Parameters};
 use ncs_gf::Kernels;
@@ -159,8 +161,8 @@ impl Block {
     }
 }
 
-/// Source symbols that are lost, and what comes: K symbols that suffice. One pattern in a hundred does not; then others are lost, and
-/// other repair symbols come.
+/// Draws lost source symbols, and K received symbols that suffice. One pattern in a hundred does
+/// not suffice and is drawn again.
 fn pattern(k: u32, lost: u32, rng: &mut SmallRng) -> (Vec<u32>, Vec<u32>) {
     for attempt in 0..ATTEMPTS {
         let mut all: Vec<u32> = (0..k).collect();

@@ -1,7 +1,7 @@
-//! What a GPU does of the thesis and of the talk, on the blocks and chunks that the CPU's contenders have.
+//! The GPU's cases of the thesis and of the talk, on the blocks and chunks of the CPU's contenders.
 //!
-//! A contender's name may end in a shape: `rs-zero 16x16` has tiles of 16 rows and 16 columns, `thesis 256x1` work-groups of 256
-//! columns and one row.
+//! A contender's name may end in a shape: `rs-zero 16x16` has tiles of 16 rows and 16 columns,
+//! `thesis 256x1` work-groups of 256 columns and one row.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -125,8 +125,9 @@ fn chunks(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     )))
 }
 
-/// Code chunks where a piece begins and where the chunk ends, against those of the CPU's kernels, which have been compared with the definition.
-/// `read` takes a code chunk and an offset in it, and fills in the bytes that were made.
+/// Compares code chunks, at the start of a piece and at the end of the chunk, with those of the
+/// CPU's kernels, which have been compared with the definition. `read` takes a code chunk and an
+/// offset in it, and fills in the bytes that were made.
 pub(super) fn check(
     mut read: impl FnMut(usize, usize, &mut [u8]) -> Result<(), device::Error>,
     job: &ChunkProduct,
@@ -231,7 +232,8 @@ fn symbols(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, E
     )))
 }
 
-/// The host's time until outputs of so many source blocks are there, with a plan made for each: no two need have lost the same.
+/// The host's time until the outputs of so many source blocks are ready, with a plan for each:
+/// blocks may have different losses.
 fn planned(
     work: &mut ReplayJob<'_>,
     count: usize,

@@ -1,7 +1,7 @@
-//! What a row is: a claim of a paper, and the sweeps that answer it.
+//! The rows: a claim of a paper each, and the sweeps that answer it.
 //!
-//! Rows are data. [`Row::cases`] spreads the sweeps of a row out into cases, each of which is one measurement: what is done, on
-//! which shape, with which kernel, on how much of the machine.
+//! Rows are data. [`Row::cases`] expands the sweeps of a row into cases, each of which is one
+//! measurement: an operation on a shape, with a kernel, on a part of the machine.
 
 use ncs_codec::gfq::Shape;
 use ncs_codec::raptorq::{DENSE_K_MAX, Parameters};
@@ -12,13 +12,15 @@ use super::measure::{Family, Measure};
 /// Where rows belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs" (2009).
+    /// Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs"
+    /// (2009).
     S1,
     /// Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (2009).
     S2,
     /// Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009).
     S3,
-    /// Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform" (2015).
+    /// Vicente, "RaptorQ decoder using heterogeneous computing on a mobile multi-core platform"
+    /// (2015).
     S4,
     /// The talk on Reed-Solomon codes on GPUs.
     S5,
@@ -142,7 +144,8 @@ pub(super) struct Sweep {
     pub(super) panel: &'static str,
 }
 
-/// The sweep that others are written as differences from: 32 MiB of coded blocks of one generation of 128 x 4096.
+/// The base sweep, from which others state their differences: 32 MiB of coded blocks of one
+/// generation of 128 x 4096.
 pub(super) const SWEEP: Sweep = Sweep {
     measure: Measure::Multiply,
     kernels: &[],
@@ -168,7 +171,8 @@ pub(super) enum Amount {
     N,
     /// So many of a hundred source symbols, one at least.
     Percent(u32),
-    /// So many that all generations' coded blocks are this many bytes together, 16,384 of a generation at most.
+    /// As many rows as give this many bytes of coded blocks over all generations, at most 16,384
+    /// per generation.
     Output(u64),
     /// So many a streaming multiprocessor of the GPU.
     PerSm(u32),
@@ -585,5 +589,5 @@ const CHUNKS_MAX: u32 = 256;
 const WORD: u32 = 32;
 /// Of a host.
 const CARDS_MAX: usize = 16;
-/// Products of the thesis' own code in a case that is measured without being asked for: about a second.
+/// Maximum products of the thesis' own code in a case measured by default: about a second.
 const PRODUCTS_MAX: u64 = 1 << 30;

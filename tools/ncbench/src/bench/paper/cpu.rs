@@ -53,8 +53,9 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
     })
 }
 
-/// A device with a batch for it, as in the daemon: slots are cut from memory that a GPU may write into. Fields are dropped in this
-/// order: the pin before the memory, and the thread ends when nobody holds the device.
+/// A device with a batch for it, as in the daemon: slots are cut from memory that a GPU may write
+/// to. The fields' order matters: the pin is dropped before the memory, and the thread ends with
+/// the last handle of the device.
 pub(super) struct Bed {
     _pin: Option<Box<dyn Any + Send + Sync>>,
     batch: Batch,
@@ -115,7 +116,8 @@ impl Bed {
         self.combine_timed().map(|(turnaround, _)| turnaround)
     }
 
-    /// From handing the batch in to having it back, and of that the time on the device's thread from the launch on.
+    /// The time from submitting the batch to its return, and the time on the device's thread from
+    /// the launch on.
     pub(super) fn combine_timed(&mut self) -> Result<(Duration, Duration), Error> {
         let batch = std::mem::take(&mut self.batch);
         let start = Instant::now();
@@ -318,7 +320,8 @@ pub(super) fn timed_inverse(n: usize, matrix: &[u8], threads: usize) -> (Duratio
     (elapsed, inverse)
 }
 
-/// All threads on one generation: they invert together, then each multiplies its part of every block.
+/// All threads decode one generation: they invert together, then each multiplies its part of every
+/// block.
 fn decode(case: &Case) -> Option<Run> {
     let (coded, kernels, threads) = (Coded::new(case), Kernels::detect(), case.threads);
     let (n, k) = (coded.load.n, coded.load.k);
@@ -459,8 +462,8 @@ fn progressive(case: &Case) -> Option<Run> {
     is_right.then(|| Box::new(move |repeats| run(repeats).0) as Run)
 }
 
-/// How many blocks more than n a decoder needs: the mean, and what one generation of a thousand exceeds. Rows decide that alone, so it
-/// is the same at every run.
+/// Blocks beyond n that a decoder needs: the mean, and the 99.9th percentile. Rows alone determine
+/// it, so every run gives the same.
 pub(super) fn extra(case: &Case, trials: u32) -> Vec<(&'static str, Sample)> {
     let (all, threads) = (trials as usize, case.threads);
     let work = |extras: &mut Vec<u32>, member: &Member<'_>, _| {
@@ -597,5 +600,6 @@ fn recode(case: &Case) -> Option<Run> {
 }
 
 const RECODED_CHECKED: usize = 3;
-/// What outputs are filled with before they are made: zeros would be pages that the system has yet to find, inside the timer.
+/// Fill byte of outputs before they are made: zeros would be pages that the system allocates inside
+/// the timer.
 pub(super) const UNTOUCHED: u8 = 0xEE;

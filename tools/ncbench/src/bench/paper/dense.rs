@@ -1,5 +1,5 @@
-//! The thesis' two schemes on a GPU: dense systems solved in its memory and on their way through it, and our decoder with the card for
-//! its dense matrices.
+//! The thesis' two schemes on a GPU: dense systems solved in its memory and through it, and our
+//! decoder with the card for its dense matrices.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! The generated part of `docs/benchmarks.md`: each row's claim beside what the records say.
+//! The generated part of `docs/benchmarks.md`: each row's claim beside the results of the records.
 //!
-//! What stands between the two markers is replaced, everything else is left alone. Figures come from records and nowhere else.
+//! The text between the two markers is replaced, the rest stays. Figures come only from records.
 
 use std::fmt::Write;
 use std::fs;
@@ -308,7 +308,8 @@ mod tests {
         body(&[record])
     }
 
-    /// Papers' figures are quoted beside the same work alone, and what is measured is named with what is inside its timer.
+    /// Papers' figures are quoted beside the same work only, and each measure is named with what
+    /// its timer covers.
     #[test]
     fn only_the_same_work_is_compared() {
         let all = ("CPU, 16 threads", By::Cpu, 16, 12.0);

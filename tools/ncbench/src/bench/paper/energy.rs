@@ -1,9 +1,10 @@
-//! What decoding takes of energy: by the counters that Linux has of a processor (RAPL), and by those that a card has of itself (NVML), where this
-//! process may read them.
+//! The energy of decoding: by Linux' counters of a processor (RAPL), and by a card's own counters
+//! (NVML), where this process may read them.
 //!
-//! A processor's counter is of a whole package, in microjoules, and begins again at a value that it names. A card's is in millijoules, and moves some
-//! ten times a second; its power is read beside it. Everything on the machine is in the one, and everything on the card in the other, with what they
-//! take when nothing runs: where there is other work, figures are not of the case alone.
+//! A processor's counter covers a whole package, in microjoules, and wraps at a value that it
+//! names. A card's is in millijoules, and updates some ten times a second; its power is read beside
+//! it. The one includes everything on the machine, the other everything on the card, with their
+//! idle power: on a busy machine the figures include other work.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ pub(super) trait Meter: Sync {
     /// Watts, after waiting for as long as it takes to know.
     fn watts(&self) -> Result<f64, String>;
 
-    /// Repeats the work for at least so long while a thread samples the power. Work has been done before it returns.
+    /// Repeats the work for at least `lasting` while a thread samples the power. Work has completed
+    /// when it returns.
     fn measure(&self, work: &mut dyn FnMut(), lasting: Duration) -> Result<Taken, String> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -1,6 +1,8 @@
-//! What the CPU does of the thesis: its schemes as it writes them, and ours, on one core and on all, one block and many in flight.
+//! The CPU's cases of the thesis: its schemes as it writes them, and ours, on one core and on all,
+//! with one block and with many in flight.
 //!
-//! Each takes [`Blocks`] and the name of a contender. A GPU that is to take part is another contender on the same blocks.
+//! Each takes [`Blocks`] and the name of a contender. A GPU takes part as another contender on the
+//! same blocks.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -31,7 +33,8 @@ pub(super) fn is_dense(contender: &str) -> bool {
     !contender.starts_with("inactivation")
 }
 
-/// Products of two bytes that the thesis' own code makes, one by one, in a repetition (of blocks, for each); zero for all others.
+/// Products of two bytes that the thesis' own code makes, one by one, per repetition (for blocks:
+/// per block); zero for all others.
 pub(super) fn slow_products(case: &Case) -> u64 {
     let [n, t, lost] = [case.n.into(), case.k, case.rows].map(u64::from);
     match (case.measure, case.kernel) {
@@ -52,8 +55,8 @@ pub(super) fn slow_products(case: &Case) -> u64 {
     }
 }
 
-/// Blocks that a repetition decodes. A block takes the thesis' code up to minutes and our first scheme seconds, and the next one takes as
-/// long: so many are enough to know.
+/// Blocks per repetition. A block takes the thesis' code up to minutes and our first scheme
+/// seconds, and all blocks take about the same: few are enough.
 pub(super) fn in_flight(case: &Case) -> u32 {
     let products = slow_products(case).max(inverted_products(case) / TIMES_AS_FAST);
     let fit = SLOW_PRODUCTS
@@ -63,7 +66,7 @@ pub(super) fn in_flight(case: &Case) -> u32 {
         .min(fit.max(u32::try_from(case.threads).expect("fewer threads than that")))
 }
 
-/// Decodes, and looks at every block that was made; none if one is wrong. The time is that of a block.
+/// Decodes and checks every block; `None` if one is wrong. The time is that of a block.
 pub(super) fn decode(case: &Case) -> Option<Run> {
     let blocks = Blocks::new(case);
     let count = usize::try_from(in_flight(case)).expect("a count");
@@ -289,7 +292,8 @@ fn combine<'a>(
     );
 }
 
-/// Our default by all threads on one block: one makes the plan, then each replays it on its part of every symbol's bytes.
+/// Our default by all threads on one block: one makes the plan, then each replays it on its part of
+/// every symbol's bytes.
 fn replay_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<Run> {
     checked(1, move |repeats| {
         let (k, t, block) = (blocks.parameters.k, blocks.symbol_bytes, &blocks.blocks[0]);
@@ -326,7 +330,8 @@ fn replay_together(blocks: Blocks, kernels: Kernels, threads: usize) -> Option<R
     })
 }
 
-/// All intermediate symbols and as many repair symbols as the case says, from a plan or a matrix that is kept for the K'.
+/// Makes all intermediate symbols and the case's repair symbols, from a plan or a matrix that is
+/// kept for the K'.
 pub(super) fn encode(case: &Case) -> Option<Run> {
     let (blocks, kernels) = (Blocks::new(case), Kernels::detect());
     let (of, t) = (blocks.parameters, blocks.symbol_bytes);

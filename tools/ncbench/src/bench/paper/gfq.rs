@@ -1,8 +1,10 @@
-//! Coding over GF(q) and homomorphic hashes, after Chu, Zhao and Wang ("Practical Random Linear Network Coding on GPUs", NETWORKING 2009):
-//! what rows S3 measure of a card, in its memory, and of the CPU beside it, on the same blocks.
+//! Coding over GF(q) and homomorphic hashes, after Chu, Zhao and Wang ("Practical Random Linear
+//! Network Coding on GPUs", NETWORKING 2009): the measurements of rows S3 on a card, in its memory,
+//! and on the CPU beside it, on the same blocks.
 //!
-//! A case's n are the blocks of a generation and its k the bytes of a block, m = k / 32 words. A contender's name may end in the bits of the
-//! hashes' prime; `TB=64` are thread blocks of 64 threads, of which there are as many as the case has generations.
+//! A case's n is the number of blocks of a generation and its k the bytes of a block, m = k / 32
+//! words. A contender's name may end in the bits of the hashes' prime; `TB=64` means thread blocks
+//! of 64 threads, as many as the case has generations.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -297,7 +299,8 @@ struct Served {
 }
 
 impl Served {
-    /// Generations that differ, those of a segment together; nothing if the card has no memory for them.
+    /// Generations that differ, those of a segment together; `None` if the card has too little
+    /// memory.
     fn new(
         job: &mut GfqCase,
         arithmetic: &dyn Arithmetic,

@@ -230,7 +230,8 @@ fn plan<'a>(case: &'a Case, load: &'a Load) -> Encode<'a> {
     }
 }
 
-/// Compares blocks with the expected ones. `read` takes a generation and a row, and fills in the block that was made.
+/// Compares blocks with the expected ones. `read` takes a generation and a row, and fills in the
+/// block that was made.
 pub(super) fn check(
     mut read: impl FnMut(u32, u32, &mut [u8]) -> Result<(), device::Error>,
     load: &Load,
@@ -597,7 +598,7 @@ fn decode(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Er
     )))
 }
 
-/// Inversions of all generations, then their multiplications in chunks that are copied while the next is made.
+/// Inverts all generations, then multiplies in chunks that are copied while the next is made.
 fn decode_to_host(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
     let case = &fitting(case);
     let coded = Coded::new(case);

@@ -1,7 +1,7 @@
-//! The data that a case works on, and what has to come out.
+//! The input of a case, and its expected output.
 //!
-//! Up to 16 generations differ; a case with more uses them in turn. All of it follows from the case, so that two contenders of
-//! one shape get the same.
+//! Up to 16 generations differ; a case with more uses them in turn. The case determines all of it,
+//! so that two contenders of one shape get the same.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -123,7 +123,8 @@ impl Load {
         .concat()
     }
 
-    /// Blocks to look at: the first, the last and one between of three generations, or all of them if they are few.
+    /// Blocks to check: the first, the last and one between of three generations, or all of them if
+    /// they are few.
     pub(super) fn sample(&self) -> Vec<(usize, usize)> {
         let all = self.generations * self.rows;
         if all * self.n * self.k <= WHOLE_PRODUCTS {
@@ -158,7 +159,8 @@ pub(super) struct Coded {
 }
 
 impl Coded {
-    /// In the product's field. Payloads are made by the fastest kernels here: were they wrong, no decoder would find the source.
+    /// In the product's field. The fastest kernels here make the payloads: if they were wrong, no
+    /// decoder would find the source.
     pub(super) fn new(case: &Case) -> Self {
         let kind = case.coefficients;
         let load = Load::new(
@@ -174,7 +176,8 @@ impl Coded {
             invertible(load.n, generation, kind, kernels)
         });
         let (matrices, inverses): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-        // Some rows of a generation at a time, so that a single large one keeps all threads busy, too.
+        // Some rows of a generation at a time, so that a single large one also keeps all threads
+        // busy.
         let step = load.n.div_ceil(PARTS);
         let parts = matrices
             .iter()

@@ -63,7 +63,8 @@ pub(super) enum Measure {
     Chunks,
     Rebuild,
     ChunksCopy,
-    /// From the host's memory through the card and back, on so many streams as the case has generations.
+    /// From the host's memory through the card and back, on as many streams as the case has
+    /// generations.
     ChunksThrough,
     RebuildThrough,
     ChunksThroughCopy,
@@ -127,7 +128,8 @@ pub(super) enum Family {
     Chunks,
     /// Square matrices of n rows.
     Matrices,
-    /// Generations of n blocks of k bytes over GF(q), and `rows` coded blocks, blocks to hash or blocks to check.
+    /// Generations of n blocks of k bytes over GF(q), and `rows` blocks that are coded, hashed or
+    /// checked.
     Gfq,
 }
 
@@ -240,7 +242,7 @@ impl Measure {
         }
     }
 
-    /// Whether the bytes that a rate counts are those of the source, and not those that are made of it.
+    /// Whether a rate counts bytes of the source, and not bytes of the output.
     pub(super) const fn is_of_source(self) -> bool {
         matches!(self, Self::CpuSymbols) || matches!(self.family(), Family::Chunks)
     }
@@ -402,7 +404,8 @@ impl Measure {
         }
     }
 
-    /// Whether a series of it is compared between GPU and CPU: whether it is a whole of what the other also does.
+    /// Whether its series are compared between GPU and CPU, because the other does the same whole
+    /// work.
     pub(super) const fn is_comparable(self) -> bool {
         !matches!(
             self,
@@ -860,7 +863,7 @@ const LINE_BYTES: u64 = Line::BYTES as u64;
 /// The least part of a Reed-Solomon chunk that is in memory, and of one in a file.
 const PAGE_BYTES: u64 = panel::PART as u64;
 const PIECE_BYTES: u64 = ChunkPlan::PIECE_BYTES as u64;
-/// Blocks over GF(q) that a thread makes at a time: so many are worth bringing the sources into another form.
+/// Blocks over GF(q) that a thread makes at a time: enough to pay for converting the sources.
 const WORD_BLOCKS_A_PART: u64 = gfq::ROWS_A_PART as u64;
 /// Products over GF(q) that are worth a thread, where a matrix is inverted.
 const WORD_PRODUCTS_A_THREAD: u64 = 1 << 13;

@@ -1,4 +1,5 @@
-//! Chunks as files are coded: stripes of the usual size in memory of the crew, through whoever is free (`device::portions`), and back.
+//! Coding chunks as `nccodec` codes files: stripes of the usual size in the crew's memory, each
+//! coded by the next idle worker (`device::portions`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

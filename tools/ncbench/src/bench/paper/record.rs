@@ -138,8 +138,9 @@ impl Sample {
     }
 }
 
-/// A share is made of two values, which come through here as they are; counts do not come through here. From nanoseconds, so that what was
-/// measured once is as short a number in a record as the clock's.
+/// Converts nanoseconds to the unit of a record, so that a single measurement is as short a number
+/// there as the clock's. A share is made of two values, which are converted here unchanged; counts
+/// are not converted.
 fn in_unit(unit: Unit, nanoseconds: f64, bytes: u64) -> f64 {
     match unit {
         Unit::Gigabytes | Unit::Coefficients => as_f64(bytes) / nanoseconds.max(1e-3),

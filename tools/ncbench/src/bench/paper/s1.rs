@@ -1,7 +1,8 @@
-//! Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs" (2009), row by row.
+//! Chu, Zhao and Wang, "Accelerating Network Coding on Many-core GPUs and Multi-core CPUs" (2009),
+//! row by row.
 //!
-//! Their m is our k; their k, the side of a tile, has no name here. Their three cards are one card with its grid limited to a
-//! quarter, a half and all of its multiprocessors.
+//! Their m is our k; their k, the side of a tile, has no name here. Their three cards are one card
+//! with its grid limited to a quarter, a half and all of its multiprocessors.
 
 use super::catalogue::{Amount, Axis, Bar, CardShare, Crew, Group, Kind, Row, SWEEP, Sweep};
 use super::measure::Measure;

@@ -1,6 +1,7 @@
 //! Shojania and Li, "Pushing the Envelope: Extreme Network Coding on the GPU" (2009), row by row.
 //!
-//! No coefficient is zero, as in all their measurements. MB/s are theirs, of 10^6 or of 2^20 bytes: the text has both.
+//! No coefficient is zero, as in all their measurements. MB/s are theirs, of 10^6 or of 2^20 bytes:
+//! the text has both.
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Kind, Row, SWEEP, Sweep};
 use super::measure::Measure;

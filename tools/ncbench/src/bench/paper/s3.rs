@@ -1,8 +1,10 @@
-//! Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009), row by row.
+//! Chu, Zhao and Wang, "Practical Random Linear Network Coding on GPUs" (NETWORKING 2009), row by
+//! row.
 //!
-//! The paper has a GeForce GTX 280 and one core of a Core2 at 1.6 GHz with GMP 4.2.3; its blocks have 512 words, which are 16 KiB here: words of 32
-//! bytes, each below a q of 257 bits. `paper` are kernels as the paper has them, the others are ours (`kernels/gfq.cu`, `kernels/hash.cu`). Its rates are
-//! in bits.
+//! The paper has a GeForce GTX 280 and one core of a Core2 at 1.6 GHz with GMP 4.2.3; its blocks
+//! have 512 words, which are 16 KiB here: words of 32 bytes, each below a q of 257 bits. `paper`
+//! are kernels as the paper has them, the others are ours (`kernels/gfq.cu`, `kernels/hash.cu`).
+//! Its rates are in bits.
 
 use super::catalogue::{Amount, Axis, Bar, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;

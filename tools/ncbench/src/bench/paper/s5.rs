@@ -1,8 +1,10 @@
 //! The talk on Reed-Solomon codes on two Tesla K20X, row by row.
 //!
-//! Its ways to multiply stand here byte by byte on the CPU, as its slides have them, and our kernels beside them, on one core and on all; and
-//! its steps on the card as the kernels of `kernels/rs.cu`, with ours (`stripes`, `tensor`) beside them. Rates are of bytes of the file. Its MB
-//! are 10^6 bytes here. Jerasure is where the talk's figure for a CPU comes from; ISA-L stands beside ours in `make bench-rs`.
+//! Its ways to multiply run here byte by byte on the CPU, as on its slides, and our kernels beside
+//! them, on one core and on all. Its steps on the card are the kernels of `kernels/rs.cu`, with
+//! ours (`stripes`, `tensor`) beside them. Rates count bytes of the file. Its MB are 10^6 bytes
+//! here. The talk's figure for a CPU comes from Jerasure; ISA-L runs beside ours in `make
+//! bench-rs`.
 
 use super::catalogue::{Amount, Axis, Bar, Cards, Crew, Group, Row, SWEEP, Sweep};
 use super::measure::Measure;

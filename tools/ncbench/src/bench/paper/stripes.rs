@@ -1,7 +1,8 @@
-//! Reed-Solomon over whole chunks: what every contender of the talk's rows codes, and what the CPU does of it.
+//! Reed-Solomon over whole chunks: the input of every contender of the talk's rows, and the CPU's
+//! cases.
 //!
-//! A case's n are the talk's k native chunks, its rows are its n - k code chunks, and its k are the bytes of a chunk. A GPU that is to
-//! take part is another contender on the same [`Stripes`].
+//! A case's n is the talk's k native chunks, its rows are its n - k code chunks, and its k is the
+//! bytes of a chunk. A GPU takes part as another contender on the same [`Stripes`].
 
 use std::num::NonZeroUsize;
 
@@ -48,7 +49,8 @@ impl Stripes {
         self.native.chunks_exact(self.chunk_bytes).collect()
     }
 
-    /// All code chunks, by our kernels, of which the first, the last and one between are compared with the definition of the field.
+    /// All code chunks, by our kernels; the first, the last and one between are compared with the
+    /// definition of the field.
     pub(super) fn coded(&self) -> Option<Vec<u8>> {
         let count = self.code.n() - self.code.k();
         let mut coded = vec![0; count * self.chunk_bytes];
@@ -174,8 +176,9 @@ pub(super) fn code(case: &Case) -> Option<Run> {
         .then(|| Box::new(move |repeats| run(repeats).0) as Run)
 }
 
-/// Bytes that are stored for a byte of the file: by the code, which has to rebuild all chunks from any k, by three copies, and by as many
-/// copies as outlive the loss of as many chunks. None if a pattern of losses is not rebuilt.
+/// Bytes stored per byte of the file: by the code, which has to rebuild all chunks from any k; by
+/// three copies; and by as many copies as survive the loss of as many chunks. `None` if a pattern
+/// of losses is not rebuilt.
 pub(super) fn stored(case: &Case) -> Option<Vec<(&'static str, Sample)>> {
     let stripes = Stripes::new(&Case {
         k: STORED_BYTES,
@@ -278,8 +281,8 @@ mod tests {
         Case { rows: code, ..case }
     }
 
-    /// The talk's example: four chunks stored for two are a saving of a third beside three copies. "Save 50 %" counts what is added
-    /// alone: one for one, where copies are two for one.
+    /// The talk's example: four chunks stored for two save a third of three copies. "Save 50 %"
+    /// counts only the added chunks: one for one, where copies are two for one.
     #[test]
     fn bytes_beside_triple_replication() {
         for (native, code, expected) in [(2, 2, 2.0), (6, 3, 1.5), (10, 4, 1.4)] {

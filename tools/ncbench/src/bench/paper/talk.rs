@@ -1,6 +1,6 @@
-//! How the talk multiplies two bytes, written as on its slides: by shifting and adding, by one large table or two small ones, and by
-//! logarithms in four ways. What it calls the baseline takes a remainder and two branches; its improvements 1 to 3 leave out first one,
-//! then the other.
+//! The talk's ways to multiply two bytes, written as on its slides: by shifting and adding, by one
+//! large table or two small ones, and by logarithms in four ways. What it calls the baseline takes
+//! a remainder and two branches; its improvements 1 to 3 remove one of these, then the other.
 //!
 //! | way | bytes of tables | for a product |
 //! |---|---|---|
@@ -61,7 +61,8 @@ impl Way {
         Self::ALL.into_iter().find(|way| way.name() == name)
     }
 
-    /// Rows times sources, byte by byte of what is made: all sources, and all that is made, are of one length.
+    /// Multiplies rows with sources, one output byte at a time. All sources and outputs have one
+    /// length.
     pub(super) fn combine<'a>(
         self,
         rows: impl Iterator<Item = &'a [u8]>,
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(size_of_val(&tables.log) + size_of_val(&tables.exp), 512);
     }
 
-    /// Improvement 1 as the slide prints it has no brackets, and C takes `+` before `>>` before `&`.
+    /// Improvement 1 has no brackets on the slide, and C evaluates `+` before `>>` before `&`.
     #[test]
     fn improvement_1_needs_the_brackets_that_the_slide_lacks() {
         let sums = || (0..255_u16).flat_map(|a| (0..255).map(move |b| a + b));

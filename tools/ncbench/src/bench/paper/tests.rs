@@ -53,7 +53,8 @@ fn the_rows_of_all_papers_are_there() {
     assert!(all_rows().all(|row| row.sweeps.is_empty() || !row.bars.is_empty()));
 }
 
-/// Every bar has to find a panel and an x among the cases of its row, or the document would leave it unanswered.
+/// Every bar has a panel and an x among the cases of its row; otherwise the document could not
+/// answer it.
 #[test]
 fn every_claim_has_a_case_that_answers_it() {
     let scope = scope(false);

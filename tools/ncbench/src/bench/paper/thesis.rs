@@ -1,13 +1,16 @@
-//! The algorithms of Vicente's thesis ("RaptorQ decoder using heterogeneous computing on a mobile multi-core platform", Coimbra 2015),
-//! written as it prints them, over the field that it means: its pseudo-code has integer `*` and `+`.
+//! The algorithms of Vicente's thesis ("RaptorQ decoder using heterogeneous computing on a mobile
+//! multi-core platform", Coimbra 2015), written as printed, over the field that it means: its
+//! pseudo-code has integer `*` and `+`.
 //!
-//! One thread runs what the thesis calls sequential C (Algorithms 1, 4, 6, 8). Several run its OpenMP version (11 to 13): each loop over
-//! rows or columns is cut into as many parts, and they wait for each other behind it. A product of matrices, which it leaves to a GPU with
-//! a thread for each element (2, 3), is cut into runs of elements. Nothing here is ours but the field, and nothing is made faster than it
-//! is on paper: it is what the codecs are measured beside, and what they are checked against.
+//! One thread runs what the thesis calls sequential C (Algorithms 1, 4, 6, 8). Several run its
+//! OpenMP version (11 to 13): each loop over rows or columns is cut into as many parts, with a
+//! barrier after it. A product of matrices, which it leaves to a GPU with a thread for each element
+//! (2, 3), is cut into runs of elements. Only the field is ours, and nothing is faster than on
+//! paper: the codecs are measured beside this code and checked against it.
 //!
-//! Its slips, which are not repeated: Algorithm 12 divides `matrix` where it means `inverse`; equation 2.2 takes x^256 + 1 for a multiple
-//! of the polynomial, which x^255 + 1 is; and "73 x 73" for K = 60 (section 2.6) is K' + S, where the precode matrix is L x L, 83 x 83.
+//! Its slips, which are not repeated: Algorithm 12 divides `matrix` where it means `inverse`;
+//! equation 2.2 takes x^256 + 1 for a multiple of the polynomial, which x^255 + 1 is; and "73 x 73"
+//! for K = 60 (section 2.6) is K' + S, where the precode matrix is L x L, 83 x 83.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -28,7 +31,8 @@ pub(super) struct Logarithms {
 }
 
 impl Logarithms {
-    /// Of the field whose elements other than zero are the powers of one of them; `next` multiplies by that.
+    /// Tables of a field whose elements other than zero are the powers of one of them; `next`
+    /// multiplies by that.
     pub(super) fn new(next: impl Fn(u8) -> u8) -> Self {
         let powers: Vec<u8> = std::iter::successors(Some(1), |&power| {
             Some(next(power)).filter(|&power| power != 1)
@@ -147,8 +151,8 @@ pub(super) fn multiply(a: &Grid, b: &Grid, c: &Grid, member: &Member<'_>) {
     member.wait();
 }
 
-/// Gauss-Jordan (Algorithms 4, 6, 8; 11 to 13 with several threads): `matrix` becomes the identity, `inverse` its inverse. False if there
-/// is none.
+/// Gauss-Jordan (Algorithms 4, 6, 8; 11 to 13 with several threads): `matrix` becomes the identity,
+/// `inverse` its inverse. False if the matrix is singular.
 pub(super) fn invert(matrix: &Grid, inverse: &Grid, member: &Member<'_>) -> bool {
     let n = matrix.columns;
     for row in mine(member, n) {
@@ -267,8 +271,8 @@ fn copy(from: &Grid, to: &Grid, member: &Member<'_>) {
         .for_each(|(to, from)| set(to, get(from)));
 }
 
-/// A block to be decoded by the second scheme, matrix-dimensionality reduction (section 2.6, equations 2.6 to 2.9): with R symbols
-/// missing, R x R elements are inverted.
+/// A block to be decoded by the second scheme, matrix-dimensionality reduction (section 2.6,
+/// equations 2.6 to 2.9): with R symbols missing, R x R elements are inverted.
 #[derive(Debug)]
 pub(super) struct Second {
     /// G_LT of the repair symbols, R x L.
@@ -305,8 +309,9 @@ impl SecondBoard {
 }
 
 impl Second {
-    /// A'' = G_LT A^-1, what the repair symbols leave when what is known is taken from them, and the missing symbols of that. `stored`
-    /// is A^-1 without the columns of zeros in D. False if the matrix is singular.
+    /// Computes A'' = G_LT A^-1, removes the known part from the repair symbols, and solves for the
+    /// missing symbols. `stored` is A^-1 without the columns of zeros in D. False if the matrix is
+    /// singular.
     pub(super) fn run(&self, stored: &Grid, board: &SecondBoard, member: &Member<'_>) -> bool {
         multiply(&self.generator, stored, &board.reduced, member);
         multiply(&board.reduced, &self.known, &board.sides, member);
@@ -353,8 +358,8 @@ impl PrecodeBoard {
     }
 }
 
-/// The precode matrix A (section 5.4, Fig. 2.7; RFC 6330, section 5.3.3.3): LDPC rows, HDPC rows as the product of MT and GAMMA, and
-/// the rows of the K' source symbols.
+/// The precode matrix A (section 5.4, Fig. 2.7; RFC 6330, section 5.3.3.3): LDPC rows, HDPC rows as
+/// the product of MT and GAMMA, and the rows of the K' source symbols.
 pub(super) fn precode(of: &Parameters, board: &PrecodeBoard, member: &Member<'_>) {
     let [s, h, w, b, p] = [of.s, of.h, of.w, of.b, of.p].map(|count| count as usize);
     let coded = board.gamma.columns;
@@ -434,7 +439,8 @@ mod tests {
         assert_eq!((field.product(0, 3), field.product(3, 0)), (0, 0));
     }
 
-    /// Table 2.2 of section 2.2: the powers of alpha in GF(2^3) of x^3 + x + 1, and the sum below it.
+    /// Table 2.2 of section 2.2: the powers of alpha in GF(2^3) of x^3 + x + 1, and the sum below
+    /// it.
     #[test]
     fn table_2_2_builds_gf_8() {
         const TABLE: [u8; 7] = [0b001, 0b010, 0b100, 0b011, 0b110, 0b111, 0b101];
@@ -455,7 +461,8 @@ mod tests {
         assert!((1..7).all(|a| field.quotient(field.product(a, 6), 6) == a));
     }
 
-    /// Section 2.2 says that x^8 + x^4 + x^3 + x^2 + 1 divides x^256 + 1. It divides x^255 + 1, as a primitive polynomial has to.
+    /// Section 2.2 says that x^8 + x^4 + x^3 + x^2 + 1 divides x^256 + 1. It divides x^255 + 1, as
+    /// every primitive polynomial of this degree.
     #[test]
     fn the_same_construction_gives_the_field_of_the_codes() {
         let field = &*BYTES;
@@ -474,8 +481,8 @@ mod tests {
         }
     }
 
-    /// The example of section 2.6: 60 source symbols of which 80 % come. "12 x 12" holds; "73 x 73" is K' + S, without the HDPC
-    /// symbols.
+    /// The example of section 2.6: 60 source symbols of which 80 % arrive. "12 x 12" holds; "73 x
+    /// 73" is K' + S, without the HDPC symbols.
     #[test]
     fn sixty_symbols_have_83_intermediate_ones_and_not_73() {
         let parameters = Parameters::new(60).unwrap();
