@@ -19,13 +19,14 @@ check: format circles lint docs check-deploy
 format:
 	$(CARGO) fmt --all --check
 
-# That no modules of a crate import each other in a circle; in the crates that are free of circles of
+# Checks that no modules of a crate import each other in a circle; in the crates without circles of
 # files, no files either.
 circles:
 	python3 tools/circles.py
 	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src crates/ncs-proto/src tools/nccodec/src
 
-# With the benches beside other libraries, which need these only to be linked; and what has features without them.
+# With the benches beside other libraries, which need these libraries only to be linked; then the
+# crates that have features, without them.
 lint:
 	$(CARGO) clippy --locked --release --workspace --all-targets --features bench-peers -- -D warnings
 	$(CARGO) clippy --locked --release --package ncs-device --package ncpeer --all-targets -- -D warnings
@@ -39,8 +40,8 @@ docs:
 deny:
 	cargo deny check
 
-# Alert rules with their tests and against recordings, the systemd unit, and every configuration that a container or a cluster is
-# given; what compose.yaml starts plays. Needs promtool, systemd and python3-yaml.
+# Tests alert rules, also against recordings, the systemd unit, and every configuration of a
+# container or a cluster; plays compose.yaml. Needs promtool, systemd and python3-yaml.
 check-deploy:
 	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml
 	promtool check rules $(RULES)/rules.yml
@@ -54,7 +55,7 @@ check-deploy:
 check-image:
 	deploy/check-image.sh
 
-# The GPU kernels, where their sources have changed. Fetches NVIDIA's compiler, 100 MB, at the first time.
+# Compiles GPU kernels whose sources have changed. The first run fetches NVIDIA's compiler, 100 MB.
 kernels:
 	python3 kernels/build.py
 
@@ -65,8 +66,9 @@ check-kernels:
 test:
 	$(CARGO) test --locked --release
 
-# The fields, the codes and the protocol as WebAssembly: a fetch with each code, and the protocol's examples, under node. Needs node, and
-# rustup's target wasm32-unknown-unknown or Debian's rustc-web, cargo-web, rust-web-src and lld-19.
+# Runs the fields, the codes and the protocol as WebAssembly: a fetch with each code, and the
+# protocol's examples, under node. Needs node, and rustup's target wasm32-unknown-unknown or
+# Debian's rustc-web, cargo-web, rust-web-src and lld-19.
 wasm:
 	CARGO="$(CARGO)" tools/wasm/run.sh
 
@@ -77,8 +79,8 @@ PACKAGES ?= --package ncs-codec
 proofs:
 	$(CARGO) test --locked --release $(PACKAGES) --lib -- --ignored --nocapture gfq::tests
 
-# The arithmetic and what sits on it: under AddressSanitizer, under valgrind, and on emulated processors that lack instruction sets,
-# which takes qemu-x86_64 (Debian: qemu-user).
+# Tests the arithmetic and its users under AddressSanitizer, under valgrind, and on emulated
+# processors that lack instruction sets, which needs qemu-x86_64 (Debian: qemu-user).
 sanitize valgrind masked:
 	CARGO="$(CARGO)" tests/arithmetic.sh $@
 
@@ -89,20 +91,24 @@ short-sanitize short-valgrind short-masked:
 bench:
 	$(CARGO) run --locked --release --package ncbench -- cases
 
-# Encoding beside other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names libmoepgf if that is to take part.
+# Compares encoding with other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names
+# libmoepgf, if it takes part.
 bench-peers:
 	$(CARGO) bench --locked --bench peers --features bench-peers
 
-# Reed-Solomon beside ISA-L and Jerasure, in turn. Needs ISA-L (Debian: libisal-dev); Jerasure takes part where it is installed
-# (libjerasure2). SHAPES="4,6 10,14" has these alone, SHAPES="4,6 400000000" chunks of so many bytes.
+# Compares Reed-Solomon with ISA-L and Jerasure, in turn. Needs ISA-L (Debian: libisal-dev);
+# Jerasure takes part where it is installed (libjerasure2). SHAPES="4,6 10,14" runs these only,
+# SHAPES="4,6 400000000" chunks of so many bytes.
 bench-rs:
 	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
 
-# Coding over GF(q) and homomorphic hashes beside GMP, in turn. Needs GMP (Debian: libgmp-dev). WHAT="hash verify" has these alone.
+# Compares coding over GF(q) and homomorphic hashes with GMP, in turn. Needs GMP (Debian:
+# libgmp-dev). WHAT="hash verify" runs these only.
 bench-hash:
 	$(CARGO) bench --locked --bench hash --features bench-peers -- $(WHAT)
 
-# TCP, plain quinn and the server with each congestion controller on paths with loss and a queue, and over relays. Needs root and iproute2.
+# Measures TCP, plain quinn and the server with each congestion controller, on paths with loss and a
+# queue, and over relays. Needs root and iproute2.
 bench-paths:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench paths
@@ -112,25 +118,29 @@ bench-sharing:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench sharing
 
-# Swarms of up to 10,000 viewers in virtual time. Needs no privileges, and the better part of an hour.
+# Simulates swarms of up to 10,000 viewers in virtual time. Needs no privileges, and most of an
+# hour.
 bench-swarms:
 	$(CARGO) bench --locked --profile release --bench swarms -- --plots $(CURDIR)/docs/plots
 
-# A server flooded with handshakes that nobody begins, beside an honest viewer. Needs root and iproute2.
+# Floods a server with handshakes that nobody continues, beside an honest viewer. Needs root and
+# iproute2.
 bench-handshakes:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
 		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
 
-# An honest viewer beside each of four attacks: what it gets without them, and with them. Needs no privileges, and three minutes.
+# Measures an honest viewer beside each of four attacks: its rate without them, and with them. Needs
+# no privileges, and three minutes.
 bench-attacks:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture rates::rates_beside_attacks
 
-# A server that is killed ten times, three seconds each, and how soon a gateway is back. Needs no privileges, and two minutes.
+# Kills a server ten times, three seconds each, and measures how soon a gateway recovers. Needs no
+# privileges, and two minutes.
 bench-recovery:
 	$(CARGO) test --locked --release --test recovery -- --ignored --exact --nocapture times_to_recovery
 
-# A server that is watched for two hours while its origin, its configuration, its certificate and its viewers come and go.
-# SOAK="--minutes 10 --viewers 1000" has it otherwise; needs no privileges.
+# Watches a server for two hours while its origin, its configuration, its certificate and its
+# viewers change. SOAK="--minutes 10 --viewers 1000" sets options. Needs no privileges.
 bench-soak:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench soak -- $(SOAK)
@@ -142,19 +152,21 @@ smoke:
 	$(CARGO) build --locked --profile release --bins --bench soak
 	$(CARGO) bench --locked --profile release --bench soak -- --smoke
 
-# How many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000 --server-cores 0-7 --viewer-cores 8-15
-# --backend cuda" has it otherwise; needs no privileges.
+# Measures how many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000
+# --server-cores 0-7 --viewer-cores 8-15 --backend cuda" sets options. Needs no privileges.
 bench-viewers:
 	$(CARGO) build --locked --profile dist --bins
 	$(CARGO) bench --locked --profile dist --bench viewers -- $(VIEWERS)
 
-# hls.js, dash.js and Shaka in Chromium on slow paths, straight from nginx and through the gateway. Needs root, iproute2, ffmpeg, nginx,
-# chromium and npm; four hours. ABR="--players hls.js --rates 0.7 --loss 0 --runs 1" has a part of it, "--parallel 4" takes 4 cells at a time.
+# Runs hls.js, dash.js and Shaka in Chromium on slow paths, directly from nginx and through the
+# gateway. Needs root, iproute2, ffmpeg, nginx, chromium and npm; four hours. ABR="--players hls.js
+# --rates 0.7 --loss 0 --runs 1" runs a part of it, ABR="--parallel 4" four cells at a time.
 bench-abr:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
-# The same for one cell a player: through the gateway none may be clearly worse off than by plain HTTP.
+# The same for one cell per player: through the gateway none may be clearly worse than by plain
+# HTTP.
 smoke-abr:
 	$(CARGO) build --locked --profile release --bins --bench abr
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke
@@ -175,7 +187,7 @@ fuzz:
 		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-# The test executables, stripped, for a host with a GPU and no Rust toolchain: CONTRIBUTING.md says how they are run there.
-# TESTS="backends end_to_end" takes these alone.
+# Packs the test executables, stripped, for a host with a GPU and no Rust toolchain: CONTRIBUTING.md
+# says how to run them there. TESTS="backends end_to_end" packs these only.
 gpu-bundle:
 	python3 deploy/gpu-bundle.py $(TESTS)

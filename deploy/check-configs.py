@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""What a container engine or a cluster would be given, tried without one.
+"""Checks what a container engine or a cluster would get, without one.
 
-- Every file of YAML and JSON below deploy/ can be parsed, and the image's labels and tags have the version of Cargo.toml.
-- `ncserverd config check` takes every configuration in there: what the image, compose.yaml and the manifests of k8s set, with and
-  without a GPU. The manifests admit nobody without a token, keep their state, and publish UDP.
-- What compose.yaml starts plays: its configuration and the commands of its gateway run here, on ports of loopback that are free. It
-  publishes ports to its own machine alone, and only what needs the server's private key has the volume that it lies in.
+- Every file of YAML and JSON below deploy/ can be parsed, and the image's labels and tags have the
+  version of Cargo.toml.
+- `ncserverd config check` accepts every configuration there: those of the image, compose.yaml and
+  the manifests of k8s, with and without a GPU. The manifests admit nobody without a token, keep
+  their state, and publish UDP.
+- compose.yaml plays: its configuration and the commands of its gateway run here, on free ports of
+  loopback. It publishes ports only to its own machine, and only the services that need the server's
+  private key have the volume with it.
 
-Usage: deploy/check-configs.py [NCSERVERD]      (default: target/release/ncserverd; ncpeer lies beside it)
+Usage: deploy/check-configs.py [NCSERVERD]
+
+NCSERVERD is target/release/ncserverd by default; ncpeer lies beside it.
 """
 
 import base64
@@ -142,7 +147,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def plays(services, image, health, place):
-    """Runs what compose.yaml starts, but for the containers around it, and fetches the clip as a player does."""
+    """Runs the commands of compose.yaml without containers, and fetches the clip as a player."""
     clip = ROOT / services["origin"]["volumes"][0].split(":")[0].removeprefix("../")
     origin = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(clip.parent)))
     threading.Thread(target=origin.serve_forever, daemon=True).start()

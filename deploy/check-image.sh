@@ -1,11 +1,14 @@
 #!/bin/bash
-# Runs the steps of the Dockerfile without a container engine and without an image registry: each stage gets a fresh Debian root
-# from debootstrap, RUN steps run in it, and at the end the entry point is started there until /readyz answers.
+# Runs the steps of the Dockerfile without a container engine and without an image registry: each
+# stage gets a fresh Debian root from debootstrap, RUN steps run in it, and at the end the entry
+# point is started there until /readyz answers.
 #
-#   deploy/check-image.sh [DIRECTORY]      roots are made below DIRECTORY (default: a temporary one, removed at the end)
+#     deploy/check-image.sh [DIRECTORY]     makes the roots below DIRECTORY
+#                                           (default: a temporary one, removed at the end)
 #
-# Needs root, debootstrap, curl and a Rust toolchain: what an image named rust:* adds to Debian is this machine's toolchain and
-# gcc. The steps themselves are read from the Dockerfile; an instruction that this script does not know is an error.
+# Needs root, debootstrap, curl and a Rust toolchain: this machine's toolchain and gcc stand for
+# what an image named rust:* adds to Debian. The steps themselves are read from the Dockerfile; an
+# instruction that this script does not know is an error.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,7 +27,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# --- the base of a stage -------------------------------------------------------------------------------------------------
+# --- the base of a stage --------------------------------------------------------------------------
 
 mirror() { awk '/^URIs:/ { print $2; exit } $1 == "deb" { for (i = 2; i <= NF; i++) if ($i ~ /^http/) { print $i; exit } }' \
     /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null | head -n 1; }
@@ -40,7 +43,7 @@ base() { # image root
     debootstrap --variant=minbase $extra bookworm "$root" $(mirror) >"$root.log" 2>&1 || { tail -20 "$root.log"; fail debootstrap; }
     mount -t proc proc "$root/proc"
     mount --bind /dev "$root/dev"
-    # How this machine reaches its package registries is this machine's affair, not the Dockerfile's.
+    # How this machine reaches its package registries is its own affair, not the Dockerfile's.
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
     mkdir -p "$root/etc/ssl/certs"
     if [ -r /etc/ssl/certs/ca-certificates.crt ]; then cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/host.crt"; fi
@@ -57,7 +60,7 @@ toolchain() { # image root
     echo /usr/local/rust/bin >"$2.path"
 }
 
-# --- one step ------------------------------------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 enter() { # command of the step, run by a shell in the root with the environment of the stage
     local root=$1 path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin variables=()
@@ -123,7 +126,7 @@ step() {
     esac
 }
 
-# --- all of them, then the entry point -----------------------------------------------------------------------------------
+# --- all of them, then the entry point ------------------------------------------------------------
 
 while IFS= read -r line; do
     say "$line"

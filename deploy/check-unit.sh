@@ -1,5 +1,6 @@
 #!/bin/sh
-# The systemd unit, alone and with the drop-in for GPUs: systemd understands every line, and its sandbox is no weaker than it was.
+# Checks the systemd unit, alone and with the drop-in for GPUs: systemd understands every line, and
+# its sandbox is no weaker than it was.
 set -eu
 cd "$(dirname "$0")/systemd"
 draft=$(mktemp -d)

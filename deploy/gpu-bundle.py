@@ -1,8 +1,9 @@
-"""Builds the test executables and the two programs, copies them stripped to .gpu-tests/, for a host without a toolchain, and packs
-them into .gpu-tests.tar.xz, which unpacks to that folder.
+"""Builds and packs the test executables and the two programs for a host without a toolchain: copies
+them stripped to .gpu-tests/, and packs that folder into .gpu-tests.tar.xz.
 
-    deploy/gpu-bundle.py [NAME…]      only the tests of these names, such as `backends` or `end_to_end`, and the programs; `viewers`,
-                                      which measures, comes if it is named
+    deploy/gpu-bundle.py [NAME…]     only the tests of these names, such as `backends` or
+                                     `end_to_end`, and the programs; the benchmark `viewers` is
+                                     packed only by name
 """
 
 import json
@@ -19,7 +20,7 @@ BUNDLE = pathlib.Path(".gpu-tests")
 ARCHIVE = pathlib.Path(".gpu-tests.tar.xz")
 # More than this is refused by places that files have to pass.
 ARCHIVE_BYTES_MAX = 60_000_000
-# What executables have in common, which is most of them, lies further back than the usual window reaches.
+# Most of an executable's bytes are common to all, but further back than the usual window reaches.
 XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 << 20}]
 
 

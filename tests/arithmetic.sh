@@ -20,7 +20,8 @@ host=x86_64-unknown-linux-gnu
 # The packages of the arithmetic and of devices.
 small=(--package ncs-gf --package ncs-codec --package ncs-device --features ncs-device/cuda --lib --test backends)
 
-# Options of cargo, and behind `--` those of tests: what the crate tests at the place, then the lists of cases for all of it.
+# Options of cargo, and after `--` those of tests: the crate's own tests of the arithmetic, then the
+# lists of cases for all of it.
 tests() {
     local options=()
     while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1") && shift; done
@@ -29,8 +30,9 @@ tests() {
     "$cargo" test --locked --release "${options[@]}" --package ncserverd --test codecs "$@"
 }
 
-# What starts each test, in which instructions take tens of times as long; so the larger generations are left out, the
-# counting of failures, proofs of large primes, and what hashes are good for: how they are computed is tested.
+# The command that starts each test, for tools in which instructions take tens of times as long. The
+# largest generations, the counting of failures, proofs of large primes and the properties of hashes
+# are left out; the computation of hashes is tested.
 whole() {
     export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$1 NCTEST_ISAS=$2 NCTEST_BYTES_MAX=$3
     printf '\n--- %s: %s\n' "$1" "$2"
@@ -121,9 +123,10 @@ for message in map(json.loads, sys.stdin):
 way=whole
 case "${1-} ${2-whole}" in
 'sanitize whole' | 'sanitize short')
-    # The flag is unstable, but the stable toolchain has all that it takes, and RUSTC_BOOTSTRAP lets it be used: so the compiler that
-    # is checked is the one that releases are built with. A nightly toolchain works as well. With --target, so that procedural macros
-    # and build scripts, which run within and under cargo, are left as they are.
+    # The flag is unstable, but the stable toolchain has everything for it, and RUSTC_BOOTSTRAP
+    # allows it: so the checked compiler is the one that builds releases. A nightly toolchain works
+    # as well. --target leaves procedural macros and build scripts, which run within and under
+    # cargo, as they are.
     export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address NCTEST_REQUIRE_ALL=1
     options=(--target "$host" --target-dir "${CARGO_TARGET_DIR:-target}/asan")
     if [ "${2-}" = short ]; then

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Checks the fields, the codes and the protocol for aarch64-unknown-linux-gnu. Takes rustup's target where it is installed, and
-# Debian's rustc-web, cargo-web and rust-web-src otherwise, which check the standard library as well. A dependency compiles C: Debian's
-# gcc-aarch64-linux-gnu and libc6-dev-arm64-cross have what that takes.
+# Checks the fields, the codes and the protocol for aarch64-unknown-linux-gnu. Uses rustup's target
+# if it is installed, and otherwise Debian's rustc-web, cargo-web and rust-web-src, which check the
+# standard library as well. A dependency compiles C, with Debian's gcc-aarch64-linux-gnu and
+# libc6-dev-arm64-cross.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

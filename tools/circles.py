@@ -3,12 +3,13 @@
 
     tools/circles.py [--files] [ROOT…]
 
-ROOT is a folder with a `lib.rs`, by default `src` and each `crates/*/src` and `tools/*/src`. Without --files the nodes are a crate's
-top-level modules; with it they are files. Tests do not count: neither `tests.rs` nor what stands behind `#[cfg(test)]`. Exits with 1 if
-there is a circle.
+ROOT is a folder with a `lib.rs`, by default `src` and each `crates/*/src` and `tools/*/src`.
+Without --files the nodes are a crate's top-level modules; with it they are files. Tests do not
+count: neither `tests.rs` nor items after `#[cfg(test)]`. Exits with 1 if there is a circle.
 
-An import is a path that starts at `crate`, `self`, `super` or a child module, in a `use` or in place; it leads to the deepest module
-that it names. Paths through a re-export lead to where the re-export is.
+An import is a path that starts at `crate`, `self`, `super` or a child module, in a `use` or in
+place; it leads to the deepest module that it names. Paths through a re-export lead to where the
+re-export is.
 """
 
 import pathlib
@@ -33,7 +34,7 @@ def block_end(text, start):
 
 
 def product_text(text):
-    """A file's text without comments, texts, and items for tests; and the modules that are for tests alone."""
+    """Returns a file's text without comments, strings and test items; and its test modules."""
     text = COMMENT_OR_TEXT.sub(" ", text)
     tests = set()
     while found := TEST_ITEM.search(text):

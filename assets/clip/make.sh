@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the clip of `ncserverd demo` from ffmpeg's own test sources: 12 s of HLS in six fMP4 segments.
-# Everything here is generated; nothing is anybody's film. Run it in this folder.
+# Makes the clip of `ncserverd demo` from ffmpeg's own test sources: 12 s of HLS in six fMP4
+# segments. Everything here is generated; nothing is anybody's film. Run it in this folder.
 set -eu
 cd "$(dirname "$0")"
 rm -f ./*.m3u8 ./*.mp4 ./*.m4s

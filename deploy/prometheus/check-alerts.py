@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Tries every alert of rules.yml against recordings of real servers: an hour of idling, of ten viewers, and of overload.
+"""Tries every alert of rules.yml against recordings of real servers: idle, watched, overloaded.
 
     deploy/prometheus/check-alerts.py
 
-`record.py` made the recordings: four minutes each, at a scrape a second. They are read as Prometheus reads a server, every fifteenth second, and
-again and again, until they make an hour; counters go on from round to round. Nobody is to be woken by the first two; the third is to fire
-exactly the alerts named here. Every series that an alert looks at has to be in the recordings, or else it could not have fired.
+`record.py` made the recordings: four minutes each, with a scrape per second. They are read as
+Prometheus reads a server, every fifteenth second, and repeated until they make an hour; counters
+continue from round to round. The first two must fire no alert; the third must fire exactly the
+alerts named here. Every series of an alert has to be in the recordings, because otherwise the alert
+could not have fired.
 """
 
 import json
@@ -20,7 +22,8 @@ FIRES = {"idle": [], "viewers": [], "overload": ["NcserverdFirstBlockSlow", "Ncs
 SCRAPE = 15
 HOUR = 3600
 COUNTERS = ("_total", "_bucket", "_count", "_sum")
-# What Prometheus itself says of a server, dates that no recording reaches, and deaths, of which there were none.
+# Series that Prometheus itself makes, dates that no recording reaches, and deaths, of which there
+# were none.
 NOT_RECORDED = {"up", "ncserverd_tls_certificate_expires_seconds", "ncserverd_tls_certificate_begins_seconds",
                 "ncserverd_supervise_deaths_total"}
 
@@ -36,7 +39,7 @@ def series_of(rules):
 
 
 def seconds_of(values):
-    """A value for each second, None where there is none: `record.py` writes `vxN` for N more of v."""
+    """Returns a value for each second, or None: `record.py` writes `vxN` for N more of v."""
     found = []
     for word in values.split():
         value, _, more = word.partition("x")

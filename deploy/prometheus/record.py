@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Records what a real server shows while it idles, while ten viewers watch, and while it is overloaded.
+"""Records the metrics of a real server while it idles, with ten viewers, and while overloaded.
 
     deploy/prometheus/record.py NCSERVERD [idle|viewers|overload ...]
 
-Each recording takes four minutes: `/metrics` is read once a second. Where the alerts are tried (`check-alerts.py`) it is repeated until it makes
-an hour.
-`ncpeer` lies beside NCSERVERD and makes the viewers. The origin is live: a segment a second of a stream of half a megabit a second. The server
-has one core, which the viewers of `overload` exhaust. While it idles it follows the playlist, so that segments come which nobody asks for; now
-and then somebody fetches one that has been there for half a minute.
+Each recording takes four minutes: `/metrics` is read once a second. `check-alerts.py` repeats it
+until it makes an hour.
+
+`ncpeer` lies beside NCSERVERD and makes the viewers. The origin is live: a segment per second of a
+stream of half a megabit per second. The server has one core, which the viewers of `overload`
+exhaust. While idle it follows the playlist, so segments arrive that nobody requests; now and then
+somebody fetches one that has been there for half a minute.
 """
 
 import hashlib

@@ -50,7 +50,7 @@ def coefficients(key, seed, generation, n):
 
 
 def sparse(key, seed, generation, n, weight):
-    """A row with so many coefficients other than zero: Floyd's choice of places, one word of the generator a draw."""
+    """Returns a row with `weight` nonzero coefficients: Floyd's choice of places, a word per draw."""
 
     def words():
         q = 1 << 31

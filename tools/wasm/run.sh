@@ -1,7 +1,8 @@
 #!/bin/bash
-# Builds the fields, the codes and the protocol for wasm32-unknown-unknown, without a C compiler, and runs a fetch with each code and
-# the protocol's examples under node. Takes rustup's target where it is installed, and Debian's rustc-web, cargo-web, rust-web-src
-# and lld-19 otherwise, which build the standard library as well.
+# Builds the fields, the codes and the protocol for wasm32-unknown-unknown, without a C compiler,
+# and runs a fetch with each code and the protocol's examples under node. Uses rustup's target if it
+# is installed, and otherwise Debian's rustc-web, cargo-web, rust-web-src and lld-19, which build
+# the standard library as well.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
