@@ -32,7 +32,6 @@ mod gpu;
 mod load;
 mod measure;
 mod own;
-mod portions;
 mod record;
 mod s1;
 mod s2;
@@ -42,6 +41,7 @@ mod s5;
 mod stripes;
 mod talk;
 mod thesis;
+mod work_items;
 
 pub use catalogue::Group;
 

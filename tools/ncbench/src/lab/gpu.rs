@@ -147,7 +147,7 @@ impl Lab {
         ReplayJob::new(&self.standard, plan)
     }
 
-    /// Opens the card for portions of files when it is called.
+    /// Opens the card for work items of files when it is called.
     pub(crate) fn opener(&self, demand: &Demand) -> Opener {
         let (ordinal, demand) = (self.ordinal, *demand);
         Box::new(move || device::open_coder(ordinal, &demand))

@@ -21,7 +21,7 @@ use super::gpu::rounds_of;
 use super::load::invertible;
 use super::measure::{Family, Measure};
 use super::stripes::ChunkProduct;
-use super::{Error, Outcome, Sample, Settings, dense, gfq, portions};
+use super::{Error, Outcome, Sample, Settings, dense, gfq, work_items};
 
 /// Checks bytes and measures, or says why not.
 pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<Outcome, Error> {
@@ -29,7 +29,7 @@ pub(super) fn measure(lab: &mut Lab, case: &Case, settings: &Settings) -> Result
         return dense::measure(lab, case, settings);
     }
     match case.measure.family() {
-        _ if case.measure == Measure::Portions => portions::by_gpu(lab, case, settings),
+        _ if case.measure == Measure::WorkItems => work_items::by_gpu(lab, case, settings),
         Family::Chunks => chunks(lab, case, settings),
         Family::Gfq => gfq::measure(lab, case, settings),
         Family::Symbols => symbols(lab, case, settings),

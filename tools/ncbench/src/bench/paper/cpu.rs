@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::catalogue::{Case, Kind};
 use super::load::{Coded, FIRST_SEED, Load, invertible, key};
 use super::measure::{Family, Measure};
-use super::{Error, Run, Sample, fountain, gfq, portions, stripes};
+use super::{Error, Run, Sample, fountain, gfq, stripes, work_items};
 use crate::bench::team::{self, Member};
 
 /// Checks what the case makes, and returns what measures it; none if bytes are wrong.
@@ -47,7 +47,7 @@ pub(super) fn prepare(case: &Case) -> Result<Option<Run>, Error> {
         Measure::CpuGaussJordan => fountain::gauss_jordan(case),
         Measure::CpuPrecode => fountain::precode(case),
         Measure::CpuChunks | Measure::CpuRebuild => stripes::code(case),
-        Measure::CpuPortions => portions::by_cpu(case),
+        Measure::CpuWorkItems => work_items::by_cpu(case),
         measure if measure.family() == Family::Gfq => gfq::prepare(case),
         _ => unreachable!("measures of the GPU are prepared elsewhere"),
     })

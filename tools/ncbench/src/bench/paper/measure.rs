@@ -69,8 +69,8 @@ pub(super) enum Measure {
     RebuildThrough,
     ChunksThroughCopy,
     /// Code chunks as files are coded: by all cores; by a GPU, or by it and them.
-    CpuPortions,
-    Portions,
+    CpuWorkItems,
+    WorkItems,
     /// Plans of RaptorQ, replayed on a card.
     Replay,
     ReplayThrough,
@@ -220,7 +220,7 @@ impl Measure {
             Self::Chunks | Self::ChunksCopy | Self::ChunksThrough | Self::ChunksThroughCopy => {
                 Family::Chunks
             }
-            Self::Rebuild | Self::RebuildThrough | Self::CpuPortions | Self::Portions => {
+            Self::Rebuild | Self::RebuildThrough | Self::CpuWorkItems | Self::WorkItems => {
                 Family::Chunks
             }
             Self::CpuInvert | Self::CpuGaussJordan | Self::CpuProduct => Family::Matrices,
@@ -314,7 +314,7 @@ impl Measure {
                 | Self::CpuPrecode
                 | Self::CpuChunks
                 | Self::CpuRebuild
-                | Self::CpuPortions
+                | Self::CpuWorkItems
                 | Self::Stored
                 | Self::CpuGfqEncode
                 | Self::CpuGfqCombine
@@ -339,7 +339,7 @@ impl Measure {
                 | Self::Together
                 | Self::ReplayWhole
                 | Self::Crossover
-                | Self::Portions
+                | Self::WorkItems
         )
     }
 
@@ -393,7 +393,7 @@ impl Measure {
             Self::CpuProduct if kernel == "thesis" => rows * k,
             Self::CpuProduct | Self::CpuGfqCombine | Self::CpuGfqHash => rows,
             Self::CpuChunks | Self::CpuRebuild => k.div_ceil(PAGE_BYTES),
-            Self::CpuPortions => k.div_ceil(PIECE_BYTES),
+            Self::CpuWorkItems => k.div_ceil(PIECE_BYTES),
             Self::CpuGfqEncode => generations * rows.div_ceil(WORD_BLOCKS_A_PART),
             Self::CpuGfqDecode if generations == 1 => n.div_ceil(WORD_BLOCKS_A_PART),
             Self::CpuGfqDecode => generations,
@@ -417,7 +417,7 @@ impl Measure {
                 | Self::Stored
         ) && !matches!(
             self,
-            Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::Portions
+            Self::ChunksCopy | Self::ChunksThroughCopy | Self::Crossover | Self::WorkItems
         ) && !matches!(
             self,
             Self::ReplayEnergy | Self::ReplayPower | Self::GfqLadder
@@ -478,11 +478,11 @@ impl Measure {
             Self::ChunksCopy => return "copy on the GPU".to_owned(),
             Self::ChunksThrough | Self::RebuildThrough => "through the GPU",
             Self::ChunksThroughCopy => return "copies alone".to_owned(),
-            Self::CpuPortions => return "chunks by the CPU".to_owned(),
-            Self::Portions if kernel == "hybrid" => {
+            Self::CpuWorkItems => return "chunks by the CPU".to_owned(),
+            Self::WorkItems if kernel == "hybrid" => {
                 return "chunks by CPU and GPU together".to_owned();
             }
-            Self::Portions => return "chunks by the GPU".to_owned(),
+            Self::WorkItems => return "chunks by the GPU".to_owned(),
             Self::Replay => return "replayed, GPU".to_owned(),
             Self::ReplayThrough | Self::ReplayEnergy | Self::ReplayPower => {
                 return "replayed, through the GPU".to_owned();
@@ -713,7 +713,7 @@ impl Measure {
                  the streams of all GPUs in turn; memory is pinned once"
             }
             Self::ChunksThroughCopy => "copies alone: the same copies, with nothing made between",
-            Self::CpuPortions | Self::Portions => {
+            Self::CpuWorkItems | Self::WorkItems => {
                 "chunks by the CPU, by the GPU, by both: as `nccodec encode` codes a file, the \
                  host's clock from the first stripe of 256 KiB a chunk that is handed in until the \
                  last one has come back, all of them in memory (for a GPU, pinned); files are \

@@ -757,7 +757,7 @@ const CARD_BESIDE: Sweep = Sweep {
 };
 /// Stripes as files have them.
 const BY_CPU: Sweep = Sweep {
-    measure: Measure::CpuPortions,
+    measure: Measure::CpuWorkItems,
     kernels: &["cpu"],
     k: &[64 << 20],
     full_k: &[400_000_000],
@@ -765,7 +765,7 @@ const BY_CPU: Sweep = Sweep {
     ..LARGE
 };
 const BY_GPU: Sweep = Sweep {
-    measure: Measure::Portions,
+    measure: Measure::WorkItems,
     kernels: &["cuda", "hybrid"],
     ..BY_CPU
 };

@@ -17,7 +17,7 @@ use super::{Error, Outcome, Run, Sample, Settings};
 
 /// By all cores, after a look at every byte; none if one is wrong.
 pub(super) fn by_cpu(case: &Case) -> Option<Run> {
-    let mut job = PortionsRun::new(case, |demand| {
+    let mut job = WorkItemsRun::new(case, |demand| {
         Crew::with(BackendChoice::Cpu, None, demand, case.threads)
     })
     .ok()?;
@@ -32,7 +32,7 @@ pub(super) fn by_gpu(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<
     } else {
         BackendChoice::Cuda
     };
-    let mut job = PortionsRun::new(case, |demand| {
+    let mut job = WorkItemsRun::new(case, |demand| {
         Crew::with(backend, Some(lab.opener(demand)), demand, case.threads)
     })?;
     if !job.is_right() {
@@ -55,13 +55,13 @@ pub(super) fn by_gpu(lab: &mut Lab, case: &Case, settings: &Settings) -> Result<
     )))
 }
 
-struct PortionsRun {
+struct WorkItemsRun {
     crew: Crew,
     stripes: Stripes,
-    portions: Vec<Portion>,
+    items: Vec<Portion>,
 }
 
-impl PortionsRun {
+impl WorkItemsRun {
     fn new<E>(case: &Case, crew: impl FnOnce(&Demand) -> Result<Crew, E>) -> Result<Self, E> {
         let stripes = Stripes::new(case);
         let (k, count) = (stripes.code.k(), stripes.code.n() - stripes.code.k());
@@ -72,7 +72,7 @@ impl PortionsRun {
             bite_bytes: BITE_BYTES,
         })?;
         let rows: Arc<[u8]> = stripes.code.parity_rows().flatten().copied().collect();
-        let portion = |at: usize| {
+        let item = |at: usize| {
             let bytes = piece.min(stripes.chunk_bytes - at);
             let (mut input, output) = (crew.memory(k * bytes), crew.memory(count * bytes));
             let pieces = stripes
@@ -93,14 +93,11 @@ impl PortionsRun {
                 output,
             }
         };
-        let portions = (0..stripes.chunk_bytes)
-            .step_by(piece)
-            .map(portion)
-            .collect();
+        let items = (0..stripes.chunk_bytes).step_by(piece).map(item).collect();
         Ok(Self {
             crew,
             stripes,
-            portions,
+            items,
         })
     }
 
@@ -108,11 +105,9 @@ impl PortionsRun {
     fn time(&mut self, repeats: u32) -> Duration {
         let start = Instant::now();
         for _ in 0..repeats {
-            let count = self.portions.len();
-            self.portions
-                .drain(..)
-                .for_each(|portion| self.crew.begin(portion));
-            self.portions.extend((0..count).map(|_| {
+            let count = self.items.len();
+            self.items.drain(..).for_each(|item| self.crew.begin(item));
+            self.items.extend((0..count).map(|_| {
                 self.crew
                     .next()
                     .expect("as many come back as were handed in")
@@ -123,21 +118,21 @@ impl PortionsRun {
 
     /// Codes once, and compares everything.
     fn is_right(&mut self) -> bool {
-        self.portions
+        self.items
             .iter_mut()
-            .for_each(|portion| portion.output.fill(0xA5));
+            .for_each(|item| item.output.fill(0xA5));
         self.time(1);
         let Some(coded) = self.stripes.coded() else {
             return false;
         };
         let starts =
             (0..self.stripes.chunk_bytes).step_by(PIECE_BYTES.min(self.stripes.chunk_bytes));
-        self.portions.iter().zip(starts).all(|(portion, at)| {
-            let bytes = portion.work.input_bytes() / self.stripes.code.k();
+        self.items.iter().zip(starts).all(|(item, at)| {
+            let bytes = item.work.input_bytes() / self.stripes.code.k();
             let expected = coded
                 .chunks_exact(self.stripes.chunk_bytes)
                 .map(|chunk| &chunk[at..at + bytes]);
-            portion.output.chunks_exact(bytes).eq(expected)
+            item.output.chunks_exact(bytes).eq(expected)
         })
     }
 }
