@@ -297,7 +297,8 @@ fn innermost(error: config::ConfigError) -> (String, String) {
             // The given value may be the secret.
             let reason = match *error {
                 ConfigError::Type { expected, .. } => format!("this is not {expected}"),
-                // serde quotes the given value before the expected ones.
+                // A `Message` has no parts either. serde quotes the given value before the
+                // expected ones.
                 other => {
                     let reason = innermost(other).1;
                     let expected = reason
@@ -329,6 +330,11 @@ fn innermost(error: config::ConfigError) -> (String, String) {
 
 /// The choices of a key, for an error about another value: `serde_json` lists them, the `config`
 /// crate does not.
+///
+/// Both errors are recognised by their text, because neither has a type that would do. The
+/// `config` crate has no variant for a word that an enum lacks: it makes a `Message`, as of every
+/// error in the words of a type's own code. Errors of `serde_json` have only a category. A test
+/// compares the results, so a change of these texts does not go unnoticed.
 fn choices(key: &str, reason: &str) -> Option<String> {
     let (_, word) = reason
         .strip_prefix("enum ")?
