@@ -1,5 +1,6 @@
 //! The compiled kernels, embedded: `kernels/*.fatbin` of this crate. `kernels/build.py` of the
-//! repository makes them from the `.cu` files beside it.
+//! repository makes them from the `.cu` files beside it, which `kernels/sources` links to: the
+//! package of this crate contains them, too.
 
 use std::hash::{Hash, Hasher};
 
@@ -66,7 +67,7 @@ macro_rules! images {
                         concat!($file, ".cu"),
                         include_str!(concat!(
                             env!("CARGO_MANIFEST_DIR"),
-                            "/../../kernels/",
+                            "/kernels/sources/",
                             $file,
                             ".cu"
                         )),
@@ -106,7 +107,7 @@ mod tests {
         ($file:literal) => {
             include_str!(concat!(
                 env!("CARGO_MANIFEST_DIR"),
-                "/../../kernels/",
+                "/kernels/sources/",
                 $file
             ))
         };
