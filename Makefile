@@ -9,12 +9,12 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	proofs sanitize valgrind masked short-sanitize short-valgrind short-masked bench bench-peers \
 	bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
-	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles
+	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package
 
 all: check test
 
 # Everything that needs no test run.
-check: format circles lint docs check-deploy
+check: format circles package lint docs check-deploy
 
 # As rustfmt's defaults have it, and no line of Rust longer than 100 columns where rustfmt does not
 # look: in comments, strings and macros.
@@ -27,6 +27,10 @@ format:
 circles:
 	python3 tools/circles.py
 	python3 tools/circles.py --files crates/ncs-gf/src crates/ncs-codec/src crates/ncs-proto/src tools/nccodec/src
+
+# Checks that the packages of the published crates contain what their code includes.
+package:
+	CARGO="$(CARGO)" tools/check-packages.py
 
 # With the benches beside other libraries, which need these libraries only to be linked; then the
 # crates that have features, without them.
