@@ -9,12 +9,13 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	proofs sanitize valgrind masked short-sanitize short-valgrind short-masked bench bench-peers \
 	bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
-	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package
+	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
+	dependencies
 
 all: check test
 
 # Everything that needs no test run.
-check: format circles package lint docs check-deploy
+check: format circles package dependencies lint docs check-deploy
 
 # As rustfmt's defaults have it, and no line of Rust longer than 100 columns where rustfmt does not
 # look: in comments, strings and macros.
@@ -42,6 +43,10 @@ lint:
 docs:
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
 		$(CARGO) doc --locked --release --workspace --no-deps --document-private-items --lib
+
+# The part of deny.toml that needs no database: licences, banned crates, sources.
+dependencies:
+	CARGO="$(CARGO)" tools/check-dependencies.py
 
 # Advisories, licences and doubled dependencies. Needs cargo-deny and its advisory database.
 deny:
