@@ -38,11 +38,23 @@ async fn until(at: SocketAddr, name: &str, is_right: impl Fn(f64) -> bool) {
 
 fn metrics_of(program: &Program) -> SocketAddr {
     let [metrics] = program.says(["metrics on http://"]);
-    metrics
-        .strip_suffix("/metrics")
+    metrics_at(&metrics)
+}
+
+/// The address in a URL of metrics without its scheme.
+fn metrics_at(url: &str) -> SocketAddr {
+    url.strip_suffix("/metrics")
         .expect("a URL")
         .parse()
         .unwrap()
+}
+
+/// The word that follows a text of the log.
+fn follows<'a>(log: &'a str, text: &str) -> &'a str {
+    let (_, rest) = log
+        .split_once(text)
+        .unwrap_or_else(|| panic!("no `{text}` in {log}"));
+    rest.split_whitespace().next().unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +99,7 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
 
     let mut command = Command::new(program("ncpeer"));
     command.env_clear().args([
+        "-v",
         "relay",
         &server_url,
         "--source",
@@ -96,26 +109,31 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     ]);
     command.args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
     let relay = Program::start(&mut command);
-    let relay_metrics = metrics_of(&relay);
-    let [relay_url] = relay.says(["relays at "]);
 
     // Both are used from the first block on.
-    let end = Instant::now() + PATIENCE;
-    while liar.seen().connections == 0 {
-        assert!(
-            Instant::now() < end,
-            "the relay does not connect to the liar"
-        );
+    let liar_address = format!("{}:{}", at.host, at.port);
+    let (mut log, end) = (String::new(), Instant::now() + PATIENCE);
+    let is_connected = |log: &str, to: &str| {
+        log.lines()
+            .any(|line| line.contains("connected") && line.contains(to))
+    };
+    while !(log.contains("relays at ")
+        && is_connected(&log, &address)
+        && is_connected(&log, &liar_address))
+    {
+        assert!(Instant::now() < end, "the relay connects to both:\n{log}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+        log = log + &relay.said() + "\n";
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let relay_url = follows(&log, "relays at ");
+    let relay_metrics = metrics_at(follows(&log, "metrics on http://"));
 
     // Behind the relay there is nothing left to find.
     let out = state.path().join("out.ts");
     let mut command = Command::new(program("ncpeer"));
     command.env_clear().args([
         "fetch",
-        &relay_url,
+        relay_url,
         "/live/a.ts",
         "--key",
         &signing.public().to_string(),

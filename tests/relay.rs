@@ -546,9 +546,12 @@ async fn a_liar_behind_a_relay_is_found_by_the_relay() {
         ),
         (0, 0)
     );
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(station.read("ncserverd_peer_polluters_total"), 1.0);
-    assert!(station.read("ncserverd_peer_wrong_blocks_total") > 0.0);
+    // The counters follow the statistics a moment later.
+    until("the counters", || {
+        station.read("ncserverd_peer_polluters_total") == 1.0
+            && station.read("ncserverd_peer_wrong_blocks_total") > 0.0
+    })
+    .await;
 }
 
 /// A relay that gets no checksums marks its mixed blocks as unverified: wrong ones are dropped, and
