@@ -78,9 +78,9 @@ check-kernels:
 test:
 	$(CARGO) test --locked --release
 
-# Runs the fields, the codes and the protocol as WebAssembly: a fetch with each code, and the
-# protocol's examples, under node. Needs node, and rustup's target wasm32-unknown-unknown or
-# Debian's rustc-web, cargo-web, rust-web-src and lld-19.
+# Runs the fields, the codes and the protocol as WebAssembly, without and with vector instructions:
+# tests of the fields, a fetch with each code, the protocol's examples. Needs node, and
+# rustup's target wasm32-unknown-unknown or Debian's rustc-web, cargo-web, rust-web-src and lld-19.
 wasm:
 	CARGO="$(CARGO)" tools/wasm/run.sh
 

@@ -301,7 +301,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{RowKey, gf256};
+    use crate::{RowKey, at_most, gf256};
 
     fn random(length: usize, seed: u32) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_makes_the_same() {
         for threads in [1, 2, 3, 8] {
-            let cores = Cores::new(Kernels::detect(), NonZeroUsize::new(threads).unwrap());
+            let cores = Cores::new(Kernels::detect(), at_most(threads));
             for (order, length) in [(1, 1), (2, 7), (63, 64), (130, 33), (260, 100)] {
                 solve(&cores, order, length);
             }

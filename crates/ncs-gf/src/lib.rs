@@ -261,3 +261,14 @@ impl Field for Kernels {
         self.combine_strip(strip, &factors, &mut outs.collect::<Vec<_>>(), 0, true);
     }
 }
+
+/// A number of threads for a test: one in WebAssembly, which cannot start any.
+#[cfg(test)]
+fn at_most(threads: usize) -> std::num::NonZeroUsize {
+    let threads = if cfg!(target_family = "wasm") {
+        1
+    } else {
+        threads
+    };
+    std::num::NonZeroUsize::new(threads).expect("at least one")
+}

@@ -269,6 +269,7 @@ const ROWS_PER_INVERTER: usize = 64;
 mod tests {
     use super::*;
     use crate::RowKey;
+    use crate::at_most;
 
     fn random(n: usize, seed: u32) -> Vec<u8> {
         let mut matrix = vec![0; n * n];
@@ -320,14 +321,7 @@ mod tests {
                 (128, 2),
                 (130, 7),
             ] {
-                let inverse = |seed| {
-                    invert(
-                        kernels,
-                        n,
-                        &random(n, seed),
-                        NonZeroUsize::new(threads).unwrap(),
-                    )
-                };
+                let inverse = |seed| invert(kernels, n, &random(n, seed), at_most(threads));
                 let (seed, inverse) = (0..).find_map(|seed| Some((seed, inverse(seed)?))).unwrap();
                 assert_eq!(
                     product(&random(n, seed), &inverse, n),
@@ -345,13 +339,7 @@ mod tests {
         let shifted: Vec<u8> = (0..n * n)
             .map(|i| if (i / n + 3) % n == i % n { 5 } else { 0 })
             .collect();
-        let inverse = invert(
-            Kernels::detect(),
-            n,
-            &shifted,
-            NonZeroUsize::new(3).unwrap(),
-        )
-        .unwrap();
+        let inverse = invert(Kernels::detect(), n, &shifted, at_most(3)).unwrap();
         assert_eq!(product(&shifted, &inverse, n), identity(n));
     }
 
@@ -361,21 +349,11 @@ mod tests {
             let mut matrix = random(40, 1);
             matrix.copy_within(3 * 40..4 * 40, 39 * 40);
             assert_eq!(
-                invert(
-                    Kernels::detect(),
-                    40,
-                    &matrix,
-                    NonZeroUsize::new(threads).unwrap()
-                ),
+                invert(Kernels::detect(), 40, &matrix, at_most(threads)),
                 None
             );
             assert_eq!(
-                invert(
-                    Kernels::detect(),
-                    40,
-                    &[0; 1600],
-                    NonZeroUsize::new(threads).unwrap()
-                ),
+                invert(Kernels::detect(), 40, &[0; 1600], at_most(threads)),
                 None
             );
         }

@@ -23,7 +23,10 @@ use table::Table;
 pub use isa::{Isa, UnknownIsa};
 pub use sources::{Line, Strip};
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(
+    target_arch = "x86_64",
+    all(target_arch = "wasm32", target_feature = "simd128")
+))]
 #[macro_use]
 mod loops;
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +46,8 @@ mod sources;
 #[cfg(target_arch = "x86_64")]
 mod ssse3;
 mod table;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
 
 /// The row operations of one instruction set that this processor has.
 #[derive(Clone, Copy)]
@@ -234,8 +239,14 @@ fn table(isa: Isa) -> Option<&'static Table> {
     }
 }
 
-/// The table of `isa`, if this processor can run it. There is no other way to a table.
+/// The table of `isa`, if this processor can run it, or if the module was compiled for it. There is
+/// no other way to a table.
 #[cfg(not(target_arch = "x86_64"))]
 fn table(isa: Isa) -> Option<&'static Table> {
-    (isa == Isa::Scalar).then_some(&scalar::TABLE)
+    match isa {
+        Isa::Scalar => Some(&scalar::TABLE),
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Isa::Simd128 => Some(&wasm::TABLE),
+        _ => None,
+    }
 }

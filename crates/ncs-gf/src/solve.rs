@@ -90,7 +90,7 @@ const PRODUCTS_PER_THREAD: usize = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RowKey, gf256};
+    use crate::{RowKey, at_most, gf256};
 
     /// Rows from a seed, blocks, and what the definition makes of them.
     fn system(n: usize, k: usize, seed: u64) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
@@ -140,7 +140,7 @@ mod tests {
         for (n, k) in sizes {
             let (mut coefficients, source, payloads) = system(n, k, 5);
             for kernels in Kernels::available() {
-                for threads in [1, 2, 3, 7].map(|threads| NonZeroUsize::new(threads).unwrap()) {
+                for threads in [1, 2, 3, 7].map(at_most) {
                     let mut out = vec![0xEE; n * k];
                     let is_solved = kernels.solve(n, &coefficients, &payloads, &mut out, threads);
                     assert!(
@@ -150,7 +150,7 @@ mod tests {
                 }
             }
             coefficients[..n].fill(0);
-            for threads in [1, 2, 3, 7].map(|threads| NonZeroUsize::new(threads).unwrap()) {
+            for threads in [1, 2, 3, 7].map(at_most) {
                 let mut out = vec![0xEE; n * k];
                 let is_solved =
                     Kernels::detect().solve(n, &coefficients, &payloads, &mut out, threads);

@@ -1,11 +1,12 @@
-//! The protocol crate as WebAssembly: fetches between both machines, and the examples of
-//! `docs/protocol.md`.
+//! The protocol crate as WebAssembly: fetches between both machines, the examples of
+//! `docs/protocol.md`, and a row operation that the caller times.
 //!
 //! `run.sh` builds this for `wasm32-unknown-unknown` and `run.mjs` calls it under node; `cargo test
 //! -p ncs-wasm-check` does the same natively. A check panics if anything is wrong.
 
 pub mod examples;
 pub mod fetch;
+pub mod row;
 
 /// What node calls, and what it is called with.
 #[cfg(all(target_family = "wasm", target_os = "unknown"))]
@@ -20,6 +21,24 @@ mod exports {
     unsafe extern "C" {
         /// Takes a line of text.
         fn say(text: *const u8, length: usize);
+    }
+
+    /// The number of instruction sets.
+    #[unsafe(no_mangle)]
+    extern "C" fn instruction_sets() -> usize {
+        crate::row::each().len()
+    }
+
+    /// Tells the name of an instruction set.
+    #[unsafe(no_mangle)]
+    extern "C" fn name(index: usize) {
+        tell(crate::row::each()[index].isa().name());
+    }
+
+    /// Runs the row operation `times` times; returns the bytes of all these rows.
+    #[unsafe(no_mangle)]
+    extern "C" fn add_rows(index: usize, times: usize) -> usize {
+        crate::row::add(crate::row::each()[index], times)
     }
 
     fn tell(line: &str) {

@@ -46,6 +46,13 @@ unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {
     unsafe { _mm256_stream_si256(bytes.cast(), vector) }
 }
 
+/// Orders the stores past the caches before later stores.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fence() {
+    _mm_sfence();
+}
+
 #[inline]
 #[target_feature(enable = "avx2")]
 fn xor(a: Vector, b: Vector) -> Vector {

@@ -49,6 +49,13 @@ unsafe fn store_past_cache(bytes: *mut u8, vector: Vector) {
     unsafe { _mm512_stream_si512(bytes.cast(), vector) }
 }
 
+/// Orders the stores past the caches before later stores.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+fn fence() {
+    _mm_sfence();
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 fn xor(a: Vector, b: Vector) -> Vector {

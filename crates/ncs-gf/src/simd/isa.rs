@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub enum Isa {
     /// Plain Rust with a table of products: the reference.
     Scalar,
+    /// 128 bits, shuffles: WebAssembly, where the module is compiled with `simd128`.
+    #[cfg(target_arch = "wasm32")]
+    Simd128,
     /// 128 bits, shuffles.
     Ssse3,
     /// 256 bits, shuffles.
@@ -23,8 +26,10 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets, the fastest last.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; if cfg!(target_arch = "wasm32") { 6 } else { 5 }] = [
         Self::Scalar,
+        #[cfg(target_arch = "wasm32")]
+        Self::Simd128,
         Self::Ssse3,
         Self::Avx2,
         Self::Avx512,
@@ -35,6 +40,8 @@ impl Isa {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
+            #[cfg(target_arch = "wasm32")]
+            Self::Simd128 => "simd128",
             Self::Ssse3 => "ssse3",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",

@@ -5,12 +5,11 @@
 /// The file that uses the macro defines `Vector` (`WIDTH` bytes), `Split` (a source vector ready to
 /// be multiplied), `Factor` (a coefficient likewise), `STEP` (sources processed in one step) and,
 /// with the same features enabled, the functions `zero`, `load`, `store`, `store_past_cache`,
-/// `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same for
-/// `STEP` sources). `columns` are the numbers of vectors whose sums one pass keeps, the largest
+/// `fence`, `xor`, `split`, `factor`, `mul_add` (sum + split × factor) and `mul_add_step` (the same
+/// for `STEP` sources). `columns` are the numbers of vectors whose sums one pass keeps, the largest
 /// first; widths of sources are multiples of the last.
 macro_rules! kernels {
     ($isa:expr, $features:literal, columns: [$most:literal $(, $fewer:literal)*]) => {
-        use std::arch::x86_64::_mm_sfence;
         use std::ops::Range;
 
         use super::isa::Isa;
@@ -94,7 +93,7 @@ macro_rules! kernels {
             // SAFETY: as above; and it has checked that every out has these bytes, and whole lines
             // of memory for them. Nobody reads them before the fence.
             unsafe { columns::<_, true>(sources, rows, outs, bytes, at, false) };
-            _mm_sfence();
+            fence();
         }
 
         /// Combines some bytes of the sources, a few rows and vectors at a time. Byte `bytes.start`

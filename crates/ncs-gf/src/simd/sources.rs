@@ -28,7 +28,10 @@ impl Line {
 
 /// The places of a combination's sources.
 #[cfg_attr(
-    not(target_arch = "x86_64"),
+    not(any(
+        target_arch = "x86_64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    )),
     expect(
         dead_code,
         reason = "only wide instructions read sources where they are"
