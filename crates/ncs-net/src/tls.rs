@@ -171,6 +171,11 @@ impl ServerIdentity {
         self.reset.of(address)
     }
 
+    /// The key of Retry tokens and of tokens for later connections, for all addresses.
+    pub fn token_key(&self) -> ring::hkdf::Prk {
+        self.reset.of_tokens()
+    }
+
     /// The same certificate, with a verifier of client certificates.
     pub fn with_door(self, door: Arc<dyn ClientCertVerifier>) -> Self {
         Self {

@@ -1,17 +1,21 @@
-//! The key of stateless resets (RFC 9000, section 10.3), kept beside the certificate.
+//! The key of stateless resets (RFC 9000, section 10.3) and of address tokens (section 8.1), kept
+//! beside the certificate.
 //!
 //! After a crash, the restarted server gets packets of unknown connections. With the same key it
 //! answers them with a reset that the peers accept, and they reconnect at once; otherwise they wait
 //! for their own timeouts. Each address has a key of its own, derived from the kept one, because a
 //! reset from one address must not end a connection to another (RFC 9000, section 21.11). For the
 //! same reason, two servers must not share a directory on the same address.
+//!
+//! Tokens say that a client has received packets at its address, which is true for every address of
+//! the server and after a restart. So their key, derived from the same one, is the same for all.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ring::hmac;
+use ring::{hkdf, hmac};
 
 use super::pair;
 
@@ -46,6 +50,12 @@ impl ResetKey {
         material.extend_from_slice(address.to_string().as_bytes());
         hmac::Key::new(hmac::HMAC_SHA256, &blake3::derive_key(CONTEXT, &material))
     }
+
+    /// The key of address tokens.
+    pub(super) fn of_tokens(&self) -> hkdf::Prk {
+        let key = blake3::derive_key(TOKEN_CONTEXT, self.0.as_slice());
+        hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&key)
+    }
 }
 
 impl fmt::Debug for ResetKey {
@@ -77,6 +87,7 @@ fn kept_or_new(directory: &Path) -> Result<[u8; KEY_BYTES], String> {
 pub(super) const FILE_NAME: &str = "ncserverd-reset.key";
 const KEY_BYTES: usize = 32;
 const CONTEXT: &str = "ncserverd 2026 stateless resets of one address";
+const TOKEN_CONTEXT: &str = "ncserverd 2026 address tokens";
 
 #[cfg(test)]
 mod tests {
