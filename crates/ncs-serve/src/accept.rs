@@ -4,10 +4,10 @@
 //! [`Config::retry_above`] handshakes are open: a flood of spoofed Initial packets then costs no
 //! state. New clients are refused above [`Config::connections_max`], while there is no time for
 //! them ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
+//!
+//! One task accepts for each endpoint. The counts are those of all endpoints.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ncs_net::endpoint::Config;
@@ -24,6 +24,7 @@ use crate::admission::{AddressPlace, Admission, Crowded};
 #[derive(Debug, Clone)]
 pub struct Metrics {
     connections: IntGauge,
+    half_open: IntGauge,
     handshakes: IntCounter,
     failed: IntCounter,
     refused: IntCounter,
@@ -39,6 +40,11 @@ impl Metrics {
                 registry,
                 "ncserverd_endpoint_open_connections",
                 "Connections, including handshakes in progress.",
+            )?,
+            half_open: register::gauge(
+                registry,
+                "ncserverd_endpoint_open_handshakes",
+                "Handshakes in progress.",
             )?,
             handshakes: counter("ncserverd_endpoint_handshakes_total", "Handshakes started.")?,
             failed: counter(
@@ -71,21 +77,16 @@ pub async fn accept<S, F>(
     S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    let half_open = Arc::new(AtomicUsize::new(0));
     while let Some(incoming) = endpoint.accept().await {
         metrics.handshakes.inc();
-        let half_opened = half_open.load(Ordering::Relaxed);
-        let Some((incoming, place)) = admit(
-            incoming,
-            &config,
-            &admission,
-            &headroom,
-            &metrics,
-            half_opened,
-        ) else {
+        let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics)
+        else {
             continue;
         };
-        let (half_open, open) = (HalfOpen::new(&half_open), Open::new(&metrics.connections));
+        let (half_open, open) = (
+            Open::new(&metrics.half_open),
+            Open::new(&metrics.connections),
+        );
         let (metrics, serve, peer) = (metrics.clone(), serve.clone(), incoming.remote_address());
         tokio::spawn(async move {
             let _open = open;
@@ -109,23 +110,7 @@ pub async fn accept<S, F>(
     }
 }
 
-/// Counts a handshake until dropped, even by a panic of its task.
-struct HalfOpen(Arc<AtomicUsize>);
-
-impl HalfOpen {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for HalfOpen {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts a connection likewise.
+/// Counts a connection or a handshake until dropped, even by a panic of its task.
 struct Open(IntGauge);
 
 impl Open {
@@ -148,16 +133,14 @@ fn admit(
     admission: &Admission,
     headroom: &Headroom,
     metrics: &Metrics,
-    half_open: usize,
 ) -> Option<(Incoming, AddressPlace)> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
     let is_crowded =
         headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
+    let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
     match place {
-        Ok(place) if !is_crowded && (is_proven || half_open < config.retry_above as usize) => {
-            Some((incoming, place))
-        }
+        Ok(place) if !is_crowded && (is_proven || !is_pressed) => Some((incoming, place)),
         Err(Crowded::Full) => refuse(incoming, metrics),
         _ if is_crowded => refuse(incoming, metrics),
         Ok(_) | Err(Crowded::Prove) => {
