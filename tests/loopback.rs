@@ -199,10 +199,10 @@ async fn serve_coded(
         .map(|address| SocketAddr::new(address.ip(), 0))
         .collect();
     let config = endpoint::Config { listen, ..endpoint };
-    let endpoint = endpoint::open(&config, session.idle_timeout, &identity)
+    let listener = endpoint::open(&config, session.idle_timeout, &identity)
         .unwrap()
         .remove(0);
-    let address = endpoint.local_addr().unwrap();
+    let address = listener.address;
     let metrics = endpoint::Metrics::new(&registry).unwrap();
     let next = Arc::new(AtomicU64::new(0));
     let serve = move |connection, place| {
@@ -213,9 +213,16 @@ async fn serve_coded(
             context.clone(),
         )
     };
-    tokio::spawn(endpoint::accept(
-        endpoint, config, admission, headroom, metrics, serve,
-    ));
+    for endpoint in listener.endpoints {
+        tokio::spawn(endpoint::accept(
+            endpoint,
+            config.clone(),
+            admission.clone(),
+            headroom.clone(),
+            metrics.clone(),
+            serve.clone(),
+        ));
+    }
     let fingerprint = identity.fingerprint();
     Server {
         address,

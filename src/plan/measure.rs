@@ -21,7 +21,7 @@ use tokio::time::{Instant, interval_at, sleep, timeout};
 use super::Error;
 use super::layout::{Layout, Way};
 use crate::bench::clock::Lap;
-use crate::endpoint;
+use crate::endpoint::{self, Sockets};
 use crate::tls::{self, Fingerprint, ServerIdentity, Trust};
 
 /// The measurements.
@@ -45,6 +45,7 @@ pub(super) fn quic(config: &endpoint::Config, layout: &Layout) -> Result<QuicCos
     let fingerprint = identity.fingerprint();
     let config = endpoint::Config {
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        sockets: Sockets::ONE,
         ..config.clone()
     };
     let (way, block_bytes) = (layout.way, layout.block_bytes() as usize);
@@ -89,7 +90,8 @@ impl Sender {
     ) -> Result<QuicCost, Error> {
         let endpoint = {
             let _guard = runtime.enter();
-            endpoint::open_here(config, IDLE, identity)?.swap_remove(0)
+            let mut listener = endpoint::open_here(config, IDLE, identity)?.swap_remove(0);
+            listener.endpoints.swap_remove(0)
         };
         // The viewers' side waits for it.
         let _ = tell.send(endpoint.local_addr()?);

@@ -1,15 +1,20 @@
 //! UDP sockets and QUIC endpoints.
 //!
-//! There is one endpoint per address. quinn sends from every core through one socket, so more
-//! sockets would speed up only handshakes, and lose connections when a peer's address changes. The
-//! kernel's default buffers lose a burst of Initial packets, which are then repeated only after a
-//! second. So larger buffers are requested, and a smaller grant is logged.
+//! A [`Listener`] is an address and its *workers*: one endpoint per socket ([`sockets`]), to which
+//! the kernel gives packets by their connection ids ([`ids`], [`steering`]). The workers of all
+//! addresses share keys, so each of them accepts the tokens of the others, and resets their
+//! connections. Limits hold for all of them together. The kernel's default buffers lose a burst of
+//! Initial packets, which are then repeated only after a second. So larger buffers are requested,
+//! and a smaller grant is logged.
 //!
 //! A thread per socket receives packets ([`receiver`]). Packets are sent in trains ([`train`]).
 //! [`congestion`] decides how fast a connection sends.
 
 mod congestion;
+mod ids;
 mod receiver;
+mod sockets;
+mod steering;
 mod task;
 mod train;
 
@@ -20,17 +25,15 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncs_proto::wire::CloseCode;
-use quinn::{
-    ConnectionIdGenerator, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt,
-};
-use quinn_proto::RandomConnectionIdGenerator;
+use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::sync::watch;
 
 pub use congestion::{Congestion, close};
+pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
 
 use crate::tls::{self, ServerIdentity};
+use ids::Owner;
 
 /// The round trip that both sides assume until they have measured one. QUIC times out after three
 /// of them, so every lost flight of a handshake costs that, and twice that if lost again. With 333
@@ -38,13 +41,17 @@ use crate::tls::{self, ServerIdentity};
 /// % loss. On a path slower than 300 ms a few packets are sent twice. Chromium uses the same value.
 pub const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-/// As long as quinn's own.
-const CONNECTION_ID_BYTES: usize = 8;
-
-/// The minimum interval of stateless resets. After a restart every earlier peer needs one, so
+/// The minimum interval of stateless resets of an address. After a restart every earlier peer needs one, so
 /// quinn's 20 ms would make ten thousand of them wait for minutes. A reset is smaller than the
 /// packet that it answers, and needs no state.
 const RESET_INTERVAL_MIN: Duration = Duration::from_micros(200);
+
+/// The maximum number of new clients of an address that wait to be accepted. Further first packets
+/// are ignored.
+const INCOMING_MAX: usize = 4096;
+
+/// The maximum bytes of packets that all of these have sent after their first.
+const INCOMING_BYTES_MAX: u64 = 16 << 20;
 
 /// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -56,6 +63,8 @@ pub struct Config {
     /// UDP addresses to listen on.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub listen: Vec<SocketAddr>,
+    /// The number of sockets of each address, each with an endpoint of its own.
+    pub sockets: Sockets,
     /// The maximum number of connections, including handshakes.
     pub connections_max: u32,
     /// The number of open handshakes above which a new client must validate its address first.
@@ -79,6 +88,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4443))],
+            sockets: Sockets::Auto,
             connections_max: 10_000,
             retry_above: 64,
             wait_max: Duration::from_secs(1),
@@ -107,12 +117,21 @@ pub enum Error {
     Tls(#[from] tls::Error),
 }
 
-/// Opens a socket and an endpoint on each configured address.
+/// An address, and an endpoint for each of its sockets.
+#[derive(Debug)]
+pub struct Listener {
+    /// The address, with its port if the configuration leaves the choice to the system.
+    pub address: SocketAddr,
+    /// The endpoints, in the order of their workers. All must accept connections.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// Opens the sockets and endpoints of each configured address.
 pub fn open(
     config: &Config,
     idle_timeout: Duration,
     identity: &ServerIdentity,
-) -> Result<Vec<Endpoint>, Error> {
+) -> Result<Vec<Listener>, Error> {
     open_with(config, idle_timeout, identity, || {
         receiver::start(config.gso)
     })
@@ -123,7 +142,7 @@ pub fn open_here(
     config: &Config,
     idle_timeout: Duration,
     identity: &ServerIdentity,
-) -> Result<Vec<Endpoint>, Error> {
+) -> Result<Vec<Listener>, Error> {
     open_with(config, idle_timeout, identity, || {
         Ok(receiver::here(config.gso))
     })
@@ -134,12 +153,15 @@ fn open_with(
     idle_timeout: Duration,
     identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
-) -> Result<Vec<Endpoint>, Error> {
+) -> Result<Vec<Listener>, Error> {
     let server = server_config(config, idle_timeout, identity)?;
     config
         .listen
         .iter()
-        .map(|address| bind(config, *address, server.clone(), identity, &runtime))
+        .map(|&address| {
+            listen(config, address, &server, identity, &runtime)
+                .map_err(|source| Error::Bind { address, source })
+        })
         .collect()
 }
 
@@ -178,77 +200,34 @@ pub async fn drain(
     }
 }
 
-fn bind(
+fn listen(
     config: &Config,
     address: SocketAddr,
-    server: ServerConfig,
+    server: &ServerConfig,
     identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
-) -> Result<Endpoint, Error> {
-    let failed = |source| Error::Bind { address, source };
-    let socket = udp_socket(address, config.receive_buffer, config.send_buffer).map_err(failed)?;
-    let runtime = runtime().map_err(failed)?;
-    let mut endpoint = EndpointConfig::default();
-    endpoint.cid_generator(connection_ids);
-    endpoint.reset_key(Arc::new(
-        identity.reset_key(socket.local_addr().map_err(failed)?),
-    ));
-    endpoint.min_reset_interval(RESET_INTERVAL_MIN);
-    Endpoint::new(endpoint, Some(server), socket, runtime).map_err(failed)
-}
-
-/// Generates connection ids of 64 random bits.
-///
-/// After a Retry, a client continues under the connection id that it contains. If another
-/// connection has that id already, quinn gives it the client's packets, and nobody ever answers
-/// them. quinn's own ids have 24 random bits, and a connection to one of our peers has five of
-/// them: beside 2,000 connections, one in 1,700 clients with a Retry was lost, and beside 35,000 it
-/// would be one in a hundred.
-fn connection_ids() -> Box<dyn ConnectionIdGenerator> {
-    Box::new(RandomConnectionIdGenerator::new(CONNECTION_ID_BYTES))
-}
-
-/// Opens a UDP socket with these buffers, as far as the kernel grants them.
-pub fn udp_socket(
-    address: SocketAddr,
-    receive: ByteSize,
-    send: ByteSize,
-) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::DGRAM,
-        Some(Protocol::UDP),
-    )?;
-    if address.is_ipv6() && address.ip().is_unspecified() {
-        socket.set_only_v6(false)?;
-    }
-    let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
-    socket.set_recv_buffer_size(bytes(receive))?;
-    socket.set_send_buffer_size(bytes(send))?;
-    let (granted, _) = granted_buffers(SockRef::from(&socket))?;
-    if granted < bytes(receive) {
-        let (granted_bytes, wanted_bytes) = (granted, receive.as_u64());
-        tracing::warn!(
-            %address,
-            granted_bytes,
-            wanted_bytes,
-            "the UDP receive buffer is too small: raise net.core.rmem_max, or bursts are lost"
-        );
-    }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket.into())
-}
-
-/// The sizes of the receive and send buffers that the kernel has granted. Linux reports twice the
-/// usable size, to include its own bookkeeping (`man 7 socket`); the requested size is compared
-/// with half of it.
-pub fn granted_buffers(socket: SockRef<'_>) -> io::Result<(usize, usize)> {
-    const SAYS_TIMES: usize = if cfg!(target_os = "linux") { 2 } else { 1 };
-    Ok((
-        socket.recv_buffer_size()? / SAYS_TIMES,
-        socket.send_buffer_size()? / SAYS_TIMES,
-    ))
+) -> io::Result<Listener> {
+    let sockets = sockets::open(config, address, steering::attach)?;
+    let address = sockets[0].local_addr()?;
+    let workers = u8::try_from(sockets.len()).map_err(io::Error::other)?;
+    let mut server = server.clone();
+    server
+        .max_incoming(INCOMING_MAX / usize::from(workers))
+        .incoming_buffer_size_total(INCOMING_BYTES_MAX / u64::from(workers));
+    let endpoints = sockets.into_iter().zip(0..workers).map(|(socket, worker)| {
+        let owner = Owner {
+            process: ids::ONLY_PROCESS,
+            worker,
+        };
+        let mut endpoint = EndpointConfig::new(Arc::new(identity.reset_key(address)));
+        endpoint.cid_generator(move || Box::new(owner));
+        endpoint.min_reset_interval(RESET_INTERVAL_MIN * u32::from(workers));
+        Endpoint::new(endpoint, Some(server.clone()), socket, runtime()?)
+    });
+    Ok(Listener {
+        address,
+        endpoints: endpoints.collect::<io::Result<_>>()?,
+    })
 }
 
 fn server_config(
@@ -256,12 +235,10 @@ fn server_config(
     idle_timeout: Duration,
     identity: &ServerIdentity,
 ) -> Result<ServerConfig, Error> {
-    let mut server = ServerConfig::with_crypto(Arc::new(identity.quic()?));
+    let (tls, tokens) = (Arc::new(identity.quic()?), Arc::new(identity.token_key()));
+    let mut server = ServerConfig::new(tls, tokens);
     server.transport_config(Arc::new(transport(config, idle_timeout)));
-    server
-        .max_incoming(4096)
-        .incoming_buffer_size(64 << 10)
-        .incoming_buffer_size_total(16 << 20);
+    server.incoming_buffer_size(64 << 10);
     Ok(server)
 }
 
@@ -287,17 +264,4 @@ fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn names_of_connections_do_not_meet() {
-        let mut ids = connection_ids();
-        assert_eq!(ids.cid_len(), CONNECTION_ID_BYTES);
-        let mut met = HashSet::new();
-        // With 24 bits, 128 of them would repeat.
-        assert!((0..1 << 16).all(|_| met.insert(ids.generate_cid())));
-    }
-}
+mod tests;

@@ -123,17 +123,12 @@ impl Front {
             supervisor.clone().revived(ServerPart::Keys, keep),
         ));
         let identity = identity.with_door(admission.door());
-        let endpoints = endpoint::open(config, session.idle_timeout, &identity)?;
-        // All are needed: a reload is checked against the bound addresses.
-        let bound = endpoints
-            .iter()
-            .zip(&config.listen)
-            .map(|(endpoint, &address)| {
-                endpoint
-                    .local_addr()
-                    .map_err(|source| endpoint::Error::Bind { address, source })
-            });
-        let addresses = bound.collect::<Result<_, _>>()?;
+        let listeners = endpoint::open(config, session.idle_timeout, &identity)?;
+        let addresses = listeners.iter().map(|listener| listener.address).collect();
+        let endpoints: Vec<_> = listeners
+            .into_iter()
+            .flat_map(|listener| listener.endpoints)
+            .collect();
         let metrics = accept::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {

@@ -1,0 +1,100 @@
+//! The program by which the kernel chooses the socket of a packet.
+//!
+//! Sockets with `SO_REUSEPORT` may share an address. By itself the kernel chooses one of them by a
+//! hash of both addresses and ports, so a client whose address changes would reach a socket that
+//! does not know its connection. This program (classic BPF, `SO_ATTACH_REUSEPORT_CBPF`) reads the
+//! destination connection id instead, which begins at the same place in every version of QUIC (RFC
+//! 8999):
+//!
+//! - An id of our length names its worker. The first packet of a client may have an id of this
+//!   length, too; its octets are random, so such clients are spread evenly.
+//! - In a long header an id of another length is the client's own choice, and random (RFC 9000,
+//!   section 7.2). Four octets of it spread clients evenly, and all packets that a client sends
+//!   before it knows our id go to one socket.
+//!
+//! The program reduces what it has read by the number of sockets. So every packet has a socket:
+//! after a restart with fewer sockets, each of them can answer with a stateless reset. A packet
+//! that is too short for a load goes to the first socket.
+
+#[cfg(target_os = "linux")]
+mod kernel;
+
+#[cfg(target_os = "linux")]
+pub(super) use kernel::attach;
+
+use super::ids;
+
+/// One instruction, as the kernel reads it (`struct sock_filter`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Instruction {
+    code: u16,
+    /// Instructions to skip if a condition holds.
+    then: u8,
+    /// Instructions to skip otherwise.
+    otherwise: u8,
+    value: u32,
+}
+
+/// The program for this number of sockets. Offsets count from the UDP payload.
+pub(super) fn program(sockets: u8) -> [Instruction; 11] {
+    let worker_at = u32::from(ids::WORKER_AT);
+    [
+        /* 0 */ load(LOAD_OCTET, 0),
+        /* 1 */ jump(JUMP_IF_SET, LONG_HEADER, 2, 0),
+        /* 2 */ load(LOAD_OCTET, SHORT_ID_AT + worker_at),
+        /* 3 */ skip(5),
+        /* 4 */ load(LOAD_OCTET, LONG_ID_AT - 1),
+        /* 5 */ jump(JUMP_IF_EQUAL, ids::LENGTH.into(), 0, 2),
+        /* 6 */ load(LOAD_OCTET, LONG_ID_AT + worker_at),
+        /* 7 */ skip(1),
+        /* 8 */ load(LOAD_WORD, LONG_ID_AT),
+        /* 9 */ plain(MODULO, u32::from(sockets)),
+        /* 10 */ plain(RETURN, 0),
+    ]
+}
+
+const fn plain(code: u16, value: u32) -> Instruction {
+    jump(code, value, 0, 0)
+}
+
+const fn load(code: u16, at: u32) -> Instruction {
+    plain(code, at)
+}
+
+const fn skip(instructions: u32) -> Instruction {
+    plain(JUMP, instructions)
+}
+
+const fn jump(code: u16, value: u32, then: u8, otherwise: u8) -> Instruction {
+    Instruction {
+        code,
+        then,
+        otherwise,
+        value,
+    }
+}
+
+/// The bit of octet 0 that long headers have.
+const LONG_HEADER: u32 = 0x80;
+/// Where the id begins in a short header.
+const SHORT_ID_AT: u32 = 1;
+/// Where it begins in a long header, behind the version and its own length.
+const LONG_ID_AT: u32 = 6;
+
+/// `A = octet at value` (`BPF_LD | BPF_B | BPF_ABS`).
+const LOAD_OCTET: u16 = 0x30;
+/// `A = word at value` (`BPF_LD | BPF_W | BPF_ABS`).
+const LOAD_WORD: u16 = 0x20;
+/// `A %= value` (`BPF_ALU | BPF_MOD | BPF_K`).
+const MODULO: u16 = 0x94;
+/// Skips `value` instructions (`BPF_JMP | BPF_JA`).
+const JUMP: u16 = 0x05;
+/// `A == value` (`BPF_JMP | BPF_JEQ | BPF_K`).
+const JUMP_IF_EQUAL: u16 = 0x15;
+/// `A & value` (`BPF_JMP | BPF_JSET | BPF_K`).
+const JUMP_IF_SET: u16 = 0x45;
+/// Returns `A` (`BPF_RET | BPF_A`).
+const RETURN: u16 = 0x16;
+
+#[cfg(test)]
+mod tests;
