@@ -112,6 +112,7 @@ impl Report {
         checks.extend(sockets::listening(config));
         checks.push(sockets::telemetry(&config.telemetry));
         checks.extend(sockets::buffers(&config.endpoint));
+        checks.push(sockets::sharing(&config.endpoint));
         checks.push(sockets::gso(&config.endpoint));
         checks.push(limits::files(config));
         checks.push(limits::memory(config));

@@ -65,6 +65,7 @@ fn a_machine_that_builds_this_can_serve_the_defaults() {
         "address for metrics",
         "receive buffer",
         "send buffer",
+        "sockets for handshakes",
         "segmentation offload",
         "open files",
         "memory",

@@ -40,7 +40,8 @@ fn judge_files(limit: Option<(u64, u64)>, needed: u64) -> Check {
 /// Files for sockets, scrapers, fetches of every stream, watches of directories, and the process
 /// itself.
 fn files_needed(config: &Config) -> u64 {
-    let sockets = config.endpoint.listen.len() + 1 + admin::CONNECTIONS_MAX;
+    let peers = config.endpoint.listen.len() * usize::from(config.endpoint.sockets.count());
+    let sockets = peers * FILES_OF_SOCKET + 1 + admin::CONNECTIONS_MAX;
     // Each fetch has a connection or an open file, and as many idle connections are kept.
     let fetches: u64 = config
         .stream
@@ -201,6 +202,8 @@ fn judge_clock(now: SystemTime, sign: Option<&str>, is_needed: bool) -> Check {
 
 /// For the runtime, logs, signals and a terminal.
 const FILES_OF_PROCESS: u64 = 64;
+/// A socket for peers, and the event queue of its receiving thread.
+const FILES_OF_SOCKET: usize = 4;
 /// For the NVIDIA driver, with all cards of a host.
 const FILES_OF_DRIVER: u64 = 128;
 /// 2026-01-01.

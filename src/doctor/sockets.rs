@@ -97,6 +97,27 @@ pub(super) fn buffers(config: &endpoint::Config) -> Vec<Check> {
     }
 }
 
+/// Whether several sockets may share an address.
+pub(super) fn sharing(config: &endpoint::Config) -> Check {
+    let wanted = config.sockets.count();
+    if wanted == 1 {
+        return Check::ok(
+            SHARING,
+            "one by `endpoint.sockets`, or by the number of cores",
+        );
+    }
+    match endpoint::check_sharing(config, loopback(config).ip()) {
+        Ok(()) => Check::ok(SHARING, format!("{wanted} can share an address")),
+        Err(error) => Check::warn(
+            SHARING,
+            format!(
+                "{wanted} cannot share an address, so handshakes use one core at a time: {error}"
+            ),
+            "use Linux 4.5 or later, and a sandbox that allows SO_ATTACH_REUSEPORT_CBPF",
+        ),
+    }
+}
+
 /// One of a socket's two buffers.
 struct Buffer {
     name: &'static str,
@@ -243,6 +264,7 @@ fn loopback(config: &endpoint::Config) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
+const SHARING: &str = "sockets for handshakes";
 const GSO: &str = "segmentation offload";
 /// As many as quinn sends in one call.
 const SEGMENTS: usize = 10;
