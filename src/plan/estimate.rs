@@ -92,6 +92,7 @@ impl Estimate {
         } = constants;
         let quic_cores = packets * quic.cpu_per_packet;
         let encode_cores = coded * k * encode.cpu_per_byte;
+        let shaking_cores = f64::from(config.endpoint.sockets.count()).min(*cores as f64);
         let batch_blocks = f64::from(config.encoder.batch_blocks_max);
 
         let segment = config.ingest.segment_max_bytes.as_u64();
@@ -113,7 +114,8 @@ impl Estimate {
             store_bytes: whole_mib(watched),
             device_bytes: encode.memory.map(|memory| (whole_mib(watched), memory)),
             peers_bytes: u64::from(options.peers) * session::MEMORY_BYTES,
-            cold_start: peers * quic.cpu_per_handshake + 2.0 * options.rtt.as_secs_f64(),
+            cold_start: peers * quic.cpu_per_handshake / shaking_cores
+                + 2.0 * options.rtt.as_secs_f64(),
             connections_max: options.peers.saturating_add(options.peers.div_ceil(10)),
         }
     }
@@ -176,6 +178,7 @@ fn useless(codec: Codec) -> f64 {
 pub(super) mod tests {
     use super::super::tests::OPTIONS;
     use super::*;
+    use crate::endpoint::Sockets;
     use crate::object::FirstPass;
     use crate::stream::{self, CodecName};
 
@@ -201,7 +204,8 @@ pub(super) mod tests {
     }
 
     pub(crate) fn estimate(options: &Options) -> Estimate {
-        let config = Config::default();
+        let mut config = Config::default();
+        config.endpoint.sockets = Sockets::ONE;
         Estimate::new(
             options,
             &config,

@@ -265,7 +265,7 @@ impl Plan {
             "a packet of many sessions costs as much as one of QUIC alone at light load, as \
              docs/benchmarks.md found".to_owned(),
             format!("a connection uses at most {} of memory", ByteSize(session::MEMORY_BYTES)),
-            "one core performs all handshakes, one after another, as one endpoint does".to_owned(),
+            "handshakes use one core for each of `endpoint.sockets`, one after another".to_owned(),
             "more cores scale linearly; loopback costs as much CPU time as a network card"
                 .to_owned(),
             format!(
