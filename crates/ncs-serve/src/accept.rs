@@ -5,10 +5,12 @@
 //! state. New clients are refused above [`Config::connections_max`], while there is no time for
 //! them ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
 //!
-//! One task accepts for each endpoint. The counts are those of all endpoints.
+//! One task accepts for each endpoint, and answers the clients' first packets itself: quinn does
+//! that under the lock of the endpoint, so tasks of their own would only hold threads that wait for
+//! each other. After [`TURN`] it lets other tasks run. The counts are those of all endpoints.
 
 use std::future::Future;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ncs_net::endpoint::Config;
 use ncs_net::telemetry::register;
@@ -16,6 +18,7 @@ use ncs_proto::wire::message::REASON_MAX;
 use ncs_proto::wire::text::plain;
 use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, Endpoint, Incoming};
+use tokio::task::yield_now;
 
 use super::headroom::Headroom;
 use crate::admission::{AddressPlace, Admission, Crowded};
@@ -77,7 +80,15 @@ pub async fn accept<S, F>(
     S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    while let Some(incoming) = endpoint.accept().await {
+    let mut begun = Instant::now();
+    loop {
+        if begun.elapsed() >= TURN {
+            yield_now().await;
+            begun = Instant::now();
+        }
+        let Some(incoming) = endpoint.accept().await else {
+            break;
+        };
         metrics.handshakes.inc();
         let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics)
         else {
@@ -88,9 +99,10 @@ pub async fn accept<S, F>(
             Open::new(&metrics.connections),
         );
         let (metrics, serve, peer) = (metrics.clone(), serve.clone(), incoming.remote_address());
+        let connecting = incoming.accept();
         tokio::spawn(async move {
             let _open = open;
-            let connection = match incoming.accept() {
+            let connection = match connecting {
                 Ok(connecting) => connecting.await,
                 Err(error) => Err(error),
             };
@@ -157,3 +169,7 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
     incoming.refuse();
     None
 }
+
+/// How long first packets are answered before other tasks of the thread run: a few handshakes, and
+/// much less than the delay that counts as overload.
+const TURN: Duration = Duration::from_millis(1);
