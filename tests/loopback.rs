@@ -772,6 +772,40 @@ async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_hold_for_all_sockets_of_an_address_together() {
+    const ADMITTED: u32 = 4;
+    let server = serve_small(endpoint::Config {
+        sockets: "8".parse().unwrap(),
+        connections_max: ADMITTED,
+        ..endpoint::Config::default()
+    })
+    .await;
+    let mut clients = Vec::new();
+    for _ in 0..ADMITTED {
+        clients.push(connect(&server).await);
+    }
+    let place: String = server.address.to_string();
+    let config = peer::Config {
+        connect_timeout: Duration::from_secs(2),
+        ..peer::Config::new(
+            place.parse().unwrap(),
+            Trust::Fingerprint(server.fingerprint),
+        )
+    };
+    let further = (0..12).map(|_| peer::Client::connect(config.clone()));
+    for outcome in futures_util::future::join_all(further).await {
+        assert!(outcome.is_err());
+    }
+    for (name, expected) in [("connections", f64::from(ADMITTED)), ("handshakes", 0.0)] {
+        let name = format!("ncserverd_endpoint_open_{name}");
+        assert_eq!(value(&server.registry, &name), expected, "{name}");
+    }
+    for client in &clients {
+        assert!(read(client, "/a/b").await == clip(50_000));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn peers_connect_over_ipv6() {
     let server = serve_small(endpoint::Config {
         listen: vec!["[::1]:0".parse().unwrap()],
