@@ -756,6 +756,9 @@ pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
     transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
     transport.max_concurrent_uni_streams(VarInt::from_u32(512));
     transport.congestion_controller_factory(congestion.factory());
+    // Larger packets are of no use to a sender of short messages. The search for them would cost
+    // the server 8 % of its time for a newcomer, because quinn reads padding octet by octet.
+    transport.mtu_discovery_config(None);
     transport
 }
 
