@@ -41,9 +41,9 @@ use ids::Owner;
 /// % loss. On a path slower than 300 ms a few packets are sent twice. Chromium uses the same value.
 pub const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-/// The minimum interval of stateless resets of an address. After a restart every earlier peer needs one, so
-/// quinn's 20 ms would make ten thousand of them wait for minutes. A reset is smaller than the
-/// packet that it answers, and needs no state.
+/// The minimum interval of stateless resets of an address. After a restart every earlier peer needs
+/// one, so quinn's 20 ms would make ten thousand of them wait for minutes. A reset is smaller than
+/// the packet that it answers, and needs no state.
 const RESET_INTERVAL_MIN: Duration = Duration::from_micros(200);
 
 /// The maximum number of new clients of an address that wait to be accepted. Further first packets

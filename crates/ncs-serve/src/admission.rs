@@ -170,8 +170,9 @@ pub enum KeysComplaint {
 pub enum Error {
     /// Everybody would be served, on an address other than loopback.
     #[error(
-        "the server would serve everybody who reaches {0}: set `admission.keys` (tokens) or `admission.clients_ca` (client \
-         certificates) and leave `admission.required` on, or set `admission.insecure = true` if that is intended"
+        "the server would serve everybody who reaches {0}: set `admission.keys` (tokens) or \
+         `admission.clients_ca` (client certificates) and leave `admission.required` on, or set \
+         `admission.insecure = true` if that is intended"
     )]
     Open(SocketAddr),
     /// The keys cannot be read or used.
@@ -323,7 +324,10 @@ impl Admission {
                 .reloads
                 .with_label_values(&["failed"])
                 .inc();
-            tracing::error!(%error, "cannot read keys or authorities for admission: the old ones stay in force");
+            tracing::error!(
+                %error,
+                "cannot read keys or authorities for admission: the old ones stay in force",
+            );
         }
         let rules = self.inner.rules.load();
         match outcome {

@@ -1,7 +1,10 @@
-//! A load generator: many viewers of one stream, each with a connection and a playout clock of its own.
+//! A load generator: many viewers of one stream, each with a connection and a playout clock of its
+//! own.
 //!
-//! Viewers join at a rate, and leave and seek by chance, drawn from a seed. Each plays segment after segment; it asks for one when its
-//! time comes, and counts it as late if it cannot be decoded two durations later. A share of them decodes and verifies all that comes;
+//! Viewers join at a rate, and leave and seek by chance, drawn from a seed. Each plays segment
+//! after segment; it asks for one when its
+//! time comes, and counts it as late if it cannot be decoded two durations later. A share of them
+//! decodes and verifies all that comes;
 //! the others keep the coefficients only, whose rank says that what came *would* decode.
 //!
 //! Threads share nothing: each has a socket, a runtime and its part of the viewers.
@@ -45,15 +48,26 @@ use viewer::Shard;
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Number of viewers
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+    )]
     pub viewers: u64,
     /// Viewers that join per second
     #[arg(long, value_name = "RATE", default_value_t = 500.0, value_parser = parse_positive)]
     pub join_rate: f64,
     /// Duration of the run after all viewers have joined
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = humantime::parse_duration,
+    )]
     pub time: Duration,
-    /// Play at this rate in bits per second, whatever the playlist says; required if PATH is not a playlist
+    /// Play at this rate in bits per second, whatever the playlist says; required if PATH is not a
+    /// playlist
     #[arg(long, value_name = "RATE", value_parser = parse_positive)]
     pub bitrate: Option<f64>,
     /// Mean time after which a viewer leaves and joins again

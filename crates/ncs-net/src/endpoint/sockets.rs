@@ -127,7 +127,11 @@ pub(super) fn open(
         match share(config, &sockets[0], wanted, attach) {
             Ok(others) => {
                 sockets.extend(others);
-                tracing::info!(%address, sockets = wanted, "packets are spread over sockets by connection ids");
+                tracing::info!(
+                    %address,
+                    sockets = wanted,
+                    "packets are spread over sockets by connection ids",
+                );
             }
             Err(error) => {
                 // Nobody else may join it.
@@ -137,7 +141,8 @@ pub(super) fn open(
                     sockets = 1,
                     wanted,
                     %error,
-                    "the system refuses several sockets on one address: handshakes use one core at a time"
+                    "the system refuses several sockets on one address: handshakes use one core \
+                     at a time"
                 );
             }
         }

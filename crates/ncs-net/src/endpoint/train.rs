@@ -30,7 +30,9 @@ const BYTES_MAX: usize = 64_000;
 
 thread_local! {
     /// The train of the connection that is running on this thread.
-    static TRAIN: RefCell<Train> = const { RefCell::new(Train { socket: 0, bytes: Vec::new(), engine: None }) };
+    static TRAIN: RefCell<Train> = const {
+        RefCell::new(Train { socket: 0, bytes: Vec::new(), engine: None })
+    };
 }
 
 /// Joins the packets of one endpoint into trains.

@@ -30,7 +30,8 @@ struct Pattern {
 /// A list of patterns that is not a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end with `*`"
+    "a scope must be 1 to {PATTERNS_MAX} paths that start with `/`, have no query and may end \
+     with `*`"
 )]
 pub struct ScopeError;
 

@@ -267,7 +267,9 @@ pub(super) mod testing {
 
     pub(in crate::admission) fn okp(id: &str) -> serde_json::Value {
         let x = base64url(pair().public_key().as_ref());
-        serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "kid": id, "alg": "EdDSA", "use": "sig", "x": x })
+        serde_json::json!({
+            "kty": "OKP", "crv": "Ed25519", "kid": id, "alg": "EdDSA", "use": "sig", "x": x,
+        })
     }
 
     pub(in crate::admission) fn set(keys: &[serde_json::Value]) -> Result<KeySet, KeySetError> {
@@ -329,9 +331,10 @@ mod tests {
             set(&[oct("a", &SECRET), okp("a")]).is_ok(),
             "keys of two algorithms are told apart by it"
         );
-        assert!(
-            matches!(refused(&[okp("b"), oct("a", &[7; 31])]), KeySetError::Key(name, _) if name == "a")
-        );
+        assert!(matches!(
+            refused(&[okp("b"), oct("a", &[7; 31])]),
+            KeySetError::Key(name, _) if name == "a",
+        ));
         for wrong in [
             json!({ "kty": "oct" }),
             json!({ "kty": "oct", "k": "a+b/" }),
@@ -339,7 +342,10 @@ mod tests {
             json!({ "kty": "OKP", "crv": "Ed25519", "x": base64url(&[1; 31]) }),
         ] {
             assert!(
-                matches!(refused(std::slice::from_ref(&wrong)), KeySetError::Key(name, _) if name == "number 1"),
+                matches!(
+                    refused(std::slice::from_ref(&wrong)),
+                    KeySetError::Key(name, _) if name == "number 1",
+                ),
                 "{wrong}"
             );
         }

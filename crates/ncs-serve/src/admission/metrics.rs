@@ -39,7 +39,8 @@ impl Metrics {
         let limited = register::counters(
             registry,
             "ncserverd_admission_limited_total",
-            "Connections refused at the limit of their address, or closed at the limit of their token or certificate.",
+            "Connections refused at the limit of their address, or closed at the limit of their \
+             token or certificate.",
             &["by"],
         )?;
         ["address", "token"]

@@ -34,8 +34,14 @@ impl Named {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         match Url::parse(text) {
             Ok(url) if is_http(&url) => Ok(Self::Url(url)),
-            Ok(_) => Err("expected an http or https URL or a path: give the full path of a file that has `:` in its name".into()),
-            Err(ParseError::RelativeUrlWithoutBase) if !text.contains("://") => Ok(Self::File(text.into())),
+            Ok(_) => Err(
+                "expected an http or https URL or a path: give the full path of a file \
+                          that has `:` in its name"
+                    .into(),
+            ),
+            Err(ParseError::RelativeUrlWithoutBase) if !text.contains("://") => {
+                Ok(Self::File(text.into()))
+            }
             Err(error) => Err(format!("not a URL: {error}")),
         }
     }

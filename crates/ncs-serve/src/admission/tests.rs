@@ -50,7 +50,11 @@ fn for_live(seconds: u64) -> String {
     token(
         "a",
         &SECRET,
-        &json!({ "exp": DATE.as_secs() + seconds - 5, "sub": "ann", "ncs": { "paths": ["/live/*"] } }),
+        &json!({
+            "exp": DATE.as_secs() + seconds - 5,
+            "sub": "ann",
+            "ncs": { "paths": ["/live/*"] },
+        }),
     )
 }
 
@@ -178,7 +182,11 @@ fn tokens_of_one_subject_are_counted_together() {
     );
     guests.remove(0);
     assert!(guests[1].present(now, for_live(70)).is_ok());
-    let three = json!({ "exp": DATE.as_secs() + 60, "sub": "bob", "ncs": { "paths": ["/live/*"], "connections": 3 } });
+    let three = json!({
+        "exp": DATE.as_secs() + 60,
+        "sub": "bob",
+        "ncs": { "paths": ["/live/*"], "connections": 3 },
+    });
     let mut guests: Vec<_> = (0..4).map(|_| visitor(&admission)).collect();
     let results = guests
         .iter_mut()

@@ -257,7 +257,9 @@ mod tests {
 
     #[test]
     fn good_tokens_of_both_algorithms_say_what_they_allow() {
-        let full = json!({ "exp": NOW.as_secs() + 60, "nbf": NOW.as_secs() - 60, "iat": 1, "sub": "ann", "iss": "us", "jti": "7",
+        let full = json!({
+            "exp": NOW.as_secs() + 60, "nbf": NOW.as_secs() - 60, "iat": 1,
+            "sub": "ann", "iss": "us", "jti": "7",
             "ncs": { "paths": ["/live/*", "/files/a"], "rate": 2_000_000, "connections": 3 } });
         let tokens = [
             hs256(

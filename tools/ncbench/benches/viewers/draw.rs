@@ -11,7 +11,8 @@ use crate::record::{Record, Second};
 /// A value of a run.
 type Read = fn(&Record) -> f64;
 
-/// `viewers-cores.svg`: what numbers of viewers take, and `viewers-minutes.svg`: the longest run as time goes by.
+/// `viewers-cores.svg`: what numbers of viewers take, and `viewers-minutes.svg`: the longest run as
+/// time goes by.
 pub(crate) fn all(records: &[Record], directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let write = |name: &str, title: &str, panels| {

@@ -1,7 +1,8 @@
 //! How many viewers one host serves, and what limits it: the server and `ncbench swarm` beside each
 //! other over loopback, each on processors of its own.
 //!
-//! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
+//! `cargo bench --bench viewers -- [--viewers N,…] [--bitrate BITS] [--segment SIZE] [--time
+//! SECONDS] [--backend cuda|cpu] [--kernel NAME] [--max-reuse N]
 //! [--systematic] [--datagrams] [--loss SHARE] [--plain] [--server-cores LIST] [--viewer-cores
 //! LIST] [--record FILE]` runs each number of viewers after the other, prints a table in Markdown,
 //! and appends what it measured to FILE, a line of JSON a run. `-- --draw DIRECTORY FILE…` draws

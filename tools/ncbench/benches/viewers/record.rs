@@ -91,9 +91,12 @@ pub(crate) struct Second {
 }
 
 impl Record {
-    pub(crate) const HEAD: &str = "| viewers | kbit/s | joins a second | what | seconds after the last join | segments in time | late | verified, wrong | \
-         refused, failed | first block, ms: half, 99 % | server's cores: sessions, receiving, encoder, device; all | viewers' cores | GPU busy, % | \
-         server's memory, MiB: before, at most | coded blocks a generation and viewer | bytes of UDP a byte of blocks |\n\
+    pub(crate) const HEAD: &str = "| viewers | kbit/s | joins a second | what | seconds after the \
+     last join | segments in time | late | verified, wrong | \
+         refused, failed | first block, ms: half, 99 % | server's cores: sessions, receiving, \
+         encoder, device; all | viewers' cores | GPU busy, % | \
+         server's memory, MiB: before, at most | coded blocks a generation and viewer | bytes of \
+         UDP a byte of blocks |\n\
          |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
     pub(crate) fn row(&self) -> String {
@@ -123,7 +126,8 @@ impl Record {
         let per_generation = |blocks: f64| blocks / totals.generations.max(1) as f64;
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         format!(
-            "| {} | {} | {} | {} | {:.0} | {} | {} | {}, {} | {}, {} | {:.1}, {:.1} | {:.2}, {:.2}, {:.2}, {:.2}; {:.2} | {:.2} | {} | {:.0}, {:.0} | {} | {:.3} |",
+            "| {} | {} | {} | {} | {:.0} | {} | {} | {}, {} | {}, {} | {:.1}, {:.1} | {:.2}, \
+             {:.2}, {:.2}, {:.2}; {:.2} | {:.2} | {} | {:.0}, {:.0} | {} | {:.3} |",
             self.viewers,
             asked.bitrate / 1000,
             asked.join_rate,

@@ -147,7 +147,8 @@ fn serve(
     Ok((Served::Coded(Box::new(daemon)), url))
 }
 
-/// What is not asked for stays as it is, but for limits on how many may come, and generations as long as records have them.
+/// What is not asked for stays as it is, but for limits on how many may come, and generations as
+/// long as records have them.
 fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> String {
     let Arguments {
         segment,
@@ -172,12 +173,16 @@ fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> Strin
     };
     let connections = viewers * 2 + 1000;
     format!(
-        "[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections}\nretry_above = {connections}\n\
+        "[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections}\nretry_above = \
+         {connections}\n\
          [telemetry]\nlisten = \"127.0.0.1:0\"\nlog_filter = \"info\"\n\
-         [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\ndirectory = \"{directory}/state\"\n\
-         [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = {max_reuse}\n\
+         [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\ndirectory = \
+         \"{directory}/state\"\n\
+         [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = \
+         {max_reuse}\n\
          [device]\nbackend = \"{backend}\"\n{kernel}\
-         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\nn_max = 128\ngenerations_min = 1\n{block}"
+         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\nn_max = \
+         128\ngenerations_min = 1\n{block}"
     )
 }
 

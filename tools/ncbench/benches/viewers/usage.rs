@@ -1,4 +1,5 @@
-//! What the server takes of the machine as time goes by: processor time by thread, memory, and the GPU.
+//! What the server takes of the machine as time goes by: processor time by thread, memory, and the
+//! GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,7 +97,8 @@ impl Look {
     }
 }
 
-/// A thread's name, without a number at its end, and the seconds that it has run: proc(5), `/proc/pid/stat`.
+/// A thread's name, without a number at its end, and the seconds that it has run: proc(5),
+/// `/proc/pid/stat`.
 fn thread_time(stat: &str) -> Option<(&str, f64)> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let name = head.split_once('(')?.1;

@@ -17,8 +17,10 @@ pub(super) struct Item {
 
 /// When a viewer asks for what it plays, and when that has to be there.
 ///
-/// A viewer that begins at t asks for its i-th segment when those before it have played for their time, at t + d(0) + … + d(i-1), and
-/// plays two durations behind that: a segment is late if it cannot be decoded two durations after it was due to be asked for.
+/// A viewer that begins at t asks for its i-th segment when those before it have played for their
+/// time, at t + d(0) + … + d(i-1), and
+/// plays two durations behind that: a segment is late if it cannot be decoded two durations after
+/// it was due to be asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Playout {
     ask_at: Instant,
@@ -47,8 +49,8 @@ impl Playout {
         self.ask_at + self.buffer
     }
 
-    /// For how long its blocks are of use: until it is due. One that is late already is waited for as long as another, for it is shown
-    /// as soon as it comes.
+    /// For how long its blocks are of use: until it is due. One that is late already is waited for
+    /// as long as another, for it is shown as soon as it comes.
     pub(super) fn patience(&self, now: Instant) -> Duration {
         let left = self.due().saturating_duration_since(now);
         if left.is_zero() { self.buffer } else { left }
@@ -70,7 +72,8 @@ pub(super) struct Whims {
 }
 
 impl Whims {
-    /// Of this viewer. `stay` and `seek` are means: how long it stays, and until it plays something else.
+    /// Of this viewer. `stay` and `seek` are means: how long it stays, and until it plays something
+    /// else.
     pub(super) fn new(
         seed: u64,
         number: u64,

@@ -1,7 +1,8 @@
-//! The same bytes over plain QUIC streams, to compare with: a server that sends as many bytes as it is asked for, and viewers that
-//! ask for a segment's worth when its time comes.
+//! The same bytes over plain QUIC streams, to compare with: a server that sends as many bytes as it
+//! is asked for, and viewers that ask for a segment's worth when its time comes.
 //!
-//! A viewer opens a bidirectional stream for each segment and says its length in eight bytes, the highest first.
+//! A viewer opens a bidirectional stream for each segment and says its length in eight bytes, the
+//! highest first.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

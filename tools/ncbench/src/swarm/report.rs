@@ -262,7 +262,8 @@ impl fmt::Display for Report {
         );
         writeln!(
             f,
-            "blocks         {blocks}, {useless:.2} % useless; {bytes} bytes, {overhead:.4} bytes of UDP each"
+            "blocks         {blocks}, {useless:.2} % useless; {bytes} bytes, {overhead:.4} bytes \
+             of UDP each"
         )?;
         let cores = self.cpu_seconds / self.elapsed_seconds.max(1e-3);
         write!(
@@ -274,7 +275,8 @@ impl fmt::Display for Report {
 }
 
 impl Line {
-    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost      Mbit/s    cores";
+    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost   \
+        Mbit/s    cores";
 }
 
 impl fmt::Display for Line {
@@ -293,7 +295,8 @@ impl fmt::Display for Line {
         } = self;
         write!(
             f,
-            "{second:8.1} {viewers:8} {joined:8} {on_time:8} {late:8} {blocks:8} {useless:8} {lost:8} {megabits:11.1} {cores:8.2}"
+            "{second:8.1} {viewers:8} {joined:8} {on_time:8} {late:8} {blocks:8} {useless:8} \
+             {lost:8} {megabits:11.1} {cores:8.2}"
         )
     }
 }

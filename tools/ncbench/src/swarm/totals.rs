@@ -1,4 +1,5 @@
-//! What a swarm counts. Every thread has counters of its own, so that they do not wait for each other.
+//! What a swarm counts. Every thread has counters of its own, so that they do not wait for each
+//! other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

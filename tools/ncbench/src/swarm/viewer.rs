@@ -1,7 +1,7 @@
 //! One viewer: a connection, its control stream, and the blocks of one generation at a time.
 //!
-//! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it is one of those that decode, and
-//! asks for exactly the blocks that are missing.
+//! It speaks the protocol as a peer does, but is made to be many: it keeps no payloads, unless it
+//! is one of those that decode, and asks for exactly the blocks that are missing.
 
 mod fault;
 mod fetch;
@@ -264,7 +264,8 @@ impl<'a> Viewer<'a> {
             tokio::select! {
                 chunk = control.read_chunk(CONTROL_READ_MAX, true) => {
                     let chunk = chunk.map_err(Fault::read)?;
-                    let Some(chunk) = chunk else { return Err(Fault::Stream("the control stream has ended".to_owned())) };
+                    let Some(chunk) = chunk else { return Err(Fault::Stream("the control stream \
+                     has ended".to_owned())) };
                     reader.push(&chunk.bytes);
                     while let Some(message) = reader.next()? {
                         if self.hear(Instant::now(), message) {
@@ -273,7 +274,13 @@ impl<'a> Viewer<'a> {
                     }
                 }
                 stream = connection.accept_uni(), if !reading => {
-                    incoming = Some(Incoming { stream: stream?, head: Vec::new(), alias: None, records: None, object: None });
+                    incoming = Some(Incoming {
+                        stream: stream?,
+                        head: Vec::new(),
+                        alias: None,
+                        records: None,
+                        object: None,
+                    });
                 }
                 count = read(&mut incoming, &mut chunks), if reading => {
                     let Some(stream) = &mut incoming else { continue };
@@ -288,13 +295,16 @@ impl<'a> Viewer<'a> {
                             }
                         }
                         None => {
-                            if let Some(Incoming { object: Some((request, bytes)), .. }) = incoming.take() {
+                            let ended = incoming.take();
+                            if let Some(Incoming { object: Some((request, bytes)), .. }) = ended {
                                 self.take_object(Instant::now(), request, &bytes);
                             }
                         }
                     }
                 }
-                datagram = connection.read_datagram(), if datagrams => self.take_datagram(datagram?)?,
+                datagram = connection.read_datagram(), if datagrams => {
+                    self.take_datagram(datagram?)?;
+                }
                 () = &mut timer => {}
             }
         }

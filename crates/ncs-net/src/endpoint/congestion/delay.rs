@@ -415,8 +415,8 @@ impl Delay {
     }
 
     /// Counts the rate of a round that is not over. While the window doubles, the rounds before it
-    /// had half its rate or less. All its samples show a queue, so acknowledgements have come at the
-    /// rate of the bottleneck since the first of them: what came with that one left earlier.
+    /// had half its rate or less. All its samples show a queue, so acknowledgements have come at
+    /// the rate of the bottleneck since the first of them: what came with that one left earlier.
     fn heed_unfinished_round(&mut self, now: Instant, floor: Duration) {
         let Some((first, together)) = self.round.first else {
             return;
