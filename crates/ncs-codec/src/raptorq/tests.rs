@@ -786,9 +786,9 @@ proptest! {
         }
         if let Ok(oti) = Oti::from_bytes(bytes) {
             prop_assert_eq!(oti.to_bytes(), bytes);
-            prop_assert!((0..oti.blocks()).all(|block| {
-                oti.symbols(block).is_some_and(|k| Parameters::new(k).is_ok())
-            }));
+            let is_sized =
+                |block| oti.symbols(block).is_some_and(|k| Parameters::new(k).is_ok());
+            prop_assert!((0..oti.blocks()).all(is_sized));
         }
     }
 }
