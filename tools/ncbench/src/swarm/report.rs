@@ -275,8 +275,8 @@ impl fmt::Display for Report {
 }
 
 impl Line {
-    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost   \
-        Mbit/s    cores";
+    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost\
+                        \x20     Mbit/s    cores";
 }
 
 impl fmt::Display for Line {
