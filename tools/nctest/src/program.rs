@@ -1,13 +1,17 @@
 //! Programs that tests start: where they are, their log and their metrics.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+
+use crate::exposition::Exposition;
+use crate::http::get;
+use crate::process::Process;
 
 /// Far longer than anything takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,19 +51,15 @@ pub fn beside(name: &str) -> PathBuf {
 
 /// A program that runs until this is dropped.
 pub struct Program {
-    process: Child,
+    process: Process,
     log: Receiver<String>,
 }
 
 impl Program {
     /// Starts it without input, and with its log available.
     pub fn start(command: &mut Command) -> Self {
-        let mut process = command
-            .stderr(Stdio::piped())
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("the program starts");
-        let lines = BufReader::new(process.stderr.take().expect("as asked for")).lines();
+        let mut process = Process::start(command.stderr(Stdio::piped()).stdin(Stdio::null()));
+        let lines = BufReader::new(process.errors()).lines();
         let (said, log) = channel();
         // The log is read to its end, so that the program never blocks on it.
         std::thread::spawn(move || {
@@ -98,7 +98,7 @@ impl Program {
 
     /// The number of the process.
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     /// Its peak memory so far; `None` once it has ended.
@@ -108,25 +108,12 @@ impl Program {
 
     /// Its exit status, if it has ended.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
-        self.process
-            .try_wait()
-            .expect("it is a child of this process")
+        self.process.ended()
     }
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args(["-s", name, &self.id().to_string()])
-            .status()
-            .expect("kill runs");
-        assert!(status.success(), "kill -s {name}");
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.signal(name);
     }
 }
 
@@ -143,22 +130,8 @@ pub fn status(process: u32, name: &str) -> Option<u64> {
 /// The sum of a series over its labels, from the metrics listener at this address; `None` if there
 /// is no such series.
 pub fn metric(at: SocketAddr, name: &str) -> Option<f64> {
-    let mut stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let is_meant = |line: &&str| {
-        line.strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with([' ', '{']))
-    };
-    let values = answer
-        .lines()
-        .filter(is_meant)
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-    values.reduce(|sum, value| sum + value)
+    let page = get(at, "/metrics").unwrap();
+    Exposition::parse(&String::from_utf8_lossy(&page))
+        .unwrap()
+        .sum(name)
 }
