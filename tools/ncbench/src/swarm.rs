@@ -2,10 +2,9 @@
 //! own.
 //!
 //! Viewers join at a rate, and leave and seek by chance, drawn from a seed. Each plays segment
-//! after segment; it asks for one when its
-//! time comes, and counts it as late if it cannot be decoded two durations later. A share of them
-//! decodes and verifies all that comes;
-//! the others keep the coefficients only, whose rank says that what came *would* decode.
+//! after segment: it requests a segment when its time comes, and counts it as late if it cannot be
+//! decoded two durations later. A share of the viewers decodes and verifies every block; the others
+//! keep only the coefficients, whose rank says that the blocks *would* decode.
 //!
 //! Threads share nothing: each has a socket, a runtime and its part of the viewers.
 

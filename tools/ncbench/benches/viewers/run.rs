@@ -173,16 +173,16 @@ fn configuration(arguments: &Arguments, viewers: u64, directory: &Path) -> Strin
     };
     let connections = viewers * 2 + 1000;
     format!(
-        "[endpoint]\nlisten = [\"127.0.0.1:0\"]\nconnections_max = {connections}\nretry_above = \
-         {connections}\n\
+        "[endpoint]\nlisten = [\"127.0.0.1:0\"]\n\
+         connections_max = {connections}\nretry_above = {connections}\n\
          [telemetry]\nlisten = \"127.0.0.1:0\"\nlog_filter = \"info\"\n\
-         [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\ndirectory = \
-         \"{directory}/state\"\n\
-         [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\nmax_reuse = \
-         {max_reuse}\n\
+         [tls]\ncert = \"{directory}/cert.pem\"\nkey = \"{directory}/key.pem\"\n\
+         directory = \"{directory}/state\"\n\
+         [ingest]\nsegment_max_bytes = \"{segment}\"\n[ring]\nbytes = \"{ring}\"\n\
+         max_reuse = {max_reuse}\n\
          [device]\nbackend = \"{backend}\"\n{kernel}\
-         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\nn_max = \
-         128\ngenerations_min = 1\n{block}"
+         [stream.live]\ndirectory = \"{directory}/media\"\nfirst_pass = \"{pass}\"\n\
+         n_max = 128\ngenerations_min = 1\n{block}"
     )
 }
 
