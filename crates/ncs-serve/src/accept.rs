@@ -170,6 +170,6 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
     None
 }
 
-/// How long first packets are answered before other tasks of the thread run: a few handshakes, and
-/// much less than the delay that counts as overload.
+/// Time spent on first packets before other tasks of the thread run: a few handshakes, and much
+/// less than the delay that counts as overload.
 const TURN: Duration = Duration::from_millis(1);

@@ -32,7 +32,7 @@ const RANDOM_BITS: u8 = 0x1f;
 /// The process of a server that has no other process beside it on its address.
 pub(super) const ONLY_PROCESS: u8 = 0;
 
-/// Who owns a connection, and generates its ids.
+/// The owner of a connection, which generates its ids.
 ///
 /// 45 of their bits are random, because ids must not meet. After a Retry, a client continues under
 /// the connection id that it contains. If another connection has that id already, quinn gives it

@@ -134,7 +134,7 @@ pub(super) fn open(
                 );
             }
             Err(error) => {
-                // Nobody else may join it.
+                // No other process may join the socket.
                 SockRef::from(&sockets[0]).set_reuse_port(false)?;
                 tracing::warn!(
                     %address,
