@@ -6,8 +6,8 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
-	proofs sanitize valgrind masked short-sanitize short-valgrind short-masked bench bench-peers \
-	bench-rs bench-hash bench-paths bench-sharing \
+	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
+	bench-peers bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies
@@ -90,6 +90,11 @@ wasm:
 PACKAGES ?= --package ncs-codec
 proofs:
 	$(CARGO) test --locked --release $(PACKAGES) --lib -- --ignored --nocapture gfq::tests
+
+# The admission of newcomers with ten thousand simulated crowds and servers, by the rules of the
+# server and, for comparison, by a door that is open or shut; a minute or two.
+crowds:
+	$(CARGO) test --locked --release --package ncs-proto --test intake -- --ignored --nocapture
 
 # Tests the arithmetic and its users under AddressSanitizer, under valgrind, and on emulated
 # processors that lack instruction sets, which needs qemu-x86_64 (Debian: qemu-user).
