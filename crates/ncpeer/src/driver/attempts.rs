@@ -3,7 +3,8 @@
 //! A silent server may return at any moment. So another attempt begins, beside those in progress,
 //! after an eighth of the time that it has been silent: recovery is late by at most an eighth of
 //! the outage, and a long outage costs few packets. A server that answers and refuses gets longer
-//! and longer pauses.
+//! and longer pauses; after a refused handshake these are random, so that a crowd does not return
+//! together.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ const BREACHES_MAX: u32 = 2;
 const REST: Duration = Duration::from_secs(60);
 /// The minimum pause between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The bound of the random pause after a refused handshake: the first, which doubles, and the last.
+const REFUSED_MIN: Duration = Duration::from_millis(500);
+const REFUSED_MAX: Duration = Duration::from_secs(8);
 /// The pause between attempts at a server that requires a missing token, while there are no
 /// requests: first and maximum.
 const AWAY_MIN: Duration = Duration::from_secs(10);
@@ -79,7 +83,15 @@ impl<T, E: Answered> Attempts<T, E> {
         );
     }
 
-    /// The server has ended a connection or an attempt.
+    /// The server has refused a handshake. It cannot say when to come again.
+    fn turned_back(&mut self, now: Instant) {
+        let bound = (REFUSED_MIN * (1 << self.refusals.min(16))).min(REFUSED_MAX);
+        self.refusals += 1;
+        let pause = bound.mul_f64(rand::random_range(0.0..1.0)).max(PAUSE_MIN);
+        self.next_at = self.next_at.max(now + pause);
+    }
+
+    /// The server has ended a connection.
     pub(super) fn refused(&mut self, now: Instant) {
         self.refusals += 1;
         let shift = (self.refusals - 1).min(16);
@@ -139,7 +151,7 @@ impl<T, E: Answered> Attempts<T, E> {
                 outcome = any(&mut self.running) => {
                     match &outcome {
                         Ok(_) => self.cancel(),
-                        Err(error) if error.is_answered() => self.refused(Instant::now()),
+                        Err(error) if error.is_answered() => self.turned_back(Instant::now()),
                         Err(_) => {}
                     }
                     return outcome;
@@ -275,6 +287,32 @@ mod tests {
         attempts.welcome();
         attempts.turned_away(now);
         assert!(attempts.next_at <= now + 11_000 * MS);
+    }
+
+    #[test]
+    fn pauses_after_refused_handshakes_are_random_below_a_bound_that_doubles() {
+        let now = Instant::now();
+        let mut longest = [Duration::ZERO; 7];
+        for _ in 0..200 {
+            let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
+            for longest in &mut longest {
+                attempts.next_at = now;
+                attempts.turned_back(now);
+                let pause = attempts.next_at - now;
+                assert!(pause >= PAUSE_MIN);
+                *longest = pause.max(*longest);
+            }
+        }
+        for (longest, bound) in longest
+            .into_iter()
+            .zip([500, 1000, 2000, 4000, 8000, 8000, 8000])
+        {
+            let bound = bound * MS;
+            assert!(
+                (bound / 2..bound).contains(&longest),
+                "{longest:?} of {bound:?}"
+            );
+        }
     }
 
     #[tokio::test]
