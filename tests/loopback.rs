@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ncs_proto::admission::intake;
 use ncserverd::admission::{self, Admission};
 use ncserverd::lab::lossy::{self, Link};
 use ncserverd::object::{Arrival, Body, Codec, FirstPass, Refusal, RefusalCode, Resolved, Shape};
@@ -28,6 +29,7 @@ struct Server {
     fingerprint: tls::Fingerprint,
     registry: Registry,
     ring: Ring,
+    headroom: endpoint::Headroom,
     _directory: tempfile::TempDir,
     _settings: watch::Sender<encoder::Config>,
     _arrivals: broadcast::Sender<Arrival>,
@@ -179,7 +181,6 @@ async fn serve_coded(
     let headroom = endpoint::Headroom::new(&registry).unwrap();
     let context = driver::Context {
         directory,
-        headroom: headroom.clone(),
         ring: ring.clone(),
         asks,
         admission: admission.clone(),
@@ -229,6 +230,7 @@ async fn serve_coded(
         fingerprint,
         registry,
         ring,
+        headroom,
         _directory: directory,
         _settings: settings,
         _arrivals: arrivals,
@@ -769,6 +771,50 @@ async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
         ) >= 1.0
     );
     assert!(read(&client, "/a/b").await == clip(50_000));
+}
+
+/// A viewer takes a hundredth of this server's time, as it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_comes_in_one_after_the_other_and_nobody_is_put_out() {
+    const CROWD: usize = 40;
+    let bytes = clip(50_000);
+    let server = serve_small(endpoint::Config::default()).await;
+    let count = |name: &str| value(&server.registry, &format!("ncserverd_intake_{name}"));
+    let config = intake::Config {
+        first_rate: 20.0,
+        ..intake::Config::default()
+    };
+    server.headroom.begin(config, Instant::now());
+    let (headroom, registry) = (server.headroom.clone(), server.registry.clone());
+    let looks = tokio::spawn(async move {
+        loop {
+            let load = value(&registry, "ncserverd_intake_viewers") / 100.0;
+            let wait = Duration::ZERO;
+            headroom.look(Instant::now(), intake::Look { load, wait });
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let clients = futures_util::future::join_all((0..CROWD).map(|_| connect(&server))).await;
+    let reads =
+        || futures_util::future::join_all(clients.iter().map(|client| read(client, "/a/b")));
+    assert!(reads().await.iter().all(|read| *read == bytes));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let told = count("told_to_wait_total");
+    assert!(told > 0.0, "some had to wait");
+    assert_eq!(count("admitted_total"), CROWD as f64);
+    // Who has been served gets more without a question.
+    assert!(reads().await.iter().all(|read| *read == bytes));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(count("told_to_wait_total"), told);
+    assert_eq!(count("asked_to_leave_total"), 0.0);
+    assert_eq!(count("viewers"), CROWD as f64);
+    drop(clients);
+    let end = Instant::now() + Duration::from_secs(20);
+    while count("viewers") + count("waiting_peers") > 0.0 {
+        assert!(Instant::now() < end, "places of ended connections are free");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    looks.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

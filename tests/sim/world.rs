@@ -710,7 +710,9 @@ impl World {
             | session::Event::Checks { .. }
             | session::Event::Blame { .. } => {}
             // There is no ring here, and claims are already in the order of their deadlines.
-            session::Event::Rescheduled { .. } | session::Event::Watches { .. } => {}
+            session::Event::Rescheduled { .. }
+            | session::Event::Watches { .. }
+            | session::Event::AskAdmission => {}
             session::Event::Ended(ended) => {
                 server.sources.remove(&ended.alias);
                 if let Some(stream) = server.streams.remove(&ended.alias) {

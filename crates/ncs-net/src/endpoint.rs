@@ -69,7 +69,8 @@ pub struct Config {
     pub connections_max: u32,
     /// The number of open handshakes above which a new client must validate its address first.
     pub retry_above: u32,
-    /// The maximum time until requested blocks can be sent. Above it, new clients are refused.
+    /// The maximum time until requested blocks can be sent. If it stays above, viewers are asked to
+    /// leave.
     #[serde(with = "crate::units::duration")]
     pub wait_max: Duration,
     /// The receive buffer requested for each socket.

@@ -185,9 +185,10 @@ impl Proto {
         }
     }
 
-    /// Sets whether newcomers, and peers without blocks so far, are asked to come again later.
-    pub fn set_crowded(&mut self, is_crowded: bool) {
-        self.is_crowded = is_crowded;
+    /// From now on, REQUESTs wait for admission: the peer is new to a server that admits peers one
+    /// after the other, or has to leave. Open requests go on.
+    pub fn await_admission(&mut self) {
+        self.is_admitted = false;
     }
 
     /// Sets the ledgers of the peer's address and of the holder of its token. Leases from now on

@@ -2,8 +2,8 @@
 //!
 //! A new client with an unvalidated address must validate it (Retry) while more than
 //! [`Config::retry_above`] handshakes are open: a flood of spoofed Initial packets then costs no
-//! state. New clients are refused above [`Config::connections_max`], while there is no time for
-//! them ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
+//! state. New clients are refused above [`Config::connections_max`], above the rate for which there
+//! is time ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
 //!
 //! One task accepts for each endpoint, and answers the clients' first packets itself: quinn does
 //! that under the lock of the endpoint, so tasks of their own would only hold threads that wait for
@@ -20,7 +20,7 @@ use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, Endpoint, Incoming};
 use tokio::task::yield_now;
 
-use super::headroom::Headroom;
+use super::headroom::{Entry, Headroom};
 use crate::admission::{AddressPlace, Admission, Crowded};
 
 /// Metrics of connections and handshakes, of all endpoints.
@@ -67,8 +67,16 @@ impl Metrics {
     }
 }
 
-/// Accepts connections of an endpoint until it is closed, and runs `serve` on each, with its place
-/// among those of its address.
+/// The place of a connection among those of its address, and among all.
+#[derive(Debug)]
+pub struct Place {
+    /// Among those of its address.
+    pub address: AddressPlace,
+    /// Among all viewers and newcomers.
+    pub entry: Entry,
+}
+
+/// Accepts connections of an endpoint until it is closed, and runs `serve` on each, with its place.
 pub async fn accept<S, F>(
     endpoint: Endpoint,
     config: Config,
@@ -77,7 +85,7 @@ pub async fn accept<S, F>(
     metrics: Metrics,
     serve: S,
 ) where
-    S: Fn(Connection, AddressPlace) -> F + Clone + Send + 'static,
+    S: Fn(Connection, Place) -> F + Clone + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let mut begun = Instant::now();
@@ -108,7 +116,10 @@ pub async fn accept<S, F>(
             };
             drop(half_open);
             match connection {
-                Ok(connection) => serve(connection, place).await,
+                Ok(connection) => {
+                    place.entry.connected();
+                    serve(connection, place).await;
+                }
                 Err(error) => {
                     metrics.failed.inc();
                     tracing::debug!(
@@ -145,14 +156,16 @@ fn admit(
     admission: &Admission,
     headroom: &Headroom,
     metrics: &Metrics,
-) -> Option<(Incoming, AddressPlace)> {
+) -> Option<(Incoming, Place)> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
-    let is_crowded =
-        headroom.is_short() || metrics.connections.get() >= i64::from(config.connections_max);
+    let is_crowded = metrics.connections.get() >= i64::from(config.connections_max);
     let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
     match place {
-        Ok(place) if !is_crowded && (is_proven || !is_pressed) => Some((incoming, place)),
+        Ok(address) if !is_crowded && (is_proven || !is_pressed) => match headroom.knock() {
+            Some(entry) => Some((incoming, Place { address, entry })),
+            None => refuse(incoming, metrics),
+        },
         Err(Crowded::Full) => refuse(incoming, metrics),
         _ if is_crowded => refuse(incoming, metrics),
         Ok(_) | Err(Crowded::Prove) => {

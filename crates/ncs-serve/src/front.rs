@@ -111,7 +111,6 @@ impl Front {
             asks,
             admission: admission.clone(),
             directory,
-            headroom: headroom.clone(),
             config: session,
             metrics,
             drain: drained,

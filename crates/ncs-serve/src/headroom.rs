@@ -4,7 +4,9 @@
 //! A server that sends at full speed is busy, but has room for more clients, which share with the
 //! others. There is no room when clients request more than the server makes and sends, whatever
 //! limits it: then the rest waits ever longer, and every new client delays all others. Existing
-//! viewers are kept, and new clients refused until there is room.
+//! viewers are kept. Newcomers are let in at the rate that an [`Intake`] finds from the busy share
+//! of the threads' time, less the part that downloads take, and from the wait; others are told when
+//! to come again.
 //!
 //! The wait has two parts: the time to make the requested blocks, at the present rate, and the
 //! scheduling latency of the sessions that send them. The latency is measured by a task that does
@@ -13,16 +15,24 @@
 //! a live stream causes one. So what counts is a standing queue: the shortest wait of a second (as
 //! in RFC 8289, CoDel, section 3.2).
 
-use std::sync::Arc;
+mod entry;
+mod shares;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ncs_net::telemetry::{Readiness, register};
-use prometheus::{Gauge, Registry};
+use ncs_proto::admission::intake::{self, Intake};
+use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 use tokio::runtime::{Handle, RuntimeMetrics};
 
 use crate::ring::Ring;
 use crate::turn::Turn;
+use entry::Door;
+pub use entry::Entry;
+use shares::{Reports, Shares};
 
 /// The interval between looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -35,12 +45,36 @@ const SAID_AFTER: Duration = Duration::from_secs(5);
 /// The maximum reported wait.
 const WAIT_MOST: f64 = 10.0;
 
+/// Per thread: admissions and handshakes per second of a server without load, and handshakes at a
+/// time. A handshake with a first segment takes 0.5 to 2 ms of a thread's time.
+const FIRST_RATE: f64 = 500.0;
+const HANDSHAKES_RATE: f64 = 2000.0;
+const HANDSHAKES_MAX: usize = 512;
+/// Per thread: so few viewers need less than its time. If they take it, they are downloads, which
+/// share with newcomers: a fiftieth of a thread sends 50 Mbit/s and more.
+const FEW: usize = 50;
+
 /// Whether there is room for new clients. Clones share the answer.
 #[derive(Debug, Clone)]
 pub struct Headroom {
     is_short: Arc<AtomicBool>,
+    /// `None` until [`Headroom::watch`] measures: then everybody is admitted.
+    door: Arc<Mutex<Option<Door>>>,
+    reports: Arc<Reports>,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Clone)]
+struct Metrics {
     busy: Gauge,
     wait: Gauge,
+    rate: Gauge,
+    viewers: IntGauge,
+    waiting: IntGauge,
+    admitted: IntCounter,
+    refused: IntCounter,
+    told: IntCounter,
+    left: IntCounter,
 }
 
 /// The state of the load, each value a mean over [`MEMORY`].
@@ -75,23 +109,65 @@ struct Look {
 impl Headroom {
     /// There is room until [`Headroom::watch`] finds otherwise.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| register::float_gauge(registry, name, help);
         Ok(Self {
             is_short: Arc::default(),
-            busy: gauge(
-                "ncserverd_endpoint_busy_ratio",
-                "Busy share of the worker threads' time, averaged over the last second.",
-            )?,
-            wait: gauge(
-                "ncserverd_endpoint_wait_seconds",
-                "Time until requested blocks can be sent, averaged over the last second.",
-            )?,
+            door: Arc::default(),
+            reports: Arc::default(),
+            metrics: Metrics::new(registry)?,
         })
     }
 
-    /// Whether to refuse new clients.
+    /// Whether requested blocks wait too long.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// From now on, newcomers are admitted by the rules of an [`Intake`]. The watch calls it when
+    /// it begins; later calls have no effect.
+    pub fn begin(&self, config: intake::Config, now: Instant) {
+        self.door().get_or_insert_with(|| Door {
+            intake: Intake::new(config, now),
+            leaves: HashMap::new(),
+            counted: intake::Status::default(),
+        });
+    }
+
+    fn door(&self) -> MutexGuard<'_, Option<Door>> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the rules a measurement, and tells viewers to leave where they say so.
+    pub fn look(&self, now: Instant, look: intake::Look) {
+        let mut door = self.door();
+        let Some(door) = door.as_mut() else { return };
+        door.intake.look(now, look);
+        while let Some((entrant, again)) = door.intake.poll_leave(now) {
+            if let Some(leaves) = door.leaves.get(&entrant) {
+                leaves.store(true, Ordering::Relaxed);
+                tracing::debug!(?entrant, ?again, "a viewer is asked to leave");
+            }
+        }
+        let (status, counted) = (door.intake.status(), door.counted);
+        door.counted = status;
+        self.metrics.note(&status, &counted);
+        if status.left > counted.left {
+            tracing::warn!(
+                left = status.left - counted.left,
+                viewers = status.viewers,
+                wait_s = status.wait,
+                "overloaded: the youngest viewers are asked to leave"
+            );
+        }
+        match (status.waiting > 0, counted.waiting > 0) {
+            (true, false) => tracing::debug!(
+                viewers = status.viewers,
+                rate = status.rate,
+                load_max = status.load_max,
+                "newcomers wait for admission"
+            ),
+            (false, true) => tracing::debug!(viewers = status.viewers, "no newcomers wait"),
+            _ => {}
+        }
     }
 
     /// Watches the ring and, from outside, the runtime of its sessions until that ends. There is no
@@ -110,7 +186,18 @@ impl Headroom {
             Load::default(),
             (Instant::now(), busy_time(&metrics), ring.made()),
         );
-        let mut probe = Probe::new(&sessions);
+        let (mut probe, mut shares) = (Probe::new(&sessions), Shares::default());
+        let threads = metrics.num_workers().max(1);
+        let config = intake::Config {
+            first_rate: FIRST_RATE * threads as f64,
+            handshakes_rate: HANDSHAKES_RATE * threads as f64,
+            handshakes_max: HANDSHAKES_MAX * threads,
+            few: FEW * threads,
+            wait_max,
+            ..intake::Config::default()
+        };
+        // A watch that begins again keeps the viewers.
+        self.begin(config, Instant::now());
         loop {
             tick.tick().await;
             let Some(turn) = probe.turn(&sessions).await else {
@@ -118,13 +205,12 @@ impl Headroom {
             };
             let now = (Instant::now(), busy_time(&metrics), ring.made());
             let passed = now.0.saturating_duration_since(before.0);
-            let threads = metrics.num_workers().max(1) as f64;
             let busy = now.1.saturating_sub(before.1).as_secs_f64()
-                / (passed.as_secs_f64() * threads).max(1e-9);
+                / (passed.as_secs_f64() * threads as f64).max(1e-9);
             let made = now.2.saturating_sub(before.2);
             before = now;
             let (was_short, was_said) = (load.is_short, load.is_said());
-            load.note(
+            let wait = load.note(
                 Look {
                     passed,
                     busy,
@@ -134,22 +220,27 @@ impl Headroom {
                 },
                 wait_max,
             );
-            self.busy.set(load.busy);
-            self.wait.set(load.wait);
+            let look = intake::Look {
+                load: busy.min(1.0) * shares.note(passed, &self.reports),
+                wait: Duration::from_secs_f64(wait),
+            };
+            self.look(now.0, look);
+            self.metrics.busy.set(load.busy);
+            self.metrics.wait.set(load.wait);
             if load.is_short != was_short {
                 self.is_short.store(load.is_short, Ordering::Relaxed);
                 if load.is_short {
-                    tracing::debug!(wait_s = load.wait, "overloaded: refusing new connections");
+                    tracing::debug!(wait_s = load.wait, "overloaded: blocks wait too long");
                 } else {
-                    tracing::debug!("accepting new connections again");
+                    tracing::debug!("blocks do not wait any longer");
                 }
             }
             if load.is_said() != was_said {
                 if was_said {
-                    tracing::info!("accepting new connections again");
+                    tracing::info!("admitting viewers again");
                     readiness.ready("headroom");
                 } else {
-                    tracing::warn!(wait_s = load.wait, "overloaded: refusing new connections");
+                    tracing::warn!(wait_s = load.wait, "overloaded: admitting no viewers");
                     readiness.not_ready(
                         "headroom",
                         "overloaded: peers request more than the server can send",
@@ -157,6 +248,56 @@ impl Headroom {
                 }
             }
         }
+    }
+}
+
+impl Metrics {
+    fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let float = |name: &str, help: &str| register::float_gauge(registry, name, help);
+        let gauge = |name: &str, help: &str| register::gauge(registry, name, help);
+        let counter = |name: &str, help: &str| register::counter(registry, name, help);
+        Ok(Self {
+            busy: float(
+                "ncserverd_endpoint_busy_ratio",
+                "Busy share of the worker threads' time, averaged over the last second.",
+            )?,
+            wait: float(
+                "ncserverd_endpoint_wait_seconds",
+                "Time until requested blocks can be sent, averaged over the last second.",
+            )?,
+            rate: float(
+                "ncserverd_intake_admissions_per_second",
+                "Viewers that are admitted per second at most, now.",
+            )?,
+            viewers: gauge("ncserverd_intake_viewers", "Viewers that are admitted.")?,
+            waiting: gauge(
+                "ncserverd_intake_waiting_peers",
+                "Peers that wait for admission.",
+            )?,
+            admitted: counter("ncserverd_intake_admitted_total", "Viewers admitted.")?,
+            refused: counter(
+                "ncserverd_intake_refused_total",
+                "Handshakes refused because the server admits too few viewers.",
+            )?,
+            told: counter(
+                "ncserverd_intake_told_to_wait_total",
+                "Requests answered by a time at which to ask again.",
+            )?,
+            left: counter(
+                "ncserverd_intake_asked_to_leave_total",
+                "Viewers asked to leave an overloaded server.",
+            )?,
+        })
+    }
+
+    fn note(&self, status: &intake::Status, counted: &intake::Status) {
+        self.rate.set(status.rate);
+        self.viewers.set(status.viewers as i64);
+        self.waiting.set(status.waiting as i64);
+        self.admitted.inc_by(status.admitted - counted.admitted);
+        self.refused.inc_by(status.refused - counted.refused);
+        self.told.inc_by(status.told - counted.told);
+        self.left.inc_by(status.left - counted.left);
     }
 }
 
@@ -196,7 +337,8 @@ fn busy_time(runtime: &RuntimeMetrics) -> Duration {
 }
 
 impl Load {
-    fn note(&mut self, look: Look, wait_max: Duration) {
+    /// Returns the wait at this look.
+    fn note(&mut self, look: Look, wait_max: Duration) -> f64 {
         let (passed, wait_max) = (look.passed.as_secs_f64().max(1e-9), wait_max.as_secs_f64());
         let weight = (passed / MEMORY.as_secs_f64()).min(1.0);
         self.busy += (look.busy.min(1.0) - self.busy) * weight;
@@ -223,6 +365,7 @@ impl Load {
         } else {
             0.0
         };
+        wait
     }
 
     /// Whether `/readyz` reports a lack of room.
@@ -248,7 +391,9 @@ mod tests {
             made: made_per_second / 50,
             to_make,
         };
-        (0..looks).for_each(|_| load.note(look, MAX));
+        for _ in 0..looks {
+            load.note(look, MAX);
+        }
         load.is_short
     }
 
@@ -281,7 +426,9 @@ mod tests {
         };
         load.note(wait, MAX);
         assert!(!load.is_short, "a hiccup");
-        (0..4).for_each(|_| load.note(wait, MAX));
+        for _ in 0..4 {
+            load.note(wait, MAX);
+        }
         assert!(load.is_short, "threads are behind");
     }
 

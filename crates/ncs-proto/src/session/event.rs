@@ -15,6 +15,9 @@ use crate::wire::message::{Get, GetChecks, Holding, Subscribe};
 pub enum Event {
     /// Resolve a path; answer with [`Proto::resolved`](super::Proto::resolved).
     Resolve(Get),
+    /// Ask for the admission of the peer, which requests blocks; answer with
+    /// [`Proto::asked_admission`](super::Proto::asked_admission).
+    AskAdmission,
     /// Look for the segment of a REQUEST or of a query; answer with
     /// [`Proto::found`](super::Proto::found).
     Find {

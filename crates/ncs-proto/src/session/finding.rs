@@ -12,6 +12,13 @@ impl Proto {
     /// Looks for the segment that the peer means, where there are several of one id. `None` if this
     /// server can have no such segment.
     pub(super) fn look_for(&mut self, id: SegmentId, meant: Meant) -> Option<u64> {
+        let (ticket, find) = self.search(id, meant)?;
+        self.events.push_back(find);
+        Some(ticket)
+    }
+
+    /// The same, for the caller to begin: the search's ticket and event.
+    pub(super) fn search(&mut self, id: SegmentId, meant: Meant) -> Option<(u64, Event)> {
         let (coding, told) = match (meant, self.known.find(id, meant)) {
             (Meant::Foreign, _) => return None,
             (_, Some((coding, told))) => (Some(coding), Some(told.key)),
@@ -20,13 +27,13 @@ impl Proto {
         };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.events.push_back(Event::Find {
+        let find = Event::Find {
             ticket,
             id,
             coding,
             told,
-        });
-        Some(ticket)
+        };
+        Some((ticket, find))
     }
 
     /// The answer to [`Event::Find`].

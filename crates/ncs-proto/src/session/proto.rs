@@ -34,10 +34,10 @@ pub struct Proto {
     pub(super) hello_due: Option<Instant>,
     pub(super) peer: Option<Hello>,
     pub(super) draining: bool,
-    /// Whether newcomers are sent away; and the facts that tell whether this peer is one.
-    pub(super) is_crowded: bool,
-    pub(super) is_served: bool,
-    pub(super) begun: Instant,
+    /// Whether REQUESTs are carried out without asking for admission.
+    pub(super) is_admitted: bool,
+    /// The searches of REQUESTs that wait for admission, by ticket.
+    pub(super) at_door: Vec<(u64, Event)>,
     pub(super) outbox: VecDeque<Message>,
     pub(super) events: VecDeque<Event>,
     /// GETs and queries whose answer has not left in full.
@@ -95,9 +95,8 @@ impl Proto {
             hello_due: Some(now + config.hello_timeout),
             peer: None,
             draining: false,
-            is_crowded: false,
-            is_served: false,
-            begun: now,
+            is_admitted: true,
+            at_door: Vec::new(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
             unanswered: 0,

@@ -12,16 +12,13 @@ use super::millis::{deadline_of, millis};
 use super::open::{Open, Tenancy, Tenure, Unleased, numbered};
 use super::proto::Proto;
 use crate::admission::Share;
+use crate::admission::intake::Answer;
 use crate::object::{FirstPass, GenerationKey, Held};
 use crate::ring::{LineKey, LineKind};
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Message, Request, RequestCode, stream_of};
 
-/// When a newcomer may ask again at an overloaded server, and for how long a peer is one: about
-/// until an overload shows.
-pub(super) const CROWDED_RETRY: Duration = Duration::from_secs(2);
-pub(super) const NEWCOMER_FOR: Duration = Duration::from_secs(10);
 /// When to ask a relay again that cannot send a segment in the requested way.
 pub(super) const RECODED_RETRY: Duration = Duration::from_millis(500);
 
@@ -57,15 +54,39 @@ impl Proto {
             self.reject(request.alias, RequestCode::GoingAway, None);
             return Ok(());
         }
-        if self.is_crowded && (!self.is_served || now < self.begun + NEWCOMER_FOR) {
-            self.reject(request.alias, RequestCode::Overload, Some(CROWDED_RETRY));
+        let Some((ticket, find)) = self.search(request.segment, request.meant) else {
+            self.reject(request.alias, RequestCode::Unknown, None);
             return Ok(());
-        }
-        match self.look_for(request.segment, request.meant) {
-            Some(ticket) => drop(self.finding.insert(ticket, request)),
-            None => self.reject(request.alias, RequestCode::Unknown, None),
+        };
+        self.finding.insert(ticket, request);
+        if self.is_admitted {
+            self.events.push_back(find);
+        } else {
+            if self.at_door.is_empty() {
+                self.events.push_back(Event::AskAdmission);
+            }
+            self.at_door.push((ticket, find));
         }
         Ok(())
+    }
+
+    /// The answer to [`Event::AskAdmission`]: goes on with the REQUESTs that wait, or rejects them.
+    pub fn asked_admission(&mut self, answer: Answer) {
+        let at_door = std::mem::take(&mut self.at_door);
+        match answer {
+            Answer::Admitted => {
+                self.is_admitted = true;
+                self.events
+                    .extend(at_door.into_iter().map(|(_, find)| find));
+            }
+            Answer::Wait(again) => {
+                for (ticket, _) in at_door {
+                    if let Some(request) = self.finding.remove(&ticket) {
+                        self.reject(request.alias, RequestCode::Overload, Some(again));
+                    }
+                }
+            }
+        }
     }
 
     /// Opens a request whose segment is found.
@@ -235,7 +256,11 @@ impl Proto {
 
     /// Takes STOP.
     pub(super) fn handle_stop(&mut self, alias: u16) {
-        self.finding.retain(|_, request| request.alias != alias);
+        let Self {
+            finding, at_door, ..
+        } = self;
+        finding.retain(|_, request| request.alias != alias);
+        at_door.retain(|(ticket, _)| finding.contains_key(ticket));
         self.streams.close(alias);
         self.end(alias, true);
     }

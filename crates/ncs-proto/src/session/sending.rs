@@ -89,7 +89,6 @@ impl Proto {
             }
         }
         open.credit = open.credit.saturating_sub(1);
-        self.is_served = true;
         let header = match route {
             Route::Datagram => {
                 let (seq, last) = (open.seq, open.credit == 0);

@@ -9,9 +9,10 @@ use super::limits::{
 };
 use super::objects::{NO_STREAM, NOWHERE};
 use super::refusals::not_there;
-use super::requests::{CROWDED_RETRY, NEWCOMER_FOR, RECODED_RETRY};
+use super::requests::RECODED_RETRY;
 use super::streams::STREAMS_TALLIED_MAX;
 use super::*;
+use crate::admission::intake::Answer;
 use crate::admission::{Kept, Scope, Share};
 use crate::object::{
     Birth, Body, Codec, Coding, FirstPass, GenerationKey, Held, Lease, Loan, Refusal, Resolved,
@@ -2744,44 +2745,52 @@ fn who_has_lost_its_right_is_not_named_any_more() {
 #[test]
 fn newcomers_are_asked_to_come_again_and_who_plays_is_not() {
     let (mut proto, now) = conversation(FirstPass::Coded);
-    proto.set_crowded(true);
-    proto
-        .handle_message(now, Message::Request(request(3, 10)))
-        .unwrap();
-    assert_eq!(
-        proto.poll_message(),
-        Some(Message::Reject {
-            alias: 3,
-            code: RequestCode::Overload,
-            retry_after_ms: millis(CROWDED_RETRY)
-        })
-    );
+    let again = Duration::from_millis(1700);
+    let stop = |alias| Message::Stop {
+        alias,
+        reason: StopReason::Cancelled,
+    };
+    let rejected = |alias| Message::Reject {
+        alias,
+        code: RequestCode::Overload,
+        retry_after_ms: millis(again),
+    };
+    let two = |proto: &mut Proto, now| {
+        for (alias, generation) in [(3, 0), (4, 1)] {
+            let mut request = request(alias, 10);
+            request.generation = generation;
+            let request = Message::Request(request);
+            proto.handle_message(now, request).unwrap();
+        }
+    };
+    proto.await_admission();
+    two(&mut proto, now);
+    assert!(matches!(proto.poll_event(), Some(Event::AskAdmission)));
+    assert!(proto.poll_event().is_none(), "one question for both");
+    proto.asked_admission(Answer::Wait(again));
+    assert_eq!(proto.poll_message(), Some(rejected(3)));
+    assert_eq!(proto.poll_message(), Some(rejected(4)));
     assert!(proto.poll_event().is_none() && wants(&mut proto).is_empty());
-    proto.set_crowded(false);
-    ask(&mut proto, now, request(3, 10), FirstPass::Coded).unwrap();
+    // What is stopped meanwhile is not looked for.
+    two(&mut proto, now);
+    proto.handle_message(now, stop(4)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::AskAdmission)));
+    proto.asked_admission(Answer::Admitted);
+    assert!(matches!(proto.poll_event(), Some(Event::Find { .. })));
+    assert!(proto.poll_event().is_none());
+    proto.handle_message(now, stop(3)).unwrap();
+    // Who is admitted is not asked about again.
+    ask(&mut proto, now, request(5, 10), FirstPass::Coded).unwrap();
     assert!(!wants(&mut proto).is_empty());
-    proto.stamp(3, &Vector::Seed(1), Route::Stream).unwrap();
-    proto.set_crowded(true);
-    let mut next = request(4, 10);
+    // Who has to leave keeps the requests that are open.
+    proto.await_admission();
+    let mut next = request(6, 10);
     next.generation = 1;
-    proto
-        .handle_message(now, Message::Request(next.clone()))
-        .unwrap();
-    assert!(matches!(
-        proto.poll_message(),
-        Some(Message::Reject {
-            alias: 4,
-            code: RequestCode::Overload,
-            ..
-        })
-    ));
-    proto
-        .handle_message(now + NEWCOMER_FOR, Message::Request(next))
-        .unwrap();
-    assert!(
-        matches!(proto.poll_event(), Some(Event::Find { .. })),
-        "it plays"
-    );
+    proto.handle_message(now, Message::Request(next)).unwrap();
+    assert!(matches!(proto.poll_event(), Some(Event::AskAdmission)));
+    proto.asked_admission(Answer::Wait(again));
+    assert_eq!(proto.poll_message(), Some(rejected(6)));
+    assert!(!proto.is_idle(), "5 is open");
 }
 
 /// The streams that the peer has begun to watch, and those that it has stopped to watch.

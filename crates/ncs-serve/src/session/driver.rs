@@ -43,10 +43,11 @@ use super::audience::Viewing;
 use super::metrics::Sent;
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
-use crate::admission::{Access, AddressPlace, Admission, Limited, Now, Share, Visitor};
+use crate::accept::Place;
+use crate::admission::{Access, Admission, Limited, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
 
-use crate::headroom::Headroom;
+use crate::headroom::Entry;
 use crate::ring::{self, Claimed, LineKey, LineKind, Quota, Ring, SessionId};
 
 /// The maximum number of blocks per write.
@@ -92,8 +93,6 @@ pub struct Context {
     pub admission: Admission,
     /// The peers that serve others.
     pub directory: Directory,
-    /// Tells whether new requests can be served in time.
-    pub headroom: Headroom,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
@@ -103,13 +102,8 @@ pub struct Context {
 }
 
 /// Runs a session until its connection ends or the server has drained, within a span of its own.
-/// Until then it holds `place` among the connections of its address.
-pub async fn run(
-    connection: Connection,
-    session: SessionId,
-    place: AddressPlace,
-    context: Context,
-) {
+/// Until then it holds its place.
+pub async fn run(connection: Connection, session: SessionId, place: Place, context: Context) {
     let span = tracing::debug_span!(
         "connection",
         session = session.0,
@@ -120,17 +114,15 @@ pub async fn run(
         .await;
 }
 
-async fn converse(
-    connection: Connection,
-    session: SessionId,
-    place: AddressPlace,
-    context: Context,
-) {
+async fn converse(connection: Connection, session: SessionId, place: Place, context: Context) {
     let metrics = context.metrics.clone();
     metrics.opened.inc();
     let open = Open::new(&metrics.sessions);
-    let visitor = context.admission.visitor(place, certificates(&connection));
-    let end = Session::serve(connection.clone(), session, visitor, context).await;
+    let Place { address, entry } = place;
+    let visitor = context
+        .admission
+        .visitor(address, certificates(&connection));
+    let end = Session::serve(connection.clone(), session, visitor, entry, context).await;
     drop(open);
     if let End::Violation(violation) = end {
         let counter = if violation == Violation::Unauthorised {
@@ -237,6 +229,7 @@ struct Session {
     context: Context,
     proto: Proto,
     visitor: Visitor,
+    entry: Entry,
     /// When blocks may be sent again after the visitor has used up its bytes.
     resumes: Option<Instant>,
     quota: Arc<Quota>,
@@ -367,6 +360,7 @@ impl Session {
         connection: Connection,
         id: SessionId,
         visitor: Visitor,
+        entry: Entry,
         context: Context,
     ) -> End {
         let begun = Instant::now();
@@ -380,7 +374,10 @@ impl Session {
         // Control goes before blocks, whatever their deadline.
         let _ = send.set_priority(i32::MAX);
         let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
-        let proto = Proto::new(id, context.config, begun);
+        let mut proto = Proto::new(id, context.config, begun);
+        if entry.is_bound() {
+            proto.await_admission();
+        }
         let viewing = Viewing::new(context.metrics.audience.clone());
         let mut session = Self {
             id,
@@ -388,6 +385,7 @@ impl Session {
             context,
             proto,
             visitor,
+            entry,
             resumes: None,
             quota,
             begun,
@@ -430,7 +428,9 @@ impl Session {
         reading.push(Box::pin(read(receive)));
         let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
         loop {
-            self.proto.set_crowded(self.context.headroom.is_short());
+            if self.entry.takes_leave() {
+                self.proto.await_admission();
+            }
             self.proto.handle_timeout(Instant::now())?;
             self.note_progress(Instant::now())?;
             let waker = ring::own_waker().await;
@@ -545,6 +545,10 @@ impl Session {
 
     fn act(&mut self, event: Event) {
         match event {
+            Event::AskAdmission => {
+                let answer = self.entry.ask(Instant::now());
+                self.proto.asked_admission(answer);
+            }
             Event::Resolve(get) => {
                 let request = get.request;
                 let by = AskedBy {
@@ -1040,8 +1044,10 @@ impl Session {
     fn count_sent(&mut self, claim: &Claim, sent: &Sent) {
         self.context.metrics.count_sent(sent, claim.route);
         let ((coded, coded_bytes), (source, source_bytes)) = (sent.coded, sent.source);
+        let now = Instant::now();
+        self.entry.sends(now, coded_bytes + source_bytes);
         self.proto.note_sent(
-            Instant::now(),
+            now,
             claim.alias,
             coded + source,
             coded,

@@ -1,0 +1,98 @@
+//! A connection's place in the [`Intake`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ncs_proto::admission::intake::{self, Answer, Entrant, Intake};
+
+use super::Headroom;
+use super::shares::Unreported;
+
+/// The rules, and the sessions that they may ask to leave.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) intake: Intake,
+    pub(super) leaves: HashMap<Entrant, Arc<AtomicBool>>,
+    pub(super) counted: intake::Status,
+}
+
+/// The place of a connection in the [`Intake`], which it leaves when dropped.
+#[derive(Debug)]
+pub struct Entry {
+    headroom: Headroom,
+    /// `None` where nothing is measured.
+    entrant: Option<Entrant>,
+    leaves: Arc<AtomicBool>,
+    sent: Unreported,
+}
+
+impl Headroom {
+    /// A client wants to begin a handshake. `None`: refuse it.
+    pub fn knock(&self) -> Option<Entry> {
+        let leaves = Arc::new(AtomicBool::new(false));
+        let entrant = match &mut *self.door() {
+            None => None,
+            Some(door) => {
+                let entrant = door.intake.knock()?;
+                door.leaves.insert(entrant, Arc::clone(&leaves));
+                Some(entrant)
+            }
+        };
+        Some(Entry {
+            headroom: self.clone(),
+            entrant,
+            leaves,
+            sent: Unreported::default(),
+        })
+    }
+}
+
+impl Entry {
+    /// The handshake is over.
+    pub fn connected(&self) {
+        if let Some(entrant) = self.entrant
+            && let Some(door) = self.headroom.door().as_mut()
+        {
+            door.intake.connected(entrant);
+        }
+    }
+
+    /// Whether its requests wait for admission.
+    pub fn is_bound(&self) -> bool {
+        self.entrant.is_some()
+    }
+
+    /// The peer requests blocks.
+    pub fn ask(&self, now: Instant) -> Answer {
+        let Some(entrant) = self.entrant else {
+            return Answer::Admitted;
+        };
+        match self.headroom.door().as_mut() {
+            Some(door) => door.intake.ask(now, entrant),
+            None => Answer::Admitted,
+        }
+    }
+
+    /// The peer is sent these bytes of blocks.
+    pub fn sends(&mut self, now: Instant, bytes: u64) {
+        self.sent.add(now, bytes, &self.headroom.reports);
+    }
+
+    /// Whether the viewer has been asked to leave since the last call.
+    pub fn takes_leave(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) && self.leaves.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(entrant) = self.entrant
+            && let Some(door) = self.headroom.door().as_mut()
+        {
+            door.intake.leave(entrant);
+            door.leaves.remove(&entrant);
+        }
+    }
+}
