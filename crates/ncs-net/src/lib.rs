@@ -1,5 +1,6 @@
 //! What a program of the protocol `ncs/1` needs beside it: sockets, TLS and congestion control of
-//! QUIC, HTTP listeners, logs and metrics, units of a configuration, secrets, and guards of tasks.
+//! QUIC, HTTP listeners, logs and metrics, units of a configuration, secrets, guards of tasks, and
+//! what the machine offers.
 //!
 //! Nothing here knows what is sent. A server, a relay and a client share it.
 
@@ -13,6 +14,7 @@ pub mod endpoint;
 pub mod files;
 #[cfg(feature = "http")]
 pub mod listener;
+pub mod machine;
 pub mod path;
 pub mod secret;
 pub mod supervise;
