@@ -26,6 +26,7 @@ mod layers;
 mod process;
 mod published;
 mod schema;
+mod sizes;
 
 pub use changes::{Change, Effect, changes};
 pub use check::Finding;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::{Error, Server};
 use crate::admin;
 use crate::config::{Effect, Loaded, Sources, changes};
+use crate::machine::OpenFiles;
 use crate::supervise;
 use crate::telemetry::{self, Logs, Readiness};
 use crate::tls::{self, ServerIdentity};
@@ -19,6 +20,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // process.
     let hangup = listen(SignalKind::hangup())?;
     let logs = telemetry::init(&loaded.config.telemetry)?;
+    raise_open_files(loaded.config.files_needed());
     let registry = telemetry::registry()?;
     let readiness = Readiness::new();
     readiness.not_ready("server", "starting");
@@ -162,6 +164,35 @@ impl Running {
             .send_replace(next.config.server.drain_timeout);
         self.loaded = next;
         tracing::info!("configuration reloaded");
+    }
+}
+
+/// Raises the limit on open files as far as the system lets this process.
+fn raise_open_files(needed: u64) {
+    let before = OpenFiles::here();
+    let OpenFiles { soft, hard } = match OpenFiles::raise() {
+        Ok(limits) => limits,
+        Err(error) => {
+            tracing::debug!(%error, "the system refuses to raise the limit on open files");
+            before
+        }
+    };
+    if soft < needed {
+        tracing::warn!(
+            limit = soft,
+            hard,
+            needed,
+            "the limit on open files is too low: fetches and scrapes may fail; raise LimitNOFILE \
+             of the service",
+        );
+    } else if soft > before.soft {
+        tracing::info!(
+            from = before.soft,
+            to = soft,
+            "raised the limit on open files"
+        );
+    } else {
+        tracing::debug!(limit = soft, needed, "the limit on open files suffices");
     }
 }
 

@@ -9,3 +9,4 @@ mod program;
 mod secrets;
 mod serve;
 mod server;
+mod sizes;
