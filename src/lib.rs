@@ -31,4 +31,4 @@ pub use ncs_codec::block;
 pub use ncs_gf as gf;
 pub use ncs_net::{admin, console, machine, secret, supervise, telemetry, tls, units};
 pub use ncs_proto::{integrity, object, wire};
-pub use ncs_serve::{admission, directory, ring, session};
+pub use ncs_serve::{admission, directory, ring, session, sizes};

@@ -13,7 +13,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::device::Threads;
+use crate::machine::Machine;
+use crate::sizes::Sizes;
 use crate::{bench, endpoint, stream, tls};
 
 mod estimate;
@@ -49,6 +50,8 @@ pub struct Plan {
     layout: Layout,
     constants: Constants,
     estimate: Estimate,
+    /// The limits that a server with the configuration as it is has on this machine.
+    sizes: Sizes,
     snippet: String,
 }
 
@@ -56,22 +59,23 @@ impl Plan {
     /// Measures for about two seconds, and calculates.
     pub fn make(options: &Options, config: &Config) -> Result<Self, Error> {
         options.check()?;
-        let layout = Layout::choose(options, config)?;
+        let (layout, machine) = (Layout::choose(options, config)?, Machine::here());
         let encode =
             bench::encode_rate(&config.device, layout.n(), layout.block_bytes(), ENCODE_FOR)?;
         let quic = measure::quic(&config.endpoint, &layout)?;
         let constants = Constants {
             encode,
             quic,
-            cores: Threads::Auto.count(),
+            cores: machine.cores,
         };
-        let estimate = Estimate::new(options, config, &layout, &constants);
+        let estimate = Estimate::new(options, config, &machine, &layout, &constants);
         let snippet = report::snippet(config, &layout, &estimate);
         Ok(Self {
             options: *options,
             layout,
             constants,
             estimate,
+            sizes: config.sizes(&machine),
             snippet,
         })
     }

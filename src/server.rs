@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
 use ncs_serve::aside::Aside;
 use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
 use prometheus::Registry;
@@ -28,8 +29,9 @@ use crate::directory::{self, Directory, Policy};
 use crate::encoder::{self, Encoder, Pace};
 use crate::endpoint;
 use crate::ingest;
+use crate::machine::Machine;
 use crate::object::{Codec, Refusal, RefusalCode};
-use crate::ring::{self, Ring};
+use crate::ring::{self, Capacity, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
 use crate::stream::{self, Library};
@@ -86,6 +88,7 @@ pub struct Server {
     front: Front,
     library: Library,
     ring: Ring,
+    ring_size: ByteSize,
     directory: Directory,
     admission: Admission,
     readiness: Readiness,
@@ -114,12 +117,16 @@ pub(crate) fn workload(config: &config::Config) -> device::Workload {
 impl Server {
     /// Starts every part; returns when peers can connect. Must be called within a tokio runtime.
     pub async fn start(
-        config: config::Config,
+        mut config: config::Config,
         identity: ServerIdentity,
         registry: &Registry,
         readiness: Readiness,
     ) -> Result<Self, Error> {
         config.admission.check_listen(&config.endpoint.listen)?;
+        let machine = Machine::here();
+        let sizes = config.sizes(&machine);
+        sizes.settle(&mut config.endpoint, &mut config.ring);
+        sizes.tell(&machine);
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let admission = Admission::open(&config.admission, admission::Metrics::new(registry)?)?;
         let (device, thread) = Device::open_for(
@@ -223,6 +230,7 @@ impl Server {
             front,
             library,
             ring,
+            ring_size: sizes.ring,
             directory,
             admission,
             readiness,
@@ -269,6 +277,16 @@ impl Server {
         self.front.set_streams(config.stream.keys());
         self.name_peers(config);
         self.judge_streams(config);
+        let wanted = config.sizes(&Machine::here()).ring;
+        if config.ring.bytes == Capacity::Auto && wanted > self.ring_size {
+            // Larger blocks or batches; that a key changed is said by the one that compares.
+            tracing::warn!(
+                ring_bytes = self.ring_size.as_u64(),
+                wanted_bytes = wanted.as_u64(),
+                "the ring is smaller than this configuration would have it: its size changes with \
+                 a restart",
+            );
+        }
         Ok(())
     }
 
@@ -443,7 +461,7 @@ mod tests {
         let (device, _thread) =
             Device::open(&config, device::Metrics::new(&registry).unwrap()).unwrap();
         let config = store::Config {
-            bytes: bytesize::ByteSize::b(3000),
+            bytes: ByteSize::b(3000),
             ..store::Config::default()
         };
         let store = Store::new(&config, device, store::Metrics::new(&registry).unwrap());

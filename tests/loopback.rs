@@ -459,7 +459,7 @@ async fn codes_that_are_not_recoded_arrive_over_streams_and_datagrams() {
     ] {
         let name = format!("{codec:?}, k = {block_bytes}, n = {n_max}");
         let ring = ring::Config {
-            bytes: bytesize::ByteSize::mib(2),
+            bytes: ring::Capacity::Bytes(bytesize::ByteSize::mib(2)),
             max_reuse,
         };
         let (objects, cut) = ([("/a/b", bytes.clone())], (block_bytes, n_max, codec));
@@ -669,7 +669,7 @@ async fn many_clients_share_a_small_ring() {
     let bytes = clip(2_000_000);
     for max_reuse in [1, 4] {
         let small = ring::Config {
-            bytes: bytesize::ByteSize::mib(1),
+            bytes: ring::Capacity::Bytes(bytesize::ByteSize::mib(1)),
             max_reuse,
         };
         let server = serve(
@@ -753,7 +753,7 @@ async fn newcomers_prove_their_address_when_many_are_half_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomers_beyond_the_limit_are_refused_and_the_others_go_on() {
     let server = serve_small(endpoint::Config {
-        connections_max: 1,
+        connections_max: endpoint::Connections::at_most(1),
         ..endpoint::Config::default()
     })
     .await;
@@ -822,7 +822,7 @@ async fn limits_hold_for_all_sockets_of_an_address_together() {
     const ADMITTED: u32 = 4;
     let server = serve_small(endpoint::Config {
         sockets: "8".parse().unwrap(),
-        connections_max: ADMITTED,
+        connections_max: endpoint::Connections::at_most(ADMITTED),
         ..endpoint::Config::default()
     })
     .await;

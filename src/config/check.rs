@@ -15,7 +15,7 @@ use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::names::Names;
 use crate::object::{Codec, HashGroup, Shape, ShapeError};
-use crate::ring::LineKind;
+use crate::ring::{Capacity, LineKind};
 use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
 use crate::wire::block::Kind;
@@ -102,10 +102,6 @@ fn numbers(config: &Config, report: &mut Report) {
         (
             "session.token_questions_per_second",
             config.session.token_questions_per_second == 0,
-        ),
-        (
-            "endpoint.connections_max",
-            config.endpoint.connections_max == 0,
         ),
         ("endpoint.wait_max", config.endpoint.wait_max.is_zero()),
     ] {
@@ -482,15 +478,18 @@ pub(crate) fn slot_bytes(stream: &stream::Config) -> usize {
 }
 
 fn ring(config: &Config, key: &str, stream: &stream::Config, report: &mut Report) {
+    let Capacity::Bytes(bytes) = config.ring.bytes else {
+        // It holds two batches on every machine.
+        return;
+    };
     let slot = slot_bytes(stream) as u64;
-    let slots = config.ring.bytes.as_u64() / slot;
+    let slots = bytes.as_u64() / slot;
     let batch = u64::from(config.encoder.batch_blocks_max);
     if slots < batch {
         let needed = (batch * slot).div_ceil(1 << 20);
         let text = format!(
-            "a ring of {} holds {slots} blocks of this size, but a batch may have {batch}: raise \
-             `ring.bytes` to {needed}MiB or lower `encoder.batch_blocks_max`",
-            config.ring.bytes
+            "a ring of {bytes} holds {slots} blocks of this size, but a batch may have {batch}: \
+             raise `ring.bytes` to {needed}MiB or lower `encoder.batch_blocks_max`"
         );
         return report.fault(key, text);
     }

@@ -1,12 +1,30 @@
-//! What the configuration comes to on a machine: the files that the server may have open.
+//! What the configuration comes to on a machine: the sizes that are `"auto"`, and the files that
+//! the server may have open.
 //!
-//! The server and `doctor` ask here, so that they tell the same.
+//! The server, `plan` and `doctor` ask here, so that they tell the same.
 
-use super::Config;
+use super::{Config, check};
 use crate::admin;
 use crate::device::BackendChoice;
+use crate::machine::Machine;
+use crate::ring::HEADROOM;
+use crate::sizes::{Load, Sizes};
+use crate::stream;
 
 impl Config {
+    /// The limits on connections and on the ring's memory on this machine.
+    pub fn sizes(&self, machine: &Machine) -> Sizes {
+        let of_streams = self.stream.values().map(check::slot_bytes).max();
+        let slot_bytes =
+            of_streams.unwrap_or_else(|| stream::Config::default().block_bytes as usize + HEADROOM);
+        let load = Load {
+            held_bytes: self.store.bytes.as_u64(),
+            slot_bytes: slot_bytes as u64,
+            batch_blocks: self.encoder.batch_blocks_max,
+        };
+        Sizes::of(machine, &self.endpoint, &self.ring, &load)
+    }
+
     /// The maximum number of files for sockets, scrapers, fetches of every stream, watches of
     /// directories, and the process itself. Peers need none, because they share the sockets.
     pub fn files_needed(&self) -> u64 {

@@ -6,7 +6,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::directory::Policy;
+use crate::machine::Machine;
 use crate::object::{Codec, HashGroup};
+use crate::ring::Capacity;
 
 fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given
@@ -121,7 +123,7 @@ fn later_layers_win() {
     );
     assert_eq!(
         loaded.config.ring.bytes,
-        ByteSize::mib(68),
+        Capacity::Bytes(ByteSize::mib(68)),
         "flags above all, the last one first"
     );
     assert_eq!(
@@ -197,7 +199,22 @@ fn wrong_values_name_key_and_place() {
         (
             "[ring]\nbytes = \"huge\"\n",
             "line 2: `ring.bytes`",
-            "`huge` is not a size such as \"512KiB\"",
+            "`huge` is not a size such as \"512KiB\" or \"2GiB\", and not \"auto\"",
+        ),
+        (
+            "[ring]\nbytes = -1\n",
+            "line 2: `ring.bytes`",
+            "a size is not negative",
+        ),
+        (
+            "[endpoint]\nconnections_max = \"all\"\n",
+            "line 2: `endpoint.connections_max`",
+            "expected \"auto\" or a number of connections from 1 to",
+        ),
+        (
+            "[endpoint]\nconnections_max = 0\n",
+            "line 2: `endpoint.connections_max`",
+            "expected \"auto\" or a number of connections from 1 to",
         ),
         (
             "[encoder]\nbatch_wait = \"soon\"\n",
@@ -275,16 +292,55 @@ fn contradictions_are_refused_together() {
 #[test]
 fn a_ring_must_hold_a_batch_of_the_largest_block() {
     let text = "[stream.a]\ndirectory = \"y\"\nblock_bytes = 65536\n";
-    let refusal = refusal(text, &[], &[]);
+    let refusal = refusal(text, &[], &[("ring.bytes", "64MiB")]);
     assert!(
         refusal.contains("raise `ring.bytes` to 65MiB or lower `encoder.batch_blocks_max`"),
         "{refusal}"
     );
-    assert!(
-        load(text, &[], &[("ring.bytes", "1GiB")])
-            .unwrap()
-            .findings
-            .is_empty()
+    for enough in ["1GiB", "auto"] {
+        let loaded = load(text, &[], &[("ring.bytes", enough)]).unwrap();
+        assert!(loaded.findings.is_empty(), "{enough}");
+    }
+    let machine = Machine {
+        cores: 1,
+        memory: Some(512 << 20),
+    };
+    let sizes = load(text, &[], &[]).unwrap().config.sizes(&machine);
+    assert_eq!(sizes.ring, ByteSize::mib(129), "two batches");
+}
+
+#[test]
+fn what_is_left_to_the_machine_stays_so_in_the_configuration() {
+    let text = "[endpoint]\nconnections_max = \"auto\"\n[ring]\nbytes = \"auto\"\n";
+    let [first, again] = [0; 2].map(|_| load(text, &[], &[]).unwrap().config);
+    assert!(changes(&first, &again).is_empty());
+    let default = Config::default();
+    assert_eq!(
+        (&first.endpoint, first.ring),
+        (&default.endpoint, default.ring)
+    );
+    assert_eq!(load(&first.to_toml(), &[], &[]).unwrap().config, first);
+    // A reload says what was and what is to be, not what `auto` came to.
+    let next = load(
+        "",
+        &[
+            ("NCSERVERD_ENDPOINT__CONNECTIONS_MAX", "20000"),
+            ("NCSERVERD_RING__BYTES", "1GiB"),
+        ],
+        &[],
+    )
+    .unwrap()
+    .config;
+    let changed: Vec<_> = changes(&first, &next)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        changed,
+        [
+            "`endpoint.connections_max` from \"auto\" to 20000: needs a restart",
+            "`ring.bytes` from \"auto\" to \"1GiB\": needs a restart",
+        ]
     );
 }
 
@@ -504,6 +560,7 @@ fn coefficients_count_where_blocks_must_fit() {
             ("stream.a.row_weight", "15"),
             ("stream.a.n_max", n_max),
             ("stream.a.block_bytes", block_bytes),
+            ("ring.bytes", "64MiB"),
         ];
         load("", &[], &overrides).map(|loaded| {
             loaded
@@ -711,7 +768,7 @@ fn a_printed_configuration_loads_to_itself() {
     let config = load("", &[("HOME", "/home/somebody")], &overrides)
         .unwrap()
         .config;
-    assert_eq!(config.ring.bytes, ByteSize(67_109_888));
+    assert_eq!(config.ring.bytes, Capacity::Bytes(ByteSize(67_109_888)));
     assert_eq!(
         config.tls.directory.as_deref(),
         Some(Path::new("/home/somebody/.local/state/ncserverd/tls"))
@@ -825,9 +882,13 @@ fn an_origin_that_ends_in_a_playlist_is_remarked_on() {
 
 #[test]
 fn a_reload_knows_what_can_change() {
-    let old = load("[stream.a]\ndirectory = \"x\"\n", &[], &[])
-        .unwrap()
-        .config;
+    let old = load(
+        "[stream.a]\ndirectory = \"x\"\n[ring]\nbytes = \"64MiB\"\n",
+        &[],
+        &[],
+    )
+    .unwrap()
+    .config;
     let text = "[stream.a]\ndirectory = \"x\"\nsigning_key = \"a.pem\"\nn_max = 64\n\
                 row_weight = 13\nretention = \"5s\"\n[stream.b]\ndirectory = \"y\"\n[encoder]\n\
                 batch_wait = \"1ms\"\n[ring]\nbytes = \"65MiB\"\n";

@@ -7,8 +7,9 @@ use bytesize::ByteSize;
 
 use super::Check;
 use crate::config::Config;
-use crate::machine::{Available, OpenFiles};
+use crate::machine::{Available, Machine, OpenFiles};
 use crate::session;
+use crate::sizes::Sizes;
 
 /// Open files. Peers need none, because they share the sockets.
 pub(super) fn files(config: &Config) -> Check {
@@ -45,20 +46,20 @@ fn of_files(limit: u64) -> String {
 
 /// The maximum memory of the process by its configuration, and the memory available.
 pub(super) fn memory(config: &Config) -> Check {
-    judge_memory(config, Available::now())
+    judge_memory(config, &config.sizes(&Machine::here()), Available::now())
 }
 
-fn judge_memory(config: &Config, available: Available) -> Check {
+fn judge_memory(config: &Config, sizes: &Sizes, available: Available) -> Check {
     let name = "memory";
-    let (ring, store) = (config.ring.bytes.as_u64(), config.store.bytes.as_u64());
-    let peers = u64::from(config.endpoint.connections_max) * session::MEMORY_BYTES;
+    let (ring, store) = (sizes.ring.as_u64(), config.store.bytes.as_u64());
+    let peers = u64::from(sizes.connections) * session::MEMORY_BYTES;
     let needed = ring.saturating_add(store).saturating_add(peers);
     let parts = format!(
         "up to {} (ring {}, store {}, {} connections of {} {})",
         ByteSize(needed),
         ByteSize(ring),
         ByteSize(store),
-        config.endpoint.connections_max,
+        sizes.connections,
         ByteSize(session::MEMORY_BYTES),
         ByteSize(peers)
     );
@@ -143,12 +144,13 @@ const SYNCHRONISED: [(&str, &str); 3] = [
 mod tests {
     use super::super::Verdict;
     use super::*;
+    use crate::endpoint::Connections;
 
     #[test]
     fn files_are_for_streams_and_not_for_peers() {
         let mut config = Config::default();
         let few = config.files_needed();
-        config.endpoint.connections_max = 100_000;
+        config.endpoint.connections_max = Connections::at_most(100_000);
         assert_eq!(config.files_needed(), few);
         config
             .stream
@@ -182,11 +184,34 @@ mod tests {
     #[test]
     fn memory_is_that_of_the_tightest_group() {
         let config = Config::default();
+        let sizes = Sizes {
+            connections: 10_000,
+            ring: ByteSize::mib(64),
+        };
         let needed = (64 << 20) + (512 << 20) + 10_000 * (128 << 10);
-        let verdict = |system, group| judge_memory(&config, Available { system, group }).verdict;
+        let verdict =
+            |system, group| judge_memory(&config, &sizes, Available { system, group }).verdict;
         assert_eq!(verdict(Some(needed), None), Verdict::Ok);
         assert_eq!(verdict(Some(needed), Some(needed - 1)), Verdict::Warn);
         assert_eq!(verdict(None, None), Verdict::Warn);
+    }
+
+    #[test]
+    fn defaults_fit_the_memory_of_any_machine() {
+        let config = Config::default();
+        for gib in [1, 2, 4, 16, 128, 1024] {
+            for cores in [1, 2, 16, 192] {
+                let memory = Some(gib << 30);
+                let sizes = config.sizes(&Machine { cores, memory });
+                let available = Available {
+                    // A system of its own takes some.
+                    system: Some((gib << 30) / 100 * 85),
+                    group: None,
+                };
+                let check = judge_memory(&config, &sizes, available);
+                assert_eq!(check.verdict, Verdict::Ok, "{gib} GiB, {cores}: {check}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::overhead::OnWire;
 use crate::bench::EncodeRate;
 use crate::config::Config;
 use crate::device::Memory;
+use crate::endpoint::Connections;
+use crate::machine::Machine;
 use crate::object::Codec;
 use crate::session;
 
@@ -52,15 +54,22 @@ pub(super) struct Estimate {
     /// Seconds to complete the handshakes of all peers at once.
     pub(super) cold_start: f64,
     pub(super) connections_max: u32,
+    /// The ring that a server on this machine would have for as many connections, if it were left
+    /// to it.
+    pub(super) ring_here: u64,
 }
 
 impl Estimate {
     pub(super) fn new(
         options: &Options,
         config: &Config,
+        machine: &Machine,
         layout: &Layout,
         constants: &Constants,
     ) -> Self {
+        let connections_max = options.peers.saturating_add(options.peers.div_ceil(10));
+        let mut planned = config.clone();
+        planned.endpoint.connections_max = Connections::at_most(connections_max);
         let shape = &layout.shape;
         let (peers, k) = (f64::from(options.peers), f64::from(layout.block_bytes()));
         let media = peers * options.bitrate / 8.0;
@@ -116,7 +125,8 @@ impl Estimate {
             peers_bytes: u64::from(options.peers) * session::MEMORY_BYTES,
             cold_start: peers * quic.cpu_per_handshake / shaking_cores
                 + 2.0 * options.rtt.as_secs_f64(),
-            connections_max: options.peers.saturating_add(options.peers.div_ceil(10)),
+            connections_max,
+            ring_here: planned.sizes(machine).ring.as_u64(),
         }
     }
 
@@ -209,10 +219,16 @@ pub(super) mod tests {
         Estimate::new(
             options,
             &config,
+            &MACHINE,
             &Layout::choose(options, &config).unwrap(),
             &constants(),
         )
     }
+
+    const MACHINE: Machine = Machine {
+        cores: 4,
+        memory: Some(16 << 30),
+    };
 
     fn is_near(one: f64, other: f64) -> bool {
         (one / other - 1.0).abs() < 0.01
@@ -289,6 +305,7 @@ pub(super) mod tests {
             Estimate::new(
                 &options,
                 &config,
+                &MACHINE,
                 &Layout::choose(&options, &config).unwrap(),
                 &constants(),
             )
@@ -324,5 +341,12 @@ pub(super) mod tests {
             ..OPTIONS
         });
         assert_eq!((plan.ring_bytes, plan.connections_max), (9 << 20, 2));
+        assert_eq!(plan.ring_here, 64 << 20);
+    }
+
+    #[test]
+    fn many_peers_need_the_ring_that_a_server_has_for_them() {
+        let plan = estimate(&OPTIONS);
+        assert_eq!(plan.ring_here, 344 << 20, "32 KiB for each of 11,000");
     }
 }

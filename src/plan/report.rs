@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::object::Codec;
 use crate::secret::HIDDEN;
 use crate::session;
+use crate::sizes::Sizes;
 use crate::units::size;
 
 impl fmt::Display for Plan {
@@ -221,7 +222,16 @@ impl Plan {
                 ),
             )?;
         }
-        row(f, "ring", format_args!("{}", ByteSize(plan.ring_bytes)))?;
+        row(
+            f,
+            "ring",
+            format_args!(
+                "{} at least; a server here would have {} for {} connections",
+                ByteSize(plan.ring_bytes),
+                ByteSize(plan.ring_here),
+                plan.connections_max
+            ),
+        )?;
         row(
             f,
             "store",
@@ -253,8 +263,17 @@ impl Plan {
             f,
             "cold start",
             format_args!(
-                "{} s for the handshakes of all peers at once\n",
+                "{} s for the handshakes of all peers at once",
                 round(plan.cold_start)
+            ),
+        )?;
+        let Sizes { connections, ring } = self.sizes;
+        row(
+            f,
+            "as configured",
+            format_args!(
+                "a server here has limits of {connections} connections and a ring of {}\n",
+                size::exact(ring)
             ),
         )
     }
@@ -323,8 +342,8 @@ pub(super) fn snippet(config: &Config, layout: &Layout, plan: &Estimate) -> Stri
         Codec::Rlnc => String::new(),
     };
     let store = plan.store_bytes.max(config.store.bytes.as_u64());
-    let [ring, store] = [plan.ring_bytes.max(config.ring.bytes.as_u64()), store]
-        .map(|bytes| size::exact(ByteSize(bytes)));
+    let ring = plan.ring_bytes.max(plan.ring_here);
+    let [ring, store] = [ring, store].map(|bytes| size::exact(ByteSize(bytes)));
     format!(
         "[endpoint]\nconnections_max = {}\n\n[store]\nbytes = \"{store}\"\n\n[encoder]\n\
          batch_blocks_max = {}\n\n[ring]\nbytes = \"{ring}\"\n\n\

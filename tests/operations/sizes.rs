@@ -1,10 +1,14 @@
-//! The limit on open files.
+//! Sizes that are left to the machine, and the limit on open files.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::server::Server;
+use bytesize::ByteSize;
+use ncserverd::units::size::exact;
+use tempfile::TempDir;
+
+use crate::server::{Server, command};
 
 /// Connections that a listener for metrics takes.
 const SCRAPERS: usize = 60;
@@ -19,6 +23,50 @@ fn value(server: &Server, name: &str) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let value = value as u64;
     value
+}
+
+fn run(arguments: &[&str]) -> String {
+    let output = command(&TempDir::new().unwrap(), arguments).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+#[test]
+fn server_doctor_and_plan_tell_the_same_sizes() {
+    const NAMES: [&str; 2] = [
+        "ncserverd_endpoint_max_connections",
+        "ncserverd_ring_capacity_bytes",
+    ];
+    let given = ["endpoint.connections_max=1234", "ring.bytes=100MiB"];
+    for set in [vec![], given[..1].to_vec(), given.to_vec()] {
+        let set: Vec<&str> = set.iter().flat_map(|key| ["--set", key]).collect();
+        let server = Server::start(&set);
+        let [connections, ring] = NAMES.map(|name| value(&server, name));
+        let log = server.heard();
+        for field in [
+            format!("\"connections_max\":{connections}"),
+            format!("\"ring_bytes\":{ring}"),
+        ] {
+            assert!(log.contains(&field), "{field} is not in {log}");
+        }
+        let ring = ByteSize(ring);
+        let free = ["--set", "endpoint.listen=127.0.0.1:0"];
+        let doctor = run(&[&["doctor"], &free[..], &set].concat());
+        for part in [
+            format!("(ring {ring}, "),
+            format!(", {connections} connections of "),
+        ] {
+            assert!(doctor.contains(&part), "{part} is not in {doctor}");
+        }
+        let plan = run(&[&["plan", "--peers", "1", "--bitrate", "768k"], &set[..]].concat());
+        let part = format!(
+            "limits of {connections} connections and a ring of {}",
+            exact(ring)
+        );
+        assert!(plan.contains(&part), "{part} is not in {plan}");
+        if set.len() == 4 {
+            assert_eq!((connections, ring), (1234, ByteSize::mib(100)));
+        }
+    }
 }
 
 #[test]

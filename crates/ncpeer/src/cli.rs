@@ -16,7 +16,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ncs_device::{self as device, BackendChoice, Device};
 use ncs_net::admin;
 use ncs_net::console;
-use ncs_net::endpoint::{Congestion, Sockets};
+use ncs_net::endpoint::{Congestion, Connections, Sockets};
 use ncs_net::supervise::{DIED, Death, ServerPart, Supervisor};
 use ncs_net::telemetry::{self, Readiness};
 use ncs_net::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
@@ -387,7 +387,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
                 ..usual
             };
             shared.served_max = Some(share_peers);
-            shared.endpoint.connections_max = share_peers.saturating_add(TICKETLESS_MAX);
+            shared.endpoint.connections_max =
+                Connections::at_most(share_peers.saturating_add(TICKETLESS_MAX));
             // A receiving thread for each core would be too much for a few peers.
             shared.endpoint.sockets = Sockets::ONE;
             shared.admission.address_connections_max =

@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncs_net::endpoint;
+use ncs_net::machine::Machine;
 use ncs_net::supervise::{self, ServerPart, Supervisor};
 use ncs_net::telemetry::Readiness;
 use ncs_net::tls::ServerIdentity;
@@ -45,6 +46,7 @@ use ncs_serve::directory::{self, Directory};
 use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
 use ncs_serve::ring::{self, Ring};
 use ncs_serve::session::{self, Ask, Ledgers};
+use ncs_serve::sizes::{Load, Sizes};
 use ncs_serve::turns::{self, Gate, Place, Refused, Wanted};
 use prometheus::Registry;
 use rand::SeedableRng;
@@ -73,6 +75,9 @@ const QUESTIONS: turns::Limits = turns::Limits {
     queued: session::ASKS_QUEUED,
     queued_by_session: 32,
 };
+/// The size of a slot that the ring must hold many of: a relay does not know the blocks of its
+/// sources' streams. These are twice as large as the largest that are usual.
+const SLOT_BYTES: u64 = 32 << 10;
 /// When to ask again after a temporary failure.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -171,7 +176,7 @@ impl Relay {
     /// Connects to its sources and starts every part; returns when peers can connect. Must be
     /// called within a tokio runtime.
     pub async fn start(
-        config: Config,
+        mut config: Config,
         sources: crate::Config,
         identity: ServerIdentity,
         registry: &Registry,
@@ -182,6 +187,15 @@ impl Relay {
         if !by_ticket {
             config.admission.check_listen(&config.endpoint.listen)?;
         }
+        let machine = Machine::here();
+        let load = Load {
+            held_bytes: config.bytes.as_u64(),
+            slot_bytes: SLOT_BYTES,
+            batch_blocks: recoder::BATCH_BLOCKS_MAX,
+        };
+        let sizes = Sizes::of(&machine, &config.endpoint, &config.ring, &load);
+        sizes.settle(&mut config.endpoint, &mut config.ring);
+        sizes.tell(&machine);
         let supervisor = Supervisor::new(registry, readiness.clone())?;
         let metrics = Metrics::new(registry)?;
         let holdings = Arc::new(Holdings::new(

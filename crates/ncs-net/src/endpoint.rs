@@ -11,6 +11,7 @@
 //! [`congestion`] decides how fast a connection sends.
 
 mod congestion;
+mod connections;
 mod ids;
 mod receiver;
 mod sockets;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 pub use congestion::{Congestion, close};
+pub use connections::{Connections, NotConnections};
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
 
 use crate::tls::{self, ServerIdentity};
@@ -66,7 +68,7 @@ pub struct Config {
     /// The number of sockets of each address, each with an endpoint of its own.
     pub sockets: Sockets,
     /// The maximum number of connections, including handshakes.
-    pub connections_max: u32,
+    pub connections_max: Connections,
     /// The number of open handshakes above which a new client must validate its address first.
     pub retry_above: u32,
     /// The maximum time until requested blocks can be sent. If it stays above, viewers are asked to
@@ -90,7 +92,7 @@ impl Default for Config {
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4443))],
             sockets: Sockets::Auto,
-            connections_max: 10_000,
+            connections_max: Connections::Auto,
             retry_above: 64,
             wait_max: Duration::from_secs(1),
             receive_buffer: ByteSize::mib(4),

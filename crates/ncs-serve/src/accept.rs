@@ -159,7 +159,8 @@ fn admit(
 ) -> Option<(Incoming, Place)> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
-    let is_crowded = metrics.connections.get() >= i64::from(config.connections_max);
+    let connections_max = i64::from(config.connections_max.limit());
+    let is_crowded = metrics.connections.get() >= connections_max;
     let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
     match place {
         Ok(address) if !is_crowded && (is_proven || !is_pressed) => match headroom.knock() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ncs_net::endpoint;
 use ncs_net::supervise::{ServerPart, Supervisor};
-use ncs_net::telemetry::Readiness;
+use ncs_net::telemetry::{Readiness, register};
 use ncs_net::tls::ServerIdentity;
 use prometheus::Registry;
 use quinn::Endpoint;
@@ -91,6 +91,12 @@ impl Front {
             .clone()
             .revived(ServerPart::Gauges, move || keep_gauges(gauges.clone()));
         let mut tasks = vec![tokio::spawn(gauges)];
+        register::gauge(
+            registry,
+            "ncserverd_endpoint_max_connections",
+            "Maximum number of connections (`endpoint.connections_max`).",
+        )?
+        .set(i64::from(config.connections_max.limit()));
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
         let audience = metrics.audience.clone();

@@ -3,8 +3,8 @@
 //! A server answers what sessions ask of its streams and its store, and encodes; a relay answers of
 //! what it has fetched, and recodes. Between these and the peers is this crate: the [`ring`] that
 //! blocks pass through, the [`session`]s that send them, who may connect ([`accept`], [`headroom`])
-//! and ask ([`admission`]), who is named to whom ([`directory`]), and the [`front`] that opens it
-//! all.
+//! and ask ([`admission`]), who is named to whom ([`directory`]), how large all this may be
+//! ([`sizes`]), and the [`front`] that opens it.
 
 pub mod accept;
 pub mod admission;
@@ -16,5 +16,6 @@ pub mod headroom;
 pub mod planner;
 pub mod ring;
 pub mod session;
+pub mod sizes;
 pub mod turn;
 pub mod turns;

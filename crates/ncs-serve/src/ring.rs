@@ -17,6 +17,7 @@
 //! for table look-ups: once per batch by the encoder, and, the books alone, once per wake-up by a
 //! session. Wakers are called after both are released, because a woken task takes them at once.
 
+mod capacity;
 mod metrics;
 mod slots;
 mod sync;
@@ -29,10 +30,10 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use bytesize::ByteSize;
 use ncs_proto::ring::Board;
 use serde::{Deserialize, Serialize};
 
+pub use capacity::{Capacity, NotCapacity};
 pub use metrics::Metrics;
 pub use ncs_proto::ring::{Blocks, HEADROOM, LineKey, LineKind, Order, SessionId, headroom};
 pub use slots::{Pin, Quota, Slot};
@@ -57,8 +58,7 @@ const DROPPED_AT_ONCE: usize = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for coded blocks, header room included.
-    #[serde(with = "ncs_net::units::size")]
-    pub bytes: ByteSize,
+    pub bytes: Capacity,
     /// How many sessions one coded block may serve.
     pub max_reuse: u16,
 }
@@ -66,7 +66,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            bytes: ByteSize::mib(64),
+            bytes: Capacity::Auto,
             max_reuse: 1,
         }
     }
@@ -127,7 +127,7 @@ impl Ring {
     }
 
     fn over(config: &Config, metrics: Metrics, pool: impl FnOnce(usize) -> Arc<Pool>) -> Self {
-        let bytes = usize::try_from(config.bytes.as_u64()).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(config.bytes.size().as_u64()).unwrap_or(usize::MAX);
         metrics
             .capacity_bytes
             .set(i64::try_from(bytes).unwrap_or(i64::MAX));

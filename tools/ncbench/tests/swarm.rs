@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use clap::Parser;
 use ncbench::swarm::{self, Options, PlainConfig, Report};
 use ncserverd::config;
-use ncserverd::endpoint::Congestion;
+use ncserverd::endpoint::{Congestion, Connections};
 use ncserverd::lab::origin::Origin;
 use ncserverd::peer;
 use ncserverd::server::Server;
@@ -51,7 +51,7 @@ impl Place {
         let origin = Origin::in_memory().await.unwrap();
         let mut settings = config::Config::default();
         settings.endpoint.listen = vec![LOOPBACK];
-        settings.endpoint.connections_max = connections_max;
+        settings.endpoint.connections_max = Connections::at_most(connections_max);
         settings.ingest.segment_max_bytes = ByteSize::kib(64);
         // Viewers of a swarm take one generation after the other, and wait a quarter of a second
         // for each one's losses.

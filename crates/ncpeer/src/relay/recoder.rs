@@ -31,7 +31,7 @@ use super::holdings::{Holdings, Supply, Whole, counts};
 use super::rows::{Heap, News, Plan, Rows, plan};
 
 /// The maximum number of blocks per batch.
-const BATCH_BLOCKS_MAX: u32 = 256;
+pub(super) const BATCH_BLOCKS_MAX: u32 = 256;
 /// How long the first requested block waits for others.
 const BATCH_WAIT: Duration = Duration::from_micros(500);
 /// The minimum interval between looks at new rows.

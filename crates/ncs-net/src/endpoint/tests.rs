@@ -362,3 +362,24 @@ fn the_number_of_sockets_has_bounds() {
         assert!(wrong.parse::<Sockets>().is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn the_limit_on_connections_is_a_number_or_auto() {
+    assert_eq!("auto".parse(), Ok(Connections::Auto));
+    assert_eq!("70000".parse(), Ok(Connections::at_most(70_000)));
+    assert_eq!(Connections::at_most(70_000).limit(), 70_000);
+    for wrong in ["0", "-1", "4294967296", "many", ""] {
+        let error = wrong.parse::<Connections>().unwrap_err().to_string();
+        assert!(error.contains("\"auto\" or a number"), "{wrong}: {error}");
+    }
+    for text in ["auto", "7"] {
+        let config: Config = toml::from_str(&match text {
+            "auto" => "connections_max = \"auto\"".to_owned(),
+            _ => format!("connections_max = {text}"),
+        })
+        .unwrap();
+        assert_eq!(config.connections_max.to_string(), text);
+        let printed = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<Config>(&printed).unwrap(), config);
+    }
+}

@@ -1,3 +1,5 @@
+use bytesize::ByteSize;
+
 use super::*;
 use crate::ring::slots::SLAB_BYTES;
 
@@ -80,7 +82,7 @@ fn a_slot_has_room_for_all_coefficients_in_its_header() {
 /// A ring of a few slots.
 fn ring(slots: u64, max_reuse: u16) -> Ring {
     let config = Config {
-        bytes: ByteSize(slots * (64 + HEADROOM as u64)),
+        bytes: Capacity::Bytes(ByteSize(slots * (64 + HEADROOM as u64))),
         max_reuse,
     };
     Ring::new(

@@ -330,7 +330,7 @@ impl Served {
         let metrics = ring::Metrics::new(&Registry::new()).expect("a registry of its own");
         let ring = Ring::pinned(
             &ring::Config {
-                bytes,
+                bytes: ring::Capacity::Bytes(bytes),
                 ..ring::Config::default()
             },
             metrics,
