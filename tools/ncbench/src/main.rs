@@ -55,8 +55,13 @@ async fn load(command: &Swarm) -> Result<(), Failure> {
     })?;
     let source = command.source().map_err(Failure::Credential)?;
     let stop = interrupted()?;
-    console::note(swarm::run(&command.options, source, command.path.as_deref(), stop).await?);
-    Ok(())
+    let report = swarm::run(&command.options, source, command.path.as_deref(), stop).await?;
+    console::note(&report);
+    let required = command.options.require;
+    match required.and_then(|required| report.shortfall(required)) {
+        Some(shortfall) => Err(Failure::Shortfall(shortfall)),
+        None => Ok(()),
+    }
 }
 
 /// Serves what coded streams are compared with.
@@ -100,6 +105,8 @@ enum Failure {
     Bench(#[from] bench::Error),
     #[error("{0}")]
     Swarm(#[from] swarm::Error),
+    #[error("less was delivered than --require says: {0}")]
+    Shortfall(String),
     #[error("{0}")]
     Plain(#[from] endpoint::Error),
     #[error("{0}")]
@@ -141,6 +148,7 @@ impl Failure {
             Self::Plain(_) => 6,
             Self::Bench(_)
             | Self::Swarm(_)
+            | Self::Shortfall(_)
             | Self::Certificate(_)
             | Self::Logs(_)
             | Self::Signals(_)

@@ -10,6 +10,7 @@
 
 mod clock;
 mod lossy;
+mod person;
 mod plain;
 mod report;
 mod totals;
@@ -102,6 +103,10 @@ pub struct Options {
     /// Segment size with --against plain, which has no playlist
     #[arg(long, value_name = "SIZE", default_value = "512KiB")]
     pub plain_segment: ByteSize,
+    /// Fail if less than this share of the viewers is served, or of what they would play is played
+    /// in time, 0 to 1
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub require: Option<f64>,
     /// Write the results to this file as JSON, - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -480,6 +485,12 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    pub(super) struct Line {
+        #[command(flatten)]
+        pub(super) options: Options,
+    }
 
     #[test]
     fn a_playlist_is_what_there_is_to_play() {

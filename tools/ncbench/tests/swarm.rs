@@ -312,7 +312,76 @@ async fn a_server_without_room_refuses_and_the_others_stay() {
     );
     assert_eq!((totals.late, totals.failed), (0, 0), "{report}");
     assert!(totals.on_time >= 2 * totals.joined, "{report}");
+    // Each counts once, however often it tries. Who is in stays in, and the others never get in.
+    assert_eq!((totals.asked, totals.put_out), (20, 0), "{report}");
+    assert!((9..=totals.joined).contains(&totals.served), "{report}");
+    assert!((10..=11).contains(&totals.refused_viewers), "{report}");
+    assert_eq!(
+        totals.refused_viewers,
+        totals.never_in + report.waiting.count,
+        "{report}"
+    );
+    assert_eq!(report.first_segment.count, totals.served, "{report}");
+    assert!((0.3..0.6).contains(&report.played_share), "{report}");
+    assert!(
+        !report.is_clean() && report.shortfall(0.9).is_some(),
+        "{report}"
+    );
     place.server.drain(Duration::ZERO).await;
+}
+
+/// A place that becomes free goes to somebody who was refused, and the time it has waited counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_comes_again_and_its_wait_counts() {
+    let place = Place::open(6).await;
+    place.put_file();
+    let report = place
+        .watch(
+            "--viewers 12 --join-rate 100 --time 8s --bitrate 1048576 --threads 1 --stay 1s",
+            "/live/movie.bin",
+        )
+        .await;
+    let totals = report.totals;
+    assert_eq!((totals.asked, totals.put_out), (12, 0), "{report}");
+    let waited = report.waiting;
+    assert!(totals.refused_viewers >= 3 && waited.count >= 1, "{report}");
+    assert_eq!(
+        totals.refused_viewers,
+        waited.count + totals.never_in,
+        "{report}"
+    );
+    assert_eq!(report.first_segment.count, totals.served, "{report}");
+    place.server.drain(Duration::ZERO).await;
+}
+
+/// A server that closes connections which it has served puts their viewers out.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_closed_after_a_segment_is_put_out() {
+    let Place {
+        origin, server, at, ..
+    } = Place::open(1000).await;
+    origin.put("/vod/movie.bin", Bytes::from(noise(0, SEGMENTS << 16)));
+    let options = options("--viewers 8 --join-rate 100 --time 4s --bitrate 1048576 --threads 1");
+    let source = peer::Config::new(at, Trust::System);
+    let watched = swarm::run(
+        &options,
+        source,
+        Some("/live/movie.bin"),
+        std::future::pending(),
+    );
+    let (report, ()) = tokio::join!(watched, async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        server.drain(Duration::ZERO).await;
+    });
+    let report = report.unwrap();
+    let totals = report.totals;
+    assert_eq!(
+        (totals.asked, totals.served, totals.put_out),
+        (8, 8, 8),
+        "{report}"
+    );
+    assert_eq!((totals.put_out_times, totals.never_in), (8, 0), "{report}");
+    assert!(report.shortfall(0.9).is_some(), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,7 +27,10 @@ pub(crate) fn all(records: &[Record], directory: &Path) -> io::Result<()> {
     };
     let kept: Vec<&Record> = records
         .iter()
-        .filter(|record| record.swarm.totals.late == 0 && record.swarm.totals.refused == 0)
+        .filter(|record| {
+            let totals = &record.swarm.totals;
+            totals.late == 0 && totals.refused == 0 && totals.put_out == 0
+        })
         .collect();
     let panels = vec![
         over_viewers(&kept, "Server", "processors", Record::server_cores),

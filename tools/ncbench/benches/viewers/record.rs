@@ -29,11 +29,33 @@ pub(crate) struct Swarm {
     pub(crate) first_block: Times,
     pub(crate) lateness: Times,
     pub(crate) joining: Times,
+    /// From a viewer's first attempt to its first whole segment; older records lack these.
+    #[serde(default)]
+    pub(crate) first_segment: Option<Times>,
+    #[serde(default)]
+    pub(crate) waiting: Option<Times>,
+    /// Bits of segments in time, a second of the run, and as a share of what viewers would play.
+    #[serde(default)]
+    pub(crate) goodput_bits: Option<f64>,
+    #[serde(default)]
+    pub(crate) played_share: Option<f64>,
 }
 
 /// What a record keeps of what the swarm counts.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Totals {
+    /// Viewers, each once: who asked, who got a segment, who was put out after that, and who was
+    /// refused at first, and never let in. Older records lack these.
+    #[serde(default)]
+    pub(crate) asked: u64,
+    #[serde(default)]
+    pub(crate) served: u64,
+    #[serde(default)]
+    pub(crate) put_out: u64,
+    #[serde(default)]
+    pub(crate) refused_viewers: u64,
+    #[serde(default)]
+    pub(crate) never_in: u64,
     pub(crate) joined: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,

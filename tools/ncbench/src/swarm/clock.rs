@@ -18,9 +18,8 @@ pub(super) struct Item {
 /// When a viewer asks for what it plays, and when that has to be there.
 ///
 /// A viewer that begins at t asks for its i-th segment when those before it have played for their
-/// time, at t + d(0) + … + d(i-1), and
-/// plays two durations behind that: a segment is late if it cannot be decoded two durations after
-/// it was due to be asked for.
+/// time, at t + d(0) + … + d(i-1), and plays two durations behind that: a segment is late if it
+/// cannot be decoded two durations after it was due to be asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Playout {
     ask_at: Instant,
@@ -98,6 +97,11 @@ impl Whims {
     /// One of so many.
     pub(super) fn choose(&mut self, count: usize) -> usize {
         self.random.random_range(0..count.max(1))
+    }
+
+    /// A random part of this time.
+    pub(super) fn part_of(&mut self, time: Duration) -> Duration {
+        time.mul_f64(self.random.random())
     }
 
     /// Whether it is one of this share.

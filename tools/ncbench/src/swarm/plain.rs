@@ -17,7 +17,9 @@ use quinn::{
 };
 
 use super::clock::Playout;
-use super::viewer::{End, Shard};
+use super::person::Person;
+use super::totals::Totals;
+use super::viewer::{End, Shard, reason};
 use super::{Program, SOCKET_BUFFER};
 
 /// Where plain streams are served, and how.
@@ -100,6 +102,7 @@ async fn send_zeros(mut send: SendStream, mut left: u64) {
 pub(super) async fn play(
     shard: &Shard,
     connection: &Connection,
+    person: &mut Person,
     begun: Instant,
     stays: Option<Duration>,
 ) -> End {
@@ -107,19 +110,29 @@ pub(super) async fn play(
     shard.totals.joining.add(begun.elapsed());
     let leaves = begun + stays.unwrap_or(FOREVER);
     tokio::select! {
-        () = fetch(shard, connection) => End::Failed("a plain stream ended early".to_owned()),
+        () = fetch(shard, connection, person) => {
+            // The connection's own reason says more.
+            End::Failed(connection.close_reason().map_or_else(
+                || "a plain stream ended early".to_owned(),
+                |error| reason(&error),
+            ))
+        }
         () = tokio::time::sleep_until(leaves.into()) => End::Left,
     }
 }
 
 /// Fetches segment after segment until the connection ends.
-async fn fetch(shard: &Shard, connection: &Connection) {
+async fn fetch(shard: &Shard, connection: &Connection, person: &mut Person) {
     let Program::Fixed(items) = &shard.plan.program else {
         return;
     };
     let Some(item) = items.first() else { return };
     let length = item.end.unwrap_or_default();
     let mut playout = Playout::new(Instant::now(), 0, item.duration);
+    let mut ahead = Ahead {
+        totals: &shard.totals,
+        until: Instant::now(),
+    };
     let mut chunks: [Bytes; 16] = std::array::from_fn(|_| Bytes::new());
     loop {
         tokio::time::sleep_until(playout.ask_at().into()).await;
@@ -137,6 +150,7 @@ async fn fetch(shard: &Shard, connection: &Connection) {
                 .map(|chunk| std::mem::take(chunk).len() as u64)
                 .sum::<u64>();
             if received == 0 {
+                person.enter(Instant::now(), &shard.totals);
                 shard.totals.first_block.add(asked.elapsed());
             }
             received += bytes;
@@ -145,8 +159,26 @@ async fn fetch(shard: &Shard, connection: &Connection) {
         if received < length {
             return;
         }
-        shard.totals.count(Instant::now(), playout.due());
+        let now = Instant::now();
+        person.serve(now, &shard.totals);
+        if shard.totals.count(now, playout.due()) {
+            shard.totals.play(length, item.duration);
+        }
         playout.advance(item.duration);
+        ahead.until = playout.ask_at();
+    }
+}
+
+/// What has come and still lies ahead when a viewer stops, for whatever reason, is not played.
+struct Ahead<'a> {
+    totals: &'a Totals,
+    until: Instant,
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        let ahead = self.until.saturating_duration_since(Instant::now());
+        self.totals.unplayed.add_time(ahead);
     }
 }
 

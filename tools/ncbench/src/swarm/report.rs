@@ -32,6 +32,16 @@ pub struct Report {
     pub first_block: Percentiles,
     /// From the first packet to the server's HELLO.
     pub joining: Percentiles,
+    /// From a viewer's first attempt to its first whole segment, refusals included.
+    pub first_segment: Percentiles,
+    /// From the first attempt to the first block, of viewers that were refused and let in later.
+    pub waiting: Percentiles,
+    /// Viewers served over viewers that asked.
+    pub served_share: f64,
+    /// Bits of segments in time, a second of the run.
+    pub goodput_bits: f64,
+    /// What was played in time over what the viewers that asked would play.
+    pub played_share: f64,
     /// Processor time of this program, in seconds.
     pub cpu_seconds: f64,
     /// How long it ran, in seconds.
@@ -70,6 +80,10 @@ pub struct Line {
     pub viewers: u64,
     /// Joined in it.
     pub joined: u64,
+    /// Attempts refused in it.
+    pub refused: u64,
+    /// Put out in it, after they had been served.
+    pub put_out: u64,
     /// Segments in time.
     pub on_time: u64,
     /// Segments late.
@@ -78,10 +92,12 @@ pub struct Line {
     pub blocks: u64,
     /// Blocks of no use.
     pub useless: u64,
-    /// Connections refused or failed.
+    /// Refused, put out or failed.
     pub lost: u64,
     /// Megabits of blocks a second.
     pub megabits: f64,
+    /// Megabits a second of segments that were in time.
+    pub goodput: f64,
     /// Processors that this program kept busy.
     pub cores: f64,
 }
@@ -129,12 +145,15 @@ pub(super) async fn watch(
             second: (now - begin).as_secs_f64(),
             viewers: present.load(Ordering::Relaxed),
             joined: sum.joined - before.joined,
+            refused: sum.refused - before.refused,
+            put_out: sum.put_out_times - before.put_out_times,
             on_time: sum.on_time - before.on_time,
             late: sum.late - before.late,
             blocks: sum.blocks - before.blocks,
             useless: sum.useless - before.useless,
-            lost: sum.refused + sum.failed - before.refused - before.failed,
+            lost: lost(&sum) - lost(&before),
             megabits: (sum.bytes - before.bytes) as f64 * 8e-6 / seconds,
+            goodput: (sum.played_bytes - before.played_bytes) as f64 * 8e-6 / seconds,
             cores: (cpu - cpu_before) / seconds,
         };
         if is_table {
@@ -178,6 +197,11 @@ impl Report {
             lateness,
             first_block,
             joining,
+            first_segment: none,
+            waiting: none,
+            served_share: 0.0,
+            goodput_bits: 0.0,
+            played_share: 0.0,
             cpu_seconds,
             elapsed_seconds,
         }
@@ -190,6 +214,11 @@ impl Report {
         self.lateness = Spread::percentiles(totals.iter().map(|totals| &totals.lateness));
         self.first_block = Spread::percentiles(totals.iter().map(|totals| &totals.first_block));
         self.joining = Spread::percentiles(totals.iter().map(|totals| &totals.joining));
+        self.first_segment = Spread::percentiles(totals.iter().map(|totals| &totals.first_segment));
+        self.waiting = Spread::percentiles(totals.iter().map(|totals| &totals.waiting));
+        self.served_share = self.totals.served_share();
+        self.played_share = self.totals.played_share();
+        self.goodput_bits = self.totals.goodput_bytes() * 8.0 / self.elapsed_seconds.max(1e-3);
         self
     }
 
@@ -204,22 +233,45 @@ impl Report {
         }
     }
 
+    /// Why less than this share was delivered: of viewers served, or of what they would play.
+    pub fn shortfall(&self, required: f64) -> Option<String> {
+        let Snapshot { served, asked, .. } = self.totals;
+        if asked == 0 || self.served_share < required {
+            return Some(format!("served {served} of {asked} viewers"));
+        }
+        (self.played_share < required).then(|| {
+            format!(
+                "{:.1} % of what the viewers would play was played in time",
+                self.played_share * 100.0
+            )
+        })
+    }
+
     /// Whether everybody had everything in time, and nothing was wrong.
     pub fn is_clean(&self) -> bool {
         let Snapshot {
+            asked,
+            served,
+            put_out_times,
             late,
             corrupt,
             refused,
             failed,
             ..
         } = self.totals;
-        late + corrupt + refused + failed == 0
+        late + corrupt + refused + put_out_times + failed == 0 && served == asked
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Snapshot {
+            asked,
+            served,
+            refused_viewers,
+            never_in,
+            put_out,
+            put_out_times,
             joined,
             left,
             refused,
@@ -234,6 +286,7 @@ impl fmt::Display for Report {
             wire_bytes,
             ..
         } = self.totals;
+        let percent = |share: f64| share * 100.0;
         let times = |times: &Percentiles| {
             format!(
                 "half {:.1}, 99 % {:.1}, all {:.1} ms",
@@ -242,7 +295,35 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "joined         {joined} ({left} left, {refused} refused, {failed} failed), within {}",
+            "served         {served} of {asked} viewers ({:.1} %)",
+            percent(self.served_share)
+        )?;
+        writeln!(
+            f,
+            "goodput        {:.1} Mbit/s, {:.1} % of what the viewers that asked would play",
+            self.goodput_bits / 1e6,
+            percent(self.played_share)
+        )?;
+        writeln!(
+            f,
+            "put out        {put_out} viewers after they had been served, {put_out_times} times"
+        )?;
+        writeln!(
+            f,
+            "refused        {refused_viewers} viewers at first, {never_in} of them never let in"
+        )?;
+        if self.waiting.count > 0 {
+            writeln!(f, "let in         later, after {}", times(&self.waiting))?;
+        }
+        writeln!(
+            f,
+            "first segment  after {}, from the first attempt on",
+            times(&self.first_segment)
+        )?;
+        writeln!(
+            f,
+            "joined         {joined} ({left} left, {refused} attempts refused, {failed} failed), \
+             within {}",
             times(&self.joining)
         )?;
         for (reason, count) in &self.failures {
@@ -275,8 +356,8 @@ impl fmt::Display for Report {
 }
 
 impl Line {
-    const HEAD: &str = "  second  viewers   joined  on time     late   blocks  useless     lost\
-                        \x20     Mbit/s    cores";
+    const HEAD: &str = "  second  viewers   joined  refused  put out  on time     late   blocks  \
+                        useless     lost      Mbit/s     goodput    cores";
 }
 
 impl fmt::Display for Line {
@@ -285,20 +366,28 @@ impl fmt::Display for Line {
             second,
             viewers,
             joined,
+            refused,
+            put_out,
             on_time,
             late,
             blocks,
             useless,
             lost,
             megabits,
+            goodput,
             cores,
         } = self;
         write!(
             f,
-            "{second:8.1} {viewers:8} {joined:8} {on_time:8} {late:8} {blocks:8} {useless:8} \
-             {lost:8} {megabits:11.1} {cores:8.2}"
+            "{second:8.1} {viewers:8} {joined:8} {refused:8} {put_out:8} {on_time:8} {late:8} \
+             {blocks:8} {useless:8} {lost:8} {megabits:11.1} {goodput:11.1} {cores:8.2}"
         )
     }
+}
+
+/// Attempts and connections that came to nothing.
+fn lost(sum: &Snapshot) -> u64 {
+    sum.refused + sum.put_out_times + sum.failed
 }
 
 /// Processor time that this process has taken.
@@ -317,15 +406,41 @@ mod tests {
             second: 1.0,
             viewers: 30_000,
             joined: 0,
+            refused: 6,
+            put_out: 7,
             on_time: 1,
             late: 2,
             blocks: 3,
             useless: 4,
             lost: 5,
             megabits: 23_000.0,
+            goodput: 22_000.0,
             cores: 7.5,
         };
         assert_eq!(line.to_string().len(), Line::HEAD.len());
+    }
+
+    #[test]
+    fn none_late_with_half_of_the_viewers_gone_is_no_success() {
+        let parsed = <crate::swarm::tests::Line as clap::Parser>::parse_from(["swarm"]);
+        let totals = Totals::default();
+        totals.asked.add(10);
+        totals.served.add(5);
+        totals.wanted.add(100);
+        totals.played.add(50);
+        let report = Report::new(&parsed.options).close(&[Arc::new(totals)]);
+        assert_eq!(report.totals.late, 0);
+        assert!(!report.is_clean());
+        let text = report.to_string();
+        assert!(
+            text.starts_with("served         5 of 10 viewers (50.0 %)\n"),
+            "{text}"
+        );
+        assert_eq!(
+            report.shortfall(0.9).as_deref(),
+            Some("served 5 of 10 viewers")
+        );
+        assert_eq!(report.shortfall(0.5), None);
     }
 
     #[test]

@@ -11,6 +11,19 @@ use serde::{Deserialize, Serialize};
 /// Counters of one thread, or the sum of all.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
+    /// Viewers, however often each has tried.
+    pub(super) asked: Counter,
+    pub(super) served: Counter,
+    pub(super) refused_viewers: Counter,
+    pub(super) never_in: Counter,
+    pub(super) put_out: Counter,
+    pub(super) put_out_times: Counter,
+    /// Time since viewers asked first, time of the segments that came in time, and the part of it
+    /// that was still to be played when the viewer stopped; in microseconds.
+    pub(super) wanted: Counter,
+    pub(super) played: Counter,
+    pub(super) unplayed: Counter,
+    pub(super) played_bytes: Counter,
     pub(super) joined: Counter,
     pub(super) left: Counter,
     pub(super) refused: Counter,
@@ -32,18 +45,44 @@ pub(super) struct Totals {
     pub(super) first_block: Spread,
     /// From the first packet to the HELLO of the server.
     pub(super) joining: Spread,
+    /// From a viewer's first attempt to its first whole segment.
+    pub(super) first_segment: Spread,
+    /// From the first attempt to the first block, of viewers that were refused meanwhile.
+    pub(super) waiting: Spread,
     /// Why connections failed, and how many for each reason.
     failures: Mutex<BTreeMap<String, u64>>,
 }
 
 /// What is counted, at a moment.
 #[derive(Debug, Default, Clone, Copy, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(default)]
 pub struct Snapshot {
+    /// Viewers that have asked to be served, each once, however often it tried.
+    pub asked: u64,
+    /// Viewers that got at least one whole segment.
+    pub served: u64,
+    /// Viewers that were refused before they got anything.
+    pub refused_viewers: u64,
+    /// Those of them that never got anything.
+    pub never_in: u64,
+    /// Viewers that the server put out after it had served them a segment.
+    pub put_out: u64,
+    /// How often it did so.
+    pub put_out_times: u64,
+    /// Time from the first attempt to the end, of all viewers together, in microseconds.
+    pub wanted_us: u64,
+    /// Playing time of segments that came in time, in microseconds.
+    pub played_us: u64,
+    /// The part of it that lay ahead when viewers stopped.
+    pub unplayed_us: u64,
+    /// Bytes of segments that came in time.
+    pub played_bytes: u64,
     /// Viewers that have joined, again after leaving included.
     pub joined: u64,
     /// Viewers that have left of their own accord.
     pub left: u64,
-    /// Connections that the server refused, or closed because it is too busy.
+    /// Attempts that the server refused; of viewers that it had not served a segment since they
+    /// were let in.
     pub refused: u64,
     /// Connections that failed or broke otherwise.
     pub failed: u64,
@@ -72,8 +111,8 @@ pub struct Snapshot {
 }
 
 impl Totals {
-    /// A segment could be decoded now, or is given up.
-    pub(super) fn count(&self, now: Instant, due: Instant) {
+    /// A segment could be decoded now, or is given up. Whether it was in time.
+    pub(super) fn count(&self, now: Instant, due: Instant) -> bool {
         let late = now.saturating_duration_since(due);
         if late.is_zero() {
             self.on_time.add(1);
@@ -81,6 +120,13 @@ impl Totals {
             self.late.add(1);
             self.lateness.add(late);
         }
+        late.is_zero()
+    }
+
+    /// A segment of this length and playing time has come in time.
+    pub(super) fn play(&self, bytes: u64, time: Duration) {
+        self.played_bytes.add(bytes);
+        self.played.add_time(time);
     }
 
     /// A connection has failed or broken, for this reason.
@@ -114,6 +160,16 @@ impl Totals {
         let mut sum = Snapshot::default();
         for each in all {
             for (to, from) in [
+                (&mut sum.asked, &each.asked),
+                (&mut sum.served, &each.served),
+                (&mut sum.refused_viewers, &each.refused_viewers),
+                (&mut sum.never_in, &each.never_in),
+                (&mut sum.put_out, &each.put_out),
+                (&mut sum.put_out_times, &each.put_out_times),
+                (&mut sum.wanted_us, &each.wanted),
+                (&mut sum.played_us, &each.played),
+                (&mut sum.unplayed_us, &each.unplayed),
+                (&mut sum.played_bytes, &each.played_bytes),
                 (&mut sum.joined, &each.joined),
                 (&mut sum.left, &each.left),
                 (&mut sum.refused, &each.refused),
@@ -137,6 +193,25 @@ impl Totals {
     }
 }
 
+impl Snapshot {
+    /// Viewers served over viewers that asked.
+    pub fn served_share(&self) -> f64 {
+        self.served as f64 / self.asked.max(1) as f64
+    }
+
+    /// What was played in time, as a share of what the viewers that asked would play from their
+    /// first attempt on.
+    pub fn played_share(&self) -> f64 {
+        self.played_us.saturating_sub(self.unplayed_us) as f64 / self.wanted_us.max(1) as f64
+    }
+
+    /// Bytes of what was played in time.
+    pub fn goodput_bytes(&self) -> f64 {
+        let played = self.played_us.saturating_sub(self.unplayed_us) as f64;
+        self.played_bytes as f64 * played / self.played_us.max(1) as f64
+    }
+}
+
 /// Reasons that a thread tells apart: a server may say what it likes.
 const REASONS_MAX: usize = 16;
 
@@ -147,6 +222,11 @@ pub(super) struct Counter(AtomicU64);
 impl Counter {
     pub(super) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds whole microseconds.
+    pub(super) fn add_time(&self, time: Duration) {
+        self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX >> 1));
     }
 
     pub(super) fn get(&self) -> u64 {
@@ -265,6 +345,23 @@ mod tests {
         );
         one.add(Duration::MAX);
         one.add(Duration::ZERO);
+    }
+
+    #[test]
+    fn goodput_is_what_is_played_in_time() {
+        let sum = Snapshot {
+            asked: 4,
+            served: 3,
+            wanted_us: 40_000_000,
+            played_us: 30_000_000,
+            unplayed_us: 10_000_000,
+            played_bytes: 3_000_000,
+            ..Snapshot::default()
+        };
+        assert_eq!((sum.served_share(), sum.played_share()), (0.75, 0.5));
+        assert!((sum.goodput_bytes() - 2e6).abs() < 1.0);
+        let none = Snapshot::default();
+        assert_eq!((none.served_share(), none.played_share()), (0.0, 0.0));
     }
 
     #[test]

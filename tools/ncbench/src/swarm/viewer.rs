@@ -19,15 +19,16 @@ use ncs_gf::Kernels;
 use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Delivery, Message, Meta, REASON_MAX, StopReason};
-use ncserverd::wire::text::plain;
+use ncserverd::wire::message::{Delivery, Message, Meta, StopReason};
 use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
+use super::person::Person;
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
-use fault::{Fault, is_refusal};
+pub(super) use fault::reason;
+use fault::{Fault, is_closed, is_refusal, is_refused_handshake};
 use fetch::{Check, Fetch};
 use incoming::{Incoming, read};
 
@@ -45,7 +46,7 @@ pub(super) enum End {
     Over,
     /// The viewer has had enough.
     Left,
-    /// The server has no room, or leaves.
+    /// The server has no room, or leaves, and says no time to come again.
     Refused,
     /// Anything else.
     Failed(String),
@@ -69,43 +70,49 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
         () = tokio::time::sleep_until(turn.into()) => {}
         _ = over.wait_for(|over| *over) => return,
     }
+    let mut person = Person::default();
     let mut refused_pause = REFUSED_PAUSE;
     loop {
-        let pause = match life(shard, &mut whims, decodes, &mut over).await {
-            End::Over => return,
+        let pause = match life(shard, &mut whims, &mut person, decodes, &mut over).await {
+            End::Over => break,
             End::Left => {
                 shard.totals.left.add(1);
+                person.leave();
                 refused_pause = REFUSED_PAUSE;
                 Duration::ZERO
             }
             End::Refused => {
-                shard.totals.refused.add(1);
-                let pause = refused_pause;
-                refused_pause = REFUSED_PAUSE_MAX.min(pause * 2);
+                person.refuse(&shard.totals);
+                let pause = whims.part_of(refused_pause);
+                refused_pause = REFUSED_PAUSE_MAX.min(refused_pause * 2);
                 pause
             }
             End::Failed(reason) => {
                 refused_pause = REFUSED_PAUSE;
                 tracing::debug!(number, reason, "a viewer's connection failed");
                 shard.totals.fail(reason);
+                person.leave();
                 FAILED_PAUSE
             }
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = over.wait_for(|over| *over) => return,
+            _ = over.wait_for(|over| *over) => break,
         }
     }
+    person.end(Instant::now(), &shard.totals);
 }
 
 /// From connecting to the end of the connection.
 async fn life(
     shard: &Shard,
     whims: &mut Whims,
+    person: &mut Person,
     decodes: bool,
     over: &mut watch::Receiver<bool>,
 ) -> End {
     let begun = Instant::now();
+    person.ask(begun, &shard.totals);
     let connecting = tokio::select! {
         connecting = connect(shard) => connecting,
         _ = over.wait_for(|over| *over) => return End::Over,
@@ -117,7 +124,7 @@ async fn life(
     shard.present.fetch_add(1, Ordering::Relaxed);
     let end = match shard.plan.against {
         Against::Coded => {
-            let mut viewer = Viewer::new(shard, begun, decodes, whims);
+            let mut viewer = Viewer::new(shard, begun, decodes, whims, person);
             let end = tokio::select! {
                 end = viewer.run(&connection, whims) => end,
                 _ = over.wait_for(|over| *over) => End::Over,
@@ -126,11 +133,16 @@ async fn life(
             end
         }
         Against::Plain => tokio::select! {
-            end = plain::play(shard, &connection, begun, whims.stays()) => end,
+            end = plain::play(shard, &connection, person, begun, whims.stays()) => end,
             _ = over.wait_for(|over| *over) => End::Over,
         },
     };
     shard.present.fetch_sub(1, Ordering::Relaxed);
+    if let (End::Failed(_), Some(error)) = (&end, connection.close_reason())
+        && is_closed(&error)
+    {
+        person.put_out(&shard.totals);
+    }
     shard.totals.wire_bytes.add(connection.stats().udp_rx.bytes);
     connection.close(CloseCode::Done.quic().into(), b"");
     end
@@ -147,21 +159,22 @@ async fn connect(shard: &Shard) -> Result<Connection, End> {
     let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_))) => {
-            Err(End::Refused)
-        }
-        Ok(Err(error)) => Err(End::Failed(plain(&error.to_string(), REASON_MAX))),
+        Ok(Err(error)) if is_refused_handshake(&error) => Err(End::Refused),
+        Ok(Err(error)) => Err(End::Failed(reason(&error))),
         Err(_) => Err(End::Failed("no connection in time".to_owned())),
     }
 }
 
 struct Viewer<'a> {
     shard: &'a Shard,
+    person: &'a mut Person,
     program: Arc<[Item]>,
     begun: Instant,
     greeted: bool,
     decodes: bool,
     playout: Option<Playout>,
+    /// The server has refused it, and told it to ask again then.
+    returns_at: Option<Instant>,
     /// The object that is being fetched for the segment that is played next, from this byte on.
     doing: Doing,
     offset: u64,
@@ -192,7 +205,13 @@ enum Doing {
 }
 
 impl<'a> Viewer<'a> {
-    fn new(shard: &'a Shard, begun: Instant, decodes: bool, whims: &mut Whims) -> Self {
+    fn new(
+        shard: &'a Shard,
+        begun: Instant,
+        decodes: bool,
+        whims: &mut Whims,
+        person: &'a mut Person,
+    ) -> Self {
         let program = match &shard.plan.program {
             Program::Fixed(items) | Program::Live { items, .. } => Arc::clone(items),
         };
@@ -200,11 +219,13 @@ impl<'a> Viewer<'a> {
             [whims.stays(), whims.plays()].map(|wait| wait.map(|wait| begun + wait));
         Self {
             shard,
+            person,
             program,
             begun,
             greeted: false,
             decodes,
             playout: None,
+            returns_at: None,
             doing: Doing::Waiting,
             offset: 0,
             is_listed: false,
@@ -234,7 +255,7 @@ impl<'a> Viewer<'a> {
         if is_refusal(error, self.greeted) {
             End::Refused
         } else {
-            End::Failed(plain(&error.to_string(), REASON_MAX))
+            End::Failed(reason(error))
         }
     }
 
@@ -315,6 +336,10 @@ impl<'a> Viewer<'a> {
         if !self.greeted {
             return;
         }
+        if self.returns_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.returns_at = None;
         if self.playout.is_none() {
             self.begin(now, whims);
         }
@@ -362,10 +387,11 @@ impl<'a> Viewer<'a> {
             }
             _ => None,
         };
-        let work = work.filter(|_| self.greeted);
+        let work = work.filter(|_| self.greeted).or(self.returns_at);
+        let seeks_at = self.seeks_at.filter(|_| self.returns_at.is_none());
         work.into_iter()
             .chain(self.leaves_at)
-            .chain(self.seeks_at)
+            .chain(seeks_at)
             .min()
             .unwrap_or(now + IDLE)
     }
@@ -423,9 +449,18 @@ impl<'a> Viewer<'a> {
             } => {
                 if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
                     self.shard.totals.rejected.add(1);
-                    if code == RefusalCode::Overload && now < self.begun + NEWCOMER_FOR {
-                        // There is no time for it; it goes elsewhere.
-                        return true;
+                    if code == RefusalCode::Overload {
+                        // There is no time for it. It returns when it is told to; its place in the
+                        // queue is the connection.
+                        if retry_after_ms == 0 {
+                            return true;
+                        }
+                        self.person.refuse(&self.shard.totals);
+                        self.playout = None;
+                        self.doing = Doing::Waiting;
+                        let wait = Duration::from_millis(retry_after_ms);
+                        self.returns_at = Some(now + wait.clamp(RETURN_MIN, RETURN_MAX));
+                        return false;
                     }
                     let wait = Duration::from_millis(retry_after_ms)
                         .clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
@@ -537,11 +572,13 @@ pub(super) async fn resolve(host: &str, port: u16) -> Result<SocketAddr, String>
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(20);
-/// Who is refused comes again after so long, and after twice that if refused again.
-const REFUSED_PAUSE: Duration = Duration::from_secs(5);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(80);
-/// For how long a viewer that is told of an overload takes it for a refusal.
-const NEWCOMER_FOR: Duration = Duration::from_secs(15);
+/// Who is refused without a time comes again after a random part of this, and of twice that if
+/// refused again.
+const REFUSED_PAUSE: Duration = Duration::from_millis(500);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(8);
+/// The least time to wait by the protocol, and a bound for what a server may say.
+const RETURN_MIN: Duration = Duration::from_millis(50);
+const RETURN_MAX: Duration = Duration::from_secs(600);
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a question is asked again at the earliest and at the latest.
 const REJECTED_PAUSE: Duration = Duration::from_millis(200);

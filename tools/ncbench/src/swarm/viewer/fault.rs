@@ -1,5 +1,7 @@
 //! What ends a connection that the viewer did not end, and whether it is a refusal.
 
+use ncserverd::wire::message::REASON_MAX;
+use ncserverd::wire::text::plain;
 use ncserverd::wire::{CloseCode, Violation};
 use quinn::{ConnectionError, TransportErrorCode};
 
@@ -52,6 +54,42 @@ pub(super) fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
     }
 }
 
+/// Whether the server has refused the handshake: only such a refusal comes before its end.
+pub(super) fn is_refused_handshake(error: &ConnectionError) -> bool {
+    match error {
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+        {
+            true
+        }
+        _ => is_refusal(error, false),
+    }
+}
+
+/// Whether the server has closed the connection, whatever its code.
+pub(super) fn is_closed(error: &ConnectionError) -> bool {
+    matches!(
+        error,
+        ConnectionError::ApplicationClosed(_) | ConnectionError::ConnectionClosed(_)
+    )
+}
+
+/// Why a connection is over: by the code of a close, whose text is the server's own.
+pub(in crate::swarm) fn reason(error: &ConnectionError) -> String {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            match CloseCode::from_quic(close.error_code.into_inner()) {
+                Some(code) => format!("closed by the server: {}", code.name()),
+                None => format!("closed by the server: unknown code {}", close.error_code),
+            }
+        }
+        ConnectionError::ConnectionClosed(close) => {
+            format!("closed by the server's transport: {}", close.error_code)
+        }
+        other => plain(&other.to_string(), REASON_MAX),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -89,6 +127,11 @@ mod tests {
                 false,
                 false,
             ),
+            (
+                transport(TransportErrorCode::CONNECTION_REFUSED),
+                false,
+                false,
+            ),
             (ConnectionError::TimedOut, false, false),
         ] {
             assert_eq!(
@@ -97,5 +140,11 @@ mod tests {
                 "{error}"
             );
         }
+        let refused = transport(TransportErrorCode::CONNECTION_REFUSED);
+        assert!(is_refused_handshake(&refused) && is_closed(&refused));
+        assert!(is_refused_handshake(&ours(CloseCode::Overload)));
+        let full = transport(TransportErrorCode::PROTOCOL_VIOLATION);
+        assert!(!is_refused_handshake(&full) && !is_closed(&ConnectionError::TimedOut));
+        assert_eq!(reason(&ours(CloseCode::Auth)), "closed by the server: AUTH");
     }
 }

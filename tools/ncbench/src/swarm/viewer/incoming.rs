@@ -129,6 +129,7 @@ impl Viewer<'_> {
         let now = Instant::now();
         let totals = &self.shard.totals;
         if fetch.received == 0 {
+            self.person.enter(now, totals);
             totals
                 .first_block
                 .add(now.saturating_duration_since(fetch.asked_at));

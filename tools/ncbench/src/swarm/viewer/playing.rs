@@ -138,7 +138,7 @@ impl Viewer<'_> {
         let Some(playout) = &mut self.playout else {
             return;
         };
-        self.shard.totals.count(now, playout.due());
+        let is_in_time = self.shard.totals.count(now, playout.due());
         let lasts = match (&item, self.shard.plan.bitrate) {
             (Some(item), Some(bitrate)) => Duration::from_secs_f64(
                 (covered.saturating_sub(item.offset)) as f64 * 8.0 / bitrate,
@@ -147,6 +147,13 @@ impl Viewer<'_> {
             (None, _) => Duration::from_secs(1),
         };
         playout.advance(lasts);
+        self.person.serve(now, &self.shard.totals);
+        if is_in_time {
+            let offset = item.as_ref().map_or(0, |item| item.offset);
+            self.shard
+                .totals
+                .play(covered.saturating_sub(offset), lasts);
+        }
         let position = playout.position;
         self.offset = self.item(position).map_or(0, |item| item.offset);
     }
@@ -163,6 +170,9 @@ impl Viewer<'_> {
             && playout.due() <= now
         {
             self.shard.totals.count(now, playout.due());
+        } else if let Some(playout) = &self.playout {
+            let ahead = playout.ask_at().saturating_duration_since(now);
+            self.shard.totals.unplayed.add_time(ahead);
         }
         if let Doing::Fetching(fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) {
             Message::Stop {
