@@ -9,8 +9,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
-	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
-	dependencies
+	bench-overload smoke-overload \
+	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles
 
 all: check test
 
@@ -174,6 +174,19 @@ smoke:
 bench-viewers:
 	$(CARGO) build --locked --profile dist --bins
 	$(CARGO) bench --locked --profile dist --bench viewers -- $(VIEWERS)
+
+# Offers a server two and four times the viewers that it can carry, at several rates of joining.
+# OVERLOAD="--capacity 30000 --server-cores 0-7 --viewer-cores 8-15 --backend cuda --out DIRECTORY"
+# sets options; "--generator" shows what the viewers' side can do. Needs no privileges.
+bench-overload:
+	$(CARGO) build --locked --profile dist --bins
+	$(CARGO) bench --locked --profile dist --bench overload -- $(OVERLOAD)
+
+# One minute of it at twice the capacity, on two processors: at least 90 % of the capacity has to be
+# delivered, and nobody who was served may be put out.
+smoke-overload:
+	$(CARGO) build --locked --profile release --bins --bench overload
+	$(CARGO) bench --locked --profile release --bench overload -- --smoke $(OVERLOAD)
 
 # Runs hls.js, dash.js and Shaka in Chromium on slow paths, directly from nginx and through the
 # gateway. Needs root, iproute2, ffmpeg, nginx, chromium and npm; four hours. ABR="--players hls.js

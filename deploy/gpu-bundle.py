@@ -15,7 +15,7 @@ import sys
 import tarfile
 
 # Benchmarks that start the programs.
-BENCHES = ["viewers"]
+BENCHES = ["viewers", "overload"]
 BUNDLE = pathlib.Path(".gpu-tests")
 ARCHIVE = pathlib.Path(".gpu-tests.tar.xz")
 # More than this is refused by places that files have to pass.

@@ -1,0 +1,254 @@
+//! What a server delivers when more viewers ask than it can carry: `ncbench swarm` beside a server
+//! over loopback, each on processors of its own, at multiples of the capacity and at several rates
+//! of joining.
+//!
+//! `cargo bench --bench overload -- [--capacity N] [--cells FACTOR@RATE,…] [--time SECONDS]
+//! [--backend cuda|cpu] [--server-cores LIST] [--viewer-cores LIST] [--out DIRECTORY]` prints a
+//! table in Markdown, and writes a record (a line of JSON a cell) and a figure over time.
+//! Without `--capacity`, a short run at a low load gives an estimate from the time that a viewer
+//! takes. `--smoke` is one cell of less than a minute at twice the capacity, and fails if the
+//! goodput is below 90 % of the capacity or somebody is put out. `--generator` shows what the
+//! viewers' side itself can do, against plain QUIC streams. Needs no privileges.
+
+#[path = "../viewers/host.rs"]
+mod host;
+mod record;
+mod run;
+#[path = "../viewers/usage.rs"]
+mod usage;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+
+use host::Host;
+use record::Record;
+use run::Load;
+
+/// Options of the run.
+#[derive(Debug, Clone, Parser, Serialize, Deserialize)]
+struct Arguments {
+    /// Viewers that the server can carry; without it, estimated first
+    #[arg(long, value_name = "N")]
+    capacity: Option<u64>,
+    /// Offered load as a multiple of the capacity, and viewers that join per second
+    #[arg(
+        long,
+        value_name = "FACTOR@RATE,…",
+        value_delimiter = ',',
+        default_value = "2@1000,2@3000,2@6000,2@20000,4@1000,4@3000,4@6000,4@20000,0.5@3000,\
+                         0.9@3000,1.1@3000"
+    )]
+    cells: Vec<Cell>,
+    /// Duration of each cell in seconds, after all viewers have asked
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    time: u64,
+    /// Bit rate of each viewer, in bits per second
+    #[arg(long, value_name = "BITS", default_value_t = 768_000)]
+    bitrate: u64,
+    /// `ingest.segment_max_bytes`, and the segment size of plain streams
+    #[arg(long, value_name = "SIZE", default_value = "512KiB")]
+    segment: String,
+    /// Back end that encodes: cuda or cpu
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    backend: String,
+    /// `ring.bytes`
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    ring: String,
+    /// Processors of the server, such as 0-7; by default all
+    #[arg(long, value_name = "LIST")]
+    server_cores: Option<String>,
+    /// Processors of the viewers; by default all
+    #[arg(long, value_name = "LIST")]
+    viewer_cores: Option<String>,
+    /// Commit that the programs were built from, for the record
+    #[arg(long, value_name = "TEXT", default_value = "unknown")]
+    commit: String,
+    /// Directory for the record and the figures
+    #[arg(long, value_name = "DIRECTORY")]
+    #[serde(skip)]
+    out: Option<PathBuf>,
+    /// Run one short cell on two processors, and fail if too little is delivered
+    #[arg(long)]
+    #[serde(skip)]
+    smoke: bool,
+    /// Measure the viewers' side against plain QUIC streams instead
+    #[arg(long)]
+    #[serde(skip)]
+    generator: bool,
+    /// Ignored: cargo passes it
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    bench: bool,
+}
+
+/// An offered load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    /// Multiple of the capacity.
+    pub(crate) factor: f64,
+    /// Joins a second.
+    pub(crate) rate: u64,
+}
+
+impl FromStr for Cell {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('@').and_then(|(factor, rate)| {
+            Some((factor.parse::<f64>().ok()?, rate.parse::<u64>().ok()?))
+        });
+        match parts {
+            Some((factor, rate)) if factor > 0.0 && factor.is_finite() && rate > 0 => {
+                Ok(Self { factor, rate })
+            }
+            _ => Err("expected a factor and joins a second, such as 2@3000".to_owned()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::parse();
+    if arguments.smoke {
+        arguments.cells = vec![Cell {
+            factor: 2.0,
+            rate: 3000,
+        }];
+        (arguments.time, arguments.segment) = (30, "128KiB".to_owned());
+        arguments.ring = "256MiB".to_owned();
+        arguments.server_cores.get_or_insert_with(|| "0".to_owned());
+        arguments.viewer_cores.get_or_insert_with(|| "1".to_owned());
+    }
+    let done = if arguments.generator {
+        generator(&arguments)
+    } else {
+        measure(&arguments)
+    };
+    if let Err(reason) = done {
+        eprintln!("error: {reason}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(arguments: &Arguments) -> Result<(), String> {
+    let host = Host::here();
+    println!("{host}; commit {}\n", arguments.commit);
+    let capacity = match arguments.capacity {
+        Some(capacity) => capacity,
+        None => {
+            let capacity = run::estimate(arguments, &host)?;
+            println!("capacity: {capacity} viewers, estimated from the time that a viewer takes\n");
+            capacity
+        }
+    };
+    println!("{}", Record::HEAD);
+    let (mut records, mut reasons) = (Vec::new(), Vec::new());
+    for cell in &arguments.cells {
+        let load = Load {
+            viewers: viewers(capacity, cell.factor),
+            rate: cell.rate,
+            time: arguments.time,
+            is_plain: false,
+            bitrate: arguments.bitrate,
+        };
+        let swarm = run::run(arguments, load, &host)?;
+        let record = Record::new(arguments, &host, *cell, capacity, load, swarm);
+        println!("{}", record.row());
+        reasons.extend(record.shortfall());
+        if let Some(directory) = &arguments.out {
+            let write = || {
+                fs::create_dir_all(directory)?;
+                record.append(&directory.join("overload.jsonl"))
+            };
+            write().map_err(|error| format!("{}: {error}", directory.display()))?;
+        }
+        records.push(record);
+    }
+    if let Some(directory) = &arguments.out {
+        let file = directory.join("overload.svg");
+        fs::write(&file, record::figure(&records).svg())
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    if arguments.smoke && !reasons.is_empty() {
+        return Err(reasons.join("; "));
+    }
+    Ok(())
+}
+
+/// What the viewers' side can do: handshakes with a small segment each, and bytes.
+fn generator(arguments: &Arguments) -> Result<(), String> {
+    let host = Host::here();
+    println!(
+        "{host}; commit {}\n\n| plain QUIC streams | viewers | joins a second | served | first \
+         segment, ms: half, 99 %, all | goodput, Mbit/s | % of what they play | viewers' cores | \
+         server's cores |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        arguments.commit
+    );
+    let row = |what: &str, load: Load| {
+        let segment = if load.bitrate == HANDSHAKE_BITRATE {
+            "16KiB".to_owned()
+        } else {
+            arguments.segment.clone()
+        };
+        let asked = Arguments {
+            segment,
+            ..arguments.clone()
+        };
+        let run::Outcome { swarm, server, .. } = run::run(&asked, load, &host)?;
+        println!(
+            "| {what} | {} | {} | {} of {} | {:.1}, {:.1}, {:.1} | {:.0} | {:.1} | {:.2} | {:.2} |",
+            load.viewers,
+            load.rate,
+            swarm.totals.served,
+            swarm.totals.asked,
+            swarm.first_segment.p50_ms,
+            swarm.first_segment.p99_ms,
+            swarm.first_segment.max_ms,
+            swarm.goodput_bits / 1e6,
+            swarm.played_share * 100.0,
+            swarm.cpu_seconds / swarm.elapsed_seconds.max(1e-3),
+            server.cores,
+        );
+        Ok::<(), String>(())
+    };
+    for cell in &arguments.cells {
+        if cell.factor == arguments.cells[0].factor {
+            let load = Load {
+                viewers: cell.rate * HANDSHAKE_SECONDS,
+                rate: cell.rate,
+                time: HANDSHAKE_SECONDS,
+                is_plain: true,
+                bitrate: HANDSHAKE_BITRATE,
+            };
+            row("handshakes, 16 KiB each", load)?;
+        }
+    }
+    let capacity = arguments.capacity.unwrap_or(GENERATOR_VIEWERS);
+    let load = Load {
+        viewers: viewers(capacity, 2.0),
+        rate: 1000,
+        time: arguments.time,
+        is_plain: true,
+        bitrate: arguments.bitrate,
+    };
+    row("bytes, at twice the capacity", load)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a number of viewers"
+)]
+fn viewers(capacity: u64, factor: f64) -> u64 {
+    (capacity as f64 * factor).round().max(1.0) as u64
+}
+
+/// One segment of 16 KiB in more than two minutes: a viewer asks for its first only.
+const HANDSHAKE_BITRATE: u64 = 1000;
+const HANDSHAKE_SECONDS: u64 = 5;
+const GENERATOR_VIEWERS: u64 = 2000;
