@@ -28,7 +28,7 @@ use super::person::Person;
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 pub(super) use fault::reason;
-use fault::{Fault, is_closed, is_refusal, is_refused_handshake};
+use fault::{Fault, is_closed, is_leaving, is_refusal, is_refused_handshake};
 use fetch::{Check, Fetch};
 use incoming::{Incoming, read};
 
@@ -46,8 +46,10 @@ pub(super) enum End {
     Over,
     /// The viewer has had enough.
     Left,
-    /// The server has no room, or leaves, and says no time to come again.
+    /// The server has no room, and says no time to come again.
     Refused,
+    /// The server leaves.
+    Gone,
     /// Anything else.
     Failed(String),
 }
@@ -86,6 +88,10 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
                 let pause = whims.part_of(refused_pause);
                 refused_pause = REFUSED_PAUSE_MAX.min(refused_pause * 2);
                 pause
+            }
+            End::Gone => {
+                person.refuse(&shard.totals);
+                GONE_PAUSE
             }
             End::Failed(reason) => {
                 refused_pause = REFUSED_PAUSE;
@@ -252,7 +258,9 @@ impl<'a> Viewer<'a> {
 
     /// What it means that the connection is over.
     fn lost(&self, error: &ConnectionError) -> End {
-        if is_refusal(error, self.greeted) {
+        if is_leaving(error) {
+            End::Gone
+        } else if is_refusal(error, self.greeted) {
             End::Refused
         } else {
             End::Failed(reason(error))
@@ -289,8 +297,8 @@ impl<'a> Viewer<'a> {
                      has ended".to_owned())) };
                     reader.push(&chunk.bytes);
                     while let Some(message) = reader.next()? {
-                        if self.hear(Instant::now(), message) {
-                            return Ok(End::Refused);
+                        if let Some(end) = self.hear(Instant::now(), message) {
+                            return Ok(end);
                         }
                     }
                 }
@@ -404,8 +412,8 @@ impl<'a> Viewer<'a> {
         Ok(())
     }
 
-    /// Takes a message of the server; whether the connection is to end.
-    fn hear(&mut self, now: Instant, message: Message) -> bool {
+    /// Takes a message of the server; why the connection is to end, if it is.
+    fn hear(&mut self, now: Instant, message: Message) -> Option<End> {
         match message {
             Message::Hello(_) => {
                 self.greeted = true;
@@ -417,10 +425,10 @@ impl<'a> Viewer<'a> {
             }
             Message::Meta(meta) => {
                 let Doing::Asking { request, list } = self.doing else {
-                    return false;
+                    return None;
                 };
                 if meta.request != request {
-                    return false;
+                    return None;
                 }
                 if let (true, Delivery::Inline(bytes)) = (list, &meta.delivery) {
                     self.take_object(now, request, bytes);
@@ -430,7 +438,7 @@ impl<'a> Viewer<'a> {
             }
             Message::Error(error) => {
                 let Doing::Asking { request, list } = self.doing else {
-                    return false;
+                    return None;
                 };
                 if error.request == request {
                     self.shard.totals.rejected.add(1);
@@ -450,17 +458,7 @@ impl<'a> Viewer<'a> {
                 if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
                     self.shard.totals.rejected.add(1);
                     if code == RefusalCode::Overload {
-                        // There is no time for it. It returns when it is told to; its place in the
-                        // queue is the connection.
-                        if retry_after_ms == 0 {
-                            return true;
-                        }
-                        self.person.refuse(&self.shard.totals);
-                        self.playout = None;
-                        self.doing = Doing::Waiting;
-                        let wait = Duration::from_millis(retry_after_ms);
-                        self.returns_at = Some(now + wait.clamp(RETURN_MIN, RETURN_MAX));
-                        return false;
+                        return self.wait_outside(now, retry_after_ms);
                     }
                     let wait = Duration::from_millis(retry_after_ms)
                         .clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
@@ -470,10 +468,24 @@ impl<'a> Viewer<'a> {
                     };
                 }
             }
-            Message::GoAway { .. } => return true,
+            Message::GoAway { .. } => return Some(End::Gone),
             _ => {}
         }
-        false
+        None
+    }
+
+    /// The server has no time for it. It asks again when it is told to; its place in the queue is
+    /// the connection.
+    fn wait_outside(&mut self, now: Instant, retry_after_ms: u64) -> Option<End> {
+        if retry_after_ms == 0 {
+            return Some(End::Refused);
+        }
+        self.person.refuse(&self.shard.totals);
+        self.playout = None;
+        self.doing = Doing::Waiting;
+        let wait = Duration::from_millis(retry_after_ms).clamp(RETURN_MIN, RETURN_MAX);
+        self.returns_at = Some(now + wait);
+        None
     }
 
     /// Asks for the blocks of the part that the server has described.
@@ -576,6 +588,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(20);
 /// refused again.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(8);
+/// A server that leaves may come again.
+const GONE_PAUSE: Duration = Duration::from_secs(5);
 /// The least time to wait by the protocol, and a bound for what a server may say.
 const RETURN_MIN: Duration = Duration::from_millis(50);
 const RETURN_MAX: Duration = Duration::from_secs(600);

@@ -54,6 +54,12 @@ pub(super) fn is_refusal(error: &ConnectionError, is_greeted: bool) -> bool {
     }
 }
 
+/// Whether the server has said that it restarts or drains.
+pub(super) fn is_leaving(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::ApplicationClosed(close)
+        if close.error_code == CloseCode::GoingAway.quic().into())
+}
+
 /// Whether the server has refused the handshake: only such a refusal comes before its end.
 pub(super) fn is_refused_handshake(error: &ConnectionError) -> bool {
     match error {
@@ -145,6 +151,7 @@ mod tests {
         assert!(is_refused_handshake(&ours(CloseCode::Overload)));
         let full = transport(TransportErrorCode::PROTOCOL_VIOLATION);
         assert!(!is_refused_handshake(&full) && !is_closed(&ConnectionError::TimedOut));
+        assert!(is_leaving(&ours(CloseCode::GoingAway)) && !is_leaving(&refused));
         assert_eq!(reason(&ours(CloseCode::Auth)), "closed by the server: AUTH");
     }
 }
