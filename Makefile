@@ -10,7 +10,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
 	bench-overload smoke-overload \
-	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles
+	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
+	dependencies
 
 all: check test
 

@@ -152,8 +152,8 @@ pub(crate) fn describe(totals: &Snapshot) -> String {
 }
 
 impl Line {
-    /// Parses a table row: second, viewers, joined, refused, put out, on time, late, blocks, useless,
-    /// lost, Mbit/s, goodput, cores. `None` for any other line.
+    /// Parses a table row: second, viewers, joined, refused, put out, on time, late, blocks,
+    /// useless, lost, Mbit/s, goodput, cores. `None` for any other line.
     fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<f64> = text
             .split_whitespace()
