@@ -330,27 +330,33 @@ async fn a_server_without_room_refuses_and_the_others_stay() {
     place.server.drain(Duration::ZERO).await;
 }
 
-/// A place that becomes free goes to somebody who was refused, and the time it has waited counts.
+/// Places that become free go to viewers who were refused, and the time that they have waited
+/// counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_refused_comes_again_and_its_wait_counts() {
     let place = Place::open(6).await;
     place.put_file();
-    let report = place
-        .watch(
-            "--viewers 12 --join-rate 100 --time 8s --bitrate 1048576 --threads 1 --stay 1s",
-            "/live/movie.bin",
-        )
-        .await;
-    let totals = report.totals;
-    assert_eq!((totals.asked, totals.put_out), (12, 0), "{report}");
-    let waited = report.waiting;
-    assert!(totals.refused_viewers >= 3 && waited.count >= 1, "{report}");
+    let watch = |line| place.watch(line, "/live/movie.bin");
+    let early = watch("--viewers 5 --join-rate 1000 --time 2s --bitrate 1048576 --threads 1");
+    let (early, report) = tokio::join!(early, async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        watch("--viewers 4 --join-rate 1000 --time 8s --bitrate 1048576 --threads 1").await
+    });
+    assert!(early.is_clean(), "{early}");
+    let (totals, waited) = (report.totals, report.waiting);
     assert_eq!(
-        totals.refused_viewers,
-        waited.count + totals.never_in,
+        (totals.asked, totals.served, totals.put_out),
+        (4, 4, 0),
         "{report}"
     );
-    assert_eq!(report.first_segment.count, totals.served, "{report}");
+    assert!((3..=4).contains(&totals.refused_viewers), "{report}");
+    assert_eq!(
+        (waited.count, totals.never_in),
+        (totals.refused_viewers, 0),
+        "{report}"
+    );
+    assert!(waited.max_ms >= 1000.0, "{report}");
+    assert_eq!(report.first_segment.count, 4, "{report}");
     place.server.drain(Duration::ZERO).await;
 }
 
