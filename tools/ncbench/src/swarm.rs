@@ -452,6 +452,9 @@ fn transport(datagrams: bool) -> TransportConfig {
     transport.stream_receive_window(VarInt::from_u32(1 << 20));
     transport.receive_window(VarInt::from_u32(2 << 20));
     transport.send_window(64 << 10);
+    // What viewers send is short: larger packets are of no use to them, and probes cost the server
+    // time.
+    transport.mtu_discovery_config(None);
     transport.datagram_receive_buffer_size(datagrams.then_some(1 << 20));
     transport
 }
