@@ -151,7 +151,8 @@ pub fn open_here(
     })
 }
 
-fn open_with(
+/// The same on this runtime, which also sends and receives: for baselines on quinn's own.
+pub fn open_with(
     config: &Config,
     idle_timeout: Duration,
     identity: &ServerIdentity,

@@ -6,12 +6,13 @@
 //! decoded two durations later. A share of the viewers decodes and verifies every block; the others
 //! keep only the coefficients, whose rank says that the blocks *would* decode.
 //!
-//! Threads share nothing: each has a socket, a runtime and its part of the viewers.
+//! Threads share nothing: each has its sockets, a runtime and its part of the viewers.
 
 mod clock;
 mod lossy;
 mod person;
 mod plain;
+mod playback;
 mod report;
 mod totals;
 mod viewer;
@@ -91,9 +92,12 @@ pub struct Options {
     /// Drop this share of incoming packets, 0 to 1, independently of each other
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = parse_share)]
     pub loss: f64,
-    /// Threads, each with its own socket [default: one per processor]
+    /// Threads, each with its own sockets [default: one per processor]
     #[arg(long, value_name = "COUNT")]
     pub threads: Option<NonZeroUsize>,
+    /// Sockets of each thread, over which its viewers are spread
+    #[arg(long, value_name = "COUNT", default_value = "1")]
+    pub sockets: NonZeroUsize,
     /// Seed of all random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
@@ -172,6 +176,7 @@ struct Plan {
     verify: f64,
     bitrate: Option<f64>,
     loss: f64,
+    sockets: usize,
     seed: u64,
     accept: Accept,
     kernels: Kernels,
@@ -268,6 +273,7 @@ pub async fn run(
         verify: options.verify,
         bitrate: options.bitrate,
         loss: options.loss,
+        sockets: options.sockets.get(),
         seed: options.seed,
         accept: Accept {
             coded: true,
@@ -298,7 +304,7 @@ pub async fn run(
         );
     }
     let time = Duration::from_secs_f64(options.viewers as f64 / options.join_rate) + options.time;
-    let report = report::watch(options, &totals, &present, time, stop).await;
+    let report = report::watch(options, (&totals, &present), plan.begin, time, stop).await;
     end.send_replace(true);
     let ended = tokio::task::spawn_blocking(move || {
         running.into_iter().try_for_each(|thread| {
@@ -335,46 +341,55 @@ fn part(
         .build()?;
     let set = tokio::task::LocalSet::new();
     set.block_on(&runtime, async {
-        let any: SocketAddr = if plan.address.is_ipv4() {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        };
-        let socket = udp_socket(any, SOCKET_BUFFER, SOCKET_BUFFER)?;
-        let mut socket = TokioRuntime.wrap_udp_socket(socket)?;
-        if plan.loss > 0.0 {
-            socket = Arc::new(Lossy::new(
-                socket,
-                plan.loss,
-                plan.seed.wrapping_add(thread),
-            ));
-        }
-        let endpoint = Endpoint::new_with_abstract_socket(
-            EndpointConfig::default(),
-            None,
-            socket,
-            Arc::new(TokioRuntime),
-        )?;
+        let endpoints = (0..plan.sockets as u64)
+            .map(|socket| open(plan, thread.wrapping_add(socket << 32)))
+            .collect::<std::io::Result<Vec<Endpoint>>>()?;
         let shard = std::rc::Rc::new(Shard {
             plan: Arc::clone(plan),
             totals,
-            endpoint: endpoint.clone(),
             present,
         });
         let mut views = Vec::new();
-        for number in viewers {
+        for (number, endpoint) in viewers.zip(endpoints.iter().cycle()) {
             let (shard, over) = (std::rc::Rc::clone(&shard), over.clone());
+            let endpoint = endpoint.clone();
             views.push(tokio::task::spawn_local(async move {
-                viewer::view(&shard, number, over).await;
+                viewer::view(&shard, &endpoint, number, over).await;
             }));
         }
         for view in views {
             view.await
                 .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
-        let _ = tokio::time::timeout(CLOSE_MAX, endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(CLOSE_MAX, async {
+            for endpoint in &endpoints {
+                endpoint.wait_idle().await;
+            }
+        })
+        .await;
         Ok(())
     })
+}
+
+/// A socket of a thread, on its runtime. Losses are drawn by `lane`.
+fn open(plan: &Plan, lane: u64) -> std::io::Result<Endpoint> {
+    let any: SocketAddr = if plan.address.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let socket = udp_socket(any, SOCKET_BUFFER, SOCKET_BUFFER)?;
+    let mut socket = TokioRuntime.wrap_udp_socket(socket)?;
+    if plan.loss > 0.0 {
+        let seed = plan.seed.wrapping_add(lane);
+        socket = Arc::new(Lossy::new(socket, plan.loss, seed));
+    }
+    Endpoint::new_with_abstract_socket(
+        EndpointConfig::default(),
+        None,
+        socket,
+        Arc::new(TokioRuntime),
+    )
 }
 
 /// Finds out what there is to play.

@@ -103,9 +103,11 @@ impl Place {
 
     async fn watch(&self, line: &str, path: &str) -> Report {
         let source = peer::Config::new(self.at.clone(), Trust::System);
-        swarm::run(&options(line), source, Some(path), std::future::pending())
+        let report = swarm::run(&options(line), source, Some(path), std::future::pending())
             .await
-            .unwrap()
+            .unwrap();
+        assert_consistent(&report);
+        report
     }
 
     fn read(&self, name: &str) -> f64 {
@@ -120,6 +122,44 @@ impl Place {
             .map(|metric| metric.get_counter().get_value())
             .sum()
     }
+}
+
+/// Each viewer that asked has one fate, and each second's figures are a part of the totals.
+fn assert_consistent(report: &Report) {
+    let totals = report.totals;
+    assert_eq!(
+        totals.asked,
+        totals.served + totals.never_in + totals.unserved,
+        "{report}"
+    );
+    assert!(
+        totals.put_out <= totals.served && totals.put_out <= totals.put_out_times,
+        "{report}"
+    );
+    assert_eq!(totals.admitted, totals.gone, "{totals:?}");
+    assert_eq!(
+        [report.first_segment.count, report.startup.count],
+        [totals.served; 2],
+        "{report}"
+    );
+    assert!(
+        report.startup.p99_ms <= report.first_segment.p99_ms,
+        "{report}"
+    );
+    let sum = |read: fn(&swarm::Line) -> u64| report.seconds.iter().map(read).sum::<u64>();
+    assert!(sum(|line| line.admitted) <= totals.admitted);
+    assert!(sum(|line| line.refused) <= totals.refused);
+    assert!(sum(|line| line.put_out) <= totals.put_out_times);
+    let goodput: f64 = report.seconds.iter().map(|line| line.goodput).sum();
+    assert!(
+        goodput <= totals.goodput_bytes() as f64 * 8e-6 + 1e-3,
+        "{goodput} Mbit: {report}"
+    );
+    let inside = report.seconds.iter().map(|line| line.inside).max();
+    assert!(
+        inside.is_none_or(|inside| inside <= report.asked.viewers),
+        "{report}"
+    );
 }
 
 /// Bytes that no other number has.
@@ -148,6 +188,13 @@ async fn everybody_has_everything_in_time() {
     assert!(report.is_clean(), "{report}");
     let totals = report.totals;
     assert_eq!((totals.joined, totals.left), (40, 0), "{report}");
+    // The first second is half empty, and the last is not over.
+    let goodput = report.seconds.iter().map(|line| line.goodput);
+    assert!(
+        goodput.sum::<f64>() >= 0.4 * totals.goodput_bytes() as f64 * 8e-6,
+        "{report}"
+    );
+    assert!(report.played_share > 0.7, "{report}");
     // Each asks for its first at once, and for the next every half second.
     assert!((40 * 4..=40 * 7).contains(&totals.on_time), "{report}");
     assert!(
@@ -410,10 +457,11 @@ async fn plain_streams_carry_the_same_bytes() {
     };
     let source = peer::Config::new(at(listen, &identity), Trust::System);
     let line = "--against plain --plain-segment 64KiB --viewers 10 --join-rate 50 --time 1s \
-                --bitrate 1048576 --threads 1";
+                --bitrate 1048576 --threads 1 --sockets 3";
     let report = swarm::run(&options(line), source, None, std::future::pending())
         .await
         .unwrap();
+    assert_consistent(&report);
     assert!(report.is_clean() && report.totals.joined == 10, "{report}");
     assert!(
         report.totals.on_time >= 20 && report.totals.bytes >= report.totals.on_time << 16,

@@ -152,15 +152,15 @@ pub(crate) fn describe(totals: &Snapshot) -> String {
 }
 
 impl Line {
-    /// Parses a table row: second, viewers, joined, refused, put out, on time, late, blocks,
-    /// useless, lost, Mbit/s, goodput, cores. `None` for any other line.
+    /// Parses a table row: second, viewers, inside, joined, refused, put out, on time, late,
+    /// blocks, useless, lost, Mbit/s, goodput, cores. `None` for any other line.
     fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<f64> = text
             .split_whitespace()
             .map(str::parse)
             .collect::<Result<_, _>>()
             .ok()?;
-        let [_, _, _, _, _, on_time, late, _, _, lost, _, _, _] = numbers[..] else {
+        let [_, _, _, _, _, _, on_time, late, _, _, lost, _, _, _] = numbers[..] else {
             return None;
         };
         #[expect(

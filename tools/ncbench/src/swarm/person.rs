@@ -9,17 +9,22 @@ use super::totals::Totals;
 #[derive(Debug, Default)]
 pub(super) struct Person {
     asked_at: Option<Instant>,
-    is_refused: bool,
+    /// Its last attempt.
+    attempt_at: Option<Instant>,
+    was_refused: bool,
+    was_in: bool,
+    was_served: bool,
+    was_put_out: bool,
+    /// Whether it is let in.
     is_in: bool,
-    is_served: bool,
-    is_put_out: bool,
-    /// Whether it has had a segment since it was let in last.
+    /// Whether it has had a segment since then.
     is_playing: bool,
 }
 
 impl Person {
-    /// It attempts to connect.
+    /// It attempts to be served: connects, or requests blocks again after it was refused.
     pub(super) fn ask(&mut self, now: Instant, totals: &Totals) {
+        self.attempt_at = Some(now);
         if self.asked_at.is_none() {
             self.asked_at = Some(now);
             totals.asked.add(1);
@@ -32,7 +37,11 @@ impl Person {
             return;
         }
         self.is_in = true;
-        if let (true, Some(at)) = (self.is_refused, self.asked_at) {
+        totals.admitted.add(1);
+        if std::mem::replace(&mut self.was_in, true) {
+            return;
+        }
+        if let (true, Some(at)) = (self.was_refused, self.asked_at) {
             totals.waiting.add(now.saturating_duration_since(at));
         }
     }
@@ -41,11 +50,16 @@ impl Person {
     pub(super) fn serve(&mut self, now: Instant, totals: &Totals) {
         self.enter(now, totals);
         self.is_playing = true;
-        if !self.is_served {
-            self.is_served = true;
-            totals.served.add(1);
-            if let Some(at) = self.asked_at {
-                totals.first_segment.add(now.saturating_duration_since(at));
+        if std::mem::replace(&mut self.was_served, true) {
+            return;
+        }
+        totals.served.add(1);
+        for (spread, from) in [
+            (&totals.first_segment, self.asked_at),
+            (&totals.startup, self.attempt_at),
+        ] {
+            if let Some(from) = from {
+                spread.add(now.saturating_duration_since(from));
             }
         }
     }
@@ -55,9 +69,10 @@ impl Person {
         if self.put_out(totals) {
             return;
         }
+        self.go(totals);
         totals.refused.add(1);
-        if !self.is_refused && !self.is_in {
-            self.is_refused = true;
+        if !self.was_refused && !self.was_in {
+            self.was_refused = true;
             totals.refused_viewers.add(1);
         }
     }
@@ -67,25 +82,35 @@ impl Person {
         if !std::mem::take(&mut self.is_playing) {
             return false;
         }
+        self.go(totals);
         totals.put_out_times.add(1);
-        if !self.is_put_out {
-            self.is_put_out = true;
+        if !std::mem::replace(&mut self.was_put_out, true) {
             totals.put_out.add(1);
         }
         true
     }
 
     /// It has left by itself, or its connection has failed.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn leave(&mut self, totals: &Totals) {
         self.is_playing = false;
+        self.go(totals);
     }
 
     /// The run is over.
-    pub(super) fn end(&self, now: Instant, totals: &Totals) {
+    pub(super) fn end(&mut self, now: Instant, totals: &Totals) {
+        self.leave(totals);
         let Some(at) = self.asked_at else { return };
         totals.wanted.add_time(now.saturating_duration_since(at));
-        if self.is_refused && !self.is_in {
+        if self.was_refused && !self.was_in {
             totals.never_in.add(1);
+        } else if !self.was_served {
+            totals.unserved.add(1);
+        }
+    }
+
+    fn go(&mut self, totals: &Totals) {
+        if std::mem::take(&mut self.is_in) {
+            totals.gone.add(1);
         }
     }
 }
@@ -118,13 +143,17 @@ mod tests {
             served: 1,
             refused: 3,
             refused_viewers: 1,
+            admitted: 1,
+            gone: 1,
             wanted_us: 10_000_000,
             ..Snapshot::default()
         };
         assert_eq!(sum, expected);
-        let [first, waiting] =
-            [&totals.first_segment, &totals.waiting].map(|spread| Spread::percentiles([spread]));
-        assert_eq!((first.count, waiting.count), (1, 1));
+        let [first, waiting, startup] = [&totals.first_segment, &totals.waiting, &totals.startup]
+            .map(|spread| Spread::percentiles([spread]));
+        assert_eq!((first.count, waiting.count, startup.count), (1, 1, 1));
+        // Since the attempt that was granted.
+        assert!((2000.0..2400.0).contains(&startup.max_ms), "{startup:?}");
         assert!((5000.0..6000.0).contains(&first.max_ms), "{first:?}");
         assert!((4000.0..4800.0).contains(&waiting.max_ms), "{waiting:?}");
     }
@@ -145,6 +174,7 @@ mod tests {
             (sum.served, sum.put_out, sum.put_out_times, sum.refused),
             (1, 1, 2, 2)
         );
+        assert_eq!((sum.admitted, sum.gone, sum.inside()), (2, 2, 0));
         // It waited for nothing before it was let in.
         assert_eq!((sum.refused_viewers, sum.never_in), (0, 0));
     }
@@ -155,17 +185,23 @@ mod tests {
         let mut leaver = Person::default();
         leaver.ask(now, &totals);
         leaver.serve(now, &totals);
-        leaver.leave();
+        assert_eq!(Totals::sum([&totals]).inside(), 1);
+        leaver.leave(&totals);
         assert!(!leaver.put_out(&totals));
         leaver.end(now, &totals);
         let mut waiter = Person::default();
         waiter.ask(now, &totals);
         waiter.refuse(&totals);
         waiter.end(now + SECOND, &totals);
+        // The server has said nothing.
+        let mut unserved = Person::default();
+        unserved.ask(now, &totals);
+        unserved.end(now, &totals);
         // Who has not had its turn has asked for nothing.
         Person::default().end(now, &totals);
         let sum = Totals::sum([&totals]);
-        assert_eq!((sum.asked, sum.served, sum.put_out), (2, 1, 0));
+        assert_eq!((sum.asked, sum.served, sum.put_out), (3, 1, 0));
         assert_eq!((sum.refused_viewers, sum.never_in), (1, 1));
+        assert_eq!(sum.asked, sum.served + sum.never_in + sum.unserved);
     }
 }

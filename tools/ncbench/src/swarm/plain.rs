@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ncserverd::endpoint::{self, Congestion, INITIAL_RTT, udp_socket};
+use ncserverd::endpoint::{self, Congestion, INITIAL_RTT};
 use ncserverd::tls::ServerIdentity;
 use quinn::{
-    Connection, Endpoint, EndpointConfig, SendStream, ServerConfig, TokioRuntime, TransportConfig,
-    VarInt,
+    Connection, Endpoint, Runtime, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 
 use super::clock::Playout;
 use super::person::Person;
-use super::totals::Totals;
+use super::playback::Player;
 use super::viewer::{End, Shard, reason};
 use super::{Program, SOCKET_BUFFER};
 
@@ -31,7 +30,7 @@ pub struct Config {
     pub congestion: Congestion,
 }
 
-/// Serves plain streams until `stop` says so.
+/// Serves plain streams until `stop` says so, on as many sockets as a server of coded streams.
 pub async fn serve(
     config: Config,
     identity: &ServerIdentity,
@@ -45,34 +44,40 @@ pub async fn serve(
     transport.send_window(1 << 20);
     transport.congestion_controller_factory(config.congestion.factory());
     server.transport_config(Arc::new(transport));
-    let opened = udp_socket(config.listen, SOCKET_BUFFER, SOCKET_BUFFER).and_then(|socket| {
-        Endpoint::new(
-            EndpointConfig::default(),
-            Some(server),
-            socket,
-            Arc::new(TokioRuntime),
-        )
-    });
-    let endpoint = opened.map_err(|source| endpoint::Error::Bind {
-        address: config.listen,
-        source,
-    })?;
-    let accepting = async {
-        while let Some(incoming) = endpoint.accept().await {
-            tokio::spawn(async move {
-                if let Ok(connection) = incoming.await {
-                    answer(connection).await;
-                }
-            });
-        }
+    let sockets = endpoint::Config {
+        listen: vec![config.listen],
+        congestion: config.congestion,
+        receive_buffer: SOCKET_BUFFER,
+        send_buffer: SOCKET_BUFFER,
+        ..endpoint::Config::default()
     };
-    tokio::select! {
-        () = accepting => {}
-        () = stop => {}
+    let mut endpoints = Vec::new();
+    let runtime = || Ok(Arc::new(TokioRuntime) as Arc<dyn Runtime>);
+    for listener in endpoint::open_with(&sockets, IDLE_MAX, identity, runtime)? {
+        endpoints.extend(listener.endpoints);
     }
-    endpoint.close(VarInt::from_u32(0), b"");
-    endpoint.wait_idle().await;
+    for endpoint in &endpoints {
+        endpoint.set_server_config(Some(server.clone()));
+        tokio::spawn(accept(endpoint.clone()));
+    }
+    stop.await;
+    for endpoint in &endpoints {
+        endpoint.close(VarInt::from_u32(0), b"");
+    }
+    for endpoint in &endpoints {
+        endpoint.wait_idle().await;
+    }
     Ok(())
+}
+
+async fn accept(endpoint: Endpoint) {
+    while let Some(incoming) = endpoint.accept().await {
+        tokio::spawn(async move {
+            if let Ok(connection) = incoming.await {
+                answer(connection).await;
+            }
+        });
+    }
 }
 
 async fn answer(connection: Connection) {
@@ -129,10 +134,7 @@ async fn fetch(shard: &Shard, connection: &Connection, person: &mut Person) {
     let Some(item) = items.first() else { return };
     let length = item.end.unwrap_or_default();
     let mut playout = Playout::new(Instant::now(), 0, item.duration);
-    let mut ahead = Ahead {
-        totals: &shard.totals,
-        until: Instant::now(),
-    };
+    let mut player = Player::new(&shard.totals, shard.plan.begin);
     let mut chunks: [Bytes; 16] = std::array::from_fn(|_| Bytes::new());
     loop {
         tokio::time::sleep_until(playout.ask_at().into()).await;
@@ -162,25 +164,13 @@ async fn fetch(shard: &Shard, connection: &Connection, person: &mut Person) {
         let now = Instant::now();
         person.serve(now, &shard.totals);
         if shard.totals.count(now, playout.due()) {
-            shard.totals.play(length, item.duration);
+            player.take(now, length, item.duration);
         }
         playout.advance(item.duration);
-        ahead.until = playout.ask_at();
-    }
-}
-
-/// What has come and still lies ahead when a viewer stops, for whatever reason, is not played.
-struct Ahead<'a> {
-    totals: &'a Totals,
-    until: Instant,
-}
-
-impl Drop for Ahead<'_> {
-    fn drop(&mut self) {
-        let ahead = self.until.saturating_duration_since(Instant::now());
-        self.totals.unplayed.add_time(ahead);
     }
 }
 
 static ZEROS: [u8; 8 * 4096] = [0; 8 * 4096];
+/// Of connections that come before the transport of plain streams is set.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);

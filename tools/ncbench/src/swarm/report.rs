@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ncserverd::console;
 use serde::Serialize;
+use tokio::time::MissedTickBehavior;
 
 use super::Options;
 use super::totals::{Percentiles, Snapshot, Spread, Totals};
@@ -34,6 +35,8 @@ pub struct Report {
     pub joining: Percentiles,
     /// From a viewer's first attempt to its first whole segment, refusals included.
     pub first_segment: Percentiles,
+    /// From the attempt that was granted to the first whole segment.
+    pub startup: Percentiles,
     /// From the first attempt to the first block, of viewers that were refused and let in later.
     pub waiting: Percentiles,
     /// Viewers served over viewers that asked.
@@ -78,8 +81,12 @@ pub struct Line {
     pub second: f64,
     /// Connected at its end.
     pub viewers: u64,
+    /// Let in at its end: those that have had a block since they came.
+    pub inside: u64,
     /// Joined in it.
     pub joined: u64,
+    /// Let in in it.
+    pub admitted: u64,
     /// Attempts refused in it.
     pub refused: u64,
     /// Put out in it, after they had been served.
@@ -96,7 +103,7 @@ pub struct Line {
     pub lost: u64,
     /// Megabits of blocks a second.
     pub megabits: f64,
-    /// Megabits a second of segments that were in time.
+    /// Megabits a second that were played in it, of segments that were in time.
     pub goodput: f64,
     /// Processors that this program kept busy.
     pub cores: f64,
@@ -105,12 +112,11 @@ pub struct Line {
 /// Prints a line a second until the time is over, `stop` says so, or nobody reads them.
 pub(super) async fn watch(
     options: &Options,
-    totals: &[Arc<Totals>],
-    present: &AtomicU64,
+    (totals, present): (&[Arc<Totals>], &AtomicU64),
+    begin: Instant,
     time: Duration,
     stop: impl Future<Output = ()>,
 ) -> io::Result<Report> {
-    let begin = Instant::now();
     let bar = ProgressBar::new(time.as_secs().max(1));
     // A table on the terminal is progress enough.
     if !console::is_watched() || io::stdout().is_terminal() {
@@ -126,9 +132,10 @@ pub(super) async fn watch(
         console::print(format_args!("{}\n", Line::HEAD))?;
     }
     let (mut before, mut cpu_before, mut last) = (Snapshot::default(), cpu_seconds(), begin);
-    let cpu_begin = cpu_before;
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
-    ticks.tick().await;
+    let (cpu_begin, mut counted) = (cpu_before, 0);
+    let second = Duration::from_secs(1);
+    let mut ticks = tokio::time::interval_at((begin + second).into(), second);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(stop);
     loop {
         tokio::select! {
@@ -141,10 +148,14 @@ pub(super) async fn watch(
             cpu_seconds(),
         );
         let seconds = (now - last).as_secs_f64();
+        let over = (now - begin).as_secs();
+        let played: f64 = totals.iter().map(|totals| totals.take_played(over)).sum();
         let line = Line {
             second: (now - begin).as_secs_f64(),
             viewers: present.load(Ordering::Relaxed),
+            inside: sum.inside(),
             joined: sum.joined - before.joined,
+            admitted: sum.admitted - before.admitted,
             refused: sum.refused - before.refused,
             put_out: sum.put_out_times - before.put_out_times,
             on_time: sum.on_time - before.on_time,
@@ -153,7 +164,7 @@ pub(super) async fn watch(
             useless: sum.useless - before.useless,
             lost: lost(&sum) - lost(&before),
             megabits: (sum.bytes - before.bytes) as f64 * 8e-6 / seconds,
-            goodput: (sum.played_bytes - before.played_bytes) as f64 * 8e-6 / seconds,
+            goodput: played.max(0.0) * 8e-6 / (over - counted).max(1) as f64,
             cores: (cpu - cpu_before) / seconds,
         };
         if is_table {
@@ -162,7 +173,7 @@ pub(super) async fn watch(
         bar.set_position((now - begin).as_secs());
         bar.set_message(format!("{} viewers, {} late", line.viewers, sum.late));
         report.seconds.push(line);
-        (before, cpu_before, last) = (sum, cpu, now);
+        (before, cpu_before, last, counted) = (sum, cpu, now, over);
         if now - begin >= time {
             break;
         }
@@ -198,6 +209,7 @@ impl Report {
             first_block,
             joining,
             first_segment: none,
+            startup: none,
             waiting: none,
             served_share: 0.0,
             goodput_bits: 0.0,
@@ -215,10 +227,12 @@ impl Report {
         self.first_block = Spread::percentiles(totals.iter().map(|totals| &totals.first_block));
         self.joining = Spread::percentiles(totals.iter().map(|totals| &totals.joining));
         self.first_segment = Spread::percentiles(totals.iter().map(|totals| &totals.first_segment));
+        self.startup = Spread::percentiles(totals.iter().map(|totals| &totals.startup));
         self.waiting = Spread::percentiles(totals.iter().map(|totals| &totals.waiting));
         self.served_share = self.totals.served_share();
         self.played_share = self.totals.played_share();
-        self.goodput_bits = self.totals.goodput_bytes() * 8.0 / self.elapsed_seconds.max(1e-3);
+        self.goodput_bits =
+            self.totals.goodput_bytes() as f64 * 8.0 / self.elapsed_seconds.max(1e-3);
         self
     }
 
@@ -270,6 +284,7 @@ impl fmt::Display for Report {
             served,
             refused_viewers,
             never_in,
+            unserved,
             put_out,
             put_out_times,
             joined,
@@ -310,7 +325,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "refused        {refused_viewers} viewers at first, {never_in} of them never let in"
+            "refused        {refused_viewers} viewers at first, {never_in} of them never let in; \
+             {unserved} others got no segment"
         )?;
         if self.waiting.count > 0 {
             writeln!(f, "let in         later, after {}", times(&self.waiting))?;
@@ -319,6 +335,11 @@ impl fmt::Display for Report {
             f,
             "first segment  after {}, from the first attempt on",
             times(&self.first_segment)
+        )?;
+        writeln!(
+            f,
+            "               after {}, from the attempt on that was granted",
+            times(&self.startup)
         )?;
         writeln!(
             f,
@@ -356,8 +377,8 @@ impl fmt::Display for Report {
 }
 
 impl Line {
-    const HEAD: &str = "  second  viewers   joined  refused  put out  on time     late   blocks  \
-                        useless     lost      Mbit/s     goodput    cores";
+    const HEAD: &str = "  second  viewers   inside   joined  refused  put out  on time     late  \
+                        \x20blocks  useless     lost      Mbit/s     goodput    cores";
 }
 
 impl fmt::Display for Line {
@@ -365,7 +386,9 @@ impl fmt::Display for Line {
         let Self {
             second,
             viewers,
+            inside,
             joined,
+            admitted: _,
             refused,
             put_out,
             on_time,
@@ -379,8 +402,8 @@ impl fmt::Display for Line {
         } = self;
         write!(
             f,
-            "{second:8.1} {viewers:8} {joined:8} {refused:8} {put_out:8} {on_time:8} {late:8} \
-             {blocks:8} {useless:8} {lost:8} {megabits:11.1} {goodput:11.1} {cores:8.2}"
+            "{second:8.1} {viewers:8} {inside:8} {joined:8} {refused:8} {put_out:8} {on_time:8} \
+             {late:8} {blocks:8} {useless:8} {lost:8} {megabits:11.1} {goodput:11.1} {cores:8.2}"
         )
     }
 }
@@ -405,7 +428,9 @@ mod tests {
         let line = Line {
             second: 1.0,
             viewers: 30_000,
+            inside: 29_000,
             joined: 0,
+            admitted: 8,
             refused: 6,
             put_out: 7,
             on_time: 1,

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use super::playback::Seconds;
 
 /// Counters of one thread, or the sum of all.
 #[derive(Debug, Default)]
@@ -16,14 +18,21 @@ pub(super) struct Totals {
     pub(super) served: Counter,
     pub(super) refused_viewers: Counter,
     pub(super) never_in: Counter,
+    pub(super) unserved: Counter,
     pub(super) put_out: Counter,
     pub(super) put_out_times: Counter,
+    /// How often viewers were let in, and how often it ended.
+    pub(super) admitted: Counter,
+    pub(super) gone: Counter,
     /// Time since viewers asked first, time of the segments that came in time, and the part of it
     /// that was still to be played when the viewer stopped; in microseconds.
     pub(super) wanted: Counter,
     pub(super) played: Counter,
     pub(super) unplayed: Counter,
     pub(super) played_bytes: Counter,
+    pub(super) unplayed_bytes: Counter,
+    /// Bytes of segments that came in time, by the second in which they are played.
+    seconds: Mutex<Seconds>,
     pub(super) joined: Counter,
     pub(super) left: Counter,
     pub(super) refused: Counter,
@@ -47,6 +56,8 @@ pub(super) struct Totals {
     pub(super) joining: Spread,
     /// From a viewer's first attempt to its first whole segment.
     pub(super) first_segment: Spread,
+    /// The same from the attempt on that was granted.
+    pub(super) startup: Spread,
     /// From the first attempt to the first block, of viewers that were refused meanwhile.
     pub(super) waiting: Spread,
     /// Why connections failed, and how many for each reason.
@@ -65,10 +76,17 @@ pub struct Snapshot {
     pub refused_viewers: u64,
     /// Those of them that never got anything.
     pub never_in: u64,
+    /// Viewers that were not refused, or got something, but no whole segment. With those served and
+    /// those never let in, these are all that asked.
+    pub unserved: u64,
     /// Viewers that the server put out after it had served them a segment.
     pub put_out: u64,
     /// How often it did so.
     pub put_out_times: u64,
+    /// How often viewers were let in: from a first block until they leave, fail or are put out.
+    pub admitted: u64,
+    /// How often that ended.
+    pub gone: u64,
     /// Time from the first attempt to the end, of all viewers together, in microseconds.
     pub wanted_us: u64,
     /// Playing time of segments that came in time, in microseconds.
@@ -77,6 +95,8 @@ pub struct Snapshot {
     pub unplayed_us: u64,
     /// Bytes of segments that came in time.
     pub played_bytes: u64,
+    /// The part of them that lay ahead when viewers stopped.
+    pub unplayed_bytes: u64,
     /// Viewers that have joined, again after leaving included.
     pub joined: u64,
     /// Viewers that have left of their own accord.
@@ -123,10 +143,32 @@ impl Totals {
         late.is_zero()
     }
 
-    /// A segment of this length and playing time has come in time.
-    pub(super) fn play(&self, bytes: u64, time: Duration) {
+    /// A segment of this length is played in this time, since the beginning of the run.
+    pub(super) fn play(&self, bytes: u64, from: Duration, to: Duration) {
         self.played_bytes.add(bytes);
-        self.played.add_time(time);
+        self.played.add_time(to - from);
+        self.seconds().add(bytes as f64, from, to);
+    }
+
+    /// These bytes of it are not played after all, in this time.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of the bytes of a segment"
+    )]
+    pub(super) fn drop_ahead(&self, bytes: f64, from: Duration, to: Duration) {
+        self.unplayed_bytes.add(bytes.round() as u64);
+        self.unplayed.add_time(to - from);
+        self.seconds().add(-bytes, from, to);
+    }
+
+    /// Bytes that were played before this second of the run, and were not taken yet.
+    pub(super) fn take_played(&self, before: u64) -> f64 {
+        self.seconds().take(before)
+    }
+
+    fn seconds(&self) -> MutexGuard<'_, Seconds> {
+        self.seconds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection has failed or broken, for this reason.
@@ -164,12 +206,16 @@ impl Totals {
                 (&mut sum.served, &each.served),
                 (&mut sum.refused_viewers, &each.refused_viewers),
                 (&mut sum.never_in, &each.never_in),
+                (&mut sum.unserved, &each.unserved),
                 (&mut sum.put_out, &each.put_out),
                 (&mut sum.put_out_times, &each.put_out_times),
+                (&mut sum.admitted, &each.admitted),
+                (&mut sum.gone, &each.gone),
                 (&mut sum.wanted_us, &each.wanted),
                 (&mut sum.played_us, &each.played),
                 (&mut sum.unplayed_us, &each.unplayed),
                 (&mut sum.played_bytes, &each.played_bytes),
+                (&mut sum.unplayed_bytes, &each.unplayed_bytes),
                 (&mut sum.joined, &each.joined),
                 (&mut sum.left, &each.left),
                 (&mut sum.refused, &each.refused),
@@ -206,9 +252,13 @@ impl Snapshot {
     }
 
     /// Bytes of what was played in time.
-    pub fn goodput_bytes(&self) -> f64 {
-        let played = self.played_us.saturating_sub(self.unplayed_us) as f64;
-        self.played_bytes as f64 * played / self.played_us.max(1) as f64
+    pub fn goodput_bytes(&self) -> u64 {
+        self.played_bytes.saturating_sub(self.unplayed_bytes)
+    }
+
+    /// Viewers that are let in now.
+    pub fn inside(&self) -> u64 {
+        self.admitted.saturating_sub(self.gone)
     }
 }
 
@@ -356,10 +406,11 @@ mod tests {
             played_us: 30_000_000,
             unplayed_us: 10_000_000,
             played_bytes: 3_000_000,
+            unplayed_bytes: 1_000_000,
             ..Snapshot::default()
         };
         assert_eq!((sum.served_share(), sum.played_share()), (0.75, 0.5));
-        assert!((sum.goodput_bytes() - 2e6).abs() < 1.0);
+        assert_eq!(sum.goodput_bytes(), 2_000_000);
         let none = Snapshot::default();
         assert_eq!((none.served_share(), none.played_share()), (0.0, 0.0));
     }

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 
 use super::clock::{Item, Playout, Whims};
 use super::person::Person;
+use super::playback::Player;
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 pub(super) use fault::reason;
@@ -36,7 +37,6 @@ use incoming::{Incoming, read};
 pub(super) struct Shard {
     pub(super) plan: Arc<Plan>,
     pub(super) totals: Arc<Totals>,
-    pub(super) endpoint: Endpoint,
     pub(super) present: Arc<AtomicU64>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum End {
     Over,
     /// The viewer has had enough.
     Left,
-    /// The server has no room, and says no time to come again.
+    /// The server has no room, and has closed the connection or refused it.
     Refused,
     /// The server leaves.
     Gone,
@@ -55,7 +55,12 @@ pub(super) enum End {
 }
 
 /// Views from its turn until the run is over, connecting again whenever it has to.
-pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<bool>) {
+pub(super) async fn view(
+    shard: &Shard,
+    endpoint: &Endpoint,
+    number: u64,
+    mut over: watch::Receiver<bool>,
+) {
     let Plan {
         begin,
         join_rate,
@@ -75,11 +80,12 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
     let mut person = Person::default();
     let mut refused_pause = REFUSED_PAUSE;
     loop {
-        let pause = match life(shard, &mut whims, &mut person, decodes, &mut over).await {
+        let viewer = (&mut whims, &mut person, decodes);
+        let pause = match life(shard, endpoint, viewer, &mut over).await {
             End::Over => break,
             End::Left => {
                 shard.totals.left.add(1);
-                person.leave();
+                person.leave(&shard.totals);
                 refused_pause = REFUSED_PAUSE;
                 Duration::ZERO
             }
@@ -97,7 +103,7 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
                 refused_pause = REFUSED_PAUSE;
                 tracing::debug!(number, reason, "a viewer's connection failed");
                 shard.totals.fail(reason);
-                person.leave();
+                person.leave(&shard.totals);
                 FAILED_PAUSE
             }
         };
@@ -112,15 +118,14 @@ pub(super) async fn view(shard: &Shard, number: u64, mut over: watch::Receiver<b
 /// From connecting to the end of the connection.
 async fn life(
     shard: &Shard,
-    whims: &mut Whims,
-    person: &mut Person,
-    decodes: bool,
+    endpoint: &Endpoint,
+    (whims, person, decodes): (&mut Whims, &mut Person, bool),
     over: &mut watch::Receiver<bool>,
 ) -> End {
     let begun = Instant::now();
     person.ask(begun, &shard.totals);
     let connecting = tokio::select! {
-        connecting = connect(shard) => connecting,
+        connecting = connect(shard, endpoint) => connecting,
         _ = over.wait_for(|over| *over) => return End::Over,
     };
     let connection = match connecting {
@@ -154,14 +159,14 @@ async fn life(
     end
 }
 
-async fn connect(shard: &Shard) -> Result<Connection, End> {
+async fn connect(shard: &Shard, endpoint: &Endpoint) -> Result<Connection, End> {
     let Plan {
         quic,
         address,
         host,
         ..
     } = &*shard.plan;
-    let connecting = shard.endpoint.connect_with(quic.clone(), *address, host);
+    let connecting = endpoint.connect_with(quic.clone(), *address, host);
     let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
@@ -179,8 +184,7 @@ struct Viewer<'a> {
     greeted: bool,
     decodes: bool,
     playout: Option<Playout>,
-    /// The server has refused it, and told it to ask again then.
-    returns_at: Option<Instant>,
+    player: Player,
     /// The object that is being fetched for the segment that is played next, from this byte on.
     doing: Doing,
     offset: u64,
@@ -207,6 +211,11 @@ enum Doing {
         until: Instant,
         list: bool,
     },
+    /// Requests the rest again then: the server has no room for it.
+    Outside {
+        until: Instant,
+        fetch: Box<Fetch>,
+    },
     Fetching(Box<Fetch>),
 }
 
@@ -231,7 +240,7 @@ impl<'a> Viewer<'a> {
             greeted: false,
             decodes,
             playout: None,
-            returns_at: None,
+            player: Player::new(&shard.totals, shard.plan.begin),
             doing: Doing::Waiting,
             offset: 0,
             is_listed: false,
@@ -344,10 +353,12 @@ impl<'a> Viewer<'a> {
         if !self.greeted {
             return;
         }
-        if self.returns_at.is_some_and(|at| now < at) {
-            return;
+        if let Doing::Outside { until, .. } = self.doing {
+            if now < until {
+                return;
+            }
+            self.come_again(now, whims);
         }
-        self.returns_at = None;
         if self.playout.is_none() {
             self.begin(now, whims);
         }
@@ -389,14 +400,15 @@ impl<'a> Viewer<'a> {
     fn wake_at(&self, now: Instant) -> Instant {
         let work = match &self.doing {
             Doing::Waiting => self.playout.as_ref().map(Playout::ask_at),
-            Doing::Pausing { until, .. } => Some(*until),
+            Doing::Pausing { until, .. } | Doing::Outside { until, .. } => Some(*until),
             Doing::Fetching(fetch) if self.shard.plan.accept.datagrams => {
                 Some(fetch.heard_at + SILENCE_MAX)
             }
             _ => None,
         };
-        let work = work.filter(|_| self.greeted).or(self.returns_at);
-        let seeks_at = self.seeks_at.filter(|_| self.returns_at.is_none());
+        let work = work.filter(|_| self.greeted);
+        let is_outside = matches!(self.doing, Doing::Outside { .. });
+        let seeks_at = self.seeks_at.filter(|_| !is_outside);
         work.into_iter()
             .chain(self.leaves_at)
             .chain(seeks_at)
@@ -457,8 +469,9 @@ impl<'a> Viewer<'a> {
             } => {
                 if matches!(&self.doing, Doing::Fetching(fetch) if fetch.alias == alias) {
                     self.shard.totals.rejected.add(1);
-                    if code == RefusalCode::Overload {
-                        return self.wait_outside(now, retry_after_ms);
+                    if code == RefusalCode::Overload && !PASSING_MS.contains(&retry_after_ms) {
+                        self.wait_outside(now, retry_after_ms);
+                        return None;
                     }
                     let wait = Duration::from_millis(retry_after_ms)
                         .clamp(REJECTED_PAUSE, REJECTED_PAUSE_MAX);
@@ -474,18 +487,19 @@ impl<'a> Viewer<'a> {
         None
     }
 
-    /// The server has no time for it. It asks again when it is told to; its place in the queue is
-    /// the connection.
-    fn wait_outside(&mut self, now: Instant, retry_after_ms: u64) -> Option<End> {
-        if retry_after_ms == 0 {
-            return Some(End::Refused);
-        }
+    /// The server has no time for it. It requests the same again when it is told to; its place in
+    /// the queue is the connection. What it has in its buffer plays on.
+    fn wait_outside(&mut self, now: Instant, retry_after_ms: u64) {
+        let Doing::Fetching(fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) else {
+            return;
+        };
         self.person.refuse(&self.shard.totals);
-        self.playout = None;
-        self.doing = Doing::Waiting;
-        let wait = Duration::from_millis(retry_after_ms).clamp(RETURN_MIN, RETURN_MAX);
-        self.returns_at = Some(now + wait);
-        None
+        let wait = match retry_after_ms {
+            0 => RETURN_UNTOLD,
+            told => Duration::from_millis(told).clamp(RETURN_MIN, RETURN_MAX),
+        };
+        let until = now + wait;
+        self.doing = Doing::Outside { until, fetch };
     }
 
     /// Asks for the blocks of the part that the server has described.
@@ -593,6 +607,11 @@ const GONE_PAUSE: Duration = Duration::from_secs(5);
 /// The least time to wait by the protocol, and a bound for what a server may say.
 const RETURN_MIN: Duration = Duration::from_millis(50);
 const RETURN_MAX: Duration = Duration::from_secs(600);
+/// Where a server says none.
+const RETURN_UNTOLD: Duration = Duration::from_secs(2);
+/// Retry times of REJECT OVERLOAD that concern the request and not the viewer: it has too much in
+/// leases, or the peer is a relay that has a part of the segment so far. The viewer stays in.
+const PASSING_MS: [u64; 2] = [200, 500];
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a question is asked again at the earliest and at the latest.
 const REJECTED_PAUSE: Duration = Duration::from_millis(200);

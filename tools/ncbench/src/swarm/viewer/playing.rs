@@ -150,9 +150,7 @@ impl Viewer<'_> {
         self.person.serve(now, &self.shard.totals);
         if is_in_time {
             let offset = item.as_ref().map_or(0, |item| item.offset);
-            self.shard
-                .totals
-                .play(covered.saturating_sub(offset), lasts);
+            self.player.take(now, covered.saturating_sub(offset), lasts);
         }
         let position = playout.position;
         self.offset = self.item(position).map_or(0, |item| item.offset);
@@ -164,16 +162,39 @@ impl Viewer<'_> {
             .map_or(Duration::ZERO, |playout| playout.patience(now))
     }
 
+    /// Requests what is missing again, after the server had it wait. A viewer of a live stream
+    /// begins anew; another plays on where it was, with the same time to fill its buffer.
+    pub(super) fn come_again(&mut self, now: Instant, whims: &mut Whims) {
+        let Doing::Outside { mut fetch, .. } = std::mem::replace(&mut self.doing, Doing::Waiting)
+        else {
+            return;
+        };
+        self.person.ask(now, &self.shard.totals);
+        let position = self.playout.as_ref().map(|playout| playout.position);
+        let (Program::Fixed(_), Some(position)) = (&self.shard.plan.program, position) else {
+            return self.begin(now, whims);
+        };
+        let duration = self
+            .item(position)
+            .map_or(Duration::from_secs(1), |item| item.duration);
+        self.playout = Some(Playout::new(now, position, duration));
+        self.next_alias = self.next_alias.wrapping_add(1);
+        fetch.alias = self.next_alias;
+        (fetch.asked_at, fetch.heard_at) = (now, now);
+        let deadline = now + self.patience(now);
+        fetch.request(deadline, now, self.shard.plan.accept, &mut self.out);
+        self.doing = Doing::Fetching(fetch);
+    }
+
     /// What is under way is not wanted any more. It counts as late if it is.
     pub(super) fn abandon(&mut self, now: Instant) {
         if let Some(playout) = &self.playout
+            && !matches!(self.doing, Doing::Outside { .. })
             && playout.due() <= now
         {
             self.shard.totals.count(now, playout.due());
-        } else if let Some(playout) = &self.playout {
-            let ahead = playout.ask_at().saturating_duration_since(now);
-            self.shard.totals.unplayed.add_time(ahead);
         }
+        self.player.stop(now);
         if let Doing::Fetching(fetch) = std::mem::replace(&mut self.doing, Doing::Waiting) {
             Message::Stop {
                 alias: fetch.alias,
