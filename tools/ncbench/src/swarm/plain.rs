@@ -19,7 +19,7 @@ use super::clock::Playout;
 use super::person::Person;
 use super::playback::Player;
 use super::viewer::{End, Shard, reason};
-use super::{Program, SOCKET_BUFFER};
+use super::{CLOSE_MAX, Program, SOCKET_BUFFER};
 
 /// Where plain streams are served, and how.
 #[derive(Debug, Clone, Copy)]
@@ -64,9 +64,13 @@ pub async fn serve(
     for endpoint in &endpoints {
         endpoint.close(VarInt::from_u32(0), b"");
     }
-    for endpoint in &endpoints {
-        endpoint.wait_idle().await;
-    }
+    // Connections on a path with a long queue take a minute to drain.
+    let _ = tokio::time::timeout(CLOSE_MAX, async {
+        for endpoint in &endpoints {
+            endpoint.wait_idle().await;
+        }
+    })
+    .await;
     Ok(())
 }
 
