@@ -4,11 +4,13 @@
 //!
 //! `cargo bench --bench overload -- [--capacity N] [--cells FACTOR@RATE,…] [--time SECONDS]
 //! [--backend cuda|cpu] [--server-cores LIST] [--viewer-cores LIST] [--out DIRECTORY]` prints a
-//! table in Markdown, and writes a record (a line of JSON a cell) and a figure over time.
-//! Without `--capacity`, a short run at a low load gives an estimate from the time that a viewer
-//! takes. `--smoke` is one cell of less than a minute at twice the capacity, and fails if the
-//! goodput is below 90 % of the capacity or somebody is put out. `--generator` shows what the
-//! viewers' side itself can do, against plain QUIC streams. Needs no privileges.
+//! table in Markdown, and writes a record (a line of JSON a cell) and a figure over time. Without
+//! `--capacity`, it first raises the load until the server's processors are busy or a segment is
+//! late. `--cells` may name a part of the table: `--out` adds to the record that is there, and
+//! draws the last line of each cell; `--collect` only prints and draws these. `--smoke` is one cell
+//! of less than a minute at twice the capacity, and fails if the goodput is below 90 % of the
+//! capacity or somebody is put out. `--generator` shows what the viewers' side itself can do,
+//! against plain QUIC streams. Needs no privileges.
 
 #[path = "../viewers/host.rs"]
 mod host;
@@ -17,7 +19,6 @@ mod run;
 #[path = "../viewers/usage.rs"]
 mod usage;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -32,7 +33,7 @@ use run::Load;
 /// Options of the run.
 #[derive(Debug, Clone, Parser, Serialize, Deserialize)]
 struct Arguments {
-    /// Viewers that the server can carry; without it, estimated first
+    /// Viewers that the server can carry; without it, found by raising the load
     #[arg(long, value_name = "N")]
     capacity: Option<u64>,
     /// Offered load as a multiple of the capacity, and viewers that join per second
@@ -47,6 +48,9 @@ struct Arguments {
     /// Duration of each cell in seconds, after all viewers have asked
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     time: u64,
+    /// Seconds for which each step of the search for the capacity is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    probe: u64,
     /// Bit rate of each viewer, in bits per second
     #[arg(long, value_name = "BITS", default_value_t = 768_000)]
     bitrate: u64,
@@ -68,10 +72,14 @@ struct Arguments {
     /// Commit that the programs were built from, for the record
     #[arg(long, value_name = "TEXT", default_value = "unknown")]
     commit: String,
-    /// Directory for the record and the figures
+    /// Directory for the record and the figure; the record of earlier runs is continued
     #[arg(long, value_name = "DIRECTORY")]
     #[serde(skip)]
     out: Option<PathBuf>,
+    /// Run nothing, and print and draw the records in the directory of --out
+    #[arg(long, requires = "out")]
+    #[serde(skip)]
+    collect: bool,
     /// Run one short cell on two processors, and fail if too little is delivered
     #[arg(long)]
     #[serde(skip)]
@@ -118,12 +126,15 @@ fn main() -> ExitCode {
             factor: 2.0,
             rate: 3000,
         }];
-        (arguments.time, arguments.segment) = (30, "128KiB".to_owned());
+        (arguments.time, arguments.probe) = (SMOKE_SECONDS, SMOKE_PROBE_SECONDS);
+        arguments.segment = "128KiB".to_owned();
         arguments.ring = "256MiB".to_owned();
         arguments.server_cores.get_or_insert_with(|| "0".to_owned());
         arguments.viewer_cores.get_or_insert_with(|| "1".to_owned());
     }
-    let done = if arguments.generator {
+    let done = if arguments.collect {
+        collect(&arguments)
+    } else if arguments.generator {
         generator(&arguments)
     } else {
         measure(&arguments)
@@ -141,19 +152,20 @@ fn measure(arguments: &Arguments) -> Result<(), String> {
     let capacity = match arguments.capacity {
         Some(capacity) => capacity,
         None => {
-            let capacity = run::estimate(arguments, &host)?;
-            println!("capacity: {capacity} viewers, estimated from the time that a viewer takes\n");
+            let capacity = run::capacity(arguments)?;
+            println!("capacity: {capacity} viewers were carried without a late segment\n");
             capacity
         }
     };
     println!("{}", Record::HEAD);
-    let (mut records, mut reasons) = (Vec::new(), Vec::new());
+    let mut reasons = Vec::new();
     for cell in &arguments.cells {
         let load = Load {
             viewers: viewers(capacity, cell.factor),
             rate: cell.rate,
             time: arguments.time,
             is_plain: false,
+            is_joining: false,
             bitrate: arguments.bitrate,
         };
         let swarm = run::run(arguments, load, &host)?;
@@ -161,23 +173,28 @@ fn measure(arguments: &Arguments) -> Result<(), String> {
         println!("{}", record.row());
         reasons.extend(record.shortfall());
         if let Some(directory) = &arguments.out {
-            let write = || {
-                fs::create_dir_all(directory)?;
-                record.append(&directory.join("overload.jsonl"))
-            };
-            write().map_err(|error| format!("{}: {error}", directory.display()))?;
+            record
+                .append(directory)
+                .and_then(|()| record::draw(directory))
+                .map_err(|error| format!("{}: {error}", directory.display()))?;
         }
-        records.push(record);
-    }
-    if let Some(directory) = &arguments.out {
-        let file = directory.join("overload.svg");
-        fs::write(&file, record::figure(&records).svg())
-            .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     if arguments.smoke && !reasons.is_empty() {
         return Err(reasons.join("; "));
     }
     Ok(())
+}
+
+/// Prints and draws what earlier runs have recorded.
+fn collect(arguments: &Arguments) -> Result<(), String> {
+    let directory = arguments.out.clone().unwrap_or_default();
+    let records =
+        record::read(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    println!("{}", Record::HEAD);
+    for record in &records {
+        println!("{}", record.row());
+    }
+    record::draw(&directory).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
 /// What the viewers' side can do: handshakes with a small segment each, and bytes.
@@ -223,6 +240,7 @@ fn generator(arguments: &Arguments) -> Result<(), String> {
                 rate: cell.rate,
                 time: HANDSHAKE_SECONDS,
                 is_plain: true,
+                is_joining: true,
                 bitrate: HANDSHAKE_BITRATE,
             };
             row("handshakes, 16 KiB each", load)?;
@@ -234,6 +252,7 @@ fn generator(arguments: &Arguments) -> Result<(), String> {
         rate: 1000,
         time: arguments.time,
         is_plain: true,
+        is_joining: false,
         bitrate: arguments.bitrate,
     };
     row("bytes, at twice the capacity", load)
@@ -252,3 +271,6 @@ fn viewers(capacity: u64, factor: f64) -> u64 {
 const HANDSHAKE_BITRATE: u64 = 1000;
 const HANDSHAKE_SECONDS: u64 = 5;
 const GENERATOR_VIEWERS: u64 = 2000;
+/// The smoke is to take little more than a minute in all.
+const SMOKE_SECONDS: u64 = 20;
+const SMOKE_PROBE_SECONDS: u64 = 3;

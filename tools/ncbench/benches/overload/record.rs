@@ -1,6 +1,6 @@
 //! What a cell has shown: as a line of JSON, as a row of a table, and over time.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
@@ -33,8 +33,9 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) const HEAD: &str = "| offered | joins a second | goodput, Mbit/s: after all have \
          asked, possible; % | served of asked | put out | late | first segment, s: half, 99 %, all \
-         | refused, let in later, never | their wait, s: half, 99 %, all | server's cores | \
-         viewers' cores |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
+         | from the granted attempt, s: half, 99 %, all | refused, let in later, never | their \
+         wait, s: half, 99 %, all | server's cores | viewers' cores |\n|---:|---:|---:|---:|---:|\
+         ---:|---:|---:|---:|---:|---:|---:|";
 
     pub(crate) fn new(
         arguments: &Arguments,
@@ -81,14 +82,15 @@ impl Record {
         let Swarm {
             totals,
             first_segment,
+            startup,
             waiting,
             cpu_seconds,
             elapsed_seconds,
             ..
         } = &self.swarm;
         format!(
-            "| {} x {} | {} | {:.0}, {:.0}; {:.0} | {} of {} | {} | {} | {:.2}, {:.2}, {:.2} | \
-             {}, {}, {} | {:.1}, {:.1}, {:.1} | {:.2} | {:.2} |",
+            "| {} x {} | {} | {:.0}, {:.0}; {:.0} | {} of {} | {} | {} | {} | {} | {}, {}, {} | \
+             {} | {:.2} | {:.2} |",
             self.cell.factor,
             self.capacity,
             self.cell.rate,
@@ -99,15 +101,12 @@ impl Record {
             totals.asked,
             totals.put_out,
             totals.late,
-            first_segment.p50_ms / 1e3,
-            first_segment.p99_ms / 1e3,
-            first_segment.max_ms / 1e3,
+            first_segment.seconds(),
+            startup.seconds(),
             totals.refused_viewers,
             waiting.count,
             totals.never_in,
-            waiting.p50_ms / 1e3,
-            waiting.p99_ms / 1e3,
-            waiting.max_ms / 1e3,
+            waiting.seconds(),
             self.server.cores,
             cpu_seconds / elapsed_seconds.max(1e-3),
         )
@@ -132,19 +131,41 @@ impl Record {
         reasons
     }
 
-    pub(crate) fn append(&self, file: &Path) -> io::Result<()> {
+    /// Adds a line to the record in this directory.
+    pub(crate) fn append(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)?;
         let mut text = serde_json::to_string(self).expect("numbers and texts");
         text.push('\n');
         OpenOptions::new()
             .create(true)
             .append(true)
-            .open(file)?
+            .open(directory.join(RECORD))?
             .write_all(text.as_bytes())
     }
 }
 
+/// The last record of each cell in this directory, in the order in which the cells were run first.
+pub(crate) fn read(directory: &Path) -> io::Result<Vec<Record>> {
+    let mut records: Vec<Record> = Vec::new();
+    for line in fs::read_to_string(directory.join(RECORD))?.lines() {
+        let record: Record = serde_json::from_str(line)?;
+        let same = |other: &&mut Record| other.cell == record.cell;
+        match records.iter_mut().find(same) {
+            Some(older) => *older = record,
+            None => records.push(record),
+        }
+    }
+    Ok(records)
+}
+
+/// Draws the last record of each cell in this directory.
+pub(crate) fn draw(directory: &Path) -> io::Result<()> {
+    let figure = figure(&read(directory)?);
+    fs::write(directory.join(FIGURE), figure.svg())
+}
+
 /// All cells over time: what was delivered, who was let in, who was refused and put out.
-pub(crate) fn figure(records: &[Record]) -> Figure {
+fn figure(records: &[Record]) -> Figure {
     let panel = |title: &str, y: &str, read: fn(&Second) -> f64| Panel {
         title: title.to_owned(),
         x: "s".to_owned(),
@@ -170,7 +191,8 @@ pub(crate) fn figure(records: &[Record]) -> Figure {
         panels: vec![
             panel("Segments in time", "Mbit/s", |line| line.goodput),
             panel("Viewers connected", "viewers", |line| line.viewers as f64),
-            panel("Admitted", "a second", |line| line.joined as f64),
+            panel("Viewers admitted", "viewers", |line| line.inside as f64),
+            panel("Admitted", "a second", |line| line.admitted as f64),
             panel("Refused", "attempts a second", |line| line.refused as f64),
             panel("Put out", "a second", |line| line.put_out as f64),
             panel("Viewers' side", "processors", |line| line.cores),
@@ -181,3 +203,5 @@ pub(crate) fn figure(records: &[Record]) -> Figure {
 /// From the last to ask to where the mean begins, where a cell is long enough.
 const SETTLE: f64 = 5.0;
 const GOODPUT_MIN: f64 = 0.9;
+const RECORD: &str = "overload.jsonl";
+const FIGURE: &str = "overload.svg";

@@ -1,10 +1,12 @@
 //! One cell: a server, a swarm, and what both say.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead as _};
+use std::iter::Sum;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nctest::daemon::{Daemon, certify};
@@ -25,6 +27,8 @@ pub(crate) struct Load {
     pub(crate) rate: u64,
     pub(crate) time: u64,
     pub(crate) is_plain: bool,
+    /// Whether it is the viewers' coming that is measured, and not their viewing.
+    pub(crate) is_joining: bool,
     pub(crate) bitrate: u64,
 }
 
@@ -49,6 +53,7 @@ struct Report {
 pub(crate) struct Swarm {
     pub(crate) totals: Totals,
     pub(crate) first_segment: Times,
+    pub(crate) startup: Times,
     pub(crate) waiting: Times,
     pub(crate) served_share: f64,
     pub(crate) goodput_bits: f64,
@@ -65,8 +70,10 @@ pub(crate) struct Totals {
     pub(crate) refused: u64,
     pub(crate) refused_viewers: u64,
     pub(crate) never_in: u64,
+    pub(crate) unserved: u64,
     pub(crate) put_out: u64,
     pub(crate) put_out_times: u64,
+    pub(crate) admitted: u64,
     pub(crate) joined: u64,
     pub(crate) failed: u64,
     pub(crate) on_time: u64,
@@ -84,12 +91,26 @@ pub(crate) struct Times {
     pub(crate) max_ms: f64,
 }
 
+impl Times {
+    /// Half, 99 % and all of them, in seconds.
+    pub(crate) fn seconds(&self) -> String {
+        format!(
+            "{:.2}, {:.2}, {:.2}",
+            self.p50_ms / 1e3,
+            self.p99_ms / 1e3,
+            self.max_ms / 1e3
+        )
+    }
+}
+
 /// A second, from the beginning on.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Second {
     pub(crate) second: f64,
     pub(crate) viewers: u64,
+    pub(crate) inside: u64,
     pub(crate) joined: u64,
+    pub(crate) admitted: u64,
     pub(crate) refused: u64,
     pub(crate) put_out: u64,
     pub(crate) late: u64,
@@ -101,7 +122,8 @@ pub(crate) struct Second {
 /// What the server took.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Server {
-    /// Processors, from the time when all viewers have asked to the end.
+    /// Processors: from the time when all viewers have asked to the end, or before, where joins are
+    /// measured.
     pub(crate) cores: f64,
     /// Bytes of memory at most.
     pub(crate) resident: u64,
@@ -124,23 +146,148 @@ impl Served {
     }
 }
 
-/// How many viewers the server has time for, from what a few take.
-pub(crate) fn estimate(arguments: &Arguments, host: &Host) -> Result<u64, String> {
-    let load = Load {
-        viewers: PROBE_VIEWERS,
-        rate: PROBE_VIEWERS,
-        time: PROBE_SECONDS,
-        is_plain: false,
-        bitrate: arguments.bitrate,
-    };
-    let Outcome { server, .. } = run(arguments, load, host)?;
+/// Finds how many viewers the server can carry: lets more and more come until its processors are
+/// busy, or a segment is late.
+pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
     let processors = match &arguments.server_cores {
         Some(list) => count(list)?,
         None => std::thread::available_parallelism().map_or(1, usize::from),
+    } as f64;
+    let directory =
+        tempfile::tempdir().map_err(|error| format!("a temporary directory: {error}"))?;
+    let mut load = Load {
+        viewers: PROBE_MAX,
+        rate: crate::viewers(PROBE_RATE, processors),
+        time: PROBE_TIME,
+        is_plain: false,
+        is_joining: false,
+        bitrate: arguments.bitrate,
     };
-    let each = server.cores / PROBE_VIEWERS as f64;
-    let processors = processors as f64;
-    Ok(crate::viewers(1, FULL * processors / each.max(1e-6)))
+    let (mut served, url) = serve(arguments, load, directory.path())?;
+    let watch = Watch::start(served.process().0.id(), false);
+    let (mut crowds, mut viewers): (Vec<Crowd>, u64) = (Vec::new(), 0);
+    let (mut carried, mut carried_busy) = (0, 0.0);
+    load.viewers = crate::viewers(PROBE_VIEWERS, processors * BITRATE / load.bitrate as f64);
+    println!("{}", Said::HEAD);
+    for _ in 0..STEPS_MAX {
+        viewers += load.viewers;
+        crowds.push(Crowd::start(arguments, load, &url));
+        let asking = Duration::from_secs_f64(load.viewers as f64 / load.rate as f64);
+        std::thread::sleep(asking + SETTLE);
+        let from = Instant::now();
+        std::thread::sleep(Duration::from_secs(arguments.probe));
+        let busy = judge(&watch.looks(), from, Instant::now()).cores / processors;
+        let said = crowds
+            .iter_mut()
+            .map(Crowd::said)
+            .sum::<Result<Said, _>>()?;
+        println!("{}", said.row(viewers, busy));
+        if !said.is_clean(viewers) {
+            break;
+        }
+        if busy > FULL {
+            // It may last for a moment only: between the load before and this one.
+            let part = (AIM - carried_busy) / (busy - carried_busy);
+            carried += crate::viewers(viewers - carried, part);
+            break;
+        }
+        (carried, carried_busy) = (viewers, busy);
+        if busy > BUSY {
+            break;
+        }
+        let growth = (AIM / busy.max(1e-3)).clamp(GROWTH_MIN, GROWTH);
+        load.viewers = crate::viewers(viewers, growth - 1.0).min(PROBE_MAX - viewers);
+        if load.viewers == 0 {
+            break;
+        }
+    }
+    println!();
+    match carried {
+        0 => Err("the server does not carry the first load without late segments".to_owned()),
+        carried => Ok(carried),
+    }
+}
+
+/// A swarm that stays until it is dropped.
+struct Crowd {
+    process: Process,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What swarms have said so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    /// Viewers that are let in now.
+    inside: u64,
+    put_out: u64,
+    late: u64,
+}
+
+impl Crowd {
+    fn start(arguments: &Arguments, load: Load, url: &str) -> Self {
+        let mut command = swarm(arguments, load, url);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Process::start(&mut command);
+        let output = process.0.stdout.take();
+        let output = io::BufReader::new(output.expect("its output goes to this program"));
+        let said = Arc::<Mutex<Said>>::default();
+        let log = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                log.lock().expect("nobody panics with it").hear(&line);
+            }
+        });
+        Self { process, said }
+    }
+
+    fn said(&mut self) -> Result<Said, String> {
+        match self.process.ended() {
+            Some(status) => Err(format!("a swarm has ended early with {status}")),
+            None => Ok(*self.said.lock().expect("nobody panics with it")),
+        }
+    }
+}
+
+impl Said {
+    const HEAD: &str = "| viewers | let in | put out | late | server's processors busy, % |\n\
+                        |---:|---:|---:|---:|---:|";
+
+    /// Takes a row of the table: second, viewers, inside, joined, refused, put out, on time, late
+    /// and others.
+    fn hear(&mut self, line: &str) {
+        let mut words = line.split_whitespace().map(str::parse::<u64>);
+        let mut number = |skip| words.nth(skip).and_then(Result::ok);
+        if let (Some(inside), Some(put_out), Some(late)) = (number(2), number(2), number(1)) {
+            self.inside = inside;
+            self.put_out += put_out;
+            self.late += late;
+        }
+    }
+
+    /// Whether so many viewers are let in, and have had everything in time.
+    fn is_clean(&self, viewers: u64) -> bool {
+        self.put_out + self.late == 0 && self.inside >= viewers
+    }
+
+    fn row(&self, viewers: u64, busy: f64) -> String {
+        format!(
+            "| {viewers} | {} | {} | {} | {:.0} |",
+            self.inside,
+            self.put_out,
+            self.late,
+            busy * 100.0
+        )
+    }
+}
+
+impl Sum for Said {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            inside: sum.inside + one.inside,
+            put_out: sum.put_out + one.put_out,
+            late: sum.late + one.late,
+        })
+    }
 }
 
 /// Serves such a load, and ends.
@@ -152,7 +299,7 @@ pub(crate) fn run(arguments: &Arguments, load: Load, host: &Host) -> Result<Outc
     let watch = Watch::start(served.process().0.id(), asks_gpu);
     let report = directory.path().join("swarm.json");
     let begin = Instant::now();
-    let mut swarm = Process::start(&mut swarm(arguments, load, &url, &report));
+    let mut swarm = Process::start(swarm(arguments, load, &url).arg("--json").arg(&report));
     let asking = Duration::from_secs_f64(load.viewers as f64 / load.rate as f64);
     let time = Duration::from_secs(load.time);
     let status = swarm
@@ -175,7 +322,12 @@ pub(crate) fn run(arguments: &Arguments, load: Load, host: &Host) -> Result<Outc
         fs::read(&report).map_err(|error| format!("the swarm has left no report: {error}"))?;
     let Report { swarm, seconds } =
         serde_json::from_slice(&text).map_err(|error| format!("the swarm's report: {error}"))?;
-    let server = judge(&looks, begin + asking, begin + asking + time);
+    let (from, to) = if load.is_joining {
+        (begin, begin + asking)
+    } else {
+        (begin + asking, begin + asking + time)
+    };
+    let server = judge(&looks, from, to);
     Ok(Outcome {
         swarm,
         server,
@@ -197,7 +349,9 @@ fn serve(arguments: &Arguments, load: Load, directory: &Path) -> Result<(Served,
             .stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let (mut line, mut errors) = (String::new(), io::BufReader::new(process.errors()));
-        io::BufRead::read_line(&mut errors, &mut line).map_err(|error| error.to_string())?;
+        errors
+            .read_line(&mut line)
+            .map_err(|error| error.to_string())?;
         std::thread::spawn(move || drop(io::copy(&mut errors, &mut io::sink())));
         std::thread::sleep(PLAIN_START);
         let url = line
@@ -245,7 +399,7 @@ fn text(arguments: &Arguments, load: Load, directory: &Path) -> String {
     )
 }
 
-fn swarm(arguments: &Arguments, load: Load, url: &str, report: &Path) -> Command {
+fn swarm(arguments: &Arguments, load: Load, url: &str) -> Command {
     let mut command = on(arguments.viewer_cores.as_deref(), "ncbench");
     command.args(["swarm", url]);
     if load.is_plain {
@@ -257,15 +411,12 @@ fn swarm(arguments: &Arguments, load: Load, url: &str, report: &Path) -> Command
         ("--viewers", load.viewers.to_string()),
         ("--bitrate", load.bitrate.to_string()),
         ("--join-rate", load.rate.to_string()),
+        ("--sockets", SOCKETS.to_owned()),
         ("--time", format!("{}s", load.time)),
     ] {
         command.args([name, &value]);
     }
-    command
-        .arg("--json")
-        .arg(report)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
@@ -321,7 +472,24 @@ const FILE_BYTES: usize = 50 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long `ncbench plain` takes to listen.
 const PLAIN_START: Duration = Duration::from_millis(500);
-const PROBE_VIEWERS: u64 = 500;
-const PROBE_SECONDS: u64 = 12;
-/// The part of the processors' time that viewers can take.
-const FULL: f64 = 0.9;
+/// Sockets of each of the viewers' threads.
+const SOCKETS: &str = "4";
+/// The first load, at `BITRATE`, and joins a second, for each of the server's processors: most of
+/// their time is left for viewing.
+const PROBE_VIEWERS: u64 = 1000;
+const BITRATE: f64 = 768_000.0;
+const PROBE_RATE: u64 = 400;
+const PROBE_MAX: u64 = 500_000;
+/// Longer than the search takes, in seconds.
+const PROBE_TIME: u64 = 3600;
+/// From the last to ask until the server's time is measured.
+const SETTLE: Duration = Duration::from_secs(1);
+/// The server is full when this part of its processors' time is taken.
+const BUSY: f64 = 0.85;
+/// Above this part, requests may wait longer and longer.
+const FULL: f64 = 0.95;
+/// What the next load aims at, and how much larger than the last it is.
+const AIM: f64 = 0.9;
+const GROWTH_MIN: f64 = 1.05;
+const GROWTH: f64 = 1.6;
+const STEPS_MAX: usize = 12;
