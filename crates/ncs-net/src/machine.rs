@@ -5,8 +5,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Cores and memory that the process may use. They do not change while it runs, so that all who
 /// derive sizes from them arrive at the same.
@@ -30,6 +32,13 @@ impl Machine {
                 .min(),
         }
     }
+}
+
+/// The processor time that all threads of this process have used.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
 /// Memory that is available now.

@@ -4,9 +4,10 @@
 //! A server that sends at full speed is busy, but has room for more clients, which share with the
 //! others. There is no room when clients request more than the server makes and sends, whatever
 //! limits it: then the rest waits ever longer, and every new client delays all others. Existing
-//! viewers are kept. Newcomers are let in at the rate that an [`Intake`] finds from the busy share
-//! of the threads' time, less the part that downloads take, and from the wait; others are told when
-//! to come again.
+//! viewers are kept. Newcomers are let in at the rate that an [`Intake`] finds from the load and
+//! the wait; others are told when to come again. The load is the busy share of the sessions'
+//! threads, or the share of all processors that the process uses, if that is higher, less the part
+//! that downloads take.
 //!
 //! The wait has two parts: the time to make the requested blocks, at the present rate, and the
 //! scheduling latency of the sessions that send them. The latency is measured by a task that does
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ncs_net::machine::{Machine, cpu_time};
 use ncs_net::telemetry::{Readiness, register};
 use ncs_proto::admission::intake::{self, Intake};
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
@@ -182,10 +184,9 @@ impl Headroom {
         let metrics = sessions.metrics();
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let (mut load, mut before) = (
-            Load::default(),
-            (Instant::now(), busy_time(&metrics), ring.made()),
-        );
+        let cores = Machine::here().cores;
+        let mut load = Load::default();
+        let mut before = Counts::now(&metrics, &ring);
         let (mut probe, mut shares) = (Probe::new(&sessions), Shares::default());
         let threads = metrics.num_workers().max(1);
         let config = intake::Config {
@@ -203,11 +204,14 @@ impl Headroom {
             let Some(turn) = probe.turn(&sessions).await else {
                 return;
             };
-            let now = (Instant::now(), busy_time(&metrics), ring.made());
-            let passed = now.0.saturating_duration_since(before.0);
-            let busy = now.1.saturating_sub(before.1).as_secs_f64()
-                / (passed.as_secs_f64() * threads as f64).max(1e-9);
-            let made = now.2.saturating_sub(before.2);
+            let now = Counts::now(&metrics, &ring);
+            let passed = now.at.saturating_duration_since(before.at);
+            let share = |time: Duration, of: usize| {
+                (time.as_secs_f64() / (passed.as_secs_f64() * of as f64).max(1e-9)).min(1.0)
+            };
+            let busy = share(now.busy.saturating_sub(before.busy), threads);
+            let used = share(now.cpu.saturating_sub(before.cpu), cores);
+            let made = now.made.saturating_sub(before.made);
             before = now;
             let (was_short, was_said) = (load.is_short, load.is_said());
             let wait = load.note(
@@ -221,10 +225,10 @@ impl Headroom {
                 wait_max,
             );
             let look = intake::Look {
-                load: busy.min(1.0) * shares.note(passed, &self.reports),
+                load: busy.max(used) * shares.note(passed, &self.reports),
                 wait: Duration::from_secs_f64(wait),
             };
-            self.look(now.0, look);
+            self.look(now.at, look);
             self.metrics.busy.set(load.busy);
             self.metrics.wait.set(load.wait);
             if load.is_short != was_short {
@@ -327,6 +331,30 @@ impl Probe {
             };
         }
         Some(self.before.max(self.turn.age(Instant::now())))
+    }
+}
+
+/// What has been counted up to now.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    at: Instant,
+    /// The time in which the sessions' threads were busy. It includes that in which they waited for
+    /// a processor.
+    busy: Duration,
+    /// The processor time of the whole process, that of encoding included.
+    cpu: Duration,
+    /// Blocks made.
+    made: u64,
+}
+
+impl Counts {
+    fn now(sessions: &RuntimeMetrics, ring: &Ring) -> Self {
+        Self {
+            at: Instant::now(),
+            busy: busy_time(sessions),
+            cpu: cpu_time(),
+            made: ring.made(),
+        }
     }
 }
 
