@@ -75,6 +75,8 @@ const QUESTIONS: turns::Limits = turns::Limits {
     queued: session::ASKS_QUEUED,
     queued_by_session: 32,
 };
+/// The ring of a relay, which often runs beside other programs of its user's.
+const RING: ByteSize = ByteSize::mib(64);
 /// The size of a slot that the ring must hold many of: a relay does not know the blocks of its
 /// sources' streams. These are twice as large as the largest that are usual.
 const SLOT_BYTES: u64 = 32 << 10;
@@ -115,7 +117,10 @@ impl Default for Config {
             },
             admission: admission::Config::default(),
             session: session::Config::default(),
-            ring: ring::Config::default(),
+            ring: ring::Config {
+                bytes: ring::Capacity::Bytes(RING),
+                ..ring::Config::default()
+            },
             bytes: ByteSize::mib(256),
             offers: false,
             own_only: false,
