@@ -30,7 +30,7 @@ const LATE: f64 = 2.0 * SEGMENT;
 const ROUND_TRIP: f64 = 0.02;
 /// The pauses of a client that is refused: the bound of the first, and of all.
 const PAUSE: f64 = 0.5;
-const PAUSE_MAX: f64 = 8.0;
+const PAUSE_MAX: f64 = 30.0;
 /// The time of a run, and the intervals in which goodput is judged.
 const RUN: f64 = 150.0;
 const WINDOW: f64 = 6.0;

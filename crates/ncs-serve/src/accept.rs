@@ -161,6 +161,8 @@ fn admit(
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
     let connections_max = i64::from(config.connections_max.limit());
     let is_crowded = metrics.connections.get() >= connections_max;
+    // A client that has to come again later need not prove its address before.
+    let is_crowded = is_crowded || (!is_proven && headroom.is_full());
     let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
     match place {
         Ok(address) if !is_crowded && (is_proven || !is_pressed) => match headroom.knock() {

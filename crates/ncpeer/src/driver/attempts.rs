@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_secs(60);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The bound of the random pause after a refused handshake: the first, which doubles, and the last.
 const REFUSED_MIN: Duration = Duration::from_millis(500);
-const REFUSED_MAX: Duration = Duration::from_secs(8);
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// The pause between attempts at a server that requires a missing token, while there are no
 /// requests: first and maximum.
 const AWAY_MIN: Duration = Duration::from_secs(10);
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn pauses_after_refused_handshakes_are_random_below_a_bound_that_doubles() {
         let now = Instant::now();
-        let mut longest = [Duration::ZERO; 7];
+        let mut longest = [Duration::ZERO; 8];
         for _ in 0..200 {
             let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
             for longest in &mut longest {
@@ -305,7 +305,7 @@ mod tests {
         }
         for (longest, bound) in longest
             .into_iter()
-            .zip([500, 1000, 2000, 4000, 8000, 8000, 8000])
+            .zip([500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000])
         {
             let bound = bound * MS;
             assert!(

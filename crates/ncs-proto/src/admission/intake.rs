@@ -262,12 +262,16 @@ impl Intake {
         intake
     }
 
+    /// Whether the next handshake would be refused.
+    pub fn is_full(&self) -> bool {
+        self.handshakes >= self.config.handshakes_max
+            || self.waiting.len() + self.handshakes >= self.room()
+            || self.handshake_tokens < 1.0
+    }
+
     /// A client wants to begin a handshake. `None`: refuse it.
     pub fn knock(&mut self) -> Option<Entrant> {
-        let is_full = self.handshakes >= self.config.handshakes_max
-            || self.waiting.len() + self.handshakes >= self.room()
-            || self.handshake_tokens < 1.0;
-        if is_full {
+        if self.is_full() {
             self.counts.refused += 1;
             return None;
         }

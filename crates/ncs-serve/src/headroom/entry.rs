@@ -29,6 +29,13 @@ pub struct Entry {
 }
 
 impl Headroom {
+    /// Whether the next handshake would be refused.
+    pub fn is_full(&self) -> bool {
+        self.door()
+            .as_ref()
+            .is_some_and(|door| door.intake.is_full())
+    }
+
     /// A client wants to begin a handshake. `None`: refuse it.
     pub fn knock(&self) -> Option<Entry> {
         let leaves = Arc::new(AtomicBool::new(false));

@@ -601,7 +601,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(20);
 /// Who is refused without a time comes again after a random part of this, and of twice that if
 /// refused again.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(8);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A server that leaves may come again.
 const GONE_PAUSE: Duration = Duration::from_secs(5);
 /// The least time to wait by the protocol, and a bound for what a server may say.
