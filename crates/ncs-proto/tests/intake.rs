@@ -193,6 +193,8 @@ struct Client {
 struct Results {
     /// On-time segments, as viewers, per window; and what was possible.
     goodput: Vec<(f64, f64, f64)>,
+    /// The most viewers that there were at the end of a window.
+    viewers: f64,
     served_put_out: usize,
     asked_to_leave: usize,
     late: usize,
@@ -417,7 +419,10 @@ impl<'a, R: Rules> World<'a, R> {
                     .iter()
                     .filter(|client| client.knocked.is_some() && !client.is_gone)
                     .count() as f64;
-                let seats = self.case.speed(at) / self.case.viewer();
+                let given = Config::default().load_max;
+                let seats = self.case.speed(at) * given / self.case.viewer();
+                let viewers = self.clients.iter().filter(|client| client.plays).count();
+                self.results.viewers = self.results.viewers.max(viewers as f64);
                 let carried = std::mem::take(&mut self.on_time) * SEGMENT / WINDOW;
                 self.results
                     .goodput
@@ -668,17 +673,15 @@ fn judge(sum: &mut Sum, case: &Case, results: &Results) {
         }
     }
     let wanted = case.arrivals.len() as f64;
-    if wanted < GOODPUT * case.seats() && case.slow.is_none() && results.never > 0 {
+    if wanted < GOODPUT * Config::default().load_max * case.seats()
+        && case.slow.is_none()
+        && results.never > 0
+    {
         fail(format!("{} never came in", results.never));
     }
     // As few leave as the slower server cannot carry, and nobody of another server.
-    let offered = results
-        .goodput
-        .iter()
-        .map(|window| window.2)
-        .fold(0.0, f64::max);
     let needed = match case.slow {
-        Some((.., factor)) => (offered - case.seats() * factor).max(0.0),
+        Some((.., factor)) => (results.viewers - case.seats() * factor).max(0.0),
         None => 0.0,
     };
     sum.needed += needed;

@@ -105,7 +105,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            load_max: 0.97,
+            load_max: 0.9,
             first_rate: 200.0,
             handshakes_rate: 4000.0,
             few: 0,

@@ -174,15 +174,20 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
         crowds.push(Crowd::start(arguments, load, &url));
         let asking = Duration::from_secs_f64(load.viewers as f64 / load.rate as f64);
         std::thread::sleep(asking + SETTLE);
+        let until = Instant::now() + LETS_IN;
+        while Instant::now() < until && said(&mut crowds)?.inside < viewers {
+            std::thread::sleep(SETTLE);
+        }
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(arguments.probe));
         let busy = judge(&watch.looks(), from, Instant::now()).cores / processors;
-        let said = crowds
-            .iter_mut()
-            .map(Crowd::said)
-            .sum::<Result<Said, _>>()?;
+        let said = said(&mut crowds)?;
         println!("{}", said.row(viewers, busy));
-        if !said.is_clean(viewers) {
+        if !said.is_clean() {
+            break;
+        }
+        if said.inside < viewers {
+            carried = said.inside.max(carried);
             break;
         }
         if busy > FULL {
@@ -206,6 +211,10 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
         0 => Err("the server does not carry the first load without late segments".to_owned()),
         carried => Ok(carried),
     }
+}
+
+fn said(crowds: &mut [Crowd]) -> Result<Said, String> {
+    crowds.iter_mut().map(Crowd::said).sum()
 }
 
 /// A swarm that stays until it is dropped.
@@ -264,9 +273,9 @@ impl Said {
         }
     }
 
-    /// Whether so many viewers are let in, and have had everything in time.
-    fn is_clean(&self, viewers: u64) -> bool {
-        self.put_out + self.late == 0 && self.inside >= viewers
+    /// Whether those inside have had everything in time.
+    fn is_clean(&self) -> bool {
+        self.put_out + self.late == 0
     }
 
     fn row(&self, viewers: u64, busy: f64) -> String {
@@ -482,8 +491,10 @@ const PROBE_RATE: u64 = 400;
 const PROBE_MAX: u64 = 500_000;
 /// Longer than the search takes, in seconds.
 const PROBE_TIME: u64 = 3600;
-/// From the last to ask until the server's time is measured.
+/// From the last to ask, and to be let in, until the server's time is measured.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long the server may take to let them in. If it lets no more in, it carries those inside.
+const LETS_IN: Duration = Duration::from_secs(20);
 /// The server is full when this part of its processors' time is taken.
 const BUSY: f64 = 0.85;
 /// Above this part, requests may wait longer and longer.
