@@ -17,7 +17,7 @@ use ncs_net::telemetry::register;
 use ncs_proto::wire::message::REASON_MAX;
 use ncs_proto::wire::text::plain;
 use prometheus::{IntCounter, IntGauge, Registry};
-use quinn::{Connection, Endpoint, Incoming};
+use quinn::{Connection, ConnectionError, Endpoint, Incoming};
 use tokio::task::yield_now;
 
 use super::headroom::{Entry, Headroom};
@@ -111,7 +111,9 @@ pub async fn accept<S, F>(
         tokio::spawn(async move {
             let _open = open;
             let connection = match connecting {
-                Ok(connecting) => connecting.await,
+                Ok(connecting) => tokio::time::timeout(HANDSHAKE_MAX, connecting)
+                    .await
+                    .unwrap_or(Err(ConnectionError::TimedOut)),
                 Err(error) => Err(error),
             };
             drop(half_open);
@@ -163,7 +165,8 @@ fn admit(
     let is_crowded = metrics.connections.get() >= connections_max;
     // A client that has to come again later need not prove its address before.
     let is_crowded = is_crowded || (!is_proven && headroom.is_full());
-    let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
+    let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above)
+        || (!is_proven && headroom.wants_proof());
     match place {
         Ok(address) if !is_crowded && (is_proven || !is_pressed) => match headroom.knock() {
             Some(entry) => Some((incoming, Place { address, entry })),
@@ -186,6 +189,9 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
     None
 }
 
+/// The time for a handshake. The idle timeout does not bound it: any packet restarts that, and the
+/// keys of first packets are public.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Time spent on first packets before other tasks of the thread run: a few handshakes, and much
 /// less than the delay that counts as overload.
 const TURN: Duration = Duration::from_millis(1);

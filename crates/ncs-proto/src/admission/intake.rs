@@ -269,6 +269,14 @@ impl Intake {
             || self.handshake_tokens < 1.0
     }
 
+    /// Whether a client has to prove its address before its handshake. Addresses that may be
+    /// spoofed get half of the places, and never the last handshake of a server that is short.
+    pub fn wants_proof(&self) -> bool {
+        2 * self.handshakes >= self.config.handshakes_max
+            || 2 * (self.waiting.len() + self.handshakes) >= self.room()
+            || self.handshake_tokens < 2.0
+    }
+
     /// A client wants to begin a handshake. `None`: refuse it.
     pub fn knock(&mut self) -> Option<Entrant> {
         if self.is_full() {
@@ -319,10 +327,14 @@ impl Intake {
             self.waiting.remove(&rank);
             return self.admit(entrant);
         }
+        self.counts.told += 1;
+        // Connections that have asked for nothing since their handshake may all ask at once.
+        if self.waiting.len() >= self.config.waiting_max && !self.waiting.contains(&rank) {
+            return Answer::Wait(AGAIN_MOST);
+        }
         self.waiting.insert(rank);
         let again = self.again(rank);
         self.set(entrant, State::Waiting { told: now + again });
-        self.counts.told += 1;
         Answer::Wait(again)
     }
 
@@ -435,7 +447,7 @@ impl Intake {
 
     /// The admissions per second that the measured effort leaves room for.
     fn room_rate(&self) -> f64 {
-        let viewers = self.viewers.len() as f64;
+        let viewers = (self.viewers.len() + self.kept.len()) as f64;
         self.load
             .means()
             .map(|mean| {

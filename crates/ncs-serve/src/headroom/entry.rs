@@ -36,6 +36,13 @@ impl Headroom {
             .is_some_and(|door| door.intake.is_full())
     }
 
+    /// Whether a client has to prove its address before its handshake.
+    pub fn wants_proof(&self) -> bool {
+        self.door()
+            .as_ref()
+            .is_some_and(|door| door.intake.wants_proof())
+    }
+
     /// A client wants to begin a handshake. `None`: refuse it.
     pub fn knock(&self) -> Option<Entry> {
         let leaves = Arc::new(AtomicBool::new(false));

@@ -182,3 +182,47 @@ fn a_stall_closes_the_server_for_its_time_and_another_limit_than_the_load_for_lo
     looks(&mut intake, &mut now, 50 * 150, 0.3, Duration::ZERO);
     assert!(intake.status().load_max >= Config::default().load_max);
 }
+
+#[test]
+fn addresses_without_proof_do_not_take_the_last_places() {
+    let mut now = Instant::now();
+    let mut intake = Intake::new(Config::default(), now);
+    looks(&mut intake, &mut now, 500, 1.0, Duration::ZERO);
+    assert!(
+        intake.wants_proof() && !intake.is_full(),
+        "one handshake is left"
+    );
+    looks(&mut intake, &mut now, 1000, 0.0, Duration::ZERO);
+    let mut without = 0;
+    while !intake.wants_proof() {
+        intake.knock().unwrap();
+        without += 1;
+    }
+    assert!(without > 0);
+    assert!(
+        intake.knock().is_some(),
+        "who proves its address still gets in"
+    );
+}
+
+#[test]
+fn connections_that_all_ask_at_once_do_not_grow_the_waiting_room() {
+    let mut now = Instant::now();
+    let config = Config {
+        waiting_max: 40,
+        ..Config::default()
+    };
+    let mut intake = Intake::new(config, now);
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        looks(&mut intake, &mut now, 1, 0.0, Duration::ZERO);
+        idle.extend(intake.knock());
+        idle.iter().for_each(|entrant| intake.connected(*entrant));
+    }
+    looks(&mut intake, &mut now, 500, 1.0, Duration::ZERO);
+    assert!(idle.len() > 90);
+    for entrant in &idle {
+        intake.ask(now, *entrant);
+    }
+    assert!(intake.status().waiting <= 40);
+}
