@@ -20,7 +20,7 @@ use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming};
 use tokio::task::yield_now;
 
-use super::headroom::{Entry, Headroom};
+use super::headroom::{Closed, Entry, Headroom, Proof};
 use crate::admission::{AddressPlace, Admission, Crowded};
 
 /// Metrics of connections and handshakes, of all endpoints.
@@ -163,18 +163,20 @@ fn admit(
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
     let connections_max = i64::from(config.connections_max.limit());
     let is_crowded = metrics.connections.get() >= connections_max;
-    // A client that has to come again later need not prove its address before.
-    let is_crowded = is_crowded || (!is_proven && headroom.is_full());
-    let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above)
-        || (!is_proven && headroom.wants_proof());
-    match place {
-        Ok(address) if !is_crowded && (is_proven || !is_pressed) => match headroom.knock() {
-            Some(entry) => Some((incoming, Place { address, entry })),
-            None => refuse(incoming, metrics),
-        },
-        Err(Crowded::Full) => refuse(incoming, metrics),
-        _ if is_crowded => refuse(incoming, metrics),
-        Ok(_) | Err(Crowded::Prove) => {
+    let is_pressed = metrics.half_open.get() >= i64::from(config.retry_above);
+    let proof = match place {
+        _ if is_proven => Proof::Given,
+        Err(_) => Proof::Wanted,
+        Ok(_) if is_pressed => Proof::Wanted,
+        Ok(_) => Proof::Absent,
+    };
+    if is_crowded || matches!(place, Err(Crowded::Full)) {
+        return refuse(incoming, metrics);
+    }
+    match (headroom.knock(proof), place) {
+        (Ok(entry), Ok(address)) => Some((incoming, Place { address, entry })),
+        (Err(Closed::Full), _) => refuse(incoming, metrics),
+        (Ok(_) | Err(Closed::Unproven), _) => {
             metrics.retried.inc();
             // A client that cannot get a Retry has validated its address, and does not come here.
             let _ = incoming.retry();

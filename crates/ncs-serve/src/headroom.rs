@@ -33,7 +33,7 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use crate::ring::Ring;
 use crate::turn::Turn;
 use entry::Door;
-pub use entry::Entry;
+pub use entry::{Closed, Entry, Proof};
 use shares::{Reports, Shares};
 
 /// The interval between looks.

@@ -28,33 +28,47 @@ pub struct Entry {
     sent: Unreported,
 }
 
+/// Whether a client has proven its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// It has.
+    Given,
+    /// It has not, and may come in without if there are places.
+    Absent,
+    /// It has not, and has to.
+    Wanted,
+}
+
+/// The reason why a client may not begin a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// There is no place: it comes again later, and need not prove its address before.
+    Full,
+    /// There may be a place once its address is proven.
+    Unproven,
+}
+
 impl Headroom {
-    /// Whether the next handshake would be refused.
-    pub fn is_full(&self) -> bool {
-        self.door()
-            .as_ref()
-            .is_some_and(|door| door.intake.is_full())
-    }
-
-    /// Whether a client has to prove its address before its handshake.
-    pub fn wants_proof(&self) -> bool {
-        self.door()
-            .as_ref()
-            .is_some_and(|door| door.intake.wants_proof())
-    }
-
-    /// A client wants to begin a handshake. `None`: refuse it.
-    pub fn knock(&self) -> Option<Entry> {
+    /// A client asks to begin a handshake.
+    pub fn knock(&self, proof: Proof) -> Result<Entry, Closed> {
         let leaves = Arc::new(AtomicBool::new(false));
         let entrant = match &mut *self.door() {
+            None if proof == Proof::Wanted => return Err(Closed::Unproven),
             None => None,
+            Some(Door { intake, .. })
+                if !intake.is_full()
+                    && (proof == Proof::Wanted
+                        || (proof == Proof::Absent && intake.wants_proof())) =>
+            {
+                return Err(Closed::Unproven);
+            }
             Some(door) => {
-                let entrant = door.intake.knock()?;
+                let entrant = door.intake.knock().ok_or(Closed::Full)?;
                 door.leaves.insert(entrant, Arc::clone(&leaves));
                 Some(entrant)
             }
         };
-        Some(Entry {
+        Ok(Entry {
             headroom: self.clone(),
             entrant,
             leaves,
