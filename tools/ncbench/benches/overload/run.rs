@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use nctest::daemon::{Daemon, certify};
 use nctest::process::Process;
-use nctest::program::beside as program;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::Arguments;
-use crate::host::Host;
+use crate::host::{Host, on};
 use crate::usage::{Look, Watch};
 
 /// Who asks, and for what.
@@ -426,16 +425,6 @@ fn swarm(arguments: &Arguments, load: Load, url: &str) -> Command {
         command.args([name, &value]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command
-}
-
-/// One of our programs, on these processors.
-fn on(cores: Option<&str>, name: &str) -> Command {
-    let Some(cores) = cores else {
-        return Command::new(program(name));
-    };
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", cores]).arg(program(name));
     command
 }
 

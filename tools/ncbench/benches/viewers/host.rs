@@ -1,9 +1,10 @@
-//! The machine that figures are of.
+//! The machine that figures are of, and our programs on its processors.
 
 use std::fmt;
 use std::fs;
 use std::process::Command;
 
+use nctest::program::beside as program;
 use serde::{Deserialize, Serialize};
 
 /// What figures depend on, in the words of the system.
@@ -77,4 +78,14 @@ impl fmt::Display for Host {
         }
         Ok(())
     }
+}
+
+/// One of our programs, on these processors.
+pub(crate) fn on(cores: Option<&str>, name: &str) -> Command {
+    let Some(cores) = cores else {
+        return Command::new(program(name));
+    };
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", cores]).arg(program(name));
+    command
 }

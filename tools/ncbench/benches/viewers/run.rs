@@ -12,13 +12,12 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 
-use crate::host::Host;
+use crate::host::{Host, on};
 use crate::record::{Record, Second, Server, Swarm};
 use crate::usage::{Look, Watch};
 use crate::{Arguments, Backend};
 use nctest::daemon::{Daemon, certify};
 use nctest::process::Process;
-use nctest::program::beside as program;
 
 /// The file that is played.
 const FILE_BYTES: usize = 50 << 20;
@@ -216,16 +215,6 @@ fn swarm(arguments: &Arguments, viewers: u64, url: &str, report: &Path) -> Comma
         .arg(report)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    command
-}
-
-/// One of our programs, on these processors.
-fn on(cores: Option<&str>, name: &str) -> Command {
-    let Some(cores) = cores else {
-        return Command::new(program(name));
-    };
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", cores]).arg(program(name));
     command
 }
 
