@@ -1,4 +1,4 @@
-//! What this machine offers the process: cores, memory and open files.
+//! The cores, memory and open files that this machine offers the process.
 //!
 //! Functions without I/O read the kernel's texts, so that tests can simulate other machines.
 

@@ -1,5 +1,5 @@
-//! Who is let in, and when: the rate of newcomers, the waiting room, and who leaves an overloaded
-//! server.
+//! The rules of admission: the rate of newcomers, the waiting room, and the viewers that leave an
+//! overloaded server.
 //!
 //! A connection passes through up to four states. It *knocks* before its handshake, and is refused
 //! there, without state, when the handshakes are at their limit. Its first request *asks* for
@@ -65,10 +65,10 @@ const AGAIN_MOST: Duration = Duration::from_secs(5);
 /// a crowd that has asked at once does not ask again at once.
 const AGAIN_SPREAD: f64 = 0.2;
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
-/// How long a place is kept beyond the time that its peer was told.
+/// The time for which a place is kept beyond the one that its peer was told.
 const KEPT: Duration = Duration::from_secs(2);
-/// How long the wait must exceed `wait_max` before viewers are asked to leave, the least time until
-/// more are, and the time in which the queue is to empty then.
+/// The time for which the wait must exceed `wait_max` before viewers are asked to leave, the least
+/// time until more are, and the time in which the queue is to empty then.
 pub const LEAVE_AFTER: Duration = Duration::from_secs(2);
 const LEAVE_AGAIN: Duration = Duration::from_secs(6);
 const DRAIN: Duration = Duration::from_secs(60);
@@ -117,12 +117,12 @@ impl Default for Config {
     }
 }
 
-/// What was measured since the last look.
+/// The measurements since the last look.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Look {
     /// The share of its time that the server has worked, 0 to 1.
     pub load: f64,
-    /// How long work that is ready waits now.
+    /// The present wait of work that is ready.
     pub wait: Duration,
 }
 
