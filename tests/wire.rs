@@ -24,7 +24,7 @@ use ncserverd::wire::message::{
     Introduction, Meant, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
     Ticket, Token, VisitId,
 };
-use ncserverd::wire::{CloseCode, Violation};
+use ncserverd::wire::{CloseCode, Violation, refusal};
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
@@ -1134,6 +1134,34 @@ fn datagrams_are_dropped_as_documented() {
             .and_then(|head| block::parse_block(head.kind, &generation(), rest));
         assert_eq!(block, None, "{name}");
     }
+}
+
+#[test]
+fn a_refused_client_reads_the_time_as_documented() {
+    let refusals = fenced("refusal for ");
+    assert_eq!(refusals.len(), 1);
+    let (chosen, lines) = &refusals[0];
+    let mut packet = bytes_in(lines);
+    let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let suite = suite.tls13().and_then(|suite| suite.quic_suite()).unwrap();
+    let version = rustls::quic::Version::V1;
+    let keys = suite.keys(&bytes_of(chosen), rustls::Side::Client, version);
+    let number_at = packet.len() - 41;
+    let (header, body) = packet.split_at_mut(number_at);
+    let (number, body) = body.split_at_mut(1);
+    let sample = body[3..19].to_vec();
+    let unmask = &keys.remote.header;
+    unmask
+        .decrypt_in_place(&sample, &mut header[0], number)
+        .unwrap();
+    assert_eq!((header[0], &number[..]), (0xc0, &[0][..]));
+    let header = [&header[..], number].concat();
+    let frame = keys.remote.packet.decrypt_in_place(0, &header, body);
+    let (head, reason) = frame.unwrap().split_at(4);
+    assert_eq!(head, [0x1c, 0x02, 0x00, 20]);
+    let told = refusal::retry_after(reason);
+    assert_eq!(told, Some(Duration::from_millis(12_000)));
+    assert_eq!(refusal::reason(told.unwrap()).as_bytes(), reason);
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod block;
 mod codes;
 pub mod frame;
 pub mod message;
+pub mod refusal;
 pub mod text;
 mod varint;
 mod version;
