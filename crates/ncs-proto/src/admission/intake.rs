@@ -2,10 +2,10 @@
 //! overloaded server.
 //!
 //! A connection passes through up to four states. It *knocks* before its handshake, and is refused
-//! there, without state, when the handshakes are at their limit. Its first request *asks* for
-//! admission. An admitted connection is a *viewer* until it ends. The others *wait*, in the order
-//! in which they have knocked; each is told when to ask again. When its turn comes, its place is
-//! kept until it does.
+//! there, without state, when the handshakes are at their limit; it is told when to come again. Its
+//! first request *asks* for admission. An admitted connection is a *viewer* until it ends. The
+//! others *wait*, in the order in which they have knocked; each is told when to ask again. When its
+//! turn comes, its place is kept until it does.
 //!
 //! **The rate.** Viewers and newcomers together are an *effort*, counted in viewers: a newcomer
 //! costs at least as much as two seconds of viewing. The effort of the last seconds and its share
@@ -27,12 +27,14 @@
 //! [`Intake::poll_leave`] until it returns `None`; calls in between are harmless.
 
 mod load;
+mod returns;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::time::Instant;
 use load::{Load, Waits};
+use returns::Returns;
 
 /// The time in which newcomers take the room that is left.
 const TAKES: Duration = Duration::from_secs(5);
@@ -220,6 +222,7 @@ pub struct Intake {
     rate: f64,
     tokens: f64,
     handshake_tokens: f64,
+    returns: Returns,
     /// Newcomers admitted since the last look.
     newcomers: u32,
     /// Handshakes begun since the last look, and these and newcomers per second.
@@ -250,6 +253,7 @@ impl Intake {
             rate: 0.0,
             tokens: 0.0,
             handshake_tokens: 0.0,
+            returns: Returns::default(),
             newcomers: 0,
             knocks: 0,
             comers: 0.0,
@@ -275,6 +279,17 @@ impl Intake {
         2 * self.handshakes >= self.config.handshakes_max
             || 2 * (self.waiting.len() + self.handshakes) >= self.room()
             || self.handshake_tokens < 2.0
+    }
+
+    /// A client sends its first packet. If it is to be refused, the time after which it may come
+    /// again. `None` if there is room. That does not take a place: whoever sends first packets from
+    /// addresses that are not its own is to keep nobody out.
+    pub fn turn_away(&mut self, now: Instant) -> Option<Duration> {
+        if !self.is_full() {
+            return None;
+        }
+        self.counts.refused += 1;
+        Some(self.returns.tell(now, self.rate))
     }
 
     /// A client wants to begin a handshake. `None`: refuse it.

@@ -1,0 +1,90 @@
+//! When refused clients come again.
+//!
+//! A client that is refused before its handshake leaves nothing behind, so its place in the queue
+//! cannot be kept. But it can be told a time. The queue outside is a number: each client that is
+//! refused lengthens it by one, and time shortens it at the rate at which clients are to return.
+//! The length divided by that rate is the time that the next client is told. So clients return at
+//! this rate, in the order in which they have been refused.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Clients that are to return, for each that is let in: some do not, and newcomers take places.
+const RETURNS: f64 = 1.5;
+/// Returns a second of a server that lets nobody in.
+const RETURNS_LEAST: f64 = 2.0;
+/// The shortest and longest time that a client is told. A longer one would outlast what is known of
+/// the rate.
+const RETURN_LEAST: Duration = Duration::from_millis(500);
+const RETURN_MOST: Duration = Duration::from_secs(30);
+/// The part of the longest time over which those are spread that are told to come after it.
+const SPREAD: f64 = 0.5;
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
+/// The queue of refused clients.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    /// Clients that have been told a time that has not come.
+    length: f64,
+    since: Option<Instant>,
+    told: u64,
+}
+
+impl Returns {
+    /// A client is refused while so many are let in per second: the time after which it may come
+    /// again.
+    pub(super) fn tell(&mut self, now: Instant, rate: f64) -> Duration {
+        let rate = rate * RETURNS + RETURNS_LEAST;
+        let since = self.since.replace(now).unwrap_or(now);
+        let passed = now.saturating_duration_since(since).as_secs_f64();
+        self.length = (self.length - passed * rate).max(0.0);
+        self.told += 1;
+        let most = RETURN_MOST.as_secs_f64();
+        let wait = RETURN_LEAST.as_secs_f64() + self.length / rate;
+        if wait > most {
+            // Multiples of the golden ratio are spread evenly.
+            let spread = (self.told as f64 * GOLDEN).fract();
+            return Duration::from_secs_f64(most * (1.0 - SPREAD * spread));
+        }
+        self.length += 1.0;
+        Duration::from_secs_f64(wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_that_comes_at_once_returns_at_the_rate_in_its_order() {
+        let (mut returns, now) = (Returns::default(), Instant::now());
+        let told: Vec<Duration> = (0..1000).map(|_| returns.tell(now, 100.0)).collect();
+        assert!(told.is_sorted() && told[0] == RETURN_LEAST);
+        let second = |from: u64| {
+            let second = Duration::from_secs(from)..Duration::from_secs(from + 1);
+            told.iter().filter(|time| second.contains(time)).count()
+        };
+        for from in 1..7 {
+            assert!((151..=153).contains(&second(from)), "{}", second(from));
+        }
+        // Whoever comes later does not come behind times that are over.
+        assert_eq!(returns.tell(now + RETURN_MOST, 100.0), RETURN_LEAST);
+    }
+
+    #[test]
+    fn nobody_is_told_a_time_out_of_bounds_and_those_at_the_end_are_spread() {
+        let (mut returns, now) = (Returns::default(), Instant::now());
+        let told: Vec<Duration> = (0..10_000).map(|_| returns.tell(now, 0.0)).collect();
+        assert!(
+            told.iter()
+                .all(|time| (RETURN_LEAST..=RETURN_MOST).contains(time))
+        );
+        for second in 15..30 {
+            let part = told.iter().filter(|time| time.as_secs() == second);
+            assert!((620..700).contains(&part.count()), "{second}");
+        }
+        // They do not lengthen the queue.
+        assert_eq!(returns.tell(now + RETURN_MOST, 0.0), RETURN_LEAST);
+    }
+}
