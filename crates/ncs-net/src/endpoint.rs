@@ -7,11 +7,13 @@
 //! Initial packets, which are then repeated only after a second. So larger buffers are requested,
 //! and a smaller grant is logged.
 //!
-//! A thread per socket receives packets ([`receiver`]). Packets are sent in trains ([`train`]).
+//! A thread per socket receives packets ([`receiver`]), and refuses clients for which there is no
+//! room ([`doorway`]). Packets are sent in trains ([`train`]).
 //! [`congestion`] decides how fast a connection sends.
 
 mod congestion;
 mod connections;
+mod doorway;
 mod ids;
 mod receiver;
 mod sockets;
@@ -32,9 +34,11 @@ use tokio::sync::watch;
 
 pub use congestion::{Congestion, close};
 pub use connections::{Connections, NotConnections};
+pub use doorway::Doorkeeper;
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
 
 use crate::tls::{self, ServerIdentity};
+use doorway::Doorway;
 use ids::Owner;
 
 /// The round trip that both sides assume until they have measured one. QUIC times out after three
@@ -140,6 +144,18 @@ pub fn open(
     })
 }
 
+/// The same, but `keeper` may refuse handshakes.
+pub fn open_guarded(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+    keeper: Arc<dyn Doorkeeper>,
+) -> Result<Vec<Listener>, Error> {
+    open_each(config, idle_timeout, identity, Some(keeper), || {
+        receiver::start(config.gso)
+    })
+}
+
 /// The same, but the caller's runtime also receives: for measurements that count all of the work.
 pub fn open_here(
     config: &Config,
@@ -158,13 +174,30 @@ pub fn open_with(
     identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Listener>, Error> {
+    open_each(config, idle_timeout, identity, None, runtime)
+}
+
+fn open_each(
+    config: &Config,
+    idle_timeout: Duration,
+    identity: &ServerIdentity,
+    keeper: Option<Arc<dyn Doorkeeper>>,
+    runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
+) -> Result<Vec<Listener>, Error> {
     let server = server_config(config, idle_timeout, identity)?;
     config
         .listen
         .iter()
         .map(|&address| {
-            listen(config, address, &server, identity, &runtime)
-                .map_err(|source| Error::Bind { address, source })
+            listen(
+                config,
+                address,
+                &server,
+                identity,
+                keeper.as_ref(),
+                &runtime,
+            )
+            .map_err(|source| Error::Bind { address, source })
         })
         .collect()
 }
@@ -209,6 +242,7 @@ fn listen(
     address: SocketAddr,
     server: &ServerConfig,
     identity: &ServerIdentity,
+    keeper: Option<&Arc<dyn Doorkeeper>>,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> io::Result<Listener> {
     let sockets = sockets::open(config, address, steering::attach)?;
@@ -226,7 +260,13 @@ fn listen(
         let mut endpoint = EndpointConfig::new(Arc::new(identity.reset_key(address)));
         endpoint.cid_generator(move || Box::new(owner));
         endpoint.min_reset_interval(RESET_INTERVAL_MIN * u32::from(workers));
-        Endpoint::new(endpoint, Some(server.clone()), socket, runtime()?)
+        let runtime = runtime()?;
+        let mut socket = runtime.wrap_udp_socket(socket)?;
+        if let Some(keeper) = keeper {
+            let (keeper, crypto) = (Arc::clone(keeper), Arc::clone(&server.crypto));
+            socket = Arc::new(Doorway::new(socket, keeper, crypto, owner));
+        }
+        Endpoint::new_with_abstract_socket(endpoint, Some(server.clone()), socket, runtime)
     });
     Ok(Listener {
         address,

@@ -47,6 +47,17 @@ pub(super) struct Owner {
     pub(super) worker: u8,
 }
 
+impl Owner {
+    /// Whether this owner may have generated an id. Of the ids that a client chooses at random, one
+    /// in half a million looks like it.
+    pub(super) fn is_own(&self, id: &[u8]) -> bool {
+        id.len() == usize::from(LENGTH)
+            && id[0] & !RANDOM_BITS == 0
+            && id[PROCESS_AT] == self.process
+            && id[usize::from(WORKER_AT)] == self.worker
+    }
+}
+
 impl ConnectionIdGenerator for Owner {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id: [u8; LENGTH as usize] = rand::random();

@@ -11,13 +11,13 @@ use tokio::time::timeout;
 use super::*;
 use crate::tls::Trust;
 
-const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-const IDLE: Duration = Duration::from_secs(20);
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub(super) const IDLE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that a client gets before and after its address changes.
 const HALF: usize = 48 << 10;
 
-fn config(sockets: u8) -> Config {
+pub(super) fn config(sockets: u8) -> Config {
     Config {
         listen: vec![HERE],
         sockets: Sockets::Count(NonZeroU8::new(sockets).unwrap()),
@@ -25,7 +25,7 @@ fn config(sockets: u8) -> Config {
     }
 }
 
-fn identity(directory: &Path) -> ServerIdentity {
+pub(super) fn identity(directory: &Path) -> ServerIdentity {
     ServerIdentity::open(&tls::Config {
         directory: Some(directory.to_owned()),
         ..tls::Config::default()
@@ -33,12 +33,12 @@ fn identity(directory: &Path) -> ServerIdentity {
     .unwrap()
 }
 
-fn client_config(identity: &ServerIdentity) -> ClientConfig {
+pub(super) fn client_config(identity: &ServerIdentity) -> ClientConfig {
     let tls = tls::client_config(&Trust::Fingerprint(identity.fingerprint()), None).unwrap();
     ClientConfig::new(Arc::new(tls))
 }
 
-fn client() -> Endpoint {
+pub(super) fn client() -> Endpoint {
     Endpoint::client(HERE).unwrap()
 }
 

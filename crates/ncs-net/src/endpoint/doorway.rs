@@ -1,0 +1,290 @@
+//! Refusals of handshakes at the socket, before QUIC sees them.
+//!
+//! A crowd that finds the server full attempts handshakes at many times the rate at which it is let
+//! in. QUIC refuses a client only after it has decrypted its packet, kept it, and given it to the
+//! task that accepts. And QUIC's refusal cannot tell when to come again, so clients guess, and
+//! attempt again soon. Here a refusal takes the connection ids of the first packet and one small
+//! packet in return, which names a time ([`refusal`]).
+//!
+//! The answer has at most a tenth of the bytes that it answers, so an address that is not the
+//! sender's gains nothing from it (RFC 9000, section 8.1). A handshake that has begun is not
+//! touched: its client may send its first packet again.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use ncs_proto::wire::refusal;
+use quinn::udp::{RecvMeta, Transmit};
+use quinn::{AsyncUdpSocket, ConnectionIdGenerator as _, UdpPoller};
+use quinn_proto::{ConnectionId, TransportErrorCode, crypto};
+
+use super::ids::Owner;
+
+/// Decides at the door of a server, before handshakes.
+pub trait Doorkeeper: fmt::Debug + Send + Sync {
+    /// A client wants to begin a handshake. If there is no room for it, the time after which it may
+    /// come again.
+    fn refuses(&self, now: Instant) -> Option<Duration>;
+}
+
+/// QUIC's version 1, the only one that is answered here (RFC 9000, section 15).
+const VERSION: u32 = 1;
+/// The first octet of an Initial packet, apart from the protected bits (RFC 9000, section 17.2.2).
+const INITIAL: u8 = 0b1100_0000;
+const INITIAL_MASK: u8 = 0b1111_0000;
+/// The least size of a datagram with a client's Initial packet, the least and most of the
+/// connection id that it chooses for the server, and the most of its own (RFC 9000, sections 14.1,
+/// 7.2 and 17.2).
+const DATAGRAM_MIN: usize = 1200;
+const CHOSEN_MIN: usize = 8;
+const ID_MAX: usize = 20;
+/// The frame type of CONNECTION_CLOSE by QUIC itself (RFC 9000, section 19.19).
+const CLOSE: u8 = 0x1c;
+/// The time for which a handshake is remembered at least: no client sends its first packet longer.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// The number of handshakes after which older ones are forgotten sooner.
+const REMEMBERED_MAX: usize = 1 << 16;
+
+/// A socket that refuses handshakes.
+pub(super) struct Doorway {
+    inner: Arc<dyn AsyncUdpSocket>,
+    keeper: Arc<dyn Doorkeeper>,
+    crypto: Arc<dyn crypto::ServerConfig>,
+    owner: Owner,
+    begun: Mutex<Begun>,
+}
+
+impl Doorway {
+    pub(super) fn new(
+        inner: Arc<dyn AsyncUdpSocket>,
+        keeper: Arc<dyn Doorkeeper>,
+        crypto: Arc<dyn crypto::ServerConfig>,
+        owner: Owner,
+    ) -> Self {
+        let begun = Mutex::new(Begun::new(Instant::now()));
+        Self {
+            inner,
+            keeper,
+            crypto,
+            owner,
+            begun,
+        }
+    }
+
+    /// Takes the datagrams that are refused out of a buffer.
+    fn sift(&self, now: Instant, meta: &mut RecvMeta, buffer: &mut [u8]) {
+        let stride = meta.stride.max(1);
+        let (mut kept, mut at) = (0, 0);
+        while at < meta.len {
+            let end = meta.len.min(at + stride);
+            if !self.is_refused(now, meta, &buffer[at..end]) {
+                if kept < at {
+                    buffer.copy_within(at..end, kept);
+                }
+                kept += end - at;
+            }
+            at = end;
+        }
+        meta.len = kept;
+    }
+
+    fn is_refused(&self, now: Instant, meta: &RecvMeta, datagram: &[u8]) -> bool {
+        let Some(first) = First::parse(datagram) else {
+            return false;
+        };
+        // Later packets of handshakes have ids of this server.
+        if self.owner.is_own(first.destination) {
+            return false;
+        }
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        if begun.contains(first.destination) {
+            return false;
+        }
+        let Some(retry_after) = self.keeper.refuses(now) else {
+            begun.add(now, first.destination);
+            return false;
+        };
+        drop(begun);
+        let own = Owner::generate_cid(&mut self.owner.clone());
+        if let Some(contents) = first.refusal(&*self.crypto, own, retry_after) {
+            // One that is lost counts as lost on the path: the client sends its packet again.
+            let _ = self.inner.try_send(&Transmit {
+                destination: meta.addr,
+                ecn: None,
+                contents: &contents,
+                segment_size: None,
+                src_ip: meta.dst_ip,
+            });
+        }
+        true
+    }
+}
+
+impl AsyncUdpSocket for Doorway {
+    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
+        Arc::clone(&self.inner).create_io_poller()
+    }
+
+    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.inner.try_send(transmit)
+    }
+
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(self.inner.poll_recv(cx, bufs, meta))?;
+        let now = Instant::now();
+        for (meta, buffer) in meta.iter_mut().zip(bufs.iter_mut()).take(count) {
+            self.sift(now, meta, buffer);
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn max_transmit_segments(&self) -> usize {
+        self.inner.max_transmit_segments()
+    }
+
+    fn max_receive_segments(&self) -> usize {
+        self.inner.max_receive_segments()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.inner.may_fragment()
+    }
+}
+
+impl fmt::Debug for Doorway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Doorway").field(&self.inner).finish()
+    }
+}
+
+/// The connection ids of a datagram that may begin a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct First<'a> {
+    destination: &'a [u8],
+    source: &'a [u8],
+}
+
+impl<'a> First<'a> {
+    /// Reads the header of an Initial packet up to the connection ids (RFC 9000, section 17.2).
+    fn parse(datagram: &'a [u8]) -> Option<Self> {
+        if datagram.len() < DATAGRAM_MIN {
+            return None;
+        }
+        let (&first, rest) = datagram.split_first()?;
+        let (version, rest) = rest.split_first_chunk()?;
+        if first & INITIAL_MASK != INITIAL || u32::from_be_bytes(*version) != VERSION {
+            return None;
+        }
+        let (destination, rest) = id(rest)?;
+        let (source, _) = id(rest)?;
+        (destination.len() >= CHOSEN_MIN).then_some(Self {
+            destination,
+            source,
+        })
+    }
+
+    /// An Initial packet with CONNECTION_CLOSE and CONNECTION_REFUSED, from the connection id `own`.
+    fn refusal(
+        &self,
+        crypto: &dyn crypto::ServerConfig,
+        own: ConnectionId,
+        retry_after: Duration,
+    ) -> Option<Vec<u8>> {
+        let destination = ConnectionId::new(self.destination);
+        let keys = crypto.initial_keys(VERSION, &destination).ok()?;
+        let (key, mask) = (&keys.packet.local, &keys.header.local);
+        let reason = refusal::reason(retry_after);
+        let code = u64::from(TransportErrorCode::CONNECTION_REFUSED);
+        let mut frame = vec![CLOSE];
+        // The code, the type of the frame that led to it (none), and the length of the reason: all
+        // of them numbers of one octet.
+        frame.extend([
+            u8::try_from(code).ok()?,
+            0,
+            u8::try_from(reason.len()).ok()?,
+        ]);
+        frame.extend(reason.into_bytes());
+
+        let mut packet = vec![INITIAL];
+        packet.extend(VERSION.to_be_bytes());
+        for id in [self.source, &own] {
+            packet.push(u8::try_from(id.len()).ok()?);
+            packet.extend(id);
+        }
+        // No token. The length of what follows is a number of two octets.
+        packet.push(0);
+        let length = u16::try_from(NUMBER.len() + frame.len() + key.tag_len()).ok()?;
+        packet.extend((length | 0x4000).to_be_bytes());
+        let number_at = packet.len();
+        packet.extend(NUMBER);
+        let header = packet.len();
+        packet.extend(frame);
+        packet.resize(packet.len() + key.tag_len(), 0);
+        key.encrypt(0, &mut packet, header);
+        mask.encrypt(number_at, &mut packet);
+        Some(packet)
+    }
+}
+
+/// The packet number 0 in its shortest form.
+const NUMBER: [u8; 1] = [0];
+
+/// A connection id behind its length, and the rest.
+fn id(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&length, rest) = bytes.split_first()?;
+    let length = usize::from(length);
+    (length <= ID_MAX && length <= rest.len()).then(|| rest.split_at(length))
+}
+
+/// The handshakes that have begun lately, by the connection ids that their clients chose.
+struct Begun {
+    hasher: RandomState,
+    /// Those of the present period, and of the last.
+    young: HashSet<u64>,
+    old: HashSet<u64>,
+    since: Instant,
+}
+
+impl Begun {
+    fn new(now: Instant) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            young: HashSet::new(),
+            old: HashSet::new(),
+            since: now,
+        }
+    }
+
+    fn contains(&self, id: &[u8]) -> bool {
+        let hash = self.hasher.hash_one(id);
+        self.young.contains(&hash) || self.old.contains(&hash)
+    }
+
+    fn add(&mut self, now: Instant, id: &[u8]) {
+        let is_over = now.saturating_duration_since(self.since) >= REMEMBERED;
+        if is_over || self.young.len() >= REMEMBERED_MAX {
+            self.old = std::mem::take(&mut self.young);
+            self.since = now;
+        }
+        self.young.insert(self.hasher.hash_one(id));
+    }
+}
+
+#[cfg(test)]
+mod tests;
