@@ -4,6 +4,8 @@
 //! [`Config::retry_above`] handshakes are open: a flood of spoofed Initial packets then costs no
 //! state. New clients are refused above [`Config::connections_max`], above the rate for which there
 //! is time ([`Headroom`]), and above [`Admission`]'s limit per address, from the first packet on.
+//! If there is no time, most of them are refused at the socket ([`Keeper`]), and told when to come
+//! again; those that have passed before the answer changed are refused here.
 //!
 //! One task accepts for each endpoint, and answers the clients' first packets itself: quinn does
 //! that under the lock of the endpoint, so tasks of their own would only hold threads that wait for
@@ -12,7 +14,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use ncs_net::endpoint::Config;
+use ncs_net::endpoint::{Config, Doorkeeper};
 use ncs_net::telemetry::register;
 use ncs_proto::wire::message::REASON_MAX;
 use ncs_proto::wire::text::plain;
@@ -64,6 +66,29 @@ impl Metrics {
                 "New clients asked to validate their address first (Retry).",
             )?,
         })
+    }
+}
+
+/// Refuses clients at the socket while there is no time for handshakes.
+#[derive(Debug)]
+pub struct Keeper {
+    headroom: Headroom,
+    metrics: Metrics,
+}
+
+impl Keeper {
+    /// Refuses by the rules of `headroom`.
+    pub fn new(headroom: Headroom, metrics: Metrics) -> Self {
+        Self { headroom, metrics }
+    }
+}
+
+impl Doorkeeper for Keeper {
+    fn refuses(&self, now: Instant) -> Option<Duration> {
+        let retry_after = self.headroom.turn_away(now)?;
+        self.metrics.handshakes.inc();
+        self.metrics.refused.inc();
+        Some(retry_after)
     }
 }
 

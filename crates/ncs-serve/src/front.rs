@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept;
+use crate::accept::{self, Keeper};
 use crate::admission::Admission;
 use crate::aside::Aside;
 use crate::directory::Directory;
@@ -128,13 +128,14 @@ impl Front {
             supervisor.clone().revived(ServerPart::Keys, keep),
         ));
         let identity = identity.with_door(admission.door());
-        let listeners = endpoint::open(config, session.idle_timeout, &identity)?;
+        let metrics = accept::Metrics::new(registry)?;
+        let keeper = Arc::new(Keeper::new(headroom.clone(), metrics.clone()));
+        let listeners = endpoint::open_guarded(config, session.idle_timeout, &identity, keeper)?;
         let addresses = listeners.iter().map(|listener| listener.address).collect();
         let endpoints: Vec<_> = listeners
             .into_iter()
             .flat_map(|listener| listener.endpoints)
             .collect();
-        let metrics = accept::Metrics::new(registry)?;
         let next_session = Arc::new(AtomicU64::new(0));
         for endpoint in &endpoints {
             let (context, next_session, contain) = (

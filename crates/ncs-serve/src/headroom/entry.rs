@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ncs_proto::admission::intake::{self, Answer, Entrant, Intake};
 
@@ -49,6 +49,11 @@ pub enum Closed {
 }
 
 impl Headroom {
+    /// If no handshake can begin now: the time after which a client may come again.
+    pub fn turn_away(&self, now: Instant) -> Option<Duration> {
+        self.door().as_mut()?.intake.turn_away(now)
+    }
+
     /// A client asks to begin a handshake.
     pub fn knock(&self, proof: Proof) -> Result<Entry, Closed> {
         let leaves = Arc::new(AtomicBool::new(false));
