@@ -3,8 +3,8 @@
 //! A silent server may return at any moment. So another attempt begins, beside those in progress,
 //! after an eighth of the time that it has been silent: recovery is late by at most an eighth of
 //! the outage, and a long outage costs few packets. A server that answers and refuses gets longer
-//! and longer pauses; after a refused handshake these are random, so that a crowd does not return
-//! together.
+//! and longer pauses. After a refused handshake they are those that the server tells; where it
+//! tells none, they are random, so that a crowd does not return together.
 
 use std::future::pending;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The bound of the random pause after a refused handshake: the first, which doubles, and the last.
 const REFUSED_MIN: Duration = Duration::from_millis(500);
 const REFUSED_MAX: Duration = Duration::from_secs(30);
+/// The longest pause that a server may tell.
+const TOLD_MAX: Duration = Duration::from_secs(60);
 /// The pause between attempts at a server that requires a missing token, while there are no
 /// requests: first and maximum.
 const AWAY_MIN: Duration = Duration::from_secs(10);
@@ -31,6 +33,9 @@ const AWAY_MAX: Duration = Duration::from_secs(60);
 pub(super) trait Answered {
     /// Whether the server has answered, and refused.
     fn is_answered(&self) -> bool;
+
+    /// When to come again, if the server has told.
+    fn retry_after(&self) -> Option<Duration>;
 }
 
 /// The attempts at one server.
@@ -83,8 +88,13 @@ impl<T, E: Answered> Attempts<T, E> {
         );
     }
 
-    /// The server has refused a handshake. It cannot say when to come again.
-    fn turned_back(&mut self, now: Instant) {
+    /// The server has refused a handshake, and may have told when to come again.
+    fn turned_back(&mut self, now: Instant, retry_after: Option<Duration>) {
+        if let Some(pause) = retry_after {
+            self.refusals += 1;
+            self.next_at = self.next_at.max(now + pause.clamp(PAUSE_MIN, TOLD_MAX));
+            return;
+        }
         let bound = (REFUSED_MIN * (1 << self.refusals.min(16))).min(REFUSED_MAX);
         self.refusals += 1;
         let pause = bound.mul_f64(rand::random_range(0.0..1.0)).max(PAUSE_MIN);
@@ -151,7 +161,9 @@ impl<T, E: Answered> Attempts<T, E> {
                 outcome = any(&mut self.running) => {
                     match &outcome {
                         Ok(_) => self.cancel(),
-                        Err(error) if error.is_answered() => self.turned_back(Instant::now()),
+                        Err(error) if error.is_answered() => {
+                            self.turned_back(Instant::now(), error.retry_after());
+                        }
                         Err(_) => {}
                     }
                     return outcome;
@@ -216,6 +228,20 @@ mod tests {
     impl Answered for No {
         fn is_answered(&self) -> bool {
             self.0
+        }
+
+        fn retry_after(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_refused_client_comes_again_when_it_was_told() {
+        let now = Instant::now();
+        for (told, pause) in [(12_345, 12_345), (0, 100), (3_600_000, 60_000)] {
+            let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
+            attempts.turned_back(now, Some(told * MS));
+            assert_eq!(attempts.next_at, now + pause * MS);
         }
     }
 
@@ -297,7 +323,7 @@ mod tests {
             let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
             for longest in &mut longest {
                 attempts.next_at = now;
-                attempts.turned_back(now);
+                attempts.turned_back(now, None);
                 let pause = attempts.next_at - now;
                 assert!(pause >= PAUSE_MIN);
                 *longest = pause.max(*longest);

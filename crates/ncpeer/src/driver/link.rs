@@ -19,9 +19,10 @@ use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
 use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
 use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
 use ncs_proto::wire::text::plain;
-use ncs_proto::wire::{CloseCode, Violation, frame};
+use ncs_proto::wire::{CloseCode, Violation, frame, refusal};
 use quinn::{
-    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError,
+    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportErrorCode,
+    VarInt, WriteError,
 };
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -232,6 +233,8 @@ pub(super) struct Fault {
     pub(super) reason: String,
     /// Whether the server has answered.
     is_answer: bool,
+    /// When it wants to be asked again.
+    retry_after: Option<Duration>,
     /// One side rejects the other's certificate: waiting does not help.
     pub(super) is_refusal: bool,
     /// It is this side that rejects.
@@ -243,6 +246,7 @@ impl Fault {
         Self {
             reason: reason.into(),
             is_answer: false,
+            retry_after: None,
             is_refusal: false,
             is_untrusted: false,
         }
@@ -268,6 +272,14 @@ impl Fault {
         Self {
             reason: format!("{address}: {reason}"),
             is_answer: !is_silence(error),
+            retry_after: match error {
+                ConnectionError::ConnectionClosed(close)
+                    if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+                {
+                    refusal::retry_after(&close.reason)
+                }
+                _ => None,
+            },
             is_refusal,
             is_untrusted,
         }
@@ -277,6 +289,10 @@ impl Fault {
 impl Answered for Fault {
     fn is_answered(&self) -> bool {
         self.is_answer
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 }
 

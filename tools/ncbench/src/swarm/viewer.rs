@@ -29,7 +29,7 @@ use super::playback::Player;
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 pub(super) use fault::reason;
-use fault::{Fault, is_closed, is_leaving, is_refusal, is_refused_handshake};
+use fault::{Fault, is_closed, is_leaving, is_refusal, is_refused_handshake, retry_after};
 use fetch::{Check, Fetch};
 use incoming::{Incoming, read};
 
@@ -46,8 +46,9 @@ pub(super) enum End {
     Over,
     /// The viewer has had enough.
     Left,
-    /// The server has no room, and has closed the connection or refused it.
-    Refused,
+    /// The server has no room, and has closed the connection or refused it. It may have told when
+    /// to come again.
+    Refused(Option<Duration>),
     /// The server leaves.
     Gone,
     /// Anything else.
@@ -89,7 +90,11 @@ pub(super) async fn view(
                 refused_pause = REFUSED_PAUSE;
                 Duration::ZERO
             }
-            End::Refused => {
+            End::Refused(Some(told)) => {
+                person.refuse(&shard.totals);
+                told.clamp(RETURN_MIN, TOLD_MAX)
+            }
+            End::Refused(None) => {
                 person.refuse(&shard.totals);
                 let pause = whims.part_of(refused_pause);
                 refused_pause = REFUSED_PAUSE_MAX.min(refused_pause * 2);
@@ -170,7 +175,7 @@ async fn connect(shard: &Shard, endpoint: &Endpoint) -> Result<Connection, End> 
     let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) if is_refused_handshake(&error) => Err(End::Refused),
+        Ok(Err(error)) if is_refused_handshake(&error) => Err(End::Refused(retry_after(&error))),
         Ok(Err(error)) => Err(End::Failed(reason(&error))),
         Err(_) => Err(End::Failed("no connection in time".to_owned())),
     }
@@ -270,7 +275,7 @@ impl<'a> Viewer<'a> {
         if is_leaving(error) {
             End::Gone
         } else if is_refusal(error, self.greeted) {
-            End::Refused
+            End::Refused(None)
         } else {
             End::Failed(reason(error))
         }
@@ -602,6 +607,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(20);
 /// refused again.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The longest time that is waited where a refusal of a handshake tells one.
+const TOLD_MAX: Duration = Duration::from_secs(60);
 /// A server that leaves may come again.
 const GONE_PAUSE: Duration = Duration::from_secs(5);
 /// The least time to wait by the protocol, and a bound for what a server may say.
