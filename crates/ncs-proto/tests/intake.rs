@@ -41,6 +41,9 @@ const OVERTAKEN: f64 = 0.03;
 /// How much later than somebody with a later handshake a client may come in: the longest time that
 /// it is told, its spread, and a round trip.
 const BEHIND: f64 = 5.5;
+/// The time in which a server fills, relative to the least possible: the median, and the longest.
+const FILLS: f64 = 1.3;
+const FILLS_MOST: f64 = 1.5;
 /// The part of what is possible that must be carried.
 const GOODPUT: f64 = 0.9;
 
@@ -114,6 +117,22 @@ impl Case {
         }
     }
 
+    /// A crowd of twice the seats, which comes in 4 s, much faster than a server fills. A newcomer
+    /// costs so many seconds of viewing.
+    fn flash(seed: u64, cost: f64) -> Self {
+        let case = Self::draw(seed);
+        let count = (2.0 * case.seats()) as usize;
+        let arrivals = (0..count).map(|number| 4.0 * number as f64 / count as f64);
+        Self {
+            handshake: (cost - SEGMENT) * case.viewing,
+            arrivals: arrivals.collect(),
+            lost_at: None,
+            slow: None,
+            stay: None,
+            ..case
+        }
+    }
+
     fn seats(&self) -> f64 {
         self.capacity / self.viewing
     }
@@ -134,7 +153,7 @@ impl Case {
     /// When the rate of admissions has had time to settle, after these changes: a newcomer takes as
     /// much as several seconds of viewing, so a server fills in several times that.
     fn settled(&self, at: f64) -> bool {
-        let settling = 25.0 + 3.5 * (self.handshake + self.first) / self.viewing;
+        let settling = 15.0 + 2.5 * (self.handshake + self.first) / self.viewing;
         let last = self.arrivals.iter().copied().fold(0.0, f64::max);
         if at < last + settling {
             return false;
@@ -768,6 +787,34 @@ fn ten_thousand_crowds() {
 fn what_a_door_does() {
     let sum = all(0..10_000, |_| Door::default());
     assert!(sum.put_out > 0);
+}
+
+/// Newcomers that cost `c` seconds of viewing, and get all of the time that viewers leave, fill a
+/// server to nine tenths in `c ln 10` seconds (ADR 0018, the envelope). A first rate that is too
+/// high may fill it sooner: its handshakes make viewers wait.
+#[test]
+fn a_server_fills_in_little_more_than_the_least_time() {
+    for cost in [2.5, 5.0, 7.5, 10.0, 12.0] {
+        let envelope = cost * 10f64.ln();
+        let fills = |seed| {
+            let case = Case::flash(seed, cost);
+            let begun = Instant::now();
+            let results = World::new(&case, Rated::new(begun), begun).run();
+            assert_eq!((results.served_put_out, results.asked_to_leave), (0, 0));
+            let mut admitted: Vec<_> = results.waits.iter().map(|wait| wait.1).collect();
+            admitted.sort_by(f64::total_cmp);
+            let nine_tenths = 0.9 * Config::default().load_max * case.seats();
+            admitted[nine_tenths as usize] / envelope
+        };
+        let mut times: Vec<_> = (0..40).map(fills).collect();
+        times.sort_by(f64::total_cmp);
+        let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "newcomers that cost {cost} s: a server fills in {median:.2} times (median), {most:.2} \
+             times (most) the least time of {envelope:.1} s"
+        );
+        assert!(median < FILLS && most < FILLS_MOST, "{cost} s: {times:.2?}");
+    }
 }
 
 /// How long 20,000 clients wait that come at 3,000 a second to eight cores with room for 40,000.

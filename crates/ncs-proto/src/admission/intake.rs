@@ -7,12 +7,10 @@
 //! others *wait*, in the order in which they have knocked; each is told when to ask again. When its
 //! turn comes, its place is kept until it does.
 //!
-//! **The rate.** Viewers and newcomers together are an *effort*, counted in viewers: a newcomer
-//! costs at least as much as two seconds of viewing. The effort of the last seconds and its share
-//! of the server's time tell the effort that would take `load_max` of that time. Newcomers may take
-//! what viewers do not need of it, within [`TAKES`]. What a newcomer costs beyond that is in
-//! the measured load, and lowers the rate. As the server fills, the rate falls to zero by itself,
-//! and no queue has to build up first.
+//! **The rate.** Newcomers get the time that viewers leave of `load_max`. The rate is corrected
+//! until the work that is requested takes this time: the load, and the growth of the wait, since
+//! the load ends at one. So the cost of a newcomer need not be known (`intake/cost.rs`). As the
+//! server fills, the rate falls to zero by itself, and no queue has to build up first.
 //!
 //! **The brake.** Another resource than the measured one may be the limit. Then blocks wait. From
 //! `wait_target` on, a standing wait lowers the rate, to zero at twice that. The load at which this
@@ -26,38 +24,35 @@
 //! Time and measurements are arguments. Call [`Intake::look`] every 20 to 100 ms, then
 //! [`Intake::poll_leave`] until it returns `None`; calls in between are harmless.
 
-mod load;
+mod cost;
 mod returns;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::time::Instant;
-use load::{Load, Waits};
+use cost::{Cost, Sample};
 use returns::Returns;
+use waits::Waits;
 
-/// The time in which newcomers take the room that is left.
-const TAKES: Duration = Duration::from_secs(5);
-/// The least time in which newcomers take it, where the threads idle meanwhile, and the share of
-/// the load that is given out up to which they do.
-const TAKES_LEAST: Duration = Duration::from_secs(3);
-const IDLE: f64 = 0.9;
-/// The least load that is taken for true.
-const LOAD_LEAST: f64 = 0.01;
 /// The time in which the rate follows the measurement, and in which it doubles at most: the cost of
 /// a newcomer shows a little later than its admission.
 const FOLLOW: Duration = Duration::from_millis(500);
 const DOUBLES: Duration = Duration::from_millis(250);
 /// The time for which unused admissions accumulate.
 const BURST: Duration = Duration::from_millis(100);
-/// Handshakes per admission: some peers give up, and the waiting room has to fill.
-const HANDSHAKES: f64 = 2.0;
+/// Handshakes per admission while the waiting room is full, and how many more while it is empty:
+/// some peers give up, and it has to fill.
+const HANDSHAKES: f64 = 1.0;
+const HANDSHAKES_MORE: f64 = 0.5;
 /// Handshakes per second of a server that admits nobody, so that its waiting room stays filled.
 const HANDSHAKES_LEAST: f64 = 1.0;
 /// Admissions per second of a server whose time is taken by few viewers.
 const FEW_RATE: f64 = 10.0;
-/// The waiting room holds what is admitted in this time, and at least this many.
-const ROOM: Duration = Duration::from_secs(20);
+/// The waiting room holds what is admitted in this time, and at least this many. While a server
+/// fills, handshakes of clients that come in much later take the time of those that could now.
+const ROOM: Duration = Duration::from_secs(10);
 const ROOM_LEAST: usize = 32;
 /// The shortest and longest time after which a waiting peer asks again. The longest bounds what an
 /// admission that comes early costs, and is what peers wait in any case.
@@ -214,7 +209,7 @@ pub struct Intake {
     viewers: BTreeMap<u64, Entrant>,
     turns: u64,
     looked_at: Instant,
-    load: Load,
+    cost: Cost,
     waits: Waits,
     /// The load that is given out: `load_max`, or less since the brake.
     limit: f64,
@@ -225,7 +220,9 @@ pub struct Intake {
     returns: Returns,
     /// Newcomers admitted since the last look.
     newcomers: u32,
-    /// Handshakes begun since the last look, and these and newcomers per second.
+    /// Handshakes that are over since the last look, those begun, and these and newcomers per
+    /// second.
+    handshaken: u32,
     knocks: u32,
     comers: f64,
     /// Viewers that are to leave now, and when more may be.
@@ -247,7 +244,7 @@ impl Intake {
             viewers: BTreeMap::new(),
             turns: 0,
             looked_at: now,
-            load: Load::default(),
+            cost: Cost::default(),
             waits: Waits::default(),
             limit: config.load_max,
             rate: 0.0,
@@ -255,6 +252,7 @@ impl Intake {
             handshake_tokens: 0.0,
             returns: Returns::default(),
             newcomers: 0,
+            handshaken: 0,
             knocks: 0,
             comers: 0.0,
             to_leave: 0,
@@ -317,6 +315,7 @@ impl Intake {
             && matches!(member.state, State::Handshake)
         {
             self.handshakes -= 1;
+            self.handshaken += 1;
             member.state = State::Connected;
         }
     }
@@ -377,15 +376,24 @@ impl Intake {
             return;
         }
         self.looked_at = now;
-        let newcomers = f64::from(std::mem::take(&mut self.newcomers)) / passed.as_secs_f64();
-        let knocks = f64::from(std::mem::take(&mut self.knocks)) / passed.as_secs_f64();
-        let share = (passed.as_secs_f64() / LEAVE_AFTER.as_secs_f64()).min(1.0);
+        let seconds = passed.as_secs_f64();
+        let per_second = |count: &mut u32| f64::from(std::mem::take(count)) / seconds;
+        let newcomers = per_second(&mut self.newcomers);
+        let handshakes = per_second(&mut self.handshaken);
+        let knocks = per_second(&mut self.knocks);
+        let share = (seconds / LEAVE_AFTER.as_secs_f64()).min(1.0);
         self.comers += (newcomers + knocks - self.comers) * share;
-        self.load
-            .note(passed, look.load, self.viewers.len() as f64, newcomers);
+        let standing = self.waits.standing(GROWTH_WINDOW);
+        let sample = Sample {
+            load: look.load,
+            wait: look.wait.as_secs_f64().min(standing),
+            viewers: self.viewers.len() as f64,
+            admissions: newcomers,
+            handshakes,
+        };
+        self.cost.note(passed, sample);
         self.waits.note(passed, look.load, look.wait);
         self.move_limit(passed);
-        let seconds = passed.as_secs_f64();
         let aim = self.aim();
         let step = (aim - self.rate) * (seconds / FOLLOW.as_secs_f64()).min(1.0);
         let doubled =
@@ -460,19 +468,14 @@ impl Intake {
         self.viewers.len() < self.config.few
     }
 
-    /// The admissions per second that the measured effort leaves room for.
+    /// The admissions per second that the measured work leaves time for.
     fn room_rate(&self) -> f64 {
         let viewers = (self.viewers.len() + self.kept.len()) as f64;
-        self.load
+        self.cost
             .means()
             .map(|mean| {
-                let effort = mean.effort * self.limit / mean.load.max(LOAD_LEAST);
-                let room = (effort - viewers).max(0.0);
-                // Where the threads idle although newcomers come, more may come.
-                let scaled = mean.newcomers * self.limit * IDLE / mean.load.max(LOAD_LEAST);
-                let rate =
-                    (room / TAKES.as_secs_f64()).max(scaled.min(room / TAKES_LEAST.as_secs_f64()));
-                rate.max(self.config.first_rate * (1.0 - 4.0 * mean.load))
+                let idle = self.config.first_rate * (1.0 - 4.0 * mean.demand());
+                mean.rate(self.limit, viewers).max(idle)
             })
             .fold(f64::MAX, f64::min)
     }
@@ -499,9 +502,11 @@ impl Intake {
 
     /// Adds the admissions and handshakes of this time.
     fn fill(&mut self, passed: Duration) {
-        let idle = (1.0 - 2.0 * self.load.highest()).max(0.0);
-        let handshakes =
-            HANDSHAKES * self.rate + HANDSHAKES_LEAST + self.config.handshakes_rate * idle;
+        let idle = (1.0 - 2.0 * self.cost.load()).max(0.0);
+        let vacant = 1.0 - (self.waiting.len() as f64 / self.room() as f64).min(1.0);
+        let handshakes = (HANDSHAKES + HANDSHAKES_MORE * vacant) * self.rate
+            + HANDSHAKES_LEAST
+            + self.config.handshakes_rate * idle;
         let add = |tokens: f64, rate: f64| {
             let most = (rate * BURST.as_secs_f64()).max(1.0);
             (tokens + rate * passed.as_secs_f64()).min(most)
@@ -586,7 +591,8 @@ fn whole(number: f64) -> usize {
     number as usize
 }
 
-/// The time over which a wait must stand for the brake.
+/// The time over which a wait must stand for its growth to count, and for the brake.
+const GROWTH_WINDOW: Duration = Duration::from_millis(250);
 const BRAKE_WINDOW: Duration = Duration::from_millis(500);
 /// The time over which a wait must stand until it shows another limit than the load, and not only a
 /// stall.

@@ -1,57 +1,13 @@
-//! What an intake remembers of its measurements.
+//! What an intake remembers of the waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
-
-/// The least cost of a newcomer, in time of viewing: that of its first segments. With its handshake
-/// it costs 2 to 12 s.
-pub(super) const NEWCOMER: Duration = Duration::from_secs(2);
-/// The times over which loads are averaged: short, to see newcomers, and long, because the load of
-/// segments that begin together swings.
-const MEMORIES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
 
 /// The time of a minimum of waits, and how many are remembered.
 const STEP: Duration = Duration::from_millis(250);
 const STEPS: usize = 16;
 /// The steps that are compared for the growth of the wait.
 const GROWTH_STEPS: usize = STEPS / 2;
-
-/// Load and effort, averaged over each of the times.
-#[derive(Debug, Default)]
-pub(super) struct Load {
-    means: [Mean; MEMORIES.len()],
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Mean {
-    pub(super) load: f64,
-    /// In viewers.
-    pub(super) effort: f64,
-    /// Admissions per second.
-    pub(super) newcomers: f64,
-}
-
-impl Load {
-    pub(super) fn note(&mut self, passed: Duration, load: f64, viewers: f64, newcomers: f64) {
-        let effort = viewers + newcomers * NEWCOMER.as_secs_f64();
-        for (mean, memory) in self.means.iter_mut().zip(MEMORIES) {
-            let weight = 1.0 - (-passed.as_secs_f64() / memory.as_secs_f64()).exp();
-            mean.load += (load.clamp(0.0, 1.0) - mean.load) * weight;
-            mean.effort += (effort - mean.effort) * weight;
-            mean.newcomers += (newcomers - mean.newcomers) * weight;
-        }
-    }
-
-    /// The means over each of the times.
-    pub(super) fn means(&self) -> impl Iterator<Item = Mean> {
-        self.means.into_iter()
-    }
-
-    /// The highest of the mean loads.
-    pub(super) fn highest(&self) -> f64 {
-        self.means().map(|mean| mean.load).fold(0.0, f64::max)
-    }
-}
 
 /// The waits of the last seconds, as minima of steps, and the loads of these. A minimum above zero
 /// is a standing queue (RFC 8289, section 3.2).
