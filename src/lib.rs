@@ -11,6 +11,7 @@
 // They panic when the reader is gone: use `console` for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod allocator;
 pub mod bench;
 pub mod config;
 pub mod device;

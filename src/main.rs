@@ -7,12 +7,16 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
+use ncserverd::allocator::Allocator;
 use ncserverd::lab::demo;
 use ncserverd::{bench, config, console, doctor, plan, server, supervise, telemetry};
 
 use crate::cli::{Cli, Command, ConfigCommand};
 
 mod cli;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use ncbench::bench::{self, Set};
 use ncbench::swarm;
+use ncserverd::allocator::Allocator;
 use ncserverd::object::RefusalCode;
 use ncserverd::tls::ServerIdentity;
 use ncserverd::{console, endpoint, peer, telemetry, tls};
@@ -16,6 +17,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::{Cli, Command, Plain, Swarm};
 
 mod cli;
+
+/// The same as that of `ncserverd`, so that neither side of a comparison has the better one.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
