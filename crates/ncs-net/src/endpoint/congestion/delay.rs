@@ -28,6 +28,11 @@
 //! **Contended.** If dips leave a queue that this flow cannot have built, other flows fill it, and
 //! yielding would starve this one (Copa's mode switching, section 2.2). Then CUBIC (quinn's, RFC
 //! 9438) controls the window until dips find the queue empty; losses count while the queue is long.
+//! If that lasts, it claims a part by slow start, as a new flow of CUBIC does. BBR's first version
+//! does not heed losses, and gives nothing up for CUBIC. Where lulls ([`lull`]) or many losses show
+//! such flows, the window is at least what BBR's would be: the rate that the path has carried,
+//! losses or not (docs/decisions/0019-beside-others.md).
+//!
 //! Every dip gives up a share to the other flows, so after enough dips that found them, dips are
 //! only on every other beat. A route that has become longer looks the same at first, but leaves the
 //! same "queue" dip after dip, and is then accepted as the new floor.
@@ -40,13 +45,15 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, Cubic};
+use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, Cubic, CubicConfig};
 use quinn_proto::RttEstimator;
 
 use super::filter::{Floor, Peak, Tally};
-use dip::{Dip, FOREIGN_DIPS};
+use dip::{CLAIM_DIPS, Dip};
+use lull::Lulls;
 
 mod dip;
+mod lull;
 
 /// Makes a [`Delay`] for each path.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +115,7 @@ pub(super) struct Delay {
     newest: Option<(Instant, Duration)>,
     /// Bytes that they acknowledge.
     batch: u64,
+    smoothed: Duration,
     /// The queueing delay of the last sample, and the longest since the last dip.
     queue: Duration,
     queue_max: Duration,
@@ -138,6 +146,14 @@ pub(super) struct Delay {
     /// The window above which losses exceeded the path's, and the number of cycles that have kept
     /// to it.
     ceiling: Option<(f64, u32)>,
+    lulls: Lulls,
+    model: Option<Model>,
+    /// Whether the window of a contention doubles until the first loss.
+    claiming: bool,
+    /// Consecutive dips of a contention since each of which many packets were lost.
+    lossy: u32,
+    /// The shortest queue since the last dip.
+    queue_min: Duration,
 }
 
 /// A time at which flows on all hosts dip.
@@ -156,8 +172,31 @@ enum Mode {
         flat_rounds: u32,
     },
     Steady,
-    /// CUBIC controls the window.
+    /// CUBIC controls the window, or the model if it allows more.
     Contended(Cubic),
+}
+
+/// Beside flows that do not heed losses, what the path has carried of this flow is its claim, as it
+/// is BBR's.
+#[derive(Debug, Clone, Copy)]
+struct Model {
+    /// The position in the cycle of gains, and since when.
+    phase: usize,
+    since: Instant,
+    ramp: Option<Ramp>,
+    /// When such flows were last noticed.
+    noticed: Instant,
+}
+
+/// A trial of a claim: the window doubles as long as the rate nearly does.
+#[derive(Debug, Clone, Copy)]
+struct Ramp {
+    window: f64,
+    /// The rate, and the rates before it, before the last doubling.
+    before: Option<(f64, Peak)>,
+    /// Rounds since then, and the sum of their rates but the first's, which it does not show in.
+    rounds: u32,
+    sum: f64,
 }
 
 /// Packets acknowledged within one round trip.
@@ -170,6 +209,8 @@ struct Round {
     samples: u32,
     shortest: Duration,
     smoothed: Duration,
+    /// The shortest without the peer's acknowledgement delay.
+    precise: Duration,
     /// Whether the window limited sending: otherwise nothing is learned about it.
     filled: bool,
     over: bool,
@@ -185,6 +226,7 @@ impl Round {
             samples: 0,
             shortest,
             smoothed,
+            precise: Duration::MAX,
             filled: false,
             over: false,
         }
@@ -226,6 +268,7 @@ impl Delay {
             round: Round::new(now),
             newest: None,
             batch: 0,
+            smoothed: Duration::ZERO,
             queue: Duration::ZERO,
             queue_max: Duration::ZERO,
             growth: Growth::NONE,
@@ -243,6 +286,11 @@ impl Delay {
             quiet_losses: Tally::default(),
             losses: Tally::default(),
             ceiling: None,
+            lulls: Lulls::default(),
+            model: None,
+            claiming: false,
+            lossy: 0,
+            queue_min: Duration::MAX,
         }
     }
 
@@ -258,8 +306,22 @@ impl Delay {
     fn full_window(&self) -> f64 {
         match &self.mode {
             Mode::Startup { .. } | Mode::Steady => self.window,
-            Mode::Contended(cubic) => cubic.window() as f64,
+            Mode::Contended(cubic) => {
+                let model = self.model.map_or(0.0, |model| self.model_window(model));
+                model.max(cubic.window() as f64)
+            }
         }
+    }
+
+    fn model_window(&self, model: Model) -> f64 {
+        if let Some(ramp) = model.ramp {
+            return ramp.window;
+        }
+        let kept = 1.0 - self.losses.share().min(MODEL_LOSS_MAX);
+        let rate = self.rates.max() / kept;
+        let content = rate * self.floor.get().unwrap_or_default().as_secs_f64();
+        let paced = MODEL_GAINS[model.phase] * rate * self.smoothed.as_secs_f64();
+        paced.min(MODEL_WINDOW * content) + MODEL_EXTRA_PACKETS * self.packet()
     }
 
     /// The target queueing delay when packets take `rtt`.
@@ -288,10 +350,16 @@ impl Delay {
         let rate = round.acked as f64 / elapsed;
         self.rates.push(rate, !round.filled);
         if self.dip.is_some() {
+            self.lulls.skip();
             return;
         }
+        self.ramp_up(rate);
         let standing = round.standing();
         let queue = standing.saturating_sub(floor);
+        let precise = round.precise.min(standing).saturating_sub(floor);
+        if self.lulls.take(round.start, precise) {
+            self.notice_deaf_flows(now);
+        }
         self.rounds_since_dip += 1;
         let fallen = self.take_beat(now);
         let beat = fallen.is_some() && self.rounds_since_dip >= DIP_ROUNDS_MIN && round.filled;
@@ -320,7 +388,7 @@ impl Delay {
             }
             // After enough dips that found other flows, dips are less frequent: each gives up a
             // share.
-            Mode::Contended(_) if beat && (self.foreign < FOREIGN_DIPS || fallen == Some(true)) => {
+            Mode::Contended(_) if beat && (self.foreign < CLAIM_DIPS || fallen == Some(true)) => {
                 self.begin_dip(now, standing, true);
             }
             Mode::Contended(_) => {}
@@ -468,6 +536,12 @@ impl Controller for Delay {
         }
         self.batch += bytes;
         self.round.smoothed = rtt.get();
+        if rtt.get() != self.smoothed {
+            // The sample that has changed the average (RFC 9002, section 5.3).
+            let sample = (8 * rtt.get()).saturating_sub(7 * self.smoothed);
+            self.round.precise = self.round.precise.min(sample);
+            self.smoothed = rtt.get();
+        }
         self.round.over |= sent >= self.round.start;
         match &mut self.mode {
             Mode::Startup { .. } if !app_limited && self.dip.is_none() => {
@@ -500,7 +574,9 @@ impl Controller for Delay {
         self.round.shortest = self.round.shortest.min(sample);
         self.queue = sample.saturating_sub(floor);
         self.queue_max = self.queue_max.max(self.queue);
+        self.queue_min = self.queue_min.min(self.queue);
         self.watch_dip(now, in_flight, sent, sample);
+        self.turn_model(now, floor);
         if matches!(self.mode, Mode::Startup { .. })
             && self.shows_queue(floor)
             && self.rates.max() > 0.0
@@ -534,7 +610,13 @@ impl Controller for Delay {
         let long = marked || self.queue_is_long() || self.losses.share() > LOSS_MAX;
         match &mut self.mode {
             Mode::Contended(cubic) if long => {
-                cubic.on_congestion_event(now, sent, false, lost_bytes)
+                if std::mem::take(&mut self.claiming) {
+                    // The window has doubled since the packet left that was lost.
+                    let window = cubic.window() as f64 / 2.0;
+                    *cubic = reduced_cubic(now, window, self.mtu);
+                } else {
+                    cubic.on_congestion_event(now, sent, false, lost_bytes);
+                }
             }
             Mode::Startup { .. } if marked => self.end_startup(now),
             Mode::Steady if marked && !self.growth.hold => {
@@ -582,6 +664,21 @@ impl Controller for Delay {
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
     }
+}
+
+/// CUBIC as it is after a loss has reduced its window to this.
+fn reduced_cubic(now: Instant, window: f64, mtu: u64) -> Cubic {
+    let mut cubic = new_cubic(now, window / CUBIC_BETA, mtu);
+    cubic.on_congestion_event(now, now, false, mtu);
+    cubic
+}
+
+/// CUBIC that begins with this window, and doubles it until the first loss.
+fn new_cubic(now: Instant, window: f64, mtu: u64) -> Cubic {
+    let mut config = CubicConfig::default();
+    config.initial_window(bytes(window));
+    let mtu = mtu.try_into().unwrap_or(u16::MAX);
+    Cubic::new(Arc::new(config), now, mtu)
 }
 
 #[expect(
@@ -634,6 +731,19 @@ const FOREIGN_QUEUE: Duration = Duration::from_millis(10);
 const CROWDED_ROUNDS: u32 = 2;
 const SUSPICION_ROUNDS: u32 = 4;
 const NO_RESIDUE: (Duration, Duration, u32) = (Duration::MAX, Duration::ZERO, 0);
+/// BBR's cycle of gains, each for a round trip of the empty path, and its bound of what is in
+/// flight, in contents of the path (draft-cardwell-iccrg-bbr-00, sections 4.3.4 and 4.2.3.2).
+const MODEL_GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const MODEL_WINDOW: f64 = 2.0;
+/// Small windows are whole packets, and quinn keeps one less in flight.
+const MODEL_EXTRA_PACKETS: f64 = 2.0;
+/// A doubling of the window that does not raise the rate by this is undone: a claim below a sixth
+/// of what all send grows, and one above does not.
+const RAMP_GROWTH: f64 = 1.7;
+/// More losses are not made up for.
+const MODEL_LOSS_MAX: f64 = 0.05;
+/// After so long without a lull, others may heed losses.
+const MODEL_LASTS: Duration = Duration::from_secs(35);
 /// RFC 9438, section 4.6.
 const CUBIC_BETA: f64 = 0.7;
 /// Startup ends after this many rounds in which the rate grew by less than this.

@@ -42,7 +42,7 @@ impl Floor {
 const SPAN: Duration = Duration::from_secs(10);
 
 /// The highest of the last rates.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peak {
     last: [f64; ROUNDS],
     next: usize,

@@ -20,6 +20,8 @@ use quinn_proto::{
 use crate::path::{PathDirection, Shape};
 use crate::tls::{ServerIdentity, Trust, client_config};
 
+pub(super) mod bbr;
+
 /// The bottleneck and its surroundings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Path {

@@ -1,13 +1,13 @@
 //! Dips and their evidence: the path's own losses, other flows that fill the queue, and a path that
 //! has become longer.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quinn::congestion::{Controller, Cubic, CubicConfig};
+use quinn::congestion::Controller;
 
 use super::{
-    CUBIC_BETA, Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, Mode, NO_RESIDUE, Tally, bytes,
+    Delay, FOREIGN_QUEUE, Growth, LOSS_MAX, MIN_RTT, MODEL_GAINS, MODEL_LASTS, Mode, Model,
+    NO_RESIDUE, RAMP_GROWTH, Ramp, Tally, new_cubic, reduced_cubic,
 };
 
 /// A dip in progress, and its samples.
@@ -34,6 +34,13 @@ impl Delay {
         };
         if matches!(self.mode, Mode::Steady) {
             self.heed_losses();
+        } else if self.losses.share() > DEAF_LOSS {
+            self.lossy += 1;
+            if self.lossy >= DEAF_DIPS && self.model.is_none() {
+                self.notice_deaf_flows(now);
+            }
+        } else {
+            self.lossy = 0;
         }
         self.losses = Tally::default();
         self.quiet_losses.fade();
@@ -115,6 +122,7 @@ impl Delay {
         self.dips += 1;
         self.rounds_since_dip = 0;
         self.queue_max = Duration::ZERO;
+        let queue_min = std::mem::replace(&mut self.queue_min, Duration::MAX);
         self.growth.hold = true;
         let left = shortest.saturating_sub(floor);
         let most = match self.mode {
@@ -133,6 +141,7 @@ impl Delay {
                 .filter(|_| self.dips > 1)
                 .map(|drained| (drained, now));
         }
+        self.begin_ramp();
         match &self.mode {
             Mode::Steady if self.foreign >= FOREIGN_DIPS => self.enter_contention(now),
             Mode::Steady
@@ -141,9 +150,24 @@ impl Delay {
             {
                 self.enter_contention(now);
             }
-            Mode::Contended(_) if self.clean >= CLEAN_DIPS => self.leave_contention(now),
-            Mode::Contended(_) if foreign => self.doubt_floor(now, left),
+            Mode::Contended(_) if self.clean >= self.clean_dips() => self.leave_contention(now),
+            Mode::Contended(cubic) if self.foreign == CLAIM_DIPS => {
+                let window = cubic.window() as f64;
+                self.mode = Mode::Contended(new_cubic(now, window, self.mtu));
+                self.claiming = true;
+            }
+            Mode::Contended(_) if foreign => self.doubt_floor(now, queue_min),
             _ => {}
+        }
+    }
+
+    /// The number of dips without a queue that end a contention. BBR leaves none in some dips where
+    /// the buffer is short.
+    const fn clean_dips(&self) -> u32 {
+        if self.model.is_some() {
+            CLEAN_DIPS_MODEL
+        } else {
+            CLEAN_DIPS
         }
     }
 
@@ -169,20 +193,82 @@ impl Delay {
             .filter(|(_, left)| now < *left + RELAPSE)
             .map_or(self.calm_window, |(window, _)| window);
         let claim = self.window.max(before);
-        // A CUBIC state that has just been reduced to this window.
-        let mut config = CubicConfig::default();
-        config.initial_window(bytes(claim / CUBIC_BETA));
-        let mut cubic = Cubic::new(
-            Arc::new(config),
-            now,
-            self.mtu.try_into().unwrap_or(u16::MAX),
-        );
-        cubic.on_congestion_event(now, now, false, self.mtu);
+        let cubic = reduced_cubic(now, claim, self.mtu);
+        self.claiming = false;
         self.mode = Mode::Contended(cubic);
         self.floor.keep(true);
         self.residue = NO_RESIDUE;
         self.ceiling = None;
-        (self.crowded, self.clean) = (0, 0);
+        (self.crowded, self.clean, self.lossy) = (0, 0, 0);
+    }
+
+    /// Holds a part of the path beside flows that do not heed losses.
+    pub(super) fn notice_deaf_flows(&mut self, now: Instant) {
+        if !matches!(self.mode, Mode::Contended(_)) {
+            self.enter_contention(now);
+        }
+        self.lossy = 0;
+        let begun = Model {
+            phase: 0,
+            since: now,
+            ramp: None,
+            noticed: now,
+        };
+        self.model.get_or_insert(begun).noticed = now;
+    }
+
+    /// Tries whether the claim can grow.
+    fn begin_ramp(&mut self) {
+        let window = self.full_window();
+        if let Some(model) = &mut self.model {
+            model.ramp = Some(Ramp {
+                window,
+                before: None,
+                rounds: 0,
+                sum: 0.0,
+            });
+        }
+    }
+
+    /// Takes the rate of a round outside of dips.
+    pub(super) fn ramp_up(&mut self, rate: f64) {
+        let Some(model) = &mut self.model else { return };
+        let Some(ramp) = &mut model.ramp else { return };
+        ramp.rounds += 1;
+        if ramp.rounds == 1 {
+            return;
+        }
+        ramp.sum += rate;
+        if ramp.rounds <= RAMP_ROUNDS {
+            return;
+        }
+        let rate = ramp.sum / f64::from(RAMP_ROUNDS);
+        match ramp.before {
+            Some((before, rates)) if rate < RAMP_GROWTH * before => {
+                self.rates = rates;
+                model.ramp = None;
+            }
+            _ => {
+                *ramp = Ramp {
+                    window: 2.0 * ramp.window,
+                    before: Some((rate, self.rates)),
+                    rounds: 0,
+                    sum: 0.0,
+                }
+            }
+        }
+    }
+
+    /// Goes on in the cycle of gains, and ends it where no such flow was noticed for long.
+    pub(super) fn turn_model(&mut self, now: Instant, floor: Duration) {
+        let Some(model) = &mut self.model else {
+            return;
+        };
+        if now.saturating_duration_since(model.noticed) > MODEL_LASTS {
+            self.model = None;
+        } else if now.saturating_duration_since(model.since) > floor {
+            (model.phase, model.since) = ((model.phase + 1) % MODEL_GAINS.len(), now);
+        }
     }
 
     /// Takes the window back, as far as it fills the path.
@@ -191,12 +277,18 @@ impl Delay {
         let fill = self.rates.max() * self.floor.get().unwrap_or_default().as_secs_f64();
         self.window = fill.min(self.full_window()).max(self.window_min());
         self.mode = Mode::Steady;
+        self.model = None;
         self.floor.keep(false);
         self.growth = Growth::NONE;
         (self.crowded, self.foreign, self.clean) = (0, 0, 0);
     }
 }
 
+/// Flows that heed losses do not cause as many.
+const DEAF_LOSS: f64 = 0.1;
+const DEAF_DIPS: u32 = 2;
+/// The number of rounds whose rates are compared with those before.
+const RAMP_ROUNDS: u32 = 2;
 /// Tolerated excess of losses outside of dips, plus this many standard deviations.
 const EXCESS: f64 = 0.01;
 const DOUBT: f64 = 2.0;
@@ -217,8 +309,12 @@ const DIP_ROUND_TRIPS_MAX: u32 = 4;
 /// A longer queue after a dip in contention comes from other flows.
 const CONTENDED_QUEUE: Duration = Duration::from_millis(4);
 /// Consecutive dips needed to detect other flows, or their absence.
-pub(super) const FOREIGN_DIPS: u32 = 3;
+const FOREIGN_DIPS: u32 = 3;
 const CLEAN_DIPS: u32 = 2;
+const CLEAN_DIPS_MODEL: u32 = 6;
+/// After so many dips that found other flows, CUBIC claims a part as a new flow of CUBIC does, in
+/// slow start: others have had time to take the path.
+pub(super) const CLAIM_DIPS: u32 = 5;
 /// So soon after a contention one dip is enough, and CUBIC resumes from the old window.
 const RELAPSE: Duration = Duration::from_secs(15);
 /// The number of dips of a contention that are compared, and the minimum range of queues that other
