@@ -7,7 +7,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
-	bench-peers bench-rs bench-hash bench-paths bench-sharing \
+	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
 	bench-overload smoke-overload \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
@@ -130,6 +130,13 @@ bench-hash:
 bench-paths:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench paths
+
+# The part of a bottleneck that a flow of the server takes beside one and four flows of TCP with
+# cubic and with BBR, and its queue alone: half an hour. FAIR="--cells cubic-1-10,alone" measures the
+# cells whose names begin so. Needs root, iproute2 and nginx.
+bench-fair:
+	$(CARGO) build --locked --profile release --bins
+	$(CARGO) bench --locked --profile release --bench paths -- shares --seconds 30 $(FAIR)
 
 # A live stream and its viewers, with and without each other's help. Needs root and iproute2.
 bench-sharing:

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
 use clap::ValueEnum;
 use ncserverd::endpoint::{Congestion, INITIAL_RTT, udp_socket};
 use ncserverd::tls::{self, Fingerprint, ServerIdentity, Trust};
@@ -103,11 +104,11 @@ pub(crate) struct Running {
 }
 
 /// A file for servers to serve, with no two parts alike, or they would be fetched once.
-pub(crate) fn make_media(directory: &Path) {
+pub(crate) fn make_media(directory: &Path, size: ByteSize) {
     let mut file =
         std::io::BufWriter::new(std::fs::File::create(directory.join(FILE)).expect("a file"));
     let mut word = 1_u64;
-    for _ in 0..FILE_BYTES / 8 {
+    for _ in 0..size.as_u64() / 8 {
         word = word
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -280,6 +281,7 @@ fn coded<'a>(
     let configuration = format!(
         "[endpoint]\nlisten = [\"{address}\"]\ncongestion = \"{with}\"\n[admission]\n\
          insecure = true\n[telemetry]\nlisten = \"127.0.0.1:{}\"\n\
+         [store]\nbytes = \"1GiB\"\n\
          [ingest]\nsegment_max_bytes = \"2MiB\"\nsettle = \"50ms\"\nrescan = \"100ms\"\n\
          [tls]\ndirectory = \"{}\"\n[stream.live]\ndirectory = \"{}\"\n{shape}\n",
         address.rsplit_once(':').map_or("9443", |(_, port)| port),
@@ -292,8 +294,6 @@ fn coded<'a>(
 }
 
 const FILE: &str = "noise.bin";
-/// More than 20 Mbit/s bring in forty seconds, or 10 in eighty.
-const FILE_BYTES: u64 = 96 << 20;
 
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
@@ -363,7 +363,7 @@ pub(crate) async fn quic_serve(address: &str, congestion: &str) {
     let mut server =
         ServerConfig::with_crypto(Arc::new(identity.quic().expect("a TLS configuration")));
     server.transport_config(transport(congestion));
-    let buffer = bytesize::ByteSize::mib(4);
+    let buffer = ByteSize::mib(4);
     let socket = udp_socket(address.parse().expect("an address"), buffer, buffer)
         .expect("the address is free");
     let endpoint = Endpoint::new(
@@ -391,7 +391,7 @@ pub(crate) async fn quic_fetch(address: &str, fingerprint: &str) {
         tls::client_config(&Trust::Fingerprint(fingerprint), None).expect("a TLS configuration"),
     ));
     client.transport_config(transport(Congestion::default()));
-    let buffer = bytesize::ByteSize::mib(4);
+    let buffer = ByteSize::mib(4);
     let socket = udp_socket(([0, 0, 0, 0], 0).into(), buffer, buffer).expect("a socket");
     let endpoint = Endpoint::new(
         EndpointConfig::default(),

@@ -1,7 +1,8 @@
 //! Measures paths with a bottleneck, delay and loss through real kernels: HTTP over TCP from nginx,
 //! plain quinn, and this server with each congestion controller.
 //!
-//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`.
+//! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`,
+//! or `-- shares [--cells CELL,…] [--seconds N]`.
 //! Needs root, `ip` and nginx. The sender, the receiver and the nodes between them have network
 //! namespaces in a chain. In one more namespace this program emulates the path on every hop: the
 //! kernel wraps the packets of a hop in VXLAN, so that whole IP packets reach this program in UDP
@@ -14,11 +15,13 @@
 
 mod flow;
 mod net;
+mod shares;
 
 use std::env;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
 use flow::{Contender, Running, Way};
 use ncserverd::endpoint::Congestion;
 use ncserverd::lab::path::Shape;
@@ -67,7 +70,7 @@ fn inside(words: &[&str]) {
         .expect("the names of the namespaces");
     let ends: Vec<String> = ends.iter().map(|end| (*end).to_owned()).collect();
     let mut seconds = 10;
-    let (mut chosen, mut only) = (Vec::new(), "");
+    let (mut chosen, mut only, mut cells, mut shares) = (Vec::new(), "", "", false);
     let mut rest = rest.iter();
     while let Some(word) = rest.next() {
         match *word {
@@ -79,23 +82,36 @@ fn inside(words: &[&str]) {
             }
             "--only" => only = rest.next().expect("--only takes a part of a sender's name"),
             name if TABLES.iter().any(|(known, _)| *known == name) => chosen.push(name),
-            other => panic!("`{other}` is no table; there are loss, queue, fair, odd and chain"),
+            "--cells" => cells = rest.next().expect("--cells takes the beginnings of names"),
+            "shares" => shares = true,
+            other => {
+                panic!("`{other}` is no table; there are loss, queue, fair, odd, chain and shares")
+            }
         }
     }
     let media = tempfile::tempdir().expect("a temporary directory");
-    flow::make_media(media.path());
+    flow::make_media(media.path(), if shares { LARGE_FILE } else { FILE });
     let bench = Bench {
         ends: &ends,
         seconds,
         only,
         media: media.path(),
     };
+    if shares {
+        shares::table(&bench, cells);
+        return;
+    }
     for (name, table) in TABLES {
         if chosen.is_empty() || chosen.contains(&name) {
             table(&bench);
         }
     }
 }
+
+/// More than 20 Mbit/s bring in forty seconds, or 10 in eighty.
+const FILE: ByteSize = ByteSize::mib(96);
+/// The same of 100 Mbit/s in fifty seconds.
+const LARGE_FILE: ByteSize = ByteSize::mib(640);
 
 /// Prints what it measures.
 type Table = fn(&Bench<'_>);

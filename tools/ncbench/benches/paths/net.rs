@@ -7,12 +7,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::UdpSocket;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytesize::ByteSize;
+use ncserverd::endpoint::udp_socket;
 use ncserverd::lab::path::{Counts, PathDirection, Shape};
 
 use nctest::netns::ip;
@@ -44,6 +46,10 @@ fn outer(hop: u8, far: bool) -> [String; 2] {
 const VXLAN_PORT: u16 = 4789;
 const VXLAN_HEADER: usize = 8;
 const ETHERNET_HEADER: usize = 14;
+/// Where a packet of IPv4 states its protocol, and UDP's number.
+const IP_PROTOCOL: usize = 9;
+const IP_UDP: u8 = 17;
+const SOCKET_BUFFER: ByteSize = ByteSize::mib(4);
 
 /// The namespaces of a chain and the one in the middle, removed when dropped.
 pub(crate) struct Namespaces {
@@ -137,6 +143,8 @@ type Late = Reverse<(Instant, u64, Vec<u8>)>;
 pub(crate) struct Box {
     /// The way down the chain.
     pub(crate) there: Arc<Mutex<PathDirection>>,
+    /// Bytes of UDP that its bottleneck has sent.
+    udp_there: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -146,7 +154,12 @@ impl Box {
     pub(crate) fn start(hop: u8, path: [Shape; 2], seed: u64) -> Self {
         let [near, far] = [false, true].map(|far| outer(hop, far));
         let bind = |[_, own]: &[String; 2]| {
-            UdpSocket::bind((own.as_str(), VXLAN_PORT)).expect("the box has its addresses")
+            let address = format!("{own}:{VXLAN_PORT}").parse().expect("an address");
+            // Or the kernel drops bursts at 100 Mbit/s.
+            let socket = udp_socket(address, SOCKET_BUFFER, SOCKET_BUFFER)
+                .expect("the box has its addresses");
+            socket.set_nonblocking(false).expect("a socket can block");
+            socket
         };
         let sockets = [&near, &far].map(bind);
         let outside = [near, far].map(|[outside, _]| outside);
@@ -161,17 +174,19 @@ impl Box {
                 Arc::new(Mutex::new(direction))
             })
             .collect();
+        let udp = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         for (from, to) in [(0, 1), (1, 0)] {
             let (late, due) = channel();
             let incoming = sockets[from].try_clone().expect("a socket is cloned");
             let outgoing = sockets[to].try_clone().expect("a socket is cloned");
-            let (direction, ends, outside) = (
+            let (direction, udp, ends, outside) = (
                 Arc::clone(&directions[from]),
+                Arc::clone(&udp[from]),
                 Arc::clone(&ends),
                 outside[to].clone(),
             );
             threads.push(std::thread::spawn(move || {
-                take(&incoming, &direction, &late, &ends)
+                take(&incoming, &direction, &udp, &late, &ends)
             }));
             threads.push(std::thread::spawn(move || {
                 deliver(&outgoing, &outside, &due)
@@ -179,6 +194,7 @@ impl Box {
         }
         Self {
             there: Arc::clone(&directions[0]),
+            udp_there: Arc::clone(&udp[0]),
             ends,
             threads,
         }
@@ -190,6 +206,12 @@ impl Box {
             .lock()
             .expect("nobody panics with it")
             .counts(Instant::now())
+    }
+
+    /// Bytes of UDP that the bottleneck has sent down the chain since this was last asked.
+    #[allow(dead_code, reason = "benches/abr measures one flow at a time")]
+    pub(crate) fn udp_bytes(&self) -> u64 {
+        self.udp_there.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -205,6 +227,7 @@ impl Drop for Box {
 fn take(
     socket: &UdpSocket,
     direction: &Mutex<PathDirection>,
+    udp: &AtomicU64,
     late: &Sender<Late>,
     ends: &AtomicBool,
 ) {
@@ -223,12 +246,16 @@ fn take(
         };
         mend(frame);
         let packet = frame.len().saturating_sub(ETHERNET_HEADER);
+        let is_udp = frame.get(ETHERNET_HEADER + IP_PROTOCOL) == Some(&IP_UDP);
         for due in direction
             .lock()
             .expect("nobody panics with it")
             .take(now, packet)
         {
             number += 1;
+            if is_udp {
+                udp.fetch_add(packet as u64, Ordering::Relaxed);
+            }
             // The other thread lives as long as this one.
             let _ = late.send(Reverse((due, number, buffer[..length].to_vec())));
         }
@@ -276,9 +303,9 @@ fn mend(frame: &mut [u8]) {
         return;
     }
     let (ip, body) = packet[..total].split_at_mut(header);
-    let at = match ip[9] {
+    let at = match ip[IP_PROTOCOL] {
         6 if body.len() >= 20 => 16,
-        17 => 6,
+        IP_UDP => 6,
         _ => return,
     };
     body[at..at + 2].fill(0);
