@@ -31,7 +31,7 @@
 //! If that lasts, it claims a part by slow start, as a new flow of CUBIC does. BBR's first version
 //! does not heed losses, and gives nothing up for CUBIC. Where lulls ([`lull`]) or many losses show
 //! such flows, the window is at least what BBR's would be: the rate that the path has carried,
-//! losses or not (docs/decisions/0019-beside-others.md).
+//! losses or not (docs/decisions/0020-beside-others.md).
 //!
 //! Every dip gives up a share to the other flows, so after enough dips that found them, dips are
 //! only on every other beat. A route that has become longer looks the same at first, but leaves the
