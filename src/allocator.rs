@@ -57,8 +57,8 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above. Between the two, the memory is copied as far as both pieces reach, which
-        // do not overlap; `size` with this alignment is a layout by the caller's promise.
+        // SAFETY: as above. Between the two, the memory is copied as far as both pieces reach, and
+        // they do not overlap; `size` with this alignment is a layout by the caller's promise.
         unsafe {
             match (is_large(layout.size()), is_large(size)) {
                 (true, true) => System.realloc(memory, layout, size),

@@ -4,7 +4,8 @@
 //! The server has a capacity in seconds of work per second. Handshakes, first segments and the
 //! segments of viewers wait for it in one queue, in order of arrival; refusals and answers cost
 //! little, and are made at once. The clients behave as `ncpeer` does: who is refused without a
-//! handshake comes again after a random time that doubles at most; who is told to wait asks then.
+//! handshake comes again when it is told to, or after a random time whose bound doubles; who is
+//! told to wait asks then.
 //!
 //! Every seed draws a server, its costs, and a pattern of arrivals. `ten_thousand_crowds` and
 //! `what_a_door_does` are run by `make crowds`.
@@ -229,8 +230,8 @@ struct Results {
 
 /// What the model asks of the rules. Clients have numbers.
 trait Rules {
-    /// Whether the client may begin a handshake.
-    fn knock(&mut self, now: Instant, client: usize) -> bool;
+    /// The client wants to begin a handshake. If it is refused, the time that it is told, if any.
+    fn knock(&mut self, now: Instant, client: usize) -> Result<(), Option<Duration>>;
     fn connected(&mut self, client: usize);
     /// The client requests its first segment.
     fn ask(&mut self, now: Instant, client: usize) -> Answer;
@@ -263,13 +264,14 @@ impl Rated {
 }
 
 impl Rules for Rated {
-    fn knock(&mut self, _: Instant, client: usize) -> bool {
-        let Some(entrant) = self.intake.knock() else {
-            return false;
-        };
+    fn knock(&mut self, now: Instant, client: usize) -> Result<(), Option<Duration>> {
+        if let Some(again) = self.intake.turn_away(now) {
+            return Err(Some(again));
+        }
+        let entrant = self.intake.knock().ok_or(None)?;
         self.entrants.insert(client, entrant);
         self.clients.insert(entrant, client);
-        true
+        Ok(())
     }
     fn connected(&mut self, client: usize) {
         self.intake.connected(self.entrants[&client]);
@@ -309,11 +311,12 @@ struct Door {
 }
 
 impl Rules for Door {
-    fn knock(&mut self, now: Instant, client: usize) -> bool {
-        if !self.is_shut {
-            self.since.insert(client, now);
+    fn knock(&mut self, now: Instant, client: usize) -> Result<(), Option<Duration>> {
+        if self.is_shut {
+            return Err(None);
         }
-        !self.is_shut
+        self.since.insert(client, now);
+        Ok(())
     }
     fn connected(&mut self, _: usize) {}
     fn ask(&mut self, now: Instant, client: usize) -> Answer {
@@ -494,10 +497,13 @@ impl<'a, R: Rules> World<'a, R> {
 
     fn knock(&mut self, at: f64, client: usize) {
         self.clients[client].knocked.get_or_insert(at);
-        if !self.rules.knock(self.now(at), client) {
+        if let Err(told) = self.rules.knock(self.now(at), client) {
             self.debt += self.case.refusal;
             self.results.refused += 1;
-            self.comes_again(at, client);
+            match told {
+                Some(again) => self.at(at + again.as_secs_f64(), client, Event::Knock),
+                None => self.comes_again(at, client),
+            }
             return;
         }
         self.handshakes += 1;

@@ -199,7 +199,7 @@ impl<'a> First<'a> {
         })
     }
 
-    /// An Initial packet with CONNECTION_CLOSE and CONNECTION_REFUSED, from the connection id `own`.
+    /// An Initial packet with CONNECTION_CLOSE and CONNECTION_REFUSED from the connection id `own`.
     fn refusal(
         &self,
         crypto: &dyn crypto::ServerConfig,

@@ -67,14 +67,17 @@ const KEPT: Duration = Duration::from_secs(2);
 /// The time for which the wait must exceed `wait_max` before viewers are asked to leave, the least
 /// time until more are, and the time in which the queue is to empty then.
 pub const LEAVE_AFTER: Duration = Duration::from_secs(2);
-const LEAVE_AGAIN: Duration = Duration::from_secs(6);
-const DRAIN: Duration = Duration::from_secs(60);
+const LEAVE_AGAIN: Duration = Duration::from_secs(12);
+const DRAIN: Duration = Duration::from_secs(120);
+/// The part of the measured excess that leaves at once: if it was less than measured, nobody leaves
+/// in vain.
+const LEAVE_OF: f64 = 0.8;
 /// The share of the viewers that are asked to leave at once, at most.
 const LEAVE_MOST: f64 = 1.0 / 3.0;
 /// Newcomers and handshakes per second, as a share of the viewers, that explain a wait.
 const COMERS: f64 = 0.02;
-/// A wait that falls by this share of a second a second needs no leaving.
-const FALLS: f64 = -0.02;
+/// A wait that falls at this share of the speed at which it is to fall needs no leaving.
+const FALLS: f64 = 0.5;
 
 /// The limits of an intake.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -566,17 +569,17 @@ impl Intake {
             self.waits.standing(LEAVE_AFTER),
         );
         let growth = self.waits.growth();
+        let drains = (self.waits.now() - self.config.wait_target.as_secs_f64()).max(0.0)
+            / DRAIN.as_secs_f64();
         // The work of newcomers is soon over.
         let are_coming = self.comers > COMERS * self.viewers.len() as f64;
-        let are_enough =
-            wait <= wait_max || growth < FALLS || are_coming || now < self.leave_again_at;
+        let falls = growth < -FALLS * drains;
+        let are_enough = wait <= wait_max || falls || are_coming || now < self.leave_again_at;
         if are_enough || self.are_few() {
             return;
         }
         let growth = growth.max(0.0);
-        let drains = (self.waits.now() - self.config.wait_target.as_secs_f64()).max(0.0)
-            / DRAIN.as_secs_f64();
-        let share = (growth / (1.0 + growth) + drains).min(LEAVE_MOST);
+        let share = (LEAVE_OF * growth / (1.0 + growth) + drains).min(LEAVE_MOST);
         self.to_leave = whole((self.viewers.len() as f64 * share).ceil());
         self.leave_again_at = now + LEAVE_AGAIN;
     }

@@ -16,7 +16,7 @@ const RETURNS: f64 = 1.5;
 const RETURNS_LEAST: f64 = 2.0;
 /// The shortest and longest time that a client is told. A longer one would outlast what is known of
 /// the rate.
-const RETURN_LEAST: Duration = Duration::from_millis(500);
+const RETURN_LEAST: Duration = Duration::from_millis(1000);
 const RETURN_MOST: Duration = Duration::from_secs(30);
 /// The part of the longest time over which those are spread that are told to come after it.
 const SPREAD: f64 = 0.5;

@@ -88,7 +88,8 @@ fn the_youngest_leave_a_server_that_becomes_slower_and_return_first() {
             break;
         }
     }
-    assert!((60..80).contains(&left.len()), "{}", left.len());
+    // A fifth is too much, and four fifths of that leave at once, and what drains the queue.
+    assert!((48..56).contains(&left.len()), "{}", left.len());
     let youngest: Vec<_> = all.iter().rev().take(left.len()).copied().collect();
     assert_eq!(left, youngest);
     assert!(matches!(intake.ask(now, left[0]), Answer::Wait(_)));
