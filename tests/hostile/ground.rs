@@ -120,6 +120,8 @@ impl Ground {
         make_media(media.path());
         let mut command = Command::new(program("ncserverd"));
         command.env_clear().env("STATE_DIRECTORY", state.path());
+        // What its allocator keeps for later is not what a peer has made it keep.
+        command.env("MIMALLOC_PURGE_DELAY", "0");
         command.args([
             "serve",
             "--listen",

@@ -16,8 +16,9 @@ use crate::attacker::{
 use crate::ground::{FILE_BYTES, FILES, Ground, PACE, PATIENCE, PLAYLIST, SMALL, bytes, file};
 use nctest::mint::{self, token};
 
-/// The maximum growth of a server by peers that it closes at once.
-const LITTLE: ByteSize = ByteSize::mib(8);
+/// The maximum growth of a server by peers that it closes at once. Its allocator takes memory in
+/// pages of 64 KiB, for each thread and size.
+const LITTLE: ByteSize = ByteSize::mib(16);
 /// The maximum growth by peers that stay, next to an honest viewer: the ring may fill, and honest
 /// use came before.
 const SOME: ByteSize = ByteSize::mib(24);
