@@ -9,7 +9,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
-	bench-overload smoke-overload \
+	bench-overload smoke-overload bench-profile \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies
 
@@ -189,6 +189,12 @@ bench-viewers:
 bench-overload:
 	$(CARGO) build --locked --profile dist --bins
 	$(CARGO) bench --locked --profile dist --bench overload -- $(OVERLOAD)
+
+# Where the processor time of a segment goes, for coded blocks and plain streams. Needs perf, and
+# programs with frame pointers: tools/profile.sh says how to build them.
+# PROFILE="PROGRAMS BACKEND SERVER_CORES VIEWER_CORES VIEWERS JOINS_A_SECOND".
+bench-profile:
+	tools/profile.sh $(PROFILE)
 
 # One minute of it at twice the capacity, on two processors: at least 90 % of the capacity has to be
 # delivered, and nobody who was served may be put out.
