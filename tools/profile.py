@@ -31,7 +31,7 @@ USER = [(part, re.compile(pattern)) for part, pattern in USER]
 COPY = re.compile(r"^(__)?mem(move|cpy|set|cmp)|^__(mem|str)\w+(avx|evex|sse)")
 ALLOCATION = re.compile(
     r"^(__libc_)?(malloc|free|cfree|calloc|realloc|memalign|posix_memalign)|^_int_(malloc|free)"
-    r"|malloc_consolidate|unlink_chunk|tcache|sysmalloc|^alloc_perturb|^__rust_alloc|^__rdl_"
+    r"|^_?mi_|je_|ncserverd::allocator|malloc_consolidate|unlink_chunk|tcache|sysmalloc|^alloc_perturb|^__rust_alloc|^__rdl_"
 )
 # A part of the kernel, and a function that is in its chains.
 KERNEL = [
@@ -72,7 +72,7 @@ def part_of(frames, bases):
     if ALLOCATION.search(symbol):
         return "memory: allocation"
     if "libc.so" in dso and symbol in ("[unknown]", ""):
-        return nameless(address, bases.get(dso, 0))
+        return nameless(address, bases[dso])
     for _, name, where in frames:
         if "libcuda" in where:
             return "coding: rows, devices, batches"

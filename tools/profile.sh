@@ -15,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 perf=${PERF:-perf}
 bitrate=768000 segment=$((512 << 10)) record_s=8
 place=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$place"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$place"' EXIT
 mkdir "$place/media"
 head -c 50M /dev/urandom > "$place/media/movie.bin"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=localhost \
