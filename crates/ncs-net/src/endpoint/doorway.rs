@@ -52,6 +52,10 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 /// The number of handshakes after which older ones are forgotten sooner.
 const REMEMBERED_MAX: usize = 1 << 16;
 
+/// Refusals in one call. It receives for all connections of the socket, so a flood of first packets
+/// must not hold it up. Further ones are dropped, and their clients send them again.
+const REFUSALS_MAX: u32 = 64;
+
 /// A socket that refuses handshakes.
 pub(super) struct Doorway {
     inner: Arc<dyn AsyncUdpSocket>,
@@ -79,12 +83,12 @@ impl Doorway {
     }
 
     /// Takes the datagrams that are refused out of a buffer.
-    fn sift(&self, now: Instant, meta: &mut RecvMeta, buffer: &mut [u8]) {
+    fn sift(&self, now: Instant, left: &mut u32, meta: &mut RecvMeta, buffer: &mut [u8]) {
         let stride = meta.stride.max(1);
         let (mut kept, mut at) = (0, 0);
         while at < meta.len {
             let end = meta.len.min(at + stride);
-            if !self.is_refused(now, meta, &buffer[at..end]) {
+            if !self.is_refused(now, left, meta, &buffer[at..end]) {
                 if kept < at {
                     buffer.copy_within(at..end, kept);
                 }
@@ -95,13 +99,16 @@ impl Doorway {
         meta.len = kept;
     }
 
-    fn is_refused(&self, now: Instant, meta: &RecvMeta, datagram: &[u8]) -> bool {
+    fn is_refused(&self, now: Instant, left: &mut u32, meta: &RecvMeta, datagram: &[u8]) -> bool {
         let Some(first) = First::parse(datagram) else {
             return false;
         };
         // Later packets of handshakes have ids of this server.
         if self.owner.is_own(first.destination) {
             return false;
+        }
+        if *left == 0 {
+            return true;
         }
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         if begun.contains(first.destination) {
@@ -112,6 +119,7 @@ impl Doorway {
             return false;
         };
         drop(begun);
+        *left -= 1;
         let own = Owner::generate_cid(&mut self.owner.clone());
         if let Some(contents) = first.refusal(&*self.crypto, own, retry_after) {
             // One that is lost counts as lost on the path: the client sends its packet again.
@@ -143,9 +151,9 @@ impl AsyncUdpSocket for Doorway {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(self.inner.poll_recv(cx, bufs, meta))?;
-        let now = Instant::now();
+        let (now, mut left) = (Instant::now(), REFUSALS_MAX);
         for (meta, buffer) in meta.iter_mut().zip(bufs.iter_mut()).take(count) {
-            self.sift(now, meta, buffer);
+            self.sift(now, &mut left, meta, buffer);
         }
         Poll::Ready(Ok(count))
     }

@@ -194,10 +194,11 @@ fn what_is_not_refused_stays_in_order_and_whole() {
         ecn: None,
         dst_ip: None,
     };
-    let sift = |datagrams: &[&[u8]]| {
+    let mut left = 4;
+    let mut sift = |datagrams: &[&[u8]]| {
         let mut buffer = datagrams.concat();
         let mut meta = meta(&buffer);
-        doorway.sift(now, &mut meta, &mut buffer);
+        doorway.sift(now, &mut left, &mut meta, &mut buffer);
         buffer.truncate(meta.len);
         buffer
     };
@@ -214,6 +215,9 @@ fn what_is_not_refused_stays_in_order_and_whole() {
     assert_eq!(sink.0.lock().unwrap().len(), 3);
     assert_eq!(sift(&[&unknown]), Vec::<u8>::new());
     assert_eq!(sift(&[]), Vec::<u8>::new());
+    // Beyond the most of a call they are dropped without an answer, and all else stays.
+    assert_eq!(sift(&[&unknown, &other]), other);
+    assert_eq!(sink.0.lock().unwrap().len(), 4);
 }
 
 #[test]
