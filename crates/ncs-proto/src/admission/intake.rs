@@ -529,9 +529,7 @@ impl Intake {
         let first = self.waiting.first().map_or(0, |(_, first)| first.0);
         let before = (rank.1.0.saturating_sub(first) as f64).min(self.waiting.len() as f64);
         let wait = (before + 1.0) / self.rate.max(1e-3);
-        // Multiples of the golden ratio are spread evenly.
-        let spread = (rank.1.0 as f64 * GOLDEN).fract();
-        let most = AGAIN_MOST.as_secs_f64() * (1.0 - AGAIN_SPREAD * spread);
+        let most = AGAIN_MOST.as_secs_f64() * (1.0 - AGAIN_SPREAD * spread(rank.1.0));
         Duration::from_secs_f64(wait.min(most)).max(AGAIN_LEAST)
     }
 
@@ -583,6 +581,11 @@ impl Intake {
         self.to_leave = whole((self.viewers.len() as f64 * share).ceil());
         self.leave_again_at = now + LEAVE_AGAIN;
     }
+}
+
+/// A fraction for each number, 0 to 1: multiples of the golden ratio are spread evenly.
+fn spread(number: u64) -> f64 {
+    (number as f64 * GOLDEN).fract()
 }
 
 #[expect(

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use super::spread;
 use crate::time::Instant;
 
 /// Clients that are to return, for each that is let in: some do not, and newcomers take places.
@@ -20,7 +21,6 @@ const RETURN_LEAST: Duration = Duration::from_millis(1000);
 const RETURN_MOST: Duration = Duration::from_secs(30);
 /// The part of the longest time over which those are spread that are told to come after it.
 const SPREAD: f64 = 0.5;
-const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// The queue of refused clients.
 #[derive(Debug, Default)]
@@ -43,9 +43,7 @@ impl Returns {
         let most = RETURN_MOST.as_secs_f64();
         let wait = RETURN_LEAST.as_secs_f64() + self.length / rate;
         if wait > most {
-            // Multiples of the golden ratio are spread evenly.
-            let spread = (self.told as f64 * GOLDEN).fract();
-            return Duration::from_secs_f64(most * (1.0 - SPREAD * spread));
+            return Duration::from_secs_f64(most * (1.0 - SPREAD * spread(self.told)));
         }
         self.length += 1.0;
         Duration::from_secs_f64(wait)
