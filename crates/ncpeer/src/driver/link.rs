@@ -19,10 +19,9 @@ use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
 use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
 use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
 use ncs_proto::wire::text::plain;
-use ncs_proto::wire::{CloseCode, Violation, frame, refusal};
+use ncs_proto::wire::{CloseCode, Violation, frame};
 use quinn::{
-    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportErrorCode,
-    VarInt, WriteError,
+    Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError,
 };
 use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -272,14 +271,7 @@ impl Fault {
         Self {
             reason: format!("{address}: {reason}"),
             is_answer: !is_silence(error),
-            retry_after: match error {
-                ConnectionError::ConnectionClosed(close)
-                    if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
-                {
-                    refusal::retry_after(&close.reason)
-                }
-                _ => None,
-            },
+            retry_after: endpoint::retry_after(error),
             is_refusal,
             is_untrusted,
         }

@@ -22,10 +22,22 @@ use std::time::{Duration, Instant};
 
 use ncs_proto::wire::refusal;
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, ConnectionIdGenerator as _, UdpPoller};
+use quinn::{AsyncUdpSocket, ConnectionError, ConnectionIdGenerator as _, UdpPoller};
 use quinn_proto::{ConnectionId, TransportErrorCode, crypto};
 
 use super::ids::Owner;
+
+/// When a client may come again, if the server has told it with the refusal of its handshake.
+pub fn retry_after(error: &ConnectionError) -> Option<Duration> {
+    match error {
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
+        {
+            refusal::retry_after(&close.reason)
+        }
+        _ => None,
+    }
+}
 
 /// Decides at the door of a server, before handshakes.
 pub trait Doorkeeper: fmt::Debug + Send + Sync {

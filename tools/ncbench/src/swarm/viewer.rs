@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncs_codec::numbers::Numbers;
 use ncs_gf::Kernels;
+use ncserverd::endpoint;
 use ncserverd::object::{RefusalCode, SegmentId};
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
@@ -29,7 +30,7 @@ use super::playback::Player;
 use super::totals::Totals;
 use super::{Against, Plan, Program, plain};
 pub(super) use fault::reason;
-use fault::{Fault, is_closed, is_leaving, is_refusal, is_refused_handshake, retry_after};
+use fault::{Fault, is_closed, is_leaving, is_refusal, is_refused_handshake};
 use fetch::{Check, Fetch};
 use incoming::{Incoming, read};
 
@@ -175,7 +176,9 @@ async fn connect(shard: &Shard, endpoint: &Endpoint) -> Result<Connection, End> 
     let connecting = connecting.map_err(|error| End::Failed(error.to_string()))?;
     match tokio::time::timeout(CONNECT_MAX, connecting).await {
         Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) if is_refused_handshake(&error) => Err(End::Refused(retry_after(&error))),
+        Ok(Err(error)) if is_refused_handshake(&error) => {
+            Err(End::Refused(endpoint::retry_after(&error)))
+        }
         Ok(Err(error)) => Err(End::Failed(reason(&error))),
         Err(_) => Err(End::Failed("no connection in time".to_owned())),
     }

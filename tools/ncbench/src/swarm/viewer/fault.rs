@@ -1,10 +1,8 @@
 //! What ends a connection that the viewer did not end, and whether it is a refusal.
 
-use std::time::Duration;
-
 use ncserverd::wire::message::REASON_MAX;
 use ncserverd::wire::text::plain;
-use ncserverd::wire::{CloseCode, Violation, refusal};
+use ncserverd::wire::{CloseCode, Violation};
 use quinn::{ConnectionError, TransportErrorCode};
 
 /// What ends a connection that the viewer did not end.
@@ -71,18 +69,6 @@ pub(super) fn is_refused_handshake(error: &ConnectionError) -> bool {
             true
         }
         _ => is_refusal(error, false),
-    }
-}
-
-/// When to come again, if the server has told it with the refusal of a handshake.
-pub(super) fn retry_after(error: &ConnectionError) -> Option<Duration> {
-    match error {
-        ConnectionError::ConnectionClosed(close)
-            if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
-        {
-            refusal::retry_after(&close.reason)
-        }
-        _ => None,
     }
 }
 
