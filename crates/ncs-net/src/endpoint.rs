@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 pub use congestion::{Congestion, close};
 pub use connections::{Connections, NotConnections};
-pub use doorway::{Doorkeeper, retry_after};
+pub use doorway::{Doorkeeper, keep, retry_after};
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
 
 use crate::tls::{self, ServerIdentity};

@@ -96,19 +96,9 @@ impl Doorway {
 
     /// Takes the datagrams that are refused out of a buffer.
     fn sift(&self, now: Instant, left: &mut u32, meta: &mut RecvMeta, buffer: &mut [u8]) {
-        let stride = meta.stride.max(1);
-        let (mut kept, mut at) = (0, 0);
-        while at < meta.len {
-            let end = meta.len.min(at + stride);
-            if !self.is_refused(now, left, meta, &buffer[at..end]) {
-                if kept < at {
-                    buffer.copy_within(at..end, kept);
-                }
-                kept += end - at;
-            }
-            at = end;
-        }
-        meta.len = kept;
+        meta.len = keep(&mut buffer[..meta.len], meta.stride, |datagram| {
+            !self.is_refused(now, left, meta, datagram)
+        });
     }
 
     fn is_refused(&self, now: Instant, left: &mut u32, meta: &RecvMeta, datagram: &[u8]) -> bool {
@@ -260,6 +250,21 @@ impl<'a> First<'a> {
         mask.encrypt(number_at, &mut packet);
         Some(packet)
     }
+}
+
+/// Keeps those of the datagrams in `bytes`, `stride` bytes each and the last one perhaps shorter,
+/// that `is_kept` accepts: side by side from the beginning on, in order. Returns how many bytes
+/// they have.
+pub fn keep(bytes: &mut [u8], stride: usize, mut is_kept: impl FnMut(&[u8]) -> bool) -> usize {
+    let mut kept = 0;
+    for begin in (0..bytes.len()).step_by(stride.max(1)) {
+        let end = bytes.len().min(begin + stride.max(1));
+        if is_kept(&bytes[begin..end]) {
+            bytes.copy_within(begin..end, kept);
+            kept += end - begin;
+        }
+    }
+    kept
 }
 
 /// The packet number 0 in its shortest form.

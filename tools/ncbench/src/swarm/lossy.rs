@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use ncserverd::endpoint::keep;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -32,21 +33,6 @@ impl Lossy {
     }
 }
 
-/// Keeps those of the packets in `bytes`, `stride` bytes each and the last one perhaps shorter, of
-/// which `is_lost` says no: side by side from the beginning on, in order. Returns how many bytes
-/// they are.
-fn keep(bytes: &mut [u8], stride: usize, mut is_lost: impl FnMut() -> bool) -> usize {
-    let mut kept = 0;
-    for begin in (0..bytes.len()).step_by(stride.max(1)) {
-        if !is_lost() {
-            let end = bytes.len().min(begin + stride.max(1));
-            bytes.copy_within(begin..end, kept);
-            kept += end - begin;
-        }
-    }
-    kept
-}
-
 impl AsyncUdpSocket for Lossy {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Arc::clone(&self.inner).create_io_poller()
@@ -65,8 +51,8 @@ impl AsyncUdpSocket for Lossy {
         let count = ready!(self.inner.poll_recv(cx, bufs, meta))?;
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         for (buffer, meta) in bufs.iter_mut().zip(meta).take(count) {
-            meta.len = keep(&mut buffer[..meta.len], meta.stride, || {
-                random.random_bool(self.share)
+            meta.len = keep(&mut buffer[..meta.len], meta.stride, |_| {
+                !random.random_bool(self.share)
             });
         }
         Poll::Ready(Ok(count))
@@ -105,9 +91,9 @@ mod tests {
     fn left(length: usize, lost: &[usize]) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at).unwrap()).collect();
         let mut number = 0;
-        let kept = keep(&mut bytes, 4, || {
+        let kept = keep(&mut bytes, 4, |_| {
             number += 1;
-            lost.contains(&(number - 1))
+            !lost.contains(&(number - 1))
         });
         bytes.truncate(kept);
         bytes
@@ -126,6 +112,6 @@ mod tests {
     #[test]
     fn a_packet_without_a_stride_is_taken_by_the_byte_and_nothing_runs_over() {
         let mut bytes = [1, 2, 3];
-        assert_eq!(keep(&mut bytes, 0, || false), 3);
+        assert_eq!(keep(&mut bytes, 0, |_| true), 3);
     }
 }
