@@ -26,6 +26,7 @@
 
 mod cost;
 mod returns;
+mod spread;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,6 +35,7 @@ use std::time::Duration;
 use crate::time::Instant;
 use cost::{Cost, Sample};
 use returns::Returns;
+use spread::spread;
 use waits::Waits;
 
 /// The time in which the rate follows the measurement, and in which it doubles at most: the cost of
@@ -61,7 +63,6 @@ const AGAIN_MOST: Duration = Duration::from_secs(5);
 /// The part of the longest time over which those are spread that are told to come after it, so that
 /// a crowd that has asked at once does not ask again at once.
 const AGAIN_SPREAD: f64 = 0.2;
-const GOLDEN: f64 = 0.618_033_988_749_894_9;
 /// The time for which a place is kept beyond the one that its peer was told.
 const KEPT: Duration = Duration::from_secs(2);
 /// The time for which the wait must exceed `wait_max` before viewers are asked to leave, the least
@@ -581,11 +582,6 @@ impl Intake {
         self.to_leave = whole((self.viewers.len() as f64 * share).ceil());
         self.leave_again_at = now + LEAVE_AGAIN;
     }
-}
-
-/// A fraction for each number, 0 to 1: multiples of the golden ratio are spread evenly.
-fn spread(number: u64) -> f64 {
-    (number as f64 * GOLDEN).fract()
 }
 
 #[expect(

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::spread;
+use super::spread::spread;
 use crate::time::Instant;
 
 /// Clients that are to return, for each that is let in: some do not, and newcomers take places.
