@@ -88,9 +88,11 @@ impl<T, E: Answered> Attempts<T, E> {
         );
     }
 
-    /// The server has refused a handshake, and may have told when to come again.
+    /// The server has refused a handshake, and may have told when to come again. That holds for the
+    /// other attempts, too.
     fn turned_back(&mut self, now: Instant, retry_after: Option<Duration>) {
         if let Some(pause) = retry_after {
+            self.running.clear();
             self.refusals += 1;
             self.next_at = self.next_at.max(now + pause.clamp(PAUSE_MIN, TOLD_MAX));
             return;
@@ -240,8 +242,10 @@ mod tests {
         let now = Instant::now();
         for (told, pause) in [(12_345, 12_345), (0, 100), (3_600_000, 60_000)] {
             let mut attempts = Attempts::<(), No>::new(now, 1000 * MS, 8000 * MS);
+            attempts.running.push(pending().boxed());
             attempts.turned_back(now, Some(told * MS));
             assert_eq!(attempts.next_at, now + pause * MS);
+            assert!(attempts.running.is_empty());
         }
     }
 
