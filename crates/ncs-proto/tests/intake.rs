@@ -19,7 +19,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use ncs_proto::admission::intake::{Answer, Config, Entrant, Intake, Look};
+use ncs_proto::admission::intake::{Answer, Config, Entrant, Intake, Look, Returns};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -245,6 +245,7 @@ trait Rules {
 /// [`Intake`], with the clients of its entrants.
 struct Rated {
     intake: Intake,
+    returns: Returns,
     entrants: HashMap<usize, Entrant>,
     clients: HashMap<Entrant, usize>,
 }
@@ -257,6 +258,7 @@ impl Rated {
     fn of(config: Config, now: Instant) -> Self {
         Self {
             intake: Intake::new(config, now),
+            returns: Returns::default(),
             entrants: HashMap::new(),
             clients: HashMap::new(),
         }
@@ -265,10 +267,8 @@ impl Rated {
 
 impl Rules for Rated {
     fn knock(&mut self, now: Instant, client: usize) -> Result<(), Option<Duration>> {
-        if let Some(again) = self.intake.turn_away(now) {
-            return Err(Some(again));
-        }
-        let entrant = self.intake.knock().ok_or(None)?;
+        let entrant = self.intake.knock();
+        let entrant = entrant.ok_or_else(|| Some(self.returns.tell(now)))?;
         self.entrants.insert(client, entrant);
         self.clients.insert(entrant, client);
         Ok(())
@@ -290,6 +290,7 @@ impl Rules for Rated {
     }
     fn look(&mut self, now: Instant, look: Look) {
         self.intake.look(now, look);
+        self.returns.set_rate(now, self.intake.status().rate);
     }
     fn poll_leave(&mut self, now: Instant) -> Option<(usize, Duration)> {
         let (entrant, again) = self.intake.poll_leave(now)?;

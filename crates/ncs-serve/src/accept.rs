@@ -20,6 +20,7 @@ use ncs_proto::wire::message::REASON_MAX;
 use ncs_proto::wire::text::plain;
 use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming};
+use tokio::sync::watch;
 use tokio::task::yield_now;
 
 use super::headroom::{Closed, Entry, Headroom, Proof};
@@ -73,18 +74,31 @@ impl Metrics {
 #[derive(Debug)]
 pub struct Keeper {
     headroom: Headroom,
+    drain: watch::Receiver<Option<Duration>>,
     metrics: Metrics,
 }
 
 impl Keeper {
-    /// Refuses by the rules of `headroom`.
-    pub fn new(headroom: Headroom, metrics: Metrics) -> Self {
-        Self { headroom, metrics }
+    /// Refuses by the rules of `headroom` until the server drains: then there is no time at which to
+    /// come again.
+    pub fn new(
+        headroom: Headroom,
+        drain: watch::Receiver<Option<Duration>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            headroom,
+            drain,
+            metrics,
+        }
     }
 }
 
 impl Doorkeeper for Keeper {
     fn refuses(&self, now: Instant) -> Option<Duration> {
+        if self.drain.borrow().is_some() {
+            return None;
+        }
         let retry_after = self.headroom.turn_away(now)?;
         self.metrics.handshakes.inc();
         self.metrics.refused.inc();
@@ -222,3 +236,50 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Time spent on first packets before other tasks of the thread run: a few handshakes, and much
 /// less than the delay that counts as overload.
 const TURN: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use ncs_proto::admission::intake;
+
+    use super::*;
+
+    #[test]
+    fn a_full_server_tells_a_time_until_it_drains() {
+        let (registry, now) = (Registry::new(), Instant::now());
+        let headroom = Headroom::new(&registry).unwrap();
+        let metrics = Metrics::new(&registry).unwrap();
+        let (drain, drains) = watch::channel(None);
+        let keeper = Keeper::new(headroom.clone(), drains, metrics.clone());
+        assert_eq!(keeper.refuses(now), None, "nothing is measured");
+        headroom.begin(intake::Config::default(), now);
+        let mut entries = Vec::new();
+        while keeper.refuses(now).is_none() {
+            entries.push(headroom.knock(Proof::Given).unwrap());
+        }
+        assert!(!entries.is_empty() && headroom.knock(Proof::Given).is_err());
+        let told: Vec<Duration> = (0..100).filter_map(|_| keeper.refuses(now)).collect();
+        assert_eq!((told.len(), metrics.refused.get()), (100, 101));
+        assert!(told.is_sorted() && told[0] < told[99]);
+        drain.send_replace(Some(Duration::ZERO));
+        assert_eq!(keeper.refuses(now), None);
+    }
+
+    #[test]
+    fn there_is_room_again_when_handshakes_have_ended() {
+        let (registry, now) = (Registry::new(), Instant::now());
+        let headroom = Headroom::new(&registry).unwrap();
+        let config = intake::Config {
+            handshakes_max: 2,
+            ..intake::Config::default()
+        };
+        headroom.begin(config, now);
+        let entries = [(); 2].map(|()| headroom.knock(Proof::Given).unwrap());
+        assert!(headroom.turn_away(now).is_some());
+        entries[0].connected();
+        assert_eq!(headroom.turn_away(now), None);
+        let third = headroom.knock(Proof::Given).unwrap();
+        assert!(headroom.turn_away(now).is_some());
+        drop(third);
+        assert_eq!(headroom.turn_away(now), None);
+    }
+}

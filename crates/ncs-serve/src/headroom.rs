@@ -21,7 +21,7 @@ mod shares;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ncs_net::machine::{Machine, cpu_time};
@@ -32,8 +32,8 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 
 use crate::ring::Ring;
 use crate::turn::Turn;
-use entry::Door;
 pub use entry::{Closed, Entry, Proof};
+use entry::{Door, Outside};
 use shares::{Reports, Shares};
 
 /// The interval between looks.
@@ -66,6 +66,7 @@ pub struct Headroom {
     is_short: Arc<AtomicBool>,
     /// `None` until [`Headroom::watch`] measures: then everybody is admitted.
     door: Arc<Mutex<Option<Door>>>,
+    outside: Arc<Outside>,
     reports: Arc<Reports>,
     metrics: Metrics,
 }
@@ -118,6 +119,7 @@ impl Headroom {
         Ok(Self {
             is_short: Arc::default(),
             door: Arc::default(),
+            outside: Arc::default(),
             reports: Arc::default(),
             metrics: Metrics::new(registry)?,
         })
@@ -131,30 +133,43 @@ impl Headroom {
     /// From now on, newcomers are admitted by the rules of an [`Intake`]. The watch calls it when
     /// it begins; later calls have no effect.
     pub fn begin(&self, config: intake::Config, now: Instant) {
-        self.door().get_or_insert_with(|| Door {
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let door = door.get_or_insert_with(|| Door {
             intake: Intake::new(config, now),
             leaves: HashMap::new(),
             counted: intake::Status::default(),
         });
+        let rate = door.intake.status().rate;
+        self.outside.returns().set_rate(now, rate);
     }
 
-    fn door(&self) -> MutexGuard<'_, Option<Door>> {
-        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` while nothing is measured.
+    fn with_door<T>(&self, act: impl FnOnce(&mut Door) -> T) -> Option<T> {
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let door = door.as_mut()?;
+        let result = act(door);
+        let is_full = door.intake.is_full();
+        self.outside.is_full.store(is_full, Ordering::Relaxed);
+        Some(result)
     }
 
     /// Gives the rules a measurement, and tells viewers to leave where they say so.
     pub fn look(&self, now: Instant, look: intake::Look) {
-        let mut door = self.door();
-        let Some(door) = door.as_mut() else { return };
-        door.intake.look(now, look);
-        while let Some((entrant, again)) = door.intake.poll_leave(now) {
-            if let Some(leaves) = door.leaves.get(&entrant) {
-                leaves.store(true, Ordering::Relaxed);
-                tracing::debug!(?entrant, ?again, "a viewer is asked to leave");
+        let looked = self.with_door(|door| {
+            door.intake.look(now, look);
+            while let Some((entrant, again)) = door.intake.poll_leave(now) {
+                if let Some(leaves) = door.leaves.get(&entrant) {
+                    leaves.store(true, Ordering::Relaxed);
+                    tracing::debug!(?entrant, ?again, "a viewer is asked to leave");
+                }
             }
-        }
-        let (status, counted) = (door.intake.status(), door.counted);
-        door.counted = status;
+            let status = door.intake.status();
+            (status, std::mem::replace(&mut door.counted, status))
+        });
+        let Some((status, counted)) = looked else {
+            return;
+        };
+        self.outside.returns().set_rate(now, status.rate);
         self.metrics.note(&status, &counted);
         if status.left > counted.left {
             tracing::warn!(

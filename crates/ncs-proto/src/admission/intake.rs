@@ -2,8 +2,8 @@
 //! overloaded server.
 //!
 //! A connection passes through up to four states. It *knocks* before its handshake, and is refused
-//! there, without state, when the handshakes are at their limit; it is told when to come again. Its
-//! first request *asks* for admission. An admitted connection is a *viewer* until it ends. The
+//! there, without state, when the handshakes are at their limit; [`Returns`] tell it when to come
+//! again. Its first request *asks* for admission. An admitted connection is a *viewer* until it ends. The
 //! others *wait*, in the order in which they have knocked; each is told when to ask again. When its
 //! turn comes, its place is kept until it does.
 //!
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::time::Instant;
 use cost::{Cost, Sample};
-use returns::Returns;
+pub use returns::Returns;
 use spread::spread;
 use waits::Waits;
 
@@ -221,7 +221,6 @@ pub struct Intake {
     rate: f64,
     tokens: f64,
     handshake_tokens: f64,
-    returns: Returns,
     /// Newcomers admitted since the last look.
     newcomers: u32,
     /// Handshakes that are over since the last look, those begun, and these and newcomers per
@@ -254,7 +253,6 @@ impl Intake {
             rate: 0.0,
             tokens: 0.0,
             handshake_tokens: 0.0,
-            returns: Returns::default(),
             newcomers: 0,
             handshaken: 0,
             knocks: 0,
@@ -281,17 +279,6 @@ impl Intake {
         2 * self.handshakes >= self.config.handshakes_max
             || 2 * (self.waiting.len() + self.handshakes) >= self.room()
             || self.handshake_tokens < 2.0
-    }
-
-    /// A client sends its first packet. If it is to be refused, the time after which it may come
-    /// again. `None` if there is room. That does not take a place: whoever sends first packets from
-    /// addresses that are not its own is to keep nobody out.
-    pub fn turn_away(&mut self, now: Instant) -> Option<Duration> {
-        if !self.is_full() {
-            return None;
-        }
-        self.counts.refused += 1;
-        Some(self.returns.tell(now, self.rate))
     }
 
     /// A client wants to begin a handshake. `None`: refuse it.

@@ -1,11 +1,11 @@
 //! A connection's place in the [`Intake`].
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ncs_proto::admission::intake::{self, Answer, Entrant, Intake};
+use ncs_proto::admission::intake::{self, Answer, Entrant, Intake, Returns};
 
 use super::Headroom;
 use super::shares::Unreported;
@@ -16,6 +16,20 @@ pub(super) struct Door {
     pub(super) intake: Intake,
     pub(super) leaves: HashMap<Entrant, Arc<AtomicBool>>,
     pub(super) counted: intake::Status,
+}
+
+/// What clients are told that find no place at the door.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    /// Whether the next handshake would be refused.
+    pub(super) is_full: AtomicBool,
+    returns: Mutex<Returns>,
+}
+
+impl Outside {
+    pub(super) fn returns(&self) -> MutexGuard<'_, Returns> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The place of a connection in the [`Intake`], which it leaves when dropped.
@@ -49,29 +63,42 @@ pub enum Closed {
 }
 
 impl Headroom {
-    /// If no handshake can begin now: the time after which a client may come again.
+    /// If no handshake can begin now: the time after which a client may come again. It waits for
+    /// nobody who decides about newcomers, since it is asked for every first packet.
     pub fn turn_away(&self, now: Instant) -> Option<Duration> {
-        self.door().as_mut()?.intake.turn_away(now)
+        if !self.outside.is_full.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.metrics.refused.inc();
+        Some(self.outside.returns().tell(now))
     }
 
     /// A client asks to begin a handshake.
     pub fn knock(&self, proof: Proof) -> Result<Entry, Closed> {
         let leaves = Arc::new(AtomicBool::new(false));
-        let entrant = match &mut *self.door() {
+        let entrant = self.with_door(
+            |Door {
+                 intake,
+                 leaves: all,
+                 ..
+             }| {
+                let wants_proof = match proof {
+                    Proof::Given => false,
+                    Proof::Absent => intake.wants_proof(),
+                    Proof::Wanted => true,
+                };
+                if !intake.is_full() && wants_proof {
+                    return Err(Closed::Unproven);
+                }
+                let entrant = intake.knock().ok_or(Closed::Full)?;
+                all.insert(entrant, Arc::clone(&leaves));
+                Ok(entrant)
+            },
+        );
+        let entrant = match entrant {
             None if proof == Proof::Wanted => return Err(Closed::Unproven),
             None => None,
-            Some(Door { intake, .. })
-                if !intake.is_full()
-                    && (proof == Proof::Wanted
-                        || (proof == Proof::Absent && intake.wants_proof())) =>
-            {
-                return Err(Closed::Unproven);
-            }
-            Some(door) => {
-                let entrant = door.intake.knock().ok_or(Closed::Full)?;
-                door.leaves.insert(entrant, Arc::clone(&leaves));
-                Some(entrant)
-            }
+            Some(entrant) => Some(entrant?),
         };
         Ok(Entry {
             headroom: self.clone(),
@@ -85,10 +112,9 @@ impl Headroom {
 impl Entry {
     /// The handshake is over.
     pub fn connected(&self) {
-        if let Some(entrant) = self.entrant
-            && let Some(door) = self.headroom.door().as_mut()
-        {
-            door.intake.connected(entrant);
+        if let Some(entrant) = self.entrant {
+            self.headroom
+                .with_door(|door| door.intake.connected(entrant));
         }
     }
 
@@ -102,10 +128,9 @@ impl Entry {
         let Some(entrant) = self.entrant else {
             return Answer::Admitted;
         };
-        match self.headroom.door().as_mut() {
-            Some(door) => door.intake.ask(now, entrant),
-            None => Answer::Admitted,
-        }
+        self.headroom
+            .with_door(|door| door.intake.ask(now, entrant))
+            .unwrap_or(Answer::Admitted)
     }
 
     /// The peer is sent these bytes of blocks.
@@ -121,11 +146,11 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        if let Some(entrant) = self.entrant
-            && let Some(door) = self.headroom.door().as_mut()
-        {
-            door.intake.leave(entrant);
-            door.leaves.remove(&entrant);
+        if let Some(entrant) = self.entrant {
+            self.headroom.with_door(|door| {
+                door.intake.leave(entrant);
+                door.leaves.remove(&entrant);
+            });
         }
     }
 }

@@ -22,9 +22,12 @@ const RETURN_MOST: Duration = Duration::from_secs(30);
 /// The part of the longest time over which those are spread that are told to come after it.
 const SPREAD: f64 = 0.5;
 
-/// The queue of refused clients.
+/// The queue of refused clients, beside the [`Intake`](super::Intake) that refuses them: whoever sends
+/// first packets from addresses that are not its own takes no place there.
 #[derive(Debug, Default)]
-pub(super) struct Returns {
+pub struct Returns {
+    /// Admissions per second.
+    rate: f64,
     /// Clients that have been told a time that has not come.
     length: f64,
     since: Option<Instant>,
@@ -32,13 +35,16 @@ pub(super) struct Returns {
 }
 
 impl Returns {
-    /// A client is refused while so many are let in per second: the time after which it may come
-    /// again.
-    pub(super) fn tell(&mut self, now: Instant, rate: f64) -> Duration {
-        let rate = rate * RETURNS + RETURNS_LEAST;
-        let since = self.since.replace(now).unwrap_or(now);
-        let passed = now.saturating_duration_since(since).as_secs_f64();
-        self.length = (self.length - passed * rate).max(0.0);
+    /// So many clients are let in per second from now on.
+    pub fn set_rate(&mut self, now: Instant, rate: f64) {
+        self.pass(now);
+        self.rate = rate;
+    }
+
+    /// A client is refused: the time after which it may come again.
+    pub fn tell(&mut self, now: Instant) -> Duration {
+        self.pass(now);
+        let rate = self.rate();
         self.told += 1;
         let most = RETURN_MOST.as_secs_f64();
         let wait = RETURN_LEAST.as_secs_f64() + self.length / rate;
@@ -47,6 +53,18 @@ impl Returns {
         }
         self.length += 1.0;
         Duration::from_secs_f64(wait)
+    }
+
+    /// Those whose time has come are not in the queue any longer.
+    fn pass(&mut self, now: Instant) {
+        let since = self.since.replace(now).unwrap_or(now);
+        let passed = now.saturating_duration_since(since).as_secs_f64();
+        self.length = (self.length - passed * self.rate()).max(0.0);
+    }
+
+    /// Clients that are to return per second.
+    fn rate(&self) -> f64 {
+        self.rate * RETURNS + RETURNS_LEAST
     }
 }
 
@@ -57,7 +75,8 @@ mod tests {
     #[test]
     fn a_crowd_that_comes_at_once_returns_at_the_rate_in_its_order() {
         let (mut returns, now) = (Returns::default(), Instant::now());
-        let told: Vec<Duration> = (0..1000).map(|_| returns.tell(now, 100.0)).collect();
+        returns.set_rate(now, 100.0);
+        let told: Vec<Duration> = (0..1000).map(|_| returns.tell(now)).collect();
         assert!(told.is_sorted() && told[0] == RETURN_LEAST);
         let second = |from: u64| {
             let second = Duration::from_secs(from)..Duration::from_secs(from + 1);
@@ -67,13 +86,13 @@ mod tests {
             assert!((151..=153).contains(&second(from)), "{}", second(from));
         }
         // Whoever comes later does not come behind times that are over.
-        assert_eq!(returns.tell(now + RETURN_MOST, 100.0), RETURN_LEAST);
+        assert_eq!(returns.tell(now + RETURN_MOST), RETURN_LEAST);
     }
 
     #[test]
     fn nobody_is_told_a_time_out_of_bounds_and_those_at_the_end_are_spread() {
         let (mut returns, now) = (Returns::default(), Instant::now());
-        let told: Vec<Duration> = (0..10_000).map(|_| returns.tell(now, 0.0)).collect();
+        let told: Vec<Duration> = (0..10_000).map(|_| returns.tell(now)).collect();
         assert!(
             told.iter()
                 .all(|time| (RETURN_LEAST..=RETURN_MOST).contains(time))
@@ -83,6 +102,6 @@ mod tests {
             assert!((620..700).contains(&part.count()), "{second}");
         }
         // They do not lengthen the queue.
-        assert_eq!(returns.tell(now + RETURN_MOST, 0.0), RETURN_LEAST);
+        assert_eq!(returns.tell(now + RETURN_MOST), RETURN_LEAST);
     }
 }

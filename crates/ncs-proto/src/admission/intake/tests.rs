@@ -227,20 +227,3 @@ fn connections_that_all_ask_at_once_do_not_grow_the_waiting_room() {
     }
     assert!(intake.status().waiting <= 40);
 }
-
-#[test]
-fn first_packets_take_no_places_and_a_full_server_tells_when_to_come_again() {
-    let mut now = Instant::now();
-    let mut intake = Intake::new(Config::default(), now);
-    for _ in 0..10_000 {
-        assert_eq!(intake.turn_away(now), None);
-    }
-    while enter(&mut intake, now).is_some() {}
-    let refused = intake.status().refused;
-    let told: Vec<Duration> = (0..1000).map(|_| intake.turn_away(now).unwrap()).collect();
-    assert!(told.is_sorted() && told[0] >= 100 * MS);
-    assert!(*told.last().unwrap() > 1000 * MS, "{:?}", told.last());
-    assert_eq!(intake.status().refused, refused + 1000);
-    looks(&mut intake, &mut now, 50, 0.1, Duration::ZERO);
-    assert_eq!(intake.turn_away(now), None);
-}
