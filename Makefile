@@ -8,8 +8,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
-	bench-swarms bench-handshakes bench-attacks bench-recovery bench-soak bench-viewers bench-abr \
-	bench-overload smoke-overload bench-profile \
+	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
+	bench-viewers bench-abr bench-overload smoke-overload bench-profile \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies
 
@@ -153,6 +153,12 @@ bench-swarms:
 bench-handshakes:
 	$(CARGO) test --locked --release --test hostile -- --ignored --exact --nocapture \
 		flood::twenty_thousand_spoofed_handshakes_a_second_harm_nobody
+
+# Round trips of a connection of a full server that refuses 5,000 to 80,000 handshakes a second at
+# one socket. Needs no privileges, and half a minute.
+bench-refusals:
+	$(CARGO) test --locked --release --package ncs-net --lib -- --ignored --exact --nocapture \
+		endpoint::doorway::tests::round_trips_beside_floods_at_a_full_server
 
 # Measures an honest viewer beside each of four attacks: its rate without them, and with them. Needs
 # no privileges, and three minutes.

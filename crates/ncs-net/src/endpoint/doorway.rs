@@ -8,15 +8,16 @@
 //!
 //! The answer has at most a tenth of the bytes that it answers, so an address that is not the
 //! sender's gains nothing from it (RFC 9000, section 8.1). A handshake that has begun is not
-//! touched: its client may send its first packet again.
+//! touched: its client may send its first packet again. A refused client that does so is told the
+//! rest of its time.
 
-use std::collections::HashSet;
+mod times;
+
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use quinn::{AsyncUdpSocket, ConnectionError, ConnectionIdGenerator as _, UdpPoll
 use quinn_proto::{ConnectionId, TransportErrorCode, crypto};
 
 use super::ids::Owner;
+use times::Times;
 
 /// When a client may come again, if the server has told it with the refusal of its handshake.
 pub fn retry_after(error: &ConnectionError) -> Option<Duration> {
@@ -59,10 +61,11 @@ const CHOSEN_MIN: usize = 8;
 const ID_MAX: usize = 20;
 /// The frame type of CONNECTION_CLOSE by QUIC itself (RFC 9000, section 19.19).
 const CLOSE: u8 = 0x1c;
-/// The time for which a handshake is remembered at least: no client sends its first packet longer.
+/// The time for which a handshake that has begun is remembered. The server gives it no longer.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// The number of handshakes after which older ones are forgotten sooner.
-const REMEMBERED_MAX: usize = 1 << 16;
+/// The entries for handshakes that have begun, and for refused ones. A client sends its first packet
+/// again after a second; in that time, 4,000 others take the place of every eighth entry.
+const ENTRIES: usize = 1 << 15;
 
 /// Refusals in one call. It receives for all connections of the socket, so a flood of first packets
 /// must not hold it up. Further ones are dropped, and their clients send them again.
@@ -74,7 +77,10 @@ pub(super) struct Doorway {
     keeper: Arc<dyn Doorkeeper>,
     crypto: Arc<dyn crypto::ServerConfig>,
     owner: Owner,
-    begun: Mutex<Begun>,
+    /// When handshakes have begun, by the connection ids that their clients chose.
+    begun: Times,
+    /// When refused clients may come again, by the same.
+    refused: Times,
 }
 
 impl Doorway {
@@ -84,13 +90,14 @@ impl Doorway {
         crypto: Arc<dyn crypto::ServerConfig>,
         owner: Owner,
     ) -> Self {
-        let begun = Mutex::new(Begun::new(Instant::now()));
+        let now = Instant::now();
         Self {
             inner,
             keeper,
             crypto,
             owner,
-            begun,
+            begun: Times::new(ENTRIES, now),
+            refused: Times::new(ENTRIES, now),
         }
     }
 
@@ -109,18 +116,25 @@ impl Doorway {
         if self.owner.is_own(first.destination) {
             return false;
         }
+        let id = first.destination;
+        if self.begun.get(id).is_some_and(|at| now < at + REMEMBERED) {
+            return false;
+        }
         if *left == 0 {
             return true;
         }
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        if begun.contains(first.destination) {
-            return false;
-        }
-        let Some(retry_after) = self.keeper.refuses(now) else {
-            begun.add(now, first.destination);
-            return false;
+        let told = self.refused.get(id).filter(|at| now < *at);
+        let retry_after = match told {
+            Some(at) => at - now,
+            None => {
+                let Some(retry_after) = self.keeper.refuses(now) else {
+                    self.begun.set(id, now);
+                    return false;
+                };
+                self.refused.set(id, now + retry_after);
+                retry_after
+            }
         };
-        drop(begun);
         *left -= 1;
         let own = Owner::generate_cid(&mut self.owner.clone());
         if let Some(contents) = first.refusal(&*self.crypto, own, retry_after) {
@@ -275,40 +289,6 @@ fn id(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&length, rest) = bytes.split_first()?;
     let length = usize::from(length);
     (length <= ID_MAX && length <= rest.len()).then(|| rest.split_at(length))
-}
-
-/// The handshakes that have begun lately, by the connection ids that their clients chose.
-struct Begun {
-    hasher: RandomState,
-    /// Those of the present period, and of the last.
-    young: HashSet<u64>,
-    old: HashSet<u64>,
-    since: Instant,
-}
-
-impl Begun {
-    fn new(now: Instant) -> Self {
-        Self {
-            hasher: RandomState::new(),
-            young: HashSet::new(),
-            old: HashSet::new(),
-            since: now,
-        }
-    }
-
-    fn contains(&self, id: &[u8]) -> bool {
-        let hash = self.hasher.hash_one(id);
-        self.young.contains(&hash) || self.old.contains(&hash)
-    }
-
-    fn add(&mut self, now: Instant, id: &[u8]) {
-        let is_over = now.saturating_duration_since(self.since) >= REMEMBERED;
-        if is_over || self.young.len() >= REMEMBERED_MAX {
-            self.old = std::mem::take(&mut self.young);
-            self.since = now;
-        }
-        self.young.insert(self.hasher.hash_one(id));
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quinn::{Connection, ConnectionError, Endpoint};
@@ -93,7 +94,7 @@ async fn a_client_is_told_when_to_come_again_and_connections_go_on() {
     // Nothing of that was QUIC's.
     let open = |endpoint: &Endpoint| endpoint.open_connections();
     assert_eq!(listener.endpoints.iter().map(open).sum::<usize>(), 1);
-    // The door is not there for packets of connections.
+    // The door does not apply to packets of connections.
     let asked = keeper.asked.load(Ordering::Relaxed);
     before.send_datagram(vec![0; 1000].into()).unwrap();
     let (mut send, _receive) = before.open_bi().await.unwrap();
@@ -213,6 +214,7 @@ fn what_is_not_refused_stays_in_order_and_whole() {
     assert!(OWNER.is_own(&[0x1f, 0, 0, 1, 2, 3, 4, 5]) && !OWNER.is_own(&[0x20; 8]));
     assert_eq!(kept, [&other[..], &own, &known, &short].concat());
     assert_eq!(sink.0.lock().unwrap().len(), 3);
+    assert_eq!(keeper.asked.load(Ordering::Relaxed), 2);
     assert_eq!(sift(&[&unknown]), Vec::<u8>::new());
     assert_eq!(sift(&[]), Vec::<u8>::new());
     // Beyond the most of a call they are dropped without an answer, and all else stays.
@@ -221,18 +223,154 @@ fn what_is_not_refused_stays_in_order_and_whole() {
 }
 
 #[test]
-fn begun_handshakes_are_forgotten_after_their_time_or_by_their_number() {
+fn who_sends_its_first_packet_again_is_answered_as_before() {
+    let (sink, keeper) = (Arc::new(Sink::default()), Arc::new(Keeper::default()));
+    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
+    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER);
     let now = Instant::now();
-    let mut begun = Begun::new(now);
-    begun.add(now, &CHOSEN);
-    begun.add(now + REMEMBERED, &[1; 8]);
-    assert!(begun.contains(&CHOSEN) && begun.contains(&[1; 8]));
-    begun.add(now + 2 * REMEMBERED, &[2; 8]);
-    assert!(!begun.contains(&CHOSEN) && begun.contains(&[1; 8]));
-    let later = now + 2 * REMEMBERED;
-    for number in 0..3 * REMEMBERED_MAX as u64 {
-        begun.add(later, &number.to_be_bytes());
-        assert!(begun.young.len() + begun.old.len() <= 2 * REMEMBERED_MAX);
+    let is_refused = |after: Duration, datagram: &[u8]| {
+        let meta = RecvMeta {
+            addr: HERE,
+            len: datagram.len(),
+            stride: datagram.len(),
+            ecn: None,
+            dst_ip: None,
+        };
+        doorway.is_refused(now + after, &mut 1, &meta, datagram)
+    };
+    let (ms, asked) = (Duration::from_millis(1), || {
+        keeper.asked.load(Ordering::Relaxed)
+    });
+    let (begun, refused) = (first(&CHOSEN, &CLIENT), first(&[1; 9], &CLIENT));
+    assert!(!is_refused(Duration::ZERO, &begun));
+    keeper.is_shut.store(true, Ordering::Relaxed);
+    assert!(!is_refused(REMEMBERED - 2 * ms, &begun));
+    assert!(is_refused(Duration::ZERO, &refused));
+    assert_eq!(asked(), 2);
+    // There is room now, but this client has ended its attempt, or will when it is told again.
+    keeper.is_shut.store(false, Ordering::Relaxed);
+    assert!(is_refused(RETRY_AFTER - 2 * ms, &refused));
+    assert_eq!((asked(), sink.0.lock().unwrap().len()), (2, 2));
+    assert!(!is_refused(RETRY_AFTER, &refused));
+    keeper.is_shut.store(true, Ordering::Relaxed);
+    assert!(
+        is_refused(REMEMBERED + 2 * ms, &begun),
+        "its handshake is over"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_has_proven_its_address_passes_a_door_that_was_shut_meanwhile() {
+    let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
+    let identity = identity(place.path());
+    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
+    let mut listeners = open_guarded(&config(1), IDLE, &identity, guard).unwrap();
+    let listener = listeners.remove(0);
+    let endpoint = listener.endpoints[0].clone();
+    let shut = Arc::clone(&keeper);
+    let accepting = tokio::spawn(async move {
+        let incoming = endpoint.accept().await.unwrap();
+        shut.is_shut.store(true, Ordering::Relaxed);
+        incoming.retry().unwrap();
+        let incoming = endpoint.accept().await.unwrap();
+        assert!(incoming.remote_address_validated());
+        incoming.await.unwrap()
+    });
+    let (client, config) = (client(), client_config(&identity));
+    let connecting = client.connect_with(config, listener.address, "localhost");
+    let connected = tokio::time::timeout(PATIENCE, connecting.unwrap());
+    let (_there, _here) = (connected.await.unwrap().unwrap(), accepting.await.unwrap());
+    assert_eq!(keeper.asked.load(Ordering::Relaxed), 1);
+}
+
+/// A round trip that takes longer is lost.
+const LOST: Duration = Duration::from_secs(1);
+
+/// Sends datagrams back.
+async fn echo(endpoint: Endpoint) {
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    while let Ok(datagram) = connection.read_datagram().await {
+        connection.send_datagram(datagram).unwrap();
     }
-    assert!(!begun.contains(&[2; 8]));
+}
+
+/// Round trips of datagrams, one after the other, in order of their length. One that is lost counts
+/// as [`LOST`].
+async fn round_trips(connection: &Connection, time: Duration) -> Vec<Duration> {
+    let (begun, mut times) = (Instant::now(), Vec::new());
+    for number in 0_u64.. {
+        if begun.elapsed() >= time {
+            break;
+        }
+        let (sent, number) = (Instant::now(), number.to_be_bytes());
+        connection.send_datagram(number.to_vec().into()).unwrap();
+        let back = async { while connection.read_datagram().await.unwrap()[..] != number {} };
+        let _ = tokio::time::timeout(LOST, back).await;
+        times.push(sent.elapsed());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    times.sort();
+    times
+}
+
+/// A flood of first packets at a full server with one connection, and round trips of that: before
+/// and during it. Returns how many were sent and refused.
+async fn flood(per_second: u32, time: Duration) -> (u32, usize) {
+    let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
+    let identity = identity(place.path());
+    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
+    let mut listeners = open_guarded(&config(1), IDLE, &identity, guard).unwrap();
+    let listener = listeners.remove(0);
+    tokio::spawn(echo(listener.endpoints[0].clone()));
+    let client = client();
+    let connecting = client.connect_with(client_config(&identity), listener.address, "localhost");
+    let connection = connecting.unwrap().await.unwrap();
+    keeper.is_shut.store(true, Ordering::Relaxed);
+    let quiet = round_trips(&connection, time / 4).await;
+    let asked = keeper.asked.load(Ordering::Relaxed);
+    let sending = std::thread::spawn(move || {
+        let socket = std::net::UdpSocket::bind(HERE).unwrap();
+        socket.connect(listener.address).unwrap();
+        let (begun, mut sent) = (Instant::now(), 0_u32);
+        while begun.elapsed() < time {
+            while f64::from(sent) < begun.elapsed().as_secs_f64() * f64::from(per_second) {
+                let _ = socket.send(&first(&rand::random::<[u8; 12]>(), &CLIENT));
+                sent += 1;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        sent
+    });
+    let flooded = round_trips(&connection, time).await;
+    let sent = sending.join().unwrap();
+    let refused = keeper.asked.load(Ordering::Relaxed) - asked;
+    for (what, times) in [("before", quiet), ("during", flooded)] {
+        let at = |share: usize| times[(times.len() - 1) * share / 100];
+        let (half, most) = (at(50), at(99));
+        let lost = times.iter().filter(|time| **time >= LOST).count();
+        let count = times.len();
+        println!("{count} round trips {what}: {half:?} (half), {most:?} (99 %), {lost} lost");
+    }
+    let seconds = time.as_secs_f64();
+    let refused_rate = refused as f64 / seconds;
+    println!("first packets a second: {per_second} sent, {refused_rate:.0} refused");
+    (sent, refused)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_goes_on_beside_a_flood_at_a_full_server() {
+    let (sent, refused) = flood(5_000, Duration::from_secs(1)).await;
+    assert!(
+        refused > 100 && refused <= sent as usize,
+        "{refused} of {sent}"
+    );
+}
+
+/// `make bench-refusals`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "half a minute, and a machine with nothing else to do"]
+async fn round_trips_beside_floods_at_a_full_server() {
+    for per_second in [5_000, 20_000, 80_000] {
+        flood(per_second, Duration::from_secs(8)).await;
+    }
 }

@@ -1,0 +1,95 @@
+//! Times that belong to connection ids.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Of the entry's 64 bits, those of the time in milliseconds, which last for 34 years. The others
+/// are a part of the hash of the id.
+const TIME_BITS: u32 = 40;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+
+/// A table from connection ids to times, of a fixed size and without a lock. An id may lose its
+/// entry to another one that needs the same place. The hash is keyed, so nobody can choose ids that
+/// do.
+pub(super) struct Times {
+    hasher: RandomState,
+    start: Instant,
+    entries: Box<[AtomicU64]>,
+}
+
+impl Times {
+    /// An empty table with so many entries, for times from `start` on.
+    pub(super) fn new(entries: usize, start: Instant) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            start,
+            entries: (0..entries).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// The time of an id, if it has one still.
+    pub(super) fn get(&self, id: &[u8]) -> Option<Instant> {
+        let (entry, tag) = self.find(id);
+        let value = entry.load(Ordering::Relaxed);
+        let ms = value & TIME_MASK;
+        (ms != 0 && value & !TIME_MASK == tag).then(|| self.start + Duration::from_millis(ms))
+    }
+
+    /// Gives an id a time, in place of an earlier one. It is rounded down to milliseconds.
+    pub(super) fn set(&self, id: &[u8], time: Instant) {
+        let (entry, tag) = self.find(id);
+        let ms = time.saturating_duration_since(self.start).as_millis();
+        // Zero means no time.
+        let ms = u64::try_from(ms).unwrap_or(TIME_MASK).clamp(1, TIME_MASK);
+        entry.store(tag | ms, Ordering::Relaxed);
+    }
+
+    /// The entry of an id, and the part of its hash that the entry keeps.
+    fn find(&self, id: &[u8]) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(id);
+        // The lower bits choose the entry, the upper ones remain in it.
+        let at = (hash & TIME_MASK) % self.entries.len() as u64;
+        (&self.entries[at as usize], hash & !TIME_MASK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn each_id_has_its_own_time_while_there_is_space() {
+        let now = Instant::now();
+        let times = Times::new(1 << 12, now);
+        assert_eq!(times.get(&[1; 8]), None);
+        times.set(&[1; 8], now + SECOND);
+        times.set(&[1; 8], now + 2 * SECOND);
+        times.set(&[1; 9], now + 3 * SECOND);
+        assert_eq!(times.get(&[1; 8]), Some(now + 2 * SECOND));
+        assert_eq!(times.get(&[1; 9]), Some(now + 3 * SECOND));
+        assert_eq!(times.get(&[]), None);
+        // The beginning, and what was before, is not taken for no time.
+        times.set(&[2; 8], now);
+        assert!(times.get(&[2; 8]).is_some_and(|time| time <= now + SECOND));
+    }
+
+    #[test]
+    fn many_ids_take_each_others_place_and_never_their_time() {
+        let now = Instant::now();
+        let times = Times::new(1 << 8, now);
+        let at = |number: u32| now + (number + 1) * SECOND;
+        for number in 0..1_u32 << 12 {
+            times.set(&number.to_be_bytes(), at(number));
+            assert_eq!(times.get(&number.to_be_bytes()), Some(at(number)));
+        }
+        let kept = (0..1_u32 << 12).filter(|number| {
+            let time = times.get(&number.to_be_bytes());
+            assert!(time.is_none_or(|time| time == at(*number)));
+            time.is_some()
+        });
+        assert!((1 << 7..=1 << 8).contains(&kept.count()));
+    }
+}
