@@ -79,8 +79,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Refuses by the rules of `headroom` until the server drains: then there is no time at which to
-    /// come again.
+    /// Refuses by the rules of `headroom` until the server drains: then there is no time to tell.
     pub fn new(
         headroom: Headroom,
         drain: watch::Receiver<Option<Duration>>,

@@ -4,7 +4,7 @@
 //! after an eighth of the time that it has been silent: recovery is late by at most an eighth of
 //! the outage, and a long outage costs few packets. A server that answers and refuses gets longer
 //! and longer pauses. After a refused handshake they are those that the server tells; where it
-//! tells none, they are random, so that a crowd does not return together.
+//! tells no time, they are random, so that a crowd does not return together.
 
 use std::future::pending;
 use std::time::{Duration, Instant};

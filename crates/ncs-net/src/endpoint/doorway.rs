@@ -63,8 +63,8 @@ const ID_MAX: usize = 20;
 const CLOSE: u8 = 0x1c;
 /// The time for which a handshake that has begun is remembered. The server gives it no longer.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// The entries for handshakes that have begun, and for refused ones. A client sends its first packet
-/// again after a second; in that time, 4,000 others take the place of every eighth entry.
+/// The entries for handshakes that have begun, and for refused ones. A client sends its first
+/// packet again after a second; in that time, 4,000 others take the place of every eighth entry.
 const ENTRIES: usize = 1 << 15;
 
 /// Refusals in one call. It receives for all connections of the socket, so a flood of first packets

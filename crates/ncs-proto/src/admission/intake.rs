@@ -2,10 +2,10 @@
 //! overloaded server.
 //!
 //! A connection passes through up to four states. It *knocks* before its handshake, and is refused
-//! there, without state, when the handshakes are at their limit; [`Returns`] tell it when to come
-//! again. Its first request *asks* for admission. An admitted connection is a *viewer* until it ends. The
-//! others *wait*, in the order in which they have knocked; each is told when to ask again. When its
-//! turn comes, its place is kept until it does.
+//! there, without state, when the handshakes are at their limit; [`Returns`] say when it may come
+//! again. Its first request *asks* for admission. An admitted connection is a *viewer* until it
+//! ends. The others *wait*, in the order in which they have knocked; each is told when to ask
+//! again. When its turn comes, its place is kept until it does.
 //!
 //! **The rate.** Newcomers get the time that viewers leave of `load_max`. The rate is corrected
 //! until the work that is requested takes this time: the load, and the growth of the wait, since

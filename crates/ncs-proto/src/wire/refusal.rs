@@ -20,7 +20,7 @@ pub fn reason(retry_after: Duration) -> String {
     format!("{PREFIX}{}", retry_after.as_millis().min(MS_MAX))
 }
 
-/// The time after which a refused client may come again; `None` where the reason tells none. It is
+/// The time after which a refused client may come again; `None` where the reason has none. It is
 /// not authenticated: callers bound it.
 pub fn retry_after(reason: &[u8]) -> Option<Duration> {
     let digits = reason.strip_prefix(PREFIX.as_bytes())?;

@@ -22,8 +22,8 @@ const RETURN_MOST: Duration = Duration::from_secs(30);
 /// The part of the longest time over which those are spread that are told to come after it.
 const SPREAD: f64 = 0.5;
 
-/// The queue of refused clients, beside the [`Intake`](super::Intake) that refuses them: whoever sends
-/// first packets from addresses that are not its own takes no place there.
+/// The queue of refused clients, beside the [`Intake`](super::Intake) that refuses them: whoever
+/// sends first packets from addresses that are not its own takes no place there.
 #[derive(Debug, Default)]
 pub struct Returns {
     /// Admissions per second.
