@@ -1,8 +1,10 @@
-//! The same bytes over plain QUIC streams, to compare with: a server that sends as many bytes as it
-//! is asked for, and viewers that ask for a segment's worth when its time comes.
+//! The same bytes over plain QUIC streams, to compare with: a server that sends as many bytes of a
+//! file in memory as it is asked for, and viewers that ask for a segment's worth when its time
+//! comes.
 //!
 //! A viewer opens a bidirectional stream for each segment and says its length in eight bytes, the
-//! highest first.
+//! highest first. The server sends the file from where the last segment of this viewer ended. If it
+//! sent the same few bytes always, they would be in the caches, as those of no medium are.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use ncserverd::tls::ServerIdentity;
 use quinn::{
     Connection, Endpoint, Runtime, SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 use super::clock::Playout;
 use super::person::Person;
@@ -56,9 +60,10 @@ pub async fn serve(
     for listener in endpoint::open_with(&sockets, IDLE_MAX, identity, runtime)? {
         endpoints.extend(listener.endpoints);
     }
+    let file = file();
     for endpoint in &endpoints {
         endpoint.set_server_config(Some(server.clone()));
-        tokio::spawn(accept(endpoint.clone()));
+        tokio::spawn(accept(endpoint.clone(), file.clone()));
     }
     stop.await;
     for endpoint in &endpoints {
@@ -74,35 +79,48 @@ pub async fn serve(
     Ok(())
 }
 
-async fn accept(endpoint: Endpoint) {
+fn file() -> Bytes {
+    let mut bytes = vec![0; FILE_BYTES];
+    SmallRng::seed_from_u64(1).fill(&mut bytes[..]);
+    bytes.into()
+}
+
+async fn accept(endpoint: Endpoint, file: Bytes) {
     while let Some(incoming) = endpoint.accept().await {
+        let file = file.clone();
         tokio::spawn(async move {
             if let Ok(connection) = incoming.await {
-                answer(connection).await;
+                answer(connection, file).await;
             }
         });
     }
 }
 
-async fn answer(connection: Connection) {
+async fn answer(connection: Connection, file: Bytes) {
+    let mut from = 0;
     while let Ok((send, mut receive)) = connection.accept_bi().await {
         let mut length = [0; 8];
         if receive.read_exact(&mut length).await.is_err() {
             return;
         }
-        tokio::spawn(send_zeros(send, u64::from_be_bytes(length)));
+        let length = u64::from_be_bytes(length);
+        tokio::spawn(send_file(send, file.clone(), from, length));
+        from = (from + length % FILE_BYTES as u64) % FILE_BYTES as u64;
     }
 }
 
-async fn send_zeros(mut send: SendStream, mut left: u64) {
-    // Eight blocks at a time, as the other server does, and without a copy.
-    let zeros = Bytes::from_static(&ZEROS);
+/// Sends so many bytes of the file from there on, and from its beginning behind its end.
+async fn send_file(mut send: SendStream, file: Bytes, from: u64, length: u64) {
+    let (mut at, mut left) = (usize::try_from(from).unwrap_or(0), length);
     while left > 0 {
-        let piece = zeros.slice(..ZEROS.len().min(usize::try_from(left).unwrap_or(usize::MAX)));
-        left -= piece.len() as u64;
-        if send.write_chunk(piece).await.is_err() {
+        // Eight blocks at a time, as the other server does, and without a copy.
+        let end = file.len().min(at + PIECE_BYTES);
+        let end = end.min(at.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
+        left -= (end - at) as u64;
+        if send.write_chunk(file.slice(at..end)).await.is_err() {
             return;
         }
+        at = end % file.len();
     }
     let _ = send.finish();
 }
@@ -174,7 +192,9 @@ async fn fetch(shard: &Shard, connection: &Connection, person: &mut Person) {
     }
 }
 
-static ZEROS: [u8; 8 * 4096] = [0; 8 * 4096];
+/// As long as the file of `benches/viewers`, and the largest piece that is given to QUIC.
+const FILE_BYTES: usize = 50 << 20;
+const PIECE_BYTES: usize = 8 * 4096;
 /// Of connections that come before the transport of plain streams is set.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
