@@ -8,7 +8,7 @@
 //! `--capacity`, it first raises the load until the server's processors are busy or a segment is
 //! late. `--cells` may name a part of the table: `--out` adds to the record that is there, and
 //! draws the last line of each cell; `--collect` only prints and draws these. `--smoke` is one cell
-//! of less than a minute at twice the capacity, and fails if the goodput is below 90 % of the
+//! of a minute at twice the capacity, and fails if the goodput is below 90 % of the
 //! capacity or somebody is put out. `--generator` shows what the viewers' side itself can do,
 //! against plain QUIC streams. Needs no privileges.
 
@@ -271,6 +271,6 @@ fn viewers(capacity: u64, factor: f64) -> u64 {
 const HANDSHAKE_BITRATE: u64 = 1000;
 const HANDSHAKE_SECONDS: u64 = 5;
 const GENERATOR_VIEWERS: u64 = 2000;
-/// The smoke is to take little more than a minute in all.
-const SMOKE_SECONDS: u64 = 20;
+/// A server with room for newcomers that cost as much as 10 s of viewing is full after half of it.
+const SMOKE_SECONDS: u64 = 60;
 const SMOKE_PROBE_SECONDS: u64 = 3;

@@ -173,10 +173,7 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
         crowds.push(Crowd::start(arguments, load, &url));
         let asking = Duration::from_secs_f64(load.viewers as f64 / load.rate as f64);
         std::thread::sleep(asking + SETTLE);
-        let until = Instant::now() + LETS_IN;
-        while Instant::now() < until && said(&mut crowds)?.inside < viewers {
-            std::thread::sleep(SETTLE);
-        }
+        wait_until_inside(&mut crowds, viewers)?;
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(arguments.probe));
         let busy = judge(&watch.looks(), from, Instant::now()).cores / processors;
@@ -210,6 +207,23 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
         0 => Err("the server does not carry the first load without late segments".to_owned()),
         carried => Ok(carried),
     }
+}
+
+/// Waits until so many viewers are inside, or hardly any more come in.
+fn wait_until_inside(crowds: &mut [Crowd], viewers: u64) -> Result<(), String> {
+    let begun = Instant::now();
+    let (mut before, mut grown_at) = (0, begun);
+    while begun.elapsed() < LETS_IN && grown_at.elapsed() < LETS_NONE_IN {
+        let inside = said(crowds)?.inside;
+        if inside >= viewers {
+            break;
+        }
+        if inside > before + before / 200 {
+            (before, grown_at) = (inside, Instant::now());
+        }
+        std::thread::sleep(SETTLE);
+    }
+    Ok(())
 }
 
 fn said(crowds: &mut [Crowd]) -> Result<Said, String> {
@@ -482,8 +496,10 @@ const PROBE_MAX: u64 = 500_000;
 const PROBE_TIME: u64 = 3600;
 /// From the last to ask, and to be let in, until the server's time is measured.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long the server may take to let them in. If it lets no more in, it carries those inside.
-const LETS_IN: Duration = Duration::from_secs(20);
+/// How long the server may take to let them in. It carries those inside if less than one in two
+/// hundred is added in the second time, which is longer than refused viewers pause mostly.
+const LETS_IN: Duration = Duration::from_secs(90);
+const LETS_NONE_IN: Duration = Duration::from_secs(15);
 /// The server is full when this part of its processors' time is taken.
 const BUSY: f64 = 0.85;
 /// Above this part, requests may wait longer and longer.
