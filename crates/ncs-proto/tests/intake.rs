@@ -27,7 +27,8 @@ use rand::{RngExt as _, SeedableRng as _};
 const STEP: f64 = 0.02;
 /// The duration of a segment; a viewer has two in hand.
 const SEGMENT: f64 = 2.0;
-const LATE: f64 = 2.0 * SEGMENT;
+/// And of those that servers cut, which mean larger swings of a crowd's load.
+const LONG_SEGMENT: f64 = 5.5;
 const ROUND_TRIP: f64 = 0.02;
 /// The pauses of a client that is refused: the bound of the first, and of all.
 const PAUSE: f64 = 0.5;
@@ -41,7 +42,7 @@ const APART: f64 = 10.0;
 const OVERTAKEN: f64 = 0.03;
 /// How much later than somebody with a later handshake a client may come in: the longest time that
 /// it is told, its spread, and a round trip.
-const BEHIND: f64 = 5.5;
+const BEHIND: f64 = 3.5;
 /// The time in which a server fills, relative to the least possible: the median, and the longest.
 const FILLS: f64 = 1.3;
 const FILLS_MOST: f64 = 1.5;
@@ -59,6 +60,8 @@ struct Case {
     /// Seconds of work of a newcomer: handshake, and first segment.
     handshake: f64,
     first: f64,
+    /// Seconds that a segment plays.
+    segment: f64,
     refusal: f64,
     asking: f64,
     /// When each client comes first.
@@ -108,6 +111,7 @@ impl Case {
             viewing,
             handshake: newcomer - first,
             first,
+            segment: SEGMENT,
             refusal: 20e-6_f64.min(viewing / 10.0),
             asking: 50e-6_f64.min(viewing / 10.0),
             arrivals,
@@ -119,13 +123,15 @@ impl Case {
     }
 
     /// A crowd of twice the seats, which comes in 4 s, much faster than a server fills. A newcomer
-    /// costs so many seconds of viewing.
-    fn flash(seed: u64, cost: f64) -> Self {
+    /// costs so many seconds of viewing, and a segment plays so many.
+    fn flash(seed: u64, cost: f64, segment: f64) -> Self {
         let case = Self::draw(seed);
         let count = (2.0 * case.seats()) as usize;
         let arrivals = (0..count).map(|number| 4.0 * number as f64 / count as f64);
         Self {
-            handshake: (cost - SEGMENT) * case.viewing,
+            handshake: (cost - segment) * case.viewing,
+            first: segment * case.viewing,
+            segment,
             arrivals: arrivals.collect(),
             lost_at: None,
             slow: None,
@@ -446,7 +452,7 @@ impl<'a, R: Rules> World<'a, R> {
                 let seats = self.case.speed(at) * given / self.case.viewer();
                 let viewers = self.clients.iter().filter(|client| client.plays).count();
                 self.results.viewers = self.results.viewers.max(viewers as f64);
-                let carried = std::mem::take(&mut self.on_time) * SEGMENT / WINDOW;
+                let carried = std::mem::take(&mut self.on_time) * self.case.segment / WINDOW;
                 self.results
                     .goodput
                     .push((at + STEP, carried, wanted.min(seats)));
@@ -484,9 +490,9 @@ impl<'a, R: Rules> World<'a, R> {
                     at,
                     client,
                     Work::Segment,
-                    self.case.viewing * SEGMENT * share,
+                    self.case.viewing * self.case.segment * share,
                 );
-                self.at(at + SEGMENT, client, Event::Request);
+                self.at(at + self.case.segment, client, Event::Request);
             }
             Event::Request => {}
             Event::Goes => {
@@ -570,7 +576,8 @@ impl<'a, R: Rules> World<'a, R> {
             && let Some(job) = self.queue.front_mut()
         {
             let is_over = self.clients[job.client].life != job.life
-                || (at - job.since > LATE && !matches!(job.work, Work::Handshake));
+                || (at - job.since > 2.0 * self.case.segment
+                    && !matches!(job.work, Work::Handshake));
             if !is_over && job.seconds > left {
                 job.seconds -= left;
                 left = 0.0;
@@ -615,7 +622,7 @@ impl<'a, R: Rules> World<'a, R> {
 
     /// It plays its first segment, or has waited in vain for it: the next ones follow.
     fn begins(&mut self, at: f64, client: usize) {
-        let phase = self.random.random_range(0.5..1.0) * SEGMENT;
+        let phase = self.random.random_range(0.5..1.0) * self.case.segment;
         self.at(at + phase, client, Event::Request);
         if let Some(stay) = self.case.stay {
             let stays = -stay * (1.0 - self.random.random_range(0.0..1.0f64)).ln();
@@ -801,10 +808,14 @@ fn what_a_door_does() {
 /// high may fill it sooner: its handshakes make viewers wait.
 #[test]
 fn a_server_fills_in_little_more_than_the_least_time() {
-    for cost in [2.5, 5.0, 7.5, 10.0, 12.0] {
+    let costs = |segment, costs: [f64; 5]| costs.map(|cost| (cost, segment));
+    for (cost, segment) in costs(SEGMENT, [2.5, 5.0, 7.5, 10.0, 12.0])
+        .into_iter()
+        .chain(costs(LONG_SEGMENT, [6.5, 7.5, 10.0, 12.0, 15.0]))
+    {
         let envelope = cost * 10f64.ln();
         let fills = |seed| {
-            let case = Case::flash(seed, cost);
+            let case = Case::flash(seed, cost, segment);
             let begun = Instant::now();
             let results = World::new(&case, Rated::new(begun), begun).run();
             assert_eq!((results.served_put_out, results.asked_to_leave), (0, 0));
@@ -817,8 +828,8 @@ fn a_server_fills_in_little_more_than_the_least_time() {
         times.sort_by(f64::total_cmp);
         let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
         println!(
-            "newcomers that cost {cost} s: a server fills in {median:.2} times (median), {most:.2} \
-             times (most) the least time of {envelope:.1} s"
+            "segments of {segment} s, newcomers that cost {cost} s: a server fills in {median:.2} \
+             times (median), {most:.2} times (most) the least time of {envelope:.1} s"
         );
         assert!(median < FILLS && most < FILLS_MOST, "{cost} s: {times:.2?}");
     }
@@ -836,6 +847,7 @@ fn a_crowd_where_there_is_room() {
             viewing,
             handshake,
             first: viewing * SEGMENT,
+            segment: SEGMENT,
             refusal: 20e-6,
             asking: 50e-6,
             arrivals: (0..20_000)
