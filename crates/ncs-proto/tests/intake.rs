@@ -27,7 +27,7 @@ use rand::{RngExt as _, SeedableRng as _};
 const STEP: f64 = 0.02;
 /// The duration of a segment; a viewer has two in hand.
 const SEGMENT: f64 = 2.0;
-/// And of those that servers cut, which mean larger swings of a crowd's load.
+/// The duration of a long one, with which a crowd's load swings more.
 const LONG_SEGMENT: f64 = 5.5;
 const ROUND_TRIP: f64 = 0.02;
 /// The pauses of a client that is refused: the bound of the first, and of all.
@@ -41,7 +41,7 @@ const APART: f64 = 10.0;
 /// The share of these pairs that may change their order: clients beyond the waiting room have none.
 const OVERTAKEN: f64 = 0.03;
 /// How much later than somebody with a later handshake a client may come in: the longest time that
-/// it is told, its spread, and a round trip.
+/// it is told, by which it may be late by a twentieth, and a round trip.
 const BEHIND: f64 = 3.5;
 /// The time in which a server fills, relative to the least possible: the median, and the longest.
 const FILLS: f64 = 1.3;

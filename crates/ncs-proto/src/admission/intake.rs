@@ -56,9 +56,9 @@ const FEW_RATE: f64 = 10.0;
 /// fills, handshakes of clients that come in much later take the time of those that could now.
 const ROOM: Duration = Duration::from_secs(10);
 const ROOM_LEAST: usize = 32;
-/// The shortest and longest time after which a waiting peer asks again. While its place is kept
-/// until then, the time that it would take is not used: where the load swings, with the longest
-/// time as long as a segment, places are used when the load is high again.
+/// The shortest and longest time after which a waiting peer asks again. A place is kept until its
+/// peer asks. If that takes as long as a segment, the load of a crowd that came together has risen
+/// again by then.
 const AGAIN_LEAST: Duration = Duration::from_millis(100);
 const AGAIN_MOST: Duration = Duration::from_secs(3);
 /// The part of the longest time over which those are spread that are told to come after it, so that

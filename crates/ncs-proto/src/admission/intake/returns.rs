@@ -4,7 +4,8 @@
 //! cannot be kept. But it can be told a time. The queue outside is a number: each client that is
 //! refused lengthens it by one, and time shortens it at the rate at which clients are to return.
 //! The length divided by that rate is the time that the next client is told. So clients return at
-//! this rate, in the order in which they have been refused.
+//! this rate, in the order in which they have been refused. When the rate falls, the queue is cut
+//! to what returns within the longest time that is told: the others have been told shorter times.
 
 use std::time::Duration;
 
@@ -44,22 +45,21 @@ impl Returns {
     /// A client is refused: the time after which it may come again.
     pub fn tell(&mut self, now: Instant) -> Duration {
         self.pass(now);
-        let rate = self.rate();
         self.told += 1;
-        let most = RETURN_MOST.as_secs_f64();
-        let wait = RETURN_LEAST.as_secs_f64() + self.length / rate;
-        if wait > most {
-            return Duration::from_secs_f64(most * (1.0 - SPREAD * spread(self.told)));
+        let wait = RETURN_LEAST + Duration::from_secs_f64(self.length / self.rate());
+        if wait > RETURN_MOST {
+            return RETURN_MOST.mul_f64(1.0 - SPREAD * spread(self.told));
         }
         self.length += 1.0;
-        Duration::from_secs_f64(wait)
+        wait
     }
 
     /// Those whose time has come are not in the queue any longer.
     fn pass(&mut self, now: Instant) {
         let since = self.since.replace(now).unwrap_or(now);
         let passed = now.saturating_duration_since(since).as_secs_f64();
-        self.length = (self.length - passed * self.rate()).max(0.0);
+        let most = RETURN_MOST.as_secs_f64() * self.rate();
+        self.length = (self.length - passed * self.rate()).clamp(0.0, most);
     }
 
     /// Clients that are to return per second.
@@ -103,5 +103,22 @@ mod tests {
         }
         // They do not lengthen the queue.
         assert_eq!(returns.tell(now + RETURN_MOST), RETURN_LEAST);
+    }
+
+    #[test]
+    fn a_queue_is_over_soon_when_the_rate_has_fallen() {
+        let (mut returns, now) = (Returns::default(), Instant::now());
+        returns.set_rate(now, 4000.0);
+        for _ in 0..200_000 {
+            returns.tell(now);
+        }
+        returns.set_rate(now, 0.0);
+        returns.tell(now);
+        let told: Vec<Duration> = (0..3).map(|_| returns.tell(now + RETURN_MOST)).collect();
+        assert_eq!(told[0], RETURN_LEAST);
+        assert!(
+            told.is_sorted() && told[2] <= Duration::from_secs(2),
+            "{told:?}"
+        );
     }
 }
