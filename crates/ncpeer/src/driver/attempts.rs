@@ -88,11 +88,10 @@ impl<T, E: Answered> Attempts<T, E> {
         );
     }
 
-    /// The server has refused a handshake, and may have told when to come again. That holds for the
-    /// other attempts, too.
+    /// The server has refused a handshake, and may have told when to come again. Other attempts go
+    /// on: one of them may have been let in.
     fn turned_back(&mut self, now: Instant, retry_after: Option<Duration>) {
         if let Some(pause) = retry_after {
-            self.running.clear();
             self.refusals += 1;
             self.next_at = self.next_at.max(now + pause.clamp(PAUSE_MIN, TOLD_MAX));
             return;
@@ -245,7 +244,7 @@ mod tests {
             attempts.running.push(pending().boxed());
             attempts.turned_back(now, Some(told * MS));
             assert_eq!(attempts.next_at, now + pause * MS);
-            assert!(attempts.running.is_empty());
+            assert_eq!(attempts.running.len(), 1);
         }
     }
 
