@@ -217,8 +217,10 @@ impl Headroom {
             wait_max,
             ..intake::Config::default()
         };
-        // A watch that begins again keeps the viewers.
+        // A watch that begins again keeps the viewers, and knows of no overload.
         self.begin(config, Instant::now());
+        self.is_short.store(false, Ordering::Relaxed);
+        readiness.ready("headroom");
         loop {
             tick.tick().await;
             let Some(turn) = probe.turn(&sessions).await else {

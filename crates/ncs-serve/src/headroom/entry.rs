@@ -76,25 +76,19 @@ impl Headroom {
     /// A client asks to begin a handshake.
     pub fn knock(&self, proof: Proof) -> Result<Entry, Closed> {
         let leaves = Arc::new(AtomicBool::new(false));
-        let entrant = self.with_door(
-            |Door {
-                 intake,
-                 leaves: all,
-                 ..
-             }| {
-                let wants_proof = match proof {
-                    Proof::Given => false,
-                    Proof::Absent => intake.wants_proof(),
-                    Proof::Wanted => true,
-                };
-                if !intake.is_full() && wants_proof {
-                    return Err(Closed::Unproven);
-                }
-                let entrant = intake.knock().ok_or(Closed::Full)?;
-                all.insert(entrant, Arc::clone(&leaves));
-                Ok(entrant)
-            },
-        );
+        let entrant = self.with_door(|door| {
+            let wants_proof = match proof {
+                Proof::Given => false,
+                Proof::Absent => door.intake.wants_proof(),
+                Proof::Wanted => true,
+            };
+            if !door.intake.is_full() && wants_proof {
+                return Err(Closed::Unproven);
+            }
+            let entrant = door.intake.knock().ok_or(Closed::Full)?;
+            door.leaves.insert(entrant, Arc::clone(&leaves));
+            Ok(entrant)
+        });
         let entrant = match entrant {
             None if proof == Proof::Wanted => return Err(Closed::Unproven),
             None => None,
