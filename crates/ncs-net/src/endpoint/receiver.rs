@@ -8,8 +8,8 @@
 //!
 //! If every packet woke it, it would take one at a time, and CPU time from the senders: a fifth of
 //! a fully loaded CPU. So it sleeps for a quarter of a millisecond after each round, and takes all
-//! packets that have arrived meanwhile, as network cards do that moderate interrupts. It sleeps
-//! before it waits, not between waking and receiving: that would be two sleeps a round.
+//! packets that have arrived meanwhile, as network cards do that moderate interrupts. Only then
+//! does it wait for more. If it slept after the wait, it would be switched out twice a round.
 
 use std::fmt;
 use std::future::Future;

@@ -314,8 +314,8 @@ async fn round_trips(connection: &Connection, time: Duration) -> Vec<Duration> {
 }
 
 /// A flood of first packets at a full server with one connection, and round trips of that: before
-/// and during it. Returns how many were sent and refused.
-async fn flood(per_second: u32, time: Duration) -> (u32, usize) {
+/// and during it. Returns how many were sent and refused, and the round trips during it.
+async fn flood(per_second: u32, time: Duration) -> (u32, usize, Vec<Duration>) {
     let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
     let identity = identity(place.path());
     let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
@@ -344,7 +344,7 @@ async fn flood(per_second: u32, time: Duration) -> (u32, usize) {
     let flooded = round_trips(&connection, time).await;
     let sent = sending.join().unwrap();
     let refused = keeper.asked.load(Ordering::Relaxed) - asked;
-    for (what, times) in [("before", quiet), ("during", flooded)] {
+    for (what, times) in [("before", &quiet), ("during", &flooded)] {
         let at = |share: usize| times[(times.len() - 1) * share / 100];
         let (half, most) = (at(50), at(99));
         let lost = times.iter().filter(|time| **time >= LOST).count();
@@ -354,12 +354,14 @@ async fn flood(per_second: u32, time: Duration) -> (u32, usize) {
     let seconds = time.as_secs_f64();
     let refused_rate = refused as f64 / seconds;
     println!("first packets a second: {per_second} sent, {refused_rate:.0} refused");
-    (sent, refused)
+    (sent, refused, flooded)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_goes_on_beside_a_flood_at_a_full_server() {
-    let (sent, refused) = flood(5_000, Duration::from_secs(1)).await;
+    let (sent, refused, times) = flood(5_000, Duration::from_secs(1)).await;
+    // In order of their length.
+    assert!(times[times.len() / 2] < LOST, "{times:?}");
     assert!(
         refused > 100 && refused <= sent as usize,
         "{refused} of {sent}"

@@ -11,7 +11,7 @@ const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
 /// A table from connection ids to times, of a fixed size and without a lock. An id may lose its
 /// entry to another one that needs the same place. The hash is keyed, so nobody can choose ids that
-/// do.
+/// do. An id that has lost its entry is taken for the other one once in 16 million times.
 pub(super) struct Times {
     hasher: RandomState,
     start: Instant,
@@ -67,9 +67,11 @@ mod tests {
         assert_eq!(times.get(&[1; 8]), None);
         times.set(&[1; 8], now + SECOND);
         times.set(&[1; 8], now + 2 * SECOND);
-        times.set(&[1; 9], now + 3 * SECOND);
+        let is_apart = |id: &[u8; 9]| !std::ptr::eq(times.find(id).0, times.find(&[1; 8]).0);
+        let other = (0..9).map(|octet| [octet; 9]).find(is_apart).unwrap();
+        times.set(&other, now + 3 * SECOND);
         assert_eq!(times.get(&[1; 8]), Some(now + 2 * SECOND));
-        assert_eq!(times.get(&[1; 9]), Some(now + 3 * SECOND));
+        assert_eq!(times.get(&other), Some(now + 3 * SECOND));
         assert_eq!(times.get(&[]), None);
         // The beginning, and what was before, is not taken for no time.
         times.set(&[2; 8], now);
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ids_take_each_others_place_and_never_their_time() {
+    fn many_ids_take_each_others_place_and_not_their_time() {
         let now = Instant::now();
         let times = Times::new(1 << 8, now);
         let at = |number: u32| now + (number + 1) * SECOND;
@@ -85,11 +87,14 @@ mod tests {
             times.set(&number.to_be_bytes(), at(number));
             assert_eq!(times.get(&number.to_be_bytes()), Some(at(number)));
         }
-        let kept = (0..1_u32 << 12).filter(|number| {
-            let time = times.get(&number.to_be_bytes());
-            assert!(time.is_none_or(|time| time == at(*number)));
-            time.is_some()
-        });
-        assert!((1 << 7..=1 << 8).contains(&kept.count()));
+        let found = |number: &u32| times.get(&number.to_be_bytes()).map(|time| (*number, time));
+        let (own, others): (Vec<_>, Vec<_>) = (0..1_u32 << 12)
+            .collect::<Vec<_>>()
+            .iter()
+            .filter_map(found)
+            .partition(|(number, time)| *time == at(*number));
+        assert!((1 << 7..=1 << 8).contains(&own.len()));
+        // Of 4,000 that have lost their entry, one in 16 million is taken for the other.
+        assert!(others.len() <= 2, "{others:?}");
     }
 }
