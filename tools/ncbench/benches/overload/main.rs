@@ -271,6 +271,6 @@ fn viewers(capacity: u64, factor: f64) -> u64 {
 const HANDSHAKE_BITRATE: u64 = 1000;
 const HANDSHAKE_SECONDS: u64 = 5;
 const GENERATOR_VIEWERS: u64 = 2000;
-/// A server with room for newcomers that cost as much as 10 s of viewing is full after half of it.
+/// A server whose newcomers cost as much as 10 s of viewing needs half of this time to fill.
 const SMOKE_SECONDS: u64 = 60;
 const SMOKE_PROBE_SECONDS: u64 = 3;

@@ -213,7 +213,7 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
 fn wait_until_inside(crowds: &mut [Crowd], viewers: u64) -> Result<(), String> {
     let begun = Instant::now();
     let (mut before, mut grown_at) = (0, begun);
-    while begun.elapsed() < LETS_IN && grown_at.elapsed() < LETS_NONE_IN {
+    while begun.elapsed() < LETS_IN && grown_at.elapsed() < LETS_FEW_IN {
         let inside = said(crowds)?.inside;
         if inside >= viewers {
             break;
@@ -497,9 +497,9 @@ const PROBE_TIME: u64 = 3600;
 /// From the last to ask, and to be let in, until the server's time is measured.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long the server may take to let them in. It carries those inside if less than one in two
-/// hundred is added in the second time, which is longer than refused viewers pause mostly.
+/// hundred is added in the second time: refused viewers pause for 30 s at most.
 const LETS_IN: Duration = Duration::from_secs(90);
-const LETS_NONE_IN: Duration = Duration::from_secs(15);
+const LETS_FEW_IN: Duration = Duration::from_secs(35);
 /// The server is full when this part of its processors' time is taken.
 const BUSY: f64 = 0.85;
 /// Above this part, requests may wait longer and longer.

@@ -3,8 +3,9 @@
 //! comes.
 //!
 //! A viewer opens a bidirectional stream for each segment and says its length in eight bytes, the
-//! highest first. The server sends the file from where the last segment of this viewer ended. If it
-//! sent the same few bytes always, they would be in the caches, as those of no medium are.
+//! highest first. The server sends the file from where the last segment of this viewer ended, and
+//! begins at a random place. If it always sent the same few bytes, they would stay in the
+//! processor's cache.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ async fn accept(endpoint: Endpoint, file: Bytes) {
 }
 
 async fn answer(connection: Connection, file: Bytes) {
-    let mut from = 0;
+    let mut from = rand::random_range(0..FILE_BYTES as u64);
     while let Ok((send, mut receive)) = connection.accept_bi().await {
         let mut length = [0; 8];
         if receive.read_exact(&mut length).await.is_err() {
