@@ -2,7 +2,7 @@
 //! plain quinn, and this server with each congestion controller.
 //!
 //! `cargo bench --bench paths -- [loss] [queue] [fair] [odd] [chain] [--seconds N] [--only TEXT]`,
-//! or `-- shares [--cells CELL,…] [--seconds N]`.
+//! or `-- shares [--cells CELL,…] [--own CONTROLLER] [--seconds N]`.
 //! Needs root, `ip` and nginx. The sender, the receiver and the nodes between them have network
 //! namespaces in a chain. In one more namespace this program emulates the path on every hop: the
 //! kernel wraps the packets of a hop in VXLAN, so that whole IP packets reach this program in UDP
@@ -71,6 +71,7 @@ fn inside(words: &[&str]) {
     let ends: Vec<String> = ends.iter().map(|end| (*end).to_owned()).collect();
     let mut seconds = 10;
     let (mut chosen, mut only, mut cells, mut shares) = (Vec::new(), "", "", false);
+    let mut own = None;
     let mut rest = rest.iter();
     while let Some(word) = rest.next() {
         match *word {
@@ -83,6 +84,13 @@ fn inside(words: &[&str]) {
             "--only" => only = rest.next().expect("--only takes a part of a sender's name"),
             name if TABLES.iter().any(|(known, _)| *known == name) => chosen.push(name),
             "--cells" => cells = rest.next().expect("--cells takes the beginnings of names"),
+            "--own" => {
+                own = match rest.next() {
+                    Some(&"cubic") => Some("cubic"),
+                    Some(&"bbr") => Some("bbr"),
+                    _ => panic!("--own takes cubic or bbr"),
+                }
+            }
             "shares" => shares = true,
             other => {
                 panic!("`{other}` is no table; there are loss, queue, fair, odd, chain and shares")
@@ -98,7 +106,7 @@ fn inside(words: &[&str]) {
         media: media.path(),
     };
     if shares {
-        shares::table(&bench, cells);
+        shares::table(&bench, cells, own);
         return;
     }
     for (name, table) in TABLES {

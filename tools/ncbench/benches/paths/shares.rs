@@ -1,6 +1,8 @@
 //! The part of a bottleneck that a flow of the server takes beside TCP, and its queue alone.
 //!
-//! Shares are of packets on the wire, so that repair blocks count as what they are: sending. Each
+//! Shares are of packets on the wire, so that repair blocks count as what they are: sending. With
+//! `--own cubic`, a flow of TCP with that controller is in the server's place; its share is its
+//! goodput's, because its packets are not told from those of the others. Each
 //! cell has a name, as `bbr-4-100-50`: four flows of TCP with BBR, 100 Mbit/s, 50 ms of buffer; or
 //! `alone-10-20`.
 
@@ -53,8 +55,9 @@ fn cells() -> impl Iterator<Item = Cell> {
     })
 }
 
-/// Measures the cells whose names begin with one of these, or all.
-pub(crate) fn table(bench: &Bench<'_>, chosen: &str) {
+/// Measures the cells whose names begin with one of these, or all. `tcp` is the controller of a
+/// flow of TCP in the server's place.
+pub(crate) fn table(bench: &Bench<'_>, chosen: &str, tcp: Option<&'static str>) {
     println!(
         "\n| cell | its own, Mbit/s | of a fair part | all others, Mbit/s | goodput, Mbit/s | \
          queue, mean ms | 95th ms | queue full, % |"
@@ -72,18 +75,19 @@ pub(crate) fn table(bench: &Bench<'_>, chosen: &str) {
             );
             continue;
         }
-        measure(bench, &cell);
+        measure(bench, &cell, tcp);
     }
 }
 
 /// Runs a cell, and prints its row.
-fn measure(bench: &Bench<'_>, cell: &Cell) {
+fn measure(bench: &Bench<'_>, cell: &Cell, tcp: Option<&'static str>) {
     let path = crate::path(cell.megabits.into(), cell.buffer_ms.into(), 0.0);
     let hop = Box::start(0, path, 1);
     let way = Way::across(bench.ends, 1);
+    let coded = || Contender::Streams(Congestion::default());
     let others = (0..cell.others).map(|_| Contender::Http(cell.congestion));
     let mut running: Vec<Running> = others
-        .chain([Contender::Streams(Congestion::default())])
+        .chain([tcp.map_or_else(coded, Contender::Http)])
         .zip(0..)
         .map(|(contender, number)| Running::start(contender, &way, bench.media, number))
         .collect();
@@ -93,22 +97,23 @@ fn measure(bench: &Bench<'_>, cell: &Cell) {
     let from = Instant::now();
     std::thread::sleep(Duration::from_secs(bench.seconds));
     let (counts, udp) = (hop.counts(), hop.udp_bytes());
-    let goodput = running
-        .last()
-        .and_then(|own| own.megabits_since(from))
-        .map_or_else(|| "–".to_owned(), |goodput| format!("{goodput:.2}"));
+    let goodput = running.last().and_then(|own| own.megabits_since(from));
     running.clear();
     // The path lasts until the kernels have told each other that it is over.
     std::thread::sleep(Duration::from_millis(300));
     let megabits = |bytes: u64| bytes as f64 * 8e-6 / bench.seconds as f64;
-    let own = megabits(udp);
+    let own = match tcp {
+        None => megabits(udp),
+        Some(_) => goodput.unwrap_or(0.0),
+    };
     let fair_part = f64::from(cell.megabits) / f64::from(cell.others + 1);
     let (mean, most) = counts.queue();
     let full = 100.0 * counts.overflowed as f64 / counts.offered.max(1) as f64;
     println!(
-        "| {cell} | {own:.2} | {:.2} | {:.2} | {goodput} | {mean:.1} | {most:.1} | {full:.2} |",
+        "| {cell} | {own:.2} | {:.2} | {:.2} | {} | {mean:.1} | {most:.1} | {full:.2} |",
         own / fair_part,
-        megabits(counts.bytes.saturating_sub(udp)),
+        megabits(counts.bytes) - own,
+        goodput.map_or_else(|| "–".to_owned(), |goodput| format!("{goodput:.2}")),
     );
 }
 
