@@ -122,14 +122,10 @@ impl Record {
                 GOODPUT_MIN * 100.0
             ));
         }
-        let totals = &self.swarm.totals;
-        let put_out = totals.put_out as f64 / totals.served.max(1) as f64;
-        if put_out > PUT_OUT_MAX {
+        if self.swarm.totals.put_out > 0 {
             reasons.push(format!(
-                "{} of {} viewers were put out after they had been served, {:.0} % may be",
-                totals.put_out,
-                totals.served,
-                PUT_OUT_MAX * 100.0
+                "{} viewers were put out after they had been served",
+                self.swarm.totals.put_out
             ));
         }
         reasons
@@ -207,9 +203,5 @@ fn figure(records: &[Record]) -> Figure {
 /// From the last to ask to where the mean begins, where a cell is long enough.
 const SETTLE: f64 = 5.0;
 const GOODPUT_MIN: f64 = 0.9;
-/// The share of the served viewers that may be put out. Nobody is for newcomers: that would be most
-/// of them. But a machine that others share may become slower, and then the server asks some to
-/// leave.
-const PUT_OUT_MAX: f64 = 0.05;
 const RECORD: &str = "overload.jsonl";
 const FIGURE: &str = "overload.svg";
