@@ -6,8 +6,9 @@ use quinn::{Connection, ConnectionError, Endpoint};
 use tempfile::TempDir;
 
 use super::super::tests::{HERE, IDLE, PATIENCE, client, client_config, config, identity};
-use super::super::{ids, open_guarded, server_config};
+use super::super::{Listener, ids, open_guarded, server_config};
 use super::*;
+use crate::tls::ServerIdentity;
 
 const OWNER: Owner = Owner {
     process: ids::ONLY_PROCESS,
@@ -58,6 +59,34 @@ fn first(destination: &[u8], source: &[u8]) -> Vec<u8> {
     datagram
 }
 
+/// A server with so many sockets and this keeper, and its identity.
+fn guarded(sockets: u8, keeper: &Arc<Keeper>) -> (Listener, ServerIdentity) {
+    let place = TempDir::new().unwrap();
+    let identity = identity(place.path());
+    let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
+    let mut listeners = open_guarded(&config(sockets), IDLE, &identity, guard).unwrap();
+    (listeners.remove(0), identity)
+}
+
+/// A doorway with this keeper whose refusals go nowhere else.
+fn doorway(keeper: &Arc<Keeper>) -> (Doorway, Arc<Sink>) {
+    let sink = Arc::new(Sink::default());
+    let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
+    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER);
+    (doorway, sink)
+}
+
+/// What the socket says of datagrams of this size in a buffer of this length.
+fn meta(len: usize, stride: usize) -> RecvMeta {
+    RecvMeta {
+        addr: HERE,
+        len,
+        stride,
+        ecn: None,
+        dst_ip: None,
+    }
+}
+
 async fn accept(endpoint: Endpoint) {
     let mut connections = Vec::new();
     while let Some(incoming) = endpoint.accept().await {
@@ -67,11 +96,8 @@ async fn accept(endpoint: Endpoint) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_told_when_to_come_again_and_connections_go_on() {
-    let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
-    let identity = identity(place.path());
-    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
-    let mut listeners = open_guarded(&config(2), IDLE, &identity, guard).unwrap();
-    let listener = listeners.remove(0);
+    let keeper = Arc::new(Keeper::default());
+    let (listener, identity) = guarded(2, &keeper);
     for endpoint in &listener.endpoints {
         tokio::spawn(accept(endpoint.clone()));
     }
@@ -184,21 +210,13 @@ impl AsyncUdpSocket for Sink {
 
 #[test]
 fn what_is_not_refused_stays_in_order_and_whole() {
-    let (sink, keeper) = (Arc::new(Sink::default()), Arc::new(Keeper::default()));
-    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
-    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER);
+    let keeper = Arc::new(Keeper::default());
+    let (doorway, sink) = doorway(&keeper);
     let now = Instant::now();
-    let meta = |buffer: &[u8]| RecvMeta {
-        addr: HERE,
-        len: buffer.len(),
-        stride: DATAGRAM_MIN,
-        ecn: None,
-        dst_ip: None,
-    };
     let mut left = 4;
     let mut sift = |datagrams: &[&[u8]]| {
         let mut buffer = datagrams.concat();
-        let mut meta = meta(&buffer);
+        let mut meta = meta(buffer.len(), DATAGRAM_MIN);
         doorway.sift(now, &mut left, &mut meta, &mut buffer);
         buffer.truncate(meta.len);
         buffer
@@ -224,18 +242,11 @@ fn what_is_not_refused_stays_in_order_and_whole() {
 
 #[test]
 fn who_sends_its_first_packet_again_is_answered_as_before() {
-    let (sink, keeper) = (Arc::new(Sink::default()), Arc::new(Keeper::default()));
-    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
-    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER);
+    let keeper = Arc::new(Keeper::default());
+    let (doorway, sink) = doorway(&keeper);
     let now = Instant::now();
     let is_refused = |after: Duration, datagram: &[u8]| {
-        let meta = RecvMeta {
-            addr: HERE,
-            len: datagram.len(),
-            stride: datagram.len(),
-            ecn: None,
-            dst_ip: None,
-        };
+        let meta = meta(datagram.len(), datagram.len());
         doorway.is_refused(now + after, &mut 1, &meta, datagram)
     };
     let (ms, asked) = (Duration::from_millis(1), || {
@@ -261,11 +272,8 @@ fn who_sends_its_first_packet_again_is_answered_as_before() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_has_proven_its_address_passes_a_door_that_was_shut_meanwhile() {
-    let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
-    let identity = identity(place.path());
-    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
-    let mut listeners = open_guarded(&config(1), IDLE, &identity, guard).unwrap();
-    let listener = listeners.remove(0);
+    let keeper = Arc::new(Keeper::default());
+    let (listener, identity) = guarded(1, &keeper);
     let endpoint = listener.endpoints[0].clone();
     let shut = Arc::clone(&keeper);
     let accepting = tokio::spawn(async move {
@@ -316,11 +324,8 @@ async fn round_trips(connection: &Connection, time: Duration) -> Vec<Duration> {
 /// A flood of first packets at a full server with one connection, and round trips of that: before
 /// and during it. Returns how many were sent and refused, and the round trips during it.
 async fn flood(per_second: u32, time: Duration) -> (u32, usize, Vec<Duration>) {
-    let (place, keeper) = (TempDir::new().unwrap(), Arc::new(Keeper::default()));
-    let identity = identity(place.path());
-    let guard = Arc::clone(&keeper) as Arc<dyn Doorkeeper>;
-    let mut listeners = open_guarded(&config(1), IDLE, &identity, guard).unwrap();
-    let listener = listeners.remove(0);
+    let keeper = Arc::new(Keeper::default());
+    let (listener, identity) = guarded(1, &keeper);
     tokio::spawn(echo(listener.endpoints[0].clone()));
     let client = client();
     let connecting = client.connect_with(client_config(&identity), listener.address, "localhost");

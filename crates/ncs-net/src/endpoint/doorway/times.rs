@@ -4,8 +4,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Of the entry's 64 bits, those of the time in milliseconds, which last for 34 years. The others
-/// are a part of the hash of the id.
+/// The time takes so many of an entry's 64 bits, in milliseconds, which is enough for 34 years. A
+/// part of the id's hash takes the others.
 const TIME_BITS: u32 = 40;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
