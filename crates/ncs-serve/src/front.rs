@@ -98,7 +98,6 @@ impl Front {
         )?
         .set(i64::from(config.connections_max.limit()));
         let (drain, drained) = watch::channel(None);
-        let drains = drained.clone();
         let metrics = session::Metrics::new(registry)?;
         let audience = metrics.audience.clone();
         let headroom = Headroom::new(registry)?;
@@ -130,7 +129,11 @@ impl Front {
         ));
         let identity = identity.with_door(admission.door());
         let metrics = accept::Metrics::new(registry)?;
-        let keeper = Arc::new(Keeper::new(headroom.clone(), drains, metrics.clone()));
+        let keeper = Arc::new(Keeper::new(
+            headroom.clone(),
+            context.drain.clone(),
+            metrics.clone(),
+        ));
         let listeners = endpoint::open_guarded(config, session.idle_timeout, &identity, keeper)?;
         let addresses = listeners.iter().map(|listener| listener.address).collect();
         let endpoints: Vec<_> = listeners

@@ -21,7 +21,7 @@ mod shares;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ncs_net::machine::{Machine, cpu_time};
@@ -133,7 +133,7 @@ impl Headroom {
     /// From now on, newcomers are admitted by the rules of an [`Intake`]. The watch calls it when
     /// it begins; later calls have no effect.
     pub fn begin(&self, config: intake::Config, now: Instant) {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut door = self.door();
         let door = door.get_or_insert_with(|| Door {
             intake: Intake::new(config, now),
             leaves: HashMap::new(),
@@ -143,9 +143,14 @@ impl Headroom {
         self.outside.returns().set_rate(now, rate);
     }
 
-    /// `None` while nothing is measured.
+    fn door(&self) -> MutexGuard<'_, Option<Door>> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Acts on the rules, and notes whether the server is full then. `None` while nothing is
+    /// measured.
     fn with_door<T>(&self, act: impl FnOnce(&mut Door) -> T) -> Option<T> {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut door = self.door();
         let door = door.as_mut()?;
         let result = act(door);
         let is_full = door.intake.is_full();

@@ -18,7 +18,7 @@ pub(super) struct Door {
     pub(super) counted: intake::Status,
 }
 
-/// What clients are told that find no place at the door.
+/// The state for clients that find no place at the door.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     /// Whether the next handshake would be refused.
