@@ -1,7 +1,6 @@
 //! Attacks on an origin's streams by demand: many names of one playlist, and many segments at once.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +12,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use crate::attacker::{Attacker, OPEN, get};
-use crate::ground::{PATIENCE, Program, Turn, bytes, connect, read, turn};
-use crate::program::program;
+use crate::ground::{PATIENCE, Program, Turn, bytes, connect, read, serve, turn};
 use nctest::origin::{Fault, Origin};
 
 /// The longest acceptable wait of an honest viewer; stalls are at least 10 s.
@@ -37,17 +35,7 @@ impl Stage {
     pub(crate) fn new(origin: &Origin) -> Self {
         let turn = turn();
         let state = TempDir::new().unwrap();
-        let mut command = Command::new(program("ncserverd"));
-        command.env_clear().env("STATE_DIRECTORY", state.path());
-        // What its allocator keeps for later is not what a peer has made it keep.
-        command.env("MIMALLOC_PURGE_DELAY", "0");
-        command.args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--metrics",
-            "127.0.0.1:0",
-        ]);
+        let mut command = serve(state.path());
         command.args([
             "--origin",
             &format!("live={}", origin.url("/base")),

@@ -74,6 +74,22 @@ pub(crate) fn file(number: u8) -> String {
     format!("/live/{number}.ts")
 }
 
+/// The command of a server on loopback with this directory for its state. Its allocator gives freed
+/// memory back at once: what it would keep is not what peers have made the server keep.
+pub(crate) fn serve(state: &Path) -> Command {
+    let mut command = Command::new(program("ncserverd"));
+    command.env_clear().env("STATE_DIRECTORY", state);
+    command.env("MIMALLOC_PURGE_DELAY", "0");
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+    ]);
+    command
+}
+
 /// Writes what peers of the stream `live` may request.
 pub(crate) fn make_media(directory: &Path) {
     for number in 0..FILES {
@@ -118,17 +134,7 @@ impl Ground {
         let turn = turn();
         let (media, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         make_media(media.path());
-        let mut command = Command::new(program("ncserverd"));
-        command.env_clear().env("STATE_DIRECTORY", state.path());
-        // What its allocator keeps for later is not what a peer has made it keep.
-        command.env("MIMALLOC_PURGE_DELAY", "0");
-        command.args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--metrics",
-            "127.0.0.1:0",
-        ]);
+        let mut command = serve(state.path());
         command.args(["--directory", &format!("live={}", media.path().display())]);
         if settings
             .iter()
