@@ -496,8 +496,8 @@ const PROBE_MAX: u64 = 500_000;
 const PROBE_TIME: u64 = 3600;
 /// From the last to ask, and to be let in, until the server's time is measured.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long the server may take to let them in. It carries those inside if less than one in two
-/// hundred is added in the second time: refused viewers pause for 30 s at most.
+/// The search waits so long at most for the server to let viewers in, and no longer when less than
+/// one in two hundred is added in the second time: refused viewers pause for 30 s at most.
 const LETS_IN: Duration = Duration::from_secs(90);
 const LETS_FEW_IN: Duration = Duration::from_secs(35);
 /// The server is full when this part of its processors' time is taken.
