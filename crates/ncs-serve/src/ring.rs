@@ -37,7 +37,7 @@ pub use capacity::{Capacity, NotCapacity};
 pub use metrics::Metrics;
 pub use ncs_proto::ring::{Blocks, HEADROOM, LineKey, LineKind, Order, SessionId, headroom};
 pub use slots::{Pin, Quota, Slot};
-pub use wait::{next_wake, own_waker};
+pub use wait::{Waiter, next_wake, own_waker};
 
 use ncs_codec::block::Vector;
 use ncs_proto::object::{GenerationKey, SegmentKey};

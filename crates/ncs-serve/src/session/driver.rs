@@ -19,7 +19,6 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -46,9 +45,8 @@ use super::{Ask, Blame, Config, Metrics};
 use crate::accept::Place;
 use crate::admission::{Access, Admission, Limited, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
-
 use crate::headroom::Entry;
-use crate::ring::{self, Claimed, LineKey, LineKind, Quota, Ring, SessionId};
+use crate::ring::{Claimed, LineKey, LineKind, Quota, Ring, SessionId, Waiter};
 
 /// The maximum number of blocks per write.
 const WRITE_BLOCKS_MAX: u32 = 64;
@@ -233,6 +231,7 @@ struct Session {
     /// When blocks may be sent again after the visitor has used up its bytes.
     resumes: Option<Instant>,
     quota: Arc<Quota>,
+    waiter: Waiter,
     begun: Instant,
     progress: Progress,
     frames: frame::Reader,
@@ -388,6 +387,7 @@ impl Session {
             entry,
             resumes: None,
             quota,
+            waiter: Waiter::default(),
             begun,
             progress: Progress {
                 released: 0,
@@ -433,8 +433,8 @@ impl Session {
             }
             self.proto.handle_timeout(Instant::now())?;
             self.note_progress(Instant::now())?;
-            let waker = ring::own_waker().await;
-            self.turn(&waker);
+            self.waiter.look();
+            self.turn();
             if let Some(until) = self.draining
                 && (Instant::now() >= until
                     || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
@@ -494,7 +494,7 @@ impl Session {
                     Signal::Replaced => return Err(End::Replaced),
                 },
                 () = timer.as_mut(), if !timer.is_elapsed() => {}
-                () = ring::next_wake() => {}
+                () = self.waiter.woken() => {}
             }
         }
     }
@@ -512,7 +512,7 @@ impl Session {
     }
 
     /// Carries everything that is ready.
-    fn turn(&mut self, waker: &Waker) {
+    fn turn(&mut self) {
         while let Some(event) = self.proto.poll_event() {
             self.act(event);
         }
@@ -534,7 +534,7 @@ impl Session {
             }
         }
         self.adapt_window(Instant::now());
-        self.push(share, waker);
+        self.push(share);
         self.flush_control();
         self.context.metrics.add(self.proto.take_tally());
         while let Some((stream, tally)) = self.proto.poll_stream_tally() {
@@ -953,7 +953,7 @@ impl Session {
     }
 
     /// Claims blocks for requests, earliest deadline first, and hands them to QUIC.
-    fn push(&mut self, share: u32, waker: &Waker) {
+    fn push(&mut self, share: u32) {
         self.resumes = None;
         let (mut waiting, _) = self.waiting(Instant::now());
         let was_full = waiting >= self.window.waiting_max;
@@ -978,7 +978,7 @@ impl Session {
             };
             let room = self
                 .quota
-                .room(share as usize, waker)
+                .room(share as usize, self.waiter.waker())
                 .min(WRITE_BLOCKS_MAX as usize);
             let room = u32::try_from(room).unwrap_or(u32::MAX).min(claim.blocks);
             let left = match claim.route {
@@ -994,10 +994,13 @@ impl Session {
                 }
                 continue;
             }
-            let blocks = self
-                .context
-                .ring
-                .claim(self.id, claim.line, room, &self.quota, waker);
+            let blocks = self.context.ring.claim(
+                self.id,
+                claim.line,
+                room,
+                &self.quota,
+                self.waiter.waker(),
+            );
             if !blocks.is_empty() {
                 self.observe_birth(claim.alias);
                 match claim.route {
