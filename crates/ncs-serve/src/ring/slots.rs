@@ -39,8 +39,10 @@ pub(super) const SLAB_BYTES: usize = 1 << 20;
 const PINNED_SLAB_BYTES: usize = 16 << 20;
 /// This many slots that were taken together return to the same shelf.
 const TOGETHER: usize = 32;
-/// The pool cycles through this much memory, plus twice the slots that are out.
-const FRONT: usize = 16 << 20;
+/// The pool cycles through this much memory, plus twice the slots that are out: about a core's
+/// caches, and with a device one slab.
+const FRONT: usize = 1 << 20;
+const PINNED_FRONT: usize = PINNED_SLAB_BYTES;
 /// The number of slot sizes whose free room is recorded separately.
 const ROOMS: usize = 8;
 /// The alignment of pinned slabs.
@@ -229,7 +231,12 @@ impl Pool {
         let mut taken = Vec::with_capacity(count);
         let mut state = pool.lock();
         pool.clear_shelves(&mut state);
-        state.class(size, pool).turn_back(size);
+        let front = if pool.pin.is_some() {
+            PINNED_FRONT
+        } else {
+            FRONT
+        };
+        state.class(size, pool).turn_back(front / size);
         let mut waits = false;
         let mut home = state.next_home(pool);
         while taken.len() < count {
@@ -623,8 +630,8 @@ impl Class {
     /// Starts at the front again when the next slot is far beyond the number in use. Recently sent
     /// memory is still in the processor's caches, to which a device writes; a cycle through a whole
     /// large pool would never hit them.
-    fn turn_back(&mut self, size: usize) {
-        if self.next > 2 * self.out + FRONT / size {
+    fn turn_back(&mut self, front: usize) {
+        if self.next > 2 * self.out + front {
             self.next = 0;
         }
     }
