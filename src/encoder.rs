@@ -155,8 +155,10 @@ impl Encoder {
     }
 
     /// The same, limited by `pace`.
-    pub fn paced(self, pace: Pace) -> Self {
-        Self { pace, ..self }
+    pub fn paced(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self.apply(self.config);
+        self
     }
 
     /// Runs until a channel that it listens to closes.
@@ -532,7 +534,8 @@ impl Encoder {
 
     fn apply(&mut self, config: Config) {
         self.config = config;
-        self.planner.set(config.batch_blocks_max, config.batch_wait);
+        let blocks_max = config.batch_blocks_max.min(self.pace.batch_blocks_max());
+        self.planner.set(blocks_max, config.batch_wait);
     }
 }
 

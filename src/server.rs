@@ -186,6 +186,11 @@ impl Server {
         let (encoder_settings, settings) = watch::channel(config.encoder);
         let metrics = encoder::Metrics::new(registry, device.backend(), device.kernel())?;
         let random = StdRng::from_rng(&mut rand::rng());
+        let pace = Pace::of(Handle::current());
+        let pace = match device.backend() {
+            "cpu" => pace.with_cpu_threads(config.device.cpu_threads.count()),
+            _ => pace,
+        };
         let encoder = Encoder::new(
             config.encoder,
             ring.clone(),
@@ -194,7 +199,7 @@ impl Server {
             metrics,
             random,
         )
-        .paced(Pace::of(Handle::current()));
+        .paced(pace);
         let aside = Aside::start("encode").map_err(Error::Thread)?;
         tasks.push(aside.spawn(supervisor.vital(
             ServerPart::Encoder,

@@ -14,16 +14,23 @@ use futures_util::FutureExt;
 use ncs_serve::turn::Turn;
 use tokio::runtime::Handle;
 
-/// The maximum scheduling latency. Without overload it is a tenth of this.
-const TURN_WAIT_MAX: Duration = Duration::from_millis(5);
+/// The maximum scheduling latency: about as long as a batch takes until it is ready. With 1 ms, a
+/// server on one core that had been stopped for half a second stayed short of time for seconds, and
+/// with 5 ms for ever.
+const TURN_WAIT_MAX: Duration = Duration::from_micros(300);
 
-/// Bytes in the ring that keep one thread busy for some milliseconds.
-const ENOUGH_BYTES: usize = 4 << 20;
+/// Bytes in the ring that keep one thread busy for some milliseconds: as much as its caches hold.
+const ENOUGH_BYTES: usize = 1 << 20;
+
+/// Blocks that a thread of the CPU back end makes in one batch: at 4 KiB, its core's caches hold
+/// them until they are sent.
+const BATCH_BLOCKS_PER_THREAD: u32 = 256;
 
 /// Holds the encoder back while sessions lag behind.
 #[derive(Debug)]
 pub struct Pace {
     sessions: Option<Handle>,
+    batch_blocks_max: u32,
     probe: Option<Turn>,
     is_behind: bool,
 }
@@ -33,6 +40,7 @@ impl Pace {
     pub fn of(sessions: Handle) -> Self {
         Self {
             sessions: Some(sessions),
+            batch_blocks_max: u32::MAX,
             probe: None,
             is_behind: false,
         }
@@ -42,9 +50,24 @@ impl Pace {
     pub fn unlimited() -> Self {
         Self {
             sessions: None,
+            batch_blocks_max: u32::MAX,
             probe: None,
             is_behind: false,
         }
+    }
+
+    /// The same, where this many threads of a CPU encode.
+    pub fn with_cpu_threads(self, threads: usize) -> Self {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+        Self {
+            batch_blocks_max: BATCH_BLOCKS_PER_THREAD.saturating_mul(threads),
+            ..self
+        }
+    }
+
+    /// The maximum number of blocks per batch.
+    pub(super) fn batch_blocks_max(&self) -> u32 {
+        self.batch_blocks_max
     }
 
     /// Bytes that keep all threads of the sessions busy.
