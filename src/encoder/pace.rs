@@ -118,6 +118,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn threads_of_the_cpu_bound_a_batch() {
+        assert_eq!(Pace::unlimited().batch_blocks_max(), u32::MAX);
+        let of = |threads| Pace::unlimited().with_cpu_threads(threads);
+        assert_eq!(of(3).batch_blocks_max(), 3 * BATCH_BLOCKS_PER_THREAD);
+        assert_eq!(of(usize::MAX).batch_blocks_max(), u32::MAX);
+    }
+
     #[tokio::test]
     async fn nothing_is_launched_while_turns_are_long() {
         let sessions = tokio::runtime::Builder::new_multi_thread()
