@@ -427,12 +427,14 @@ impl Session {
         let mut reading: Pending<Heard> = Pending::new();
         reading.push(Box::pin(read(receive)));
         let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
+        // It has not been seen to elapse. One that elapses in the middle of a turn is seen below.
+        let mut is_armed = true;
         loop {
             if self.entry.takes_leave() {
                 self.proto.await_admission();
             }
-            self.proto.handle_timeout(Instant::now())?;
             self.note_progress(Instant::now())?;
+            self.proto.handle_timeout(Instant::now())?;
             self.waiter.look();
             self.turn();
             if let Some(until) = self.draining
@@ -446,6 +448,8 @@ impl Session {
             let resumes = self.control_resumes(Instant::now());
             // Until then, a write without progress holds up others.
             let (_, stuck) = self.waiting(Instant::now());
+            // Objects leave without further turns.
+            let look = (!self.deliveries.is_empty()).then_some(self.window.look_at);
             let due = [
                 self.proto.poll_timeout(),
                 self.draining,
@@ -453,13 +457,15 @@ impl Session {
                 self.resumes,
                 stuck,
                 stalls,
+                look,
             ];
             let timeout = due.into_iter().flatten().min();
             // A turn too early is harmless, so a timer that is early enough stays as it is.
             if let Some(due) = timeout.map(tokio::time::Instant::from)
-                && (timer.is_elapsed() || due < timer.deadline())
+                && (!is_armed || due < timer.deadline())
             {
                 timer.as_mut().reset(due);
+                is_armed = true;
             }
             let reads = resumes.is_none() && !self.is_left_behind();
             tokio::select! {
@@ -493,7 +499,7 @@ impl Session {
                     Signal::Closed(error) => return Err(error.into()),
                     Signal::Replaced => return Err(End::Replaced),
                 },
-                () = timer.as_mut(), if !timer.is_elapsed() => {}
+                () = timer.as_mut(), if is_armed => is_armed = false,
                 () = self.waiter.woken() => {}
             }
         }
