@@ -176,8 +176,7 @@ impl Encoder {
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
             let mut is_held = false;
             if let Step::Launch(blocks) = step {
-                is_held = !self.pace.is_open(Instant::now())
-                    && self.ring.used_bytes() > self.pace.enough_bytes();
+                is_held = self.pace.holds(Instant::now(), self.ring.used_bytes());
                 if !is_held {
                     self.launch(blocks, &waker, &mut running);
                     continue;

@@ -14,10 +14,13 @@ use futures_util::FutureExt;
 use ncs_serve::turn::Turn;
 use tokio::runtime::Handle;
 
-/// The maximum scheduling latency: about as long as a batch takes until it is ready. With 1 ms, a
-/// server on one core that had been stopped for half a second stayed short of time for seconds, and
-/// with 5 ms for ever.
+/// The maximum scheduling latency. With 1 ms, a server on one core that had been stopped for half a
+/// second stayed short of time for more than ten seconds, and with 5 ms for ever (ADR 0011).
 const TURN_WAIT_MAX: Duration = Duration::from_micros(300);
+
+/// The longest time for which a batch is held back. Where other work than blocks takes the threads'
+/// time, holding blocks back does not shorten the latency.
+const HELD_MAX: Duration = Duration::from_millis(5);
 
 /// Bytes in the ring that keep one thread busy for some milliseconds: as much as its caches hold.
 const ENOUGH_BYTES: usize = 1 << 20;
@@ -33,6 +36,8 @@ pub struct Pace {
     batch_blocks_max: u32,
     probe: Option<Turn>,
     is_behind: bool,
+    /// When the batch that is held back would have been launched.
+    held_since: Option<Instant>,
 }
 
 impl Pace {
@@ -43,6 +48,7 @@ impl Pace {
             batch_blocks_max: u32::MAX,
             probe: None,
             is_behind: false,
+            held_since: None,
         }
     }
 
@@ -53,6 +59,7 @@ impl Pace {
             batch_blocks_max: u32::MAX,
             probe: None,
             is_behind: false,
+            held_since: None,
         }
     }
 
@@ -71,16 +78,28 @@ impl Pace {
     }
 
     /// Bytes that keep all threads of the sessions busy.
-    pub(super) fn enough_bytes(&self) -> usize {
+    fn enough_bytes(&self) -> usize {
         self.sessions
             .as_ref()
             .map_or(0, |sessions| sessions.metrics().num_workers())
             * ENOUGH_BYTES
     }
 
-    /// Whether the scheduling latency of sessions is short enough. If not, ask again after
-    /// [`Pace::changed`].
-    pub(super) fn is_open(&mut self, now: Instant) -> bool {
+    /// Whether a batch is to be held back while slots of `used` bytes are out. If so, ask again
+    /// after [`Pace::changed`].
+    pub(super) fn holds(&mut self, now: Instant, used: usize) -> bool {
+        let holds = !self.is_open(now) && used > self.enough_bytes() && {
+            let since = *self.held_since.get_or_insert(now);
+            now.saturating_duration_since(since) < HELD_MAX
+        };
+        if !holds {
+            self.held_since = None;
+        }
+        holds
+    }
+
+    /// Whether the scheduling latency of sessions is short enough.
+    fn is_open(&mut self, now: Instant) -> bool {
         // Take the result of a finished probe.
         let _ = self.changed().now_or_never();
         let Some(sessions) = &self.sessions else {
@@ -91,13 +110,23 @@ impl Pace {
         !self.is_behind
     }
 
-    /// Waits for the next result of the probe; forever if none is running.
+    /// Waits for the next result of the probe, or until a batch has been held back for long enough;
+    /// forever if neither is to come.
     pub(super) async fn changed(&mut self) {
+        let held = async {
+            match self.held_since {
+                Some(since) => tokio::time::sleep_until((since + HELD_MAX).into()).await,
+                None => std::future::pending().await,
+            }
+        };
         let Some(probe) = &mut self.probe else {
-            return std::future::pending().await;
+            return held.await;
         };
         // A runtime that has ended has no sessions.
-        let wait = probe.wait().await.unwrap_or_default();
+        let wait = tokio::select! {
+            wait = probe.wait() => wait.unwrap_or_default(),
+            () = held => return,
+        };
         self.probe = None;
         self.is_behind = wait > TURN_WAIT_MAX;
     }
@@ -147,6 +176,12 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(20));
             tokio::time::sleep(2 * TURN_WAIT_MAX).await;
         }
+        let (now, much) = (Instant::now(), 2 * ENOUGH_BYTES);
+        assert!(!pace.holds(now, ENOUGH_BYTES), "a thread would idle");
+        assert!(pace.holds(now, much));
+        assert!(pace.holds(now + HELD_MAX / 2, much));
+        assert!(!pace.holds(now + HELD_MAX, much), "it was held for long");
+        assert!(pace.holds(now + HELD_MAX, much), "the next one is held");
         STOP.store(true, Ordering::Relaxed);
         busy.await.unwrap();
         opens(&mut pace).await;
