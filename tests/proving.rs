@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ncserverd::integrity::signing::SigningKey;
 use ncserverd::object::{Codec, HashGroup};
 use ncserverd::wire::CloseCode;
-use nctest::program::{PATIENCE, Program, metric};
+use nctest::program::{PATIENCE, Program, metric, serve};
 use nctest::script::{Fault, Script, bytes};
 use program::program;
 use tempfile::TempDir;
@@ -63,15 +63,7 @@ async fn a_polluting_relay_is_caught_at_the_first_honest_hop() {
     let all = bytes(1, 150_001);
     std::fs::write(media.path().join("a.ts"), &all).unwrap();
     let key = state.path().join("key.pem");
-    let mut command = Command::new(program("ncserverd"));
-    command.env_clear().env("STATE_DIRECTORY", state.path());
-    command.args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--metrics",
-        "127.0.0.1:0",
-    ]);
+    let mut command = serve(&program("ncserverd"), "127.0.0.1:0", state.path());
     command.args(["--directory", &format!("live={}", media.path().display())]);
     command.args([
         "--set",

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ncserverd::tls::{Trust, client_config};
-use nctest::program::{PATIENCE, Program};
+use nctest::program::{PATIENCE, Program, serve};
 use program::program;
 use quinn::{ConnectionError, Endpoint, VarInt};
 use tempfile::TempDir;
@@ -56,19 +56,8 @@ impl Place {
         let here = self.directory.path();
         let media = format!("media={}", here.join("media").display());
         let listen = self.url.trim_start_matches("ncs://");
-        let mut command = Command::new(program("ncserverd"));
-        command
-            .args([
-                "serve",
-                "--listen",
-                listen,
-                "--metrics",
-                "127.0.0.1:0",
-                "--directory",
-                &media,
-            ])
-            .args(arguments);
-        Program::start(command.env_clear().env("STATE_DIRECTORY", here))
+        let mut command = serve(&program("ncserverd"), listen, here);
+        Program::start(command.args(["--directory", &media]).args(arguments))
     }
 
     /// `ncpeer` with this command, this server and its fingerprint.

@@ -77,16 +77,8 @@ pub(crate) fn file(number: u8) -> String {
 /// The command of a server on loopback with this directory for its state. Its allocator gives freed
 /// memory back at once: what it would keep is not what peers have made the server keep.
 pub(crate) fn serve(state: &Path) -> Command {
-    let mut command = Command::new(program("ncserverd"));
-    command.env_clear().env("STATE_DIRECTORY", state);
+    let mut command = nctest::program::serve(&program("ncserverd"), "127.0.0.1:0", state);
     command.env("MIMALLOC_PURGE_DELAY", "0");
-    command.args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--metrics",
-        "127.0.0.1:0",
-    ]);
     command
 }
 

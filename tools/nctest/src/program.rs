@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -47,6 +47,20 @@ pub fn beside(name: &str) -> PathBuf {
         program.display()
     );
     program
+}
+
+/// The command of this `ncserverd` that serves peers at `listen`, with metrics on a free port of
+/// loopback, an otherwise empty environment, and its state in `state`.
+pub fn serve(program: &Path, listen: &str, state: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("STATE_DIRECTORY", state).args([
+        "serve",
+        "--listen",
+        listen,
+        "--metrics",
+        "127.0.0.1:0",
+    ]);
+    command
 }
 
 /// A program that runs until this is dropped.
