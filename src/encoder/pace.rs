@@ -45,10 +45,7 @@ impl Pace {
     pub fn of(sessions: Handle) -> Self {
         Self {
             sessions: Some(sessions),
-            batch_blocks_max: u32::MAX,
-            probe: None,
-            is_behind: false,
-            held_since: None,
+            ..Self::unlimited()
         }
     }
 
