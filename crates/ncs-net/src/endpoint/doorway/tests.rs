@@ -76,7 +76,7 @@ fn doorway(keeper: &Arc<Keeper>) -> (Doorway, Arc<Sink>) {
     (doorway, sink)
 }
 
-/// What the socket says of datagrams of this size in a buffer of this length.
+/// The metadata of datagrams of this size in a buffer of this length.
 fn meta(len: usize, stride: usize) -> RecvMeta {
     RecvMeta {
         addr: HERE,
