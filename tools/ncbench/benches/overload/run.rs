@@ -173,7 +173,7 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
         crowds.push(Crowd::start(arguments, load, &url));
         let asking = Duration::from_secs_f64(load.viewers as f64 / load.rate as f64);
         std::thread::sleep(asking + SETTLE);
-        wait_until_inside(&mut crowds, viewers)?;
+        let most = wait_until_inside(&mut crowds, viewers)?;
         let from = Instant::now();
         std::thread::sleep(Duration::from_secs(arguments.probe));
         let busy = judge(&watch.looks(), from, Instant::now()).cores / processors;
@@ -183,7 +183,7 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
             break;
         }
         if said.inside < viewers {
-            carried = said.inside.max(carried);
+            carried = most.max(said.inside).max(carried);
             break;
         }
         if busy > FULL {
@@ -209,12 +209,13 @@ pub(crate) fn capacity(arguments: &Arguments) -> Result<u64, String> {
     }
 }
 
-/// Waits until so many viewers are inside, or hardly any more come in.
-fn wait_until_inside(crowds: &mut [Crowd], viewers: u64) -> Result<(), String> {
+/// Waits until so many viewers are inside, or hardly any more come in: the most that were inside.
+fn wait_until_inside(crowds: &mut [Crowd], viewers: u64) -> Result<u64, String> {
     let begun = Instant::now();
-    let (mut before, mut grown_at) = (0, begun);
+    let (mut most, mut before, mut grown_at) = (0, 0, begun);
     while begun.elapsed() < LETS_IN && grown_at.elapsed() < LETS_FEW_IN {
         let inside = said(crowds)?.inside;
+        most = most.max(inside);
         if inside >= viewers {
             break;
         }
@@ -223,7 +224,7 @@ fn wait_until_inside(crowds: &mut [Crowd], viewers: u64) -> Result<(), String> {
         }
         std::thread::sleep(SETTLE);
     }
-    Ok(())
+    Ok(most)
 }
 
 fn said(crowds: &mut [Crowd]) -> Result<Said, String> {
