@@ -29,6 +29,7 @@ mod metrics;
 mod pair;
 mod pin;
 mod reset;
+mod rotated;
 mod signatures;
 mod validity;
 
@@ -36,9 +37,13 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use metrics::Metrics;
 pub use pair::ClientPair;
 pub use pin::{NotPinned, Rejection, Trust, client_config, client_config_noting};
+pub use rotated::Rotated;
 pub use signatures::Signatures;
 pub use validity::{Standing, Validity};
 pub use validity::{date, now};
+
+/// The ALPN of HTTP/3, by which web pages are known.
+pub const WEB_ALPN: &[u8] = b"h3";
 
 /// The source of the certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +114,17 @@ pub struct ServerIdentity {
     reset: ResetKey,
     /// The verifier of client certificates; without it none is requested.
     door: Option<Arc<dyn ClientCertVerifier>>,
+    /// Whether web pages may connect, and what they see.
+    web: Option<ForPages>,
+}
+
+/// The certificate that web pages see.
+#[derive(Debug, Clone)]
+pub enum ForPages {
+    /// The same as all others.
+    Same,
+    /// One of these.
+    Rotated(Arc<Rotated>),
 }
 
 /// A pair that was read and checked, but is not in use.
@@ -143,6 +159,7 @@ impl ServerIdentity {
             current,
             reset,
             door: None,
+            web: None,
         })
     }
 
@@ -153,16 +170,21 @@ impl ServerIdentity {
             current,
             reset: ResetKey::ephemeral(),
             door: None,
+            web: None,
         })
     }
 
     /// Generates a pair for this process only: for a demonstration or a test.
     pub fn ephemeral() -> Result<Self, Error> {
-        let current = Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral()?)));
+        let current = Arc::new(Current(ArcSwap::from_pointee(pair::ephemeral(
+            &[],
+            pair::always(),
+        )?)));
         Ok(Self {
             current,
             reset: ResetKey::ephemeral(),
             door: None,
+            web: None,
         })
     }
 
@@ -182,6 +204,27 @@ impl ServerIdentity {
             door: Some(door),
             ..self
         }
+    }
+
+    /// The same certificate, and this one for web pages, which connect by HTTP/3.
+    pub fn with_web(self, web: ForPages) -> Self {
+        Self {
+            web: Some(web),
+            ..self
+        }
+    }
+
+    /// The certificates that web pages know by their hashes.
+    pub fn rotated(&self) -> Option<Arc<Rotated>> {
+        match &self.web {
+            Some(ForPages::Rotated(rotated)) => Some(Arc::clone(rotated)),
+            _ => None,
+        }
+    }
+
+    /// Whether web pages may connect.
+    pub fn speaks_web(&self) -> bool {
+        self.web.is_some()
     }
 
     /// Reads and checks the pair again, for [`ServerIdentity::replace`]. An unusable one is refused
@@ -222,16 +265,39 @@ impl ServerIdentity {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| Error::Setup(error.to_string()))?
             .with_client_cert_verifier(door)
-            .with_cert_resolver(self.current.clone());
+            .with_cert_resolver(Arc::new(Resolver {
+                current: Arc::clone(&self.current),
+                web: self.web.clone(),
+            }));
         tls.alpn_protocols = vec![ALPN.to_vec()];
+        if self.web.is_some() {
+            tls.alpn_protocols.push(WEB_ALPN.to_vec());
+        }
         tls.max_early_data_size = 0;
         QuicServerConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
     }
 }
 
-impl ResolvesServerCert for Current {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load().certified.clone())
+/// Shows pages the certificate that is for them. They are known by the protocol that they offer.
+#[derive(Debug)]
+struct Resolver {
+    current: Arc<Current>,
+    web: Option<ForPages>,
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offers = |alpn: &[u8]| {
+            hello
+                .alpn()
+                .is_some_and(|mut all| all.any(|one| one == alpn))
+        };
+        match &self.web {
+            Some(ForPages::Rotated(rotated)) if offers(WEB_ALPN) && !offers(ALPN) => {
+                Some(rotated.certified())
+            }
+            _ => Some(self.current.0.load().certified.clone()),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use time::OffsetDateTime;
 
 use super::{Config, Error, Fingerprint, Origin};
 
@@ -31,7 +32,12 @@ pub(super) struct Pair {
 pub(super) fn open(config: &Config) -> Result<Pair, Error> {
     match (&config.cert, &config.key) {
         (Some(cert), Some(key)) => load(cert, key, Origin::Files),
-        (None, None) => kept_or_new(config),
+        (None, None) => kept_or_new(
+            &config.directory.clone().unwrap_or_default(),
+            &config.kept(),
+            &config.names,
+            always(),
+        ),
         _ => Err(Error::Half),
     }
 }
@@ -48,8 +54,8 @@ impl ClientPair {
 }
 
 /// Generates a pair for this process only.
-pub(super) fn ephemeral() -> Result<Pair, Error> {
-    let pem = generate(&[])?;
+pub(super) fn ephemeral(names: &[String], valid: Valid) -> Result<Pair, Error> {
+    let pem = generate(names, valid)?;
     parse(pem.as_bytes(), pem.as_bytes(), Origin::Ephemeral).map_err(Error::Setup)
 }
 
@@ -95,27 +101,38 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|error| failed(error.to_string()))
 }
 
-fn kept_or_new(config: &Config) -> Result<Pair, Error> {
-    let directory = config.directory.clone().unwrap_or_default();
-    let path = config.kept();
+/// Reads the pair at `path`, or generates one and keeps it there.
+pub(super) fn kept_or_new(
+    directory: &Path,
+    path: &Path,
+    names: &[String],
+    valid: Valid,
+) -> Result<Pair, Error> {
     if path.exists() {
-        return load(&path, &path, Origin::Kept(path.clone()));
+        return load(path, path, Origin::Kept(path.to_owned()));
     }
-    let pem = generate(&config.names)?;
-    let keep = |error: io::Error| Error::Keep {
-        directory: directory.clone(),
-        reason: error.to_string(),
-    };
-    match write(&directory, &path, pem.as_bytes()) {
-        Ok(()) => load(&path, &path, Origin::Generated(path.clone())),
+    let pem = generate(names, valid)?;
+    match write(directory, path, pem.as_bytes()) {
+        Ok(()) => load(path, path, Origin::Generated(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            load(&path, &path, Origin::Kept(path.clone()))
+            load(path, path, Origin::Kept(path.to_owned()))
         }
-        Err(error) => Err(keep(error)),
+        Err(error) => Err(Error::Keep {
+            directory: directory.to_owned(),
+            reason: error.to_string(),
+        }),
     }
 }
 
-fn generate(names: &[String]) -> Result<String, Error> {
+/// The first and the last second of a generated certificate.
+pub(super) type Valid = (OffsetDateTime, OffsetDateTime);
+
+/// That of a pinned one.
+pub(super) fn always() -> Valid {
+    (date_time_ymd(2020, 1, 1), date_time_ymd(2049, 12, 31))
+}
+
+fn generate(names: &[String], valid: Valid) -> Result<String, Error> {
     let mut all: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(String::from).to_vec();
     all.extend(
         names
@@ -131,8 +148,7 @@ fn generate(names: &[String]) -> Result<String, Error> {
     params
         .distinguished_name
         .push(DnType::CommonName, "ncserverd");
-    (params.not_before, params.not_after) =
-        (date_time_ymd(2020, 1, 1), date_time_ymd(2049, 12, 31));
+    (params.not_before, params.not_after) = valid;
     let certificate = params.self_signed(&key).map_err(refused)?;
     Ok(certificate.pem() + &key.serialize_pem())
 }
