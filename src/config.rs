@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls,
+    admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls, web,
 };
 
 mod changes;
@@ -44,6 +44,8 @@ pub struct Config {
     pub endpoint: endpoint::Config,
     /// The certificate.
     pub tls: tls::Config,
+    /// Web pages that may connect.
+    pub web: web::Config,
     /// Rights of peers.
     pub admission: admission::Config,
     /// Limits of one peer.

@@ -38,6 +38,7 @@ use crate::stream::{self, Library};
 use crate::supervise::{self, Death, ServerPart, Supervisor};
 use crate::telemetry::{self, Readiness};
 use crate::tls::{self, ServerIdentity};
+use crate::web;
 
 pub use service::{END_WITHIN, STUCK, run};
 
@@ -216,9 +217,25 @@ impl Server {
             supervisor.clone(),
         );
         tasks.push(aside.spawn(supervisor.vital(ServerPart::Answers, answering)));
+        let identity = config.web.show_pages(identity, &config.tls)?;
+        if let Some(rotated) = identity.rotated() {
+            let [present, next] = rotated.fingerprints();
+            tracing::info!(
+                %present,
+                %next,
+                "pages connect with serverCertificateHashes: one of these, best both",
+            );
+            let rotate = move || web::keep_rotating(Arc::clone(&rotated));
+            tasks.push(tokio::spawn(
+                supervisor
+                    .clone()
+                    .revived(ServerPart::PageCertificates, rotate),
+            ));
+        }
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
             endpoint,
+            origins: Arc::new(config.web.origins.clone()),
             session,
             identity,
             admission: admission.clone(),

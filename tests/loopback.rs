@@ -180,6 +180,7 @@ async fn serve_coded(
     let directory = directory::Directory::new(directory::Metrics::new(&registry).unwrap());
     let headroom = endpoint::Headroom::new(&registry).unwrap();
     let context = driver::Context {
+        origins: Arc::default(),
         directory,
         ring: ring.clone(),
         asks,

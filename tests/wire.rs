@@ -17,6 +17,7 @@ use ncserverd::object::{
 use ncserverd::peer::proto::{self as client, Failure, SourceId};
 use ncserverd::ring::SessionId;
 use ncserverd::session::{self, proto as server};
+use ncserverd::web::{self, Binding};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
@@ -25,6 +26,7 @@ use ncserverd::wire::message::{
     Ticket, Token, VisitId,
 };
 use ncserverd::wire::{CloseCode, Violation, refusal};
+use nctest::page;
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
@@ -1165,6 +1167,33 @@ fn a_refused_client_reads_the_time_as_documented() {
 }
 
 #[test]
+fn a_session_with_a_page_is_written_as_documented() {
+    let mut response = Vec::new();
+    page::proto::ConnectResponse::OK
+        .encode(&mut response)
+        .unwrap();
+    assert_example("response to a page", &response);
+
+    let mut stream = Binding::Web.stream_head().to_vec();
+    StreamHead::Object { request: 5 }.encode(&mut stream);
+    stream.extend(&object()[..10]);
+    assert_example("stream of an object for a page", &stream);
+
+    let vector = Vector::Seed(9);
+    let mut header = vec![0; block::datagram_header_len(&vector)];
+    block::write_datagram_header(&mut header, &vector, 3, 0, true);
+    let datagram = [Binding::Web.datagram_head(), &header].concat();
+    assert_example("datagram for a page", &datagram);
+
+    let violation = Violation::Malformed("GET");
+    let end = web::end_of_session(violation.close_code(), &violation.to_string());
+    assert_example("end of a session", &end);
+
+    let code = Binding::Web.stream_code(CloseCode::Done).into_inner();
+    assert!(DOCUMENT.contains(&format!("DONE has the code {code:#x}")));
+}
+
+#[test]
 fn no_example_is_left_unchecked() {
     let mut names: Vec<_> = messages()
         .iter()
@@ -1189,6 +1218,15 @@ fn no_example_is_left_unchecked() {
             "hashes over the prime field",
         ]
         .map(|what| format!("stream of {what}")),
+    );
+    names.extend(
+        [
+            "response to a page",
+            "stream of an object for a page",
+            "datagram for a page",
+            "end of a session",
+        ]
+        .map(str::to_owned),
     );
     for (name, _) in fenced("example ") {
         assert!(

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use nctest::page::{self, Page};
+
 use ncserverd::object::SegmentId;
-use ncserverd::tls::{self, Trust};
+use ncserverd::tls::{self, Trust, WEB_ALPN};
+use ncserverd::web::Binding;
 use ncserverd::wire::CloseCode;
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{Accept, Get, Hello, Meant, Message, Meta, Request, RequestError};
@@ -18,8 +21,14 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::net::UdpSocket;
+use tokio::sync::Mutex;
 
+use crate::BINDING;
 use crate::ground::{Ground, PATIENCE};
+
+/// Where pages connect, and their origin.
+pub(crate) const PAGE_URL: &str = "https://localhost/ncs";
+pub(crate) const ORIGIN: &str = "https://page.example";
 
 /// A number in QUIC's encoding.
 pub(crate) fn varint(value: u64) -> Vec<u8> {
@@ -44,6 +53,8 @@ pub(crate) fn frame(kind: u64, body: &[u8]) -> Vec<u8> {
 pub(crate) struct Attacker {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
+    /// Its session, if it is a page.
+    pub(crate) page: Option<Mutex<Page>>,
     send: SendStream,
     receive: RecvStream,
     reader: Reader,
@@ -80,10 +91,16 @@ async fn dial_from(
     window: Window,
 ) -> Result<(Endpoint, Connection), ConnectionError> {
     let endpoint = Endpoint::client((address, 0).into()).unwrap();
-    let mut config = quinn::ClientConfig::new(Arc::new(tls::client_config(trust, None).unwrap()));
+    let mut config = match BINDING {
+        Binding::Quic => {
+            quinn::ClientConfig::new(Arc::new(tls::client_config(trust, None).unwrap()))
+        }
+        Binding::Web => early(WEB_ALPN),
+    };
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(VarInt::from_u32(window.stream));
-    transport.max_concurrent_uni_streams(VarInt::from_u32(window.streams));
+    let settings = u32::from(BINDING == Binding::Web);
+    transport.max_concurrent_uni_streams(VarInt::from_u32(window.streams + settings));
     // Keeps the connection alive while it sends nothing.
     transport.keep_alive_interval(Some(Duration::from_secs(1)));
     config.transport_config(Arc::new(transport));
@@ -232,7 +249,7 @@ impl Attacker {
             .await
     }
 
-    async fn greet(mut self) -> Self {
+    pub(crate) async fn greet(mut self) -> Self {
         self.say(&Message::Hello(Hello {
             n_max: 1024,
             ..Hello::defaults()
@@ -243,11 +260,29 @@ impl Attacker {
     }
 
     async fn with(address: Ipv4Addr, server: SocketAddr, trust: &Trust, window: Window) -> Self {
+        Self::with_url(address, server, trust, window, PAGE_URL).await
+    }
+
+    pub(crate) async fn with_url(
+        address: Ipv4Addr,
+        server: SocketAddr,
+        trust: &Trust,
+        window: Window,
+        url: &str,
+    ) -> Self {
         let (endpoint, connection) = dial_from(address, server, trust, window).await.unwrap();
-        let (send, receive) = connection.open_bi().await.unwrap();
+        let (page, (send, receive)) = match BINDING {
+            Binding::Quic => (None, connection.open_bi().await.unwrap()),
+            Binding::Web => {
+                let page = Page::open(&connection, url, Some(ORIGIN)).await.unwrap();
+                let control = page.control().await.unwrap();
+                (Some(Mutex::new(page)), control)
+            }
+        };
         Self {
             connection,
             endpoint,
+            page,
             send,
             receive,
             reader: Reader::new(),
@@ -334,12 +369,23 @@ impl Attacker {
 
     /// The code that the connection is closed with.
     pub(crate) async fn close_code(&self) -> CloseCode {
+        if let Some(page) = &self.page
+            && let Some(code) = page.lock().await.close_code(PATIENCE).await
+        {
+            return code;
+        }
         match tokio::time::timeout(PATIENCE, self.connection.closed())
             .await
             .expect("a closed connection")
         {
             ConnectionError::ApplicationClosed(close) => {
-                CloseCode::from_quic(close.error_code.into_inner()).unwrap()
+                let code = close.error_code.into_inner();
+                let code = match BINDING {
+                    Binding::Quic => code,
+                    // The path has no room for the capsule.
+                    Binding::Web => page::proto::error_from_http3(code).unwrap().into(),
+                };
+                CloseCode::from_quic(code).unwrap()
             }
             other => panic!("closed by {other}"),
         }

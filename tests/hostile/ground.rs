@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use ncserverd::peer::{self, Client, TokenSource};
 use ncserverd::tls::Trust;
+use ncserverd::web::Binding;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::BINDING;
+use crate::attacker::ORIGIN;
 use crate::program::program;
 pub(crate) use nctest::program::{PATIENCE, Program, metric};
 
@@ -79,6 +82,9 @@ pub(crate) fn file(number: u8) -> String {
 pub(crate) fn serve(state: &Path) -> Command {
     let mut command = nctest::program::serve(&program("ncserverd"), "127.0.0.1:0", state);
     command.env("MIMALLOC_PURGE_DELAY", "0");
+    if BINDING == Binding::Web {
+        command.args(["--set", &format!("web.origins={ORIGIN}")]);
+    }
     command
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ncserverd::peer::{Client, Error};
 use ncserverd::wire::message::{Message, Meta, RequestCode, StopReason};
 
+use crate::BINDING;
 use crate::attacker::{Attacker, Window, request};
 use crate::ground::{FILE_BYTES, FILES, Ground, PATIENCE, PLAYLIST, bytes, file, read};
 
@@ -234,9 +235,9 @@ async fn requests_beyond_the_streams_that_are_allowed_hold_up_no_other() {
     }
     let accepted = tokio::time::timeout(PATIENCE, attacker.connection.accept_uni()).await;
     let mut stream = accepted.expect("a stream of the first request").unwrap();
-    let (mut head, mut read) = ([0; 3], 0);
+    let (mut head, mut read) = (vec![0; BINDING.stream_head().len() + 3], 0);
     stream.read_exact(&mut head).await.unwrap();
-    let alias = u16::from_be_bytes([head[1], head[2]]);
+    let alias = u16::from_be_bytes(*head.last_chunk().unwrap());
     // The other request waits for a stream. This one continues.
     attacker.say(&Message::Credit { alias, blocks: 8 }).await;
     while read < 9 * 4096 {

@@ -3,7 +3,10 @@
 //!
 //! One attack per test, and one test at a time, because memory and delays are measured. `attacker`
 //! is a client and `imposter` a server that send arbitrary data; `ground` has the programs and an
-//! honest viewer that streams meanwhile and checks every byte.
+//! honest viewer that streams meanwhile and checks every byte. `tests/hostile_web` has the same
+//! attacks by web pages.
+
+use ncserverd::web::Binding;
 
 mod attacker;
 mod crowd;
@@ -14,6 +17,10 @@ mod leases;
 mod peer;
 #[path = "../program/mod.rs"]
 mod program;
+mod quic;
 mod rates;
 mod relay;
 mod server;
+
+/// How attackers connect.
+const BINDING: Binding = Binding::Quic;

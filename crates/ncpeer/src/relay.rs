@@ -287,6 +287,8 @@ impl Relay {
         let directory = Directory::new(directory::Metrics::new(registry)?);
         let parts = FrontParts {
             endpoint,
+            // A relay serves programs only.
+            origins: Arc::default(),
             session,
             identity,
             admission,

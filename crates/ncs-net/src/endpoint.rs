@@ -32,7 +32,7 @@ use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, Va
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-pub use congestion::{Congestion, close};
+pub use congestion::{Congestion, close, close_with};
 pub use connections::{Connections, NotConnections};
 pub use doorway::{Doorkeeper, keep, retry_after};
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
@@ -58,6 +58,11 @@ const INCOMING_MAX: usize = 4096;
 
 /// The maximum bytes of packets that all of these have sent after their first.
 const INCOMING_BYTES_MAX: u64 = 16 << 20;
+
+/// The streams that a web page opens: the CONNECT request and the control stream; those of HTTP/3
+/// for SETTINGS and for QPACK's encoder and decoder.
+const PAGE_BIDIRECTIONAL: u32 = 2;
+pub(crate) const PAGE_UNIDIRECTIONAL: u32 = 3;
 
 /// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -281,7 +286,12 @@ fn server_config(
 ) -> Result<ServerConfig, Error> {
     let (tls, tokens) = (Arc::new(identity.quic()?), Arc::new(identity.token_key()));
     let mut server = ServerConfig::new(tls, tokens);
-    server.transport_config(Arc::new(transport(config, idle_timeout)));
+    let mut transport = transport(config, idle_timeout);
+    if identity.speaks_web() {
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(PAGE_BIDIRECTIONAL));
+        transport.max_concurrent_uni_streams(VarInt::from_u32(PAGE_UNIDIRECTIONAL));
+    }
+    server.transport_config(Arc::new(transport));
     server.incoming_buffer_size(64 << 10);
     Ok(server)
 }

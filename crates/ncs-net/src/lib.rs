@@ -1,6 +1,6 @@
 //! What a program of the protocol `ncs/1` needs beside it: sockets, TLS and congestion control of
-//! QUIC, HTTP listeners, logs and metrics, units of a configuration, secrets, guards of tasks, and
-//! what the machine offers.
+//! QUIC, its sessions with web pages, HTTP listeners, logs and metrics, units of a configuration,
+//! secrets, guards of tasks, and what the machine offers.
 //!
 //! Nothing here knows what is sent. A server, a relay and a client share it.
 
@@ -21,3 +21,4 @@ pub mod supervise;
 pub mod telemetry;
 pub mod tls;
 pub mod units;
+pub mod web;

@@ -55,6 +55,8 @@ pub enum ServerPart {
     Keys,
     /// Follows the live playlists of a stream.
     LiveEdge,
+    /// Takes the certificates of web pages as their terms begin.
+    PageCertificates,
     /// Answers a question that takes time.
     Question,
     /// Fills the ring of a relay.
@@ -73,7 +75,7 @@ pub enum ServerPart {
 
 impl ServerPart {
     /// All parts.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
@@ -86,6 +88,7 @@ impl ServerPart {
         Self::Headroom,
         Self::Keys,
         Self::LiveEdge,
+        Self::PageCertificates,
         Self::Question,
         Self::Recoder,
         Self::Room,
@@ -110,6 +113,7 @@ impl ServerPart {
             Self::Headroom => "headroom-watch",
             Self::Keys => "keys",
             Self::LiveEdge => "live-edge",
+            Self::PageCertificates => "page-certificates",
             Self::Question => "question",
             Self::Recoder => "recoder",
             Self::Room => "room",

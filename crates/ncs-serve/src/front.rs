@@ -10,6 +10,7 @@ use ncs_net::endpoint;
 use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
 use ncs_net::tls::ServerIdentity;
+use ncs_net::web::Origins;
 use prometheus::Registry;
 use quinn::Endpoint;
 use tokio::runtime::Handle;
@@ -46,6 +47,8 @@ pub struct Front {
 pub struct FrontParts<'a> {
     /// Where it listens, and how many may connect.
     pub endpoint: &'a endpoint::Config,
+    /// The origins whose pages may connect.
+    pub origins: Arc<Origins>,
     /// What peers may do in a session.
     pub session: session::Config,
     /// The certificate that it shows.
@@ -77,6 +80,7 @@ impl Front {
     {
         let FrontParts {
             endpoint: config,
+            origins,
             session,
             identity,
             admission,
@@ -117,6 +121,7 @@ impl Front {
             asks,
             admission: admission.clone(),
             directory,
+            origins,
             config: session,
             metrics,
             drain: drained,

@@ -3,6 +3,8 @@
 //! [`proto`] decides and knows no socket. [`driver`] is one task per connection; it carries
 //! messages and blocks between `proto`, the [`Ring`](crate::ring::Ring) and QUIC. A session sees
 //! neither the store nor the device: it asks questions ([`Ask`]), and claims blocks from the ring.
+//! Peers come over QUIC itself, web pages by WebTransport (`opening`); the driver serves both in
+//! the same way.
 //!
 //! Bounds, and what happens at each:
 //!
@@ -19,7 +21,9 @@
 
 mod audience;
 pub mod driver;
+mod end;
 mod metrics;
+mod opening;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -18,6 +18,8 @@ pub mod mint;
 pub mod netns;
 #[cfg(feature = "network")]
 pub mod origin;
+#[cfg(feature = "network")]
+pub mod page;
 pub mod pipes;
 pub mod process;
 pub mod program;

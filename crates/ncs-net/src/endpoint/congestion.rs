@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use serde::{Deserialize, Serialize};
 
-pub use gate::close;
+pub use gate::{close, close_with};
 
 mod delay;
 mod filter;

@@ -26,24 +26,25 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use ncs_net::endpoint;
+use ncs_net::web::{self, Binding, Origins};
 use ncs_proto::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use ncs_proto::wire::block::StreamHead;
-use ncs_proto::wire::message::{Checks, Credential, Message};
+use ncs_proto::wire::message::{Checks, Credential, Message, Token, is_token};
 use ncs_proto::wire::{CloseCode, Violation, frame};
 use prometheus::IntGauge;
-use quinn::{
-    Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, VarInt, WriteError,
-};
+use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, WriteError};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tracing::Instrument as _;
 
 use super::audience::Viewing;
+use super::end::End;
 use super::metrics::Sent;
+use super::opening::{self, Opening};
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::accept::Place;
-use crate::admission::{Access, Admission, Limited, Now, Share, Visitor};
+use crate::admission::{Access, Admission, Now, Share, Visitor};
 use crate::directory::{Asker, Directory};
 use crate::headroom::Entry;
 use crate::ring::{Claimed, LineKey, LineKind, Quota, Ring, SessionId, Waiter};
@@ -91,6 +92,8 @@ pub struct Context {
     pub admission: Admission,
     /// The peers that serve others.
     pub directory: Directory,
+    /// The origins whose pages may connect.
+    pub origins: Arc<Origins>,
     /// Limits.
     pub config: Config,
     /// Counters of all sessions.
@@ -120,7 +123,26 @@ async fn converse(connection: Connection, session: SessionId, place: Place, cont
     let visitor = context
         .admission
         .visitor(address, certificates(&connection));
-    let end = Session::serve(connection.clone(), session, visitor, entry, context).await;
+    let opened = opening::open(
+        &connection,
+        &context.origins,
+        &context.config,
+        &context.metrics,
+    );
+    let (end, page) = match opened.await {
+        Ok((opening, page)) => {
+            let serving = Session::serve(
+                connection.clone(),
+                opening,
+                session,
+                visitor,
+                entry,
+                context,
+            );
+            (serving.await, page)
+        }
+        Err(end) => (end, None),
+    };
     drop(open);
     if let End::Violation(violation) = end {
         let counter = if violation == Violation::Unauthorised {
@@ -132,7 +154,10 @@ async fn converse(connection: Connection, session: SessionId, place: Place, cont
         tracing::debug!(%violation, "session closed");
     }
     let (code, reason) = end.close();
-    endpoint::close(&connection, code, &reason);
+    match page {
+        Some(page) => page.close(code, &reason).await,
+        None => endpoint::close(&connection, code, &reason),
+    }
 }
 
 /// Counts a session as open until dropped, even by a panic.
@@ -148,56 +173,6 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// How a session ended.
-enum End {
-    Violation(Violation),
-    /// Its token, or all connections together, reached the maximum.
-    Limited,
-    Connection,
-    /// Another connection of the same client replaced it.
-    Replaced,
-    Drained,
-    Internal,
-}
-
-impl End {
-    /// Maps the end of a session to a close code, here only.
-    fn close(&self) -> (CloseCode, String) {
-        match self {
-            Self::Violation(violation) => (violation.close_code(), violation.to_string()),
-            Self::Limited => (
-                CloseCode::Limit,
-                "too many connections of this token or in total".to_owned(),
-            ),
-            Self::Connection => (CloseCode::Done, String::new()),
-            Self::Replaced => (
-                CloseCode::Done,
-                "another connection of the same client replaced this one".to_owned(),
-            ),
-            Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
-            Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
-        }
-    }
-}
-
-impl From<Violation> for End {
-    fn from(violation: Violation) -> Self {
-        Self::Violation(violation)
-    }
-}
-
-impl From<Limited> for End {
-    fn from(Limited: Limited) -> Self {
-        Self::Limited
-    }
-}
-
-impl From<ConnectionError> for End {
-    fn from(_: ConnectionError) -> Self {
-        Self::Connection
     }
 }
 
@@ -224,6 +199,9 @@ type News = (Announcements, Option<Arc<Resolved>>);
 struct Session {
     id: SessionId,
     connection: Connection,
+    binding: Binding,
+    /// The token in a page's address, until HELLO has come.
+    token: Option<String>,
     context: Context,
     proto: Proto,
     visitor: Visitor,
@@ -343,6 +321,10 @@ enum Signal {
     /// The rights of the visitor have to be checked again.
     Review(watch::Receiver<()>),
     Closed(ConnectionError),
+    /// The page has ended its session.
+    Left,
+    /// The peer has opened a stream beside its control stream.
+    Stray,
     /// Another connection of the same visit has replaced this one.
     Replaced,
 }
@@ -357,19 +339,20 @@ enum Written {
 impl Session {
     async fn serve(
         connection: Connection,
+        opening: Opening,
         id: SessionId,
         visitor: Visitor,
         entry: Entry,
         context: Context,
     ) -> End {
         let begun = Instant::now();
-        let hello_timeout = context.config.hello_timeout;
-        let (send, receive) =
-            match tokio::time::timeout(hello_timeout, connection.accept_bi()).await {
-                Ok(Ok(streams)) => streams,
-                Ok(Err(_)) => return End::Connection,
-                Err(_) => return Violation::Timeout("control stream").into(),
-            };
+        let Opening {
+            binding,
+            send,
+            receive,
+            token,
+            ending,
+        } = opening;
         // Control goes before blocks, whatever their deadline.
         let _ = send.set_priority(i32::MAX);
         let quota = Quota::new(context.config.unacknowledged_blocks_max as usize);
@@ -381,6 +364,8 @@ impl Session {
         let mut session = Self {
             id,
             connection,
+            binding,
+            token,
             context,
             proto,
             visitor,
@@ -410,13 +395,17 @@ impl Session {
             draining: None,
             viewing,
         };
-        match session.converse(receive).await {
+        match session.converse(receive, ending).await {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    async fn converse(&mut self, receive: RecvStream) -> Result<std::convert::Infallible, End> {
+    async fn converse(
+        &mut self,
+        receive: RecvStream,
+        ending: Option<web::Ending>,
+    ) -> Result<std::convert::Infallible, End> {
         let access = self.visitor.enter(Now::read())?;
         self.admit(access);
         let mut signals: Pending<Signal> = Pending::new();
@@ -424,6 +413,14 @@ impl Session {
         signals.push(Box::pin(reviewed(self.visitor.reviews())));
         signals.push(Box::pin(closed(self.connection.clone())));
         signals.push(Box::pin(self.visitor.replaced().map(|()| Signal::Replaced)));
+        match ending {
+            Some(ending) => signals.push(Box::pin(ending.ended().map(|()| Signal::Left))),
+            // Where pages may connect, QUIC's limits leave room for their streams.
+            None if !self.context.origins.is_empty() => {
+                signals.push(Box::pin(stray(self.connection.clone())));
+            }
+            None => {}
+        }
         let mut reading: Pending<Heard> = Pending::new();
         reading.push(Box::pin(read(receive)));
         let mut timer = pin!(tokio::time::sleep(self.context.config.hello_timeout));
@@ -497,6 +494,8 @@ impl Session {
                         signals.push(Box::pin(reviewed(reviews)));
                     }
                     Signal::Closed(error) => return Err(error.into()),
+                    Signal::Left => return Err(End::Connection),
+                    Signal::Stray => return Err(Violation::Unexpected("stream").into()),
                     Signal::Replaced => return Err(End::Replaced),
                 },
                 () = timer.as_mut(), if is_armed => is_armed = false,
@@ -524,7 +523,7 @@ impl Session {
         }
         if self.proto.takes_datagrams() {
             self.proto
-                .set_datagram_max(self.connection.max_datagram_size());
+                .set_datagram_max(self.binding.datagram_max(&self.connection));
         }
         let share = self.share();
         while let Some((want, deadline)) = self.proto.poll_want(share) {
@@ -849,6 +848,13 @@ impl Session {
         self.frames.push(&bytes);
         while let Some(message) = self.frames.next()? {
             self.proto.handle_message(now, message)?;
+            if let Some(token) = self.token.take() {
+                if !is_token(&token) {
+                    return Err(Violation::Malformed("token").into());
+                }
+                let credential = Credential::Token(Token(token));
+                self.proto.handle_message(now, Message::Auth(credential))?;
+            }
             if let Some(visit) = self.proto.poll_visit() {
                 self.visitor.resume(visit);
             }
@@ -906,7 +912,7 @@ impl Session {
             Written::Control(Err(_)) => return Err(End::Connection),
             Written::Blocks(alias, Some(stream)) => match self.streams.get_mut(&alias) {
                 Some(known) => known.state = StreamState::Idle(stream),
-                None => abandon(stream),
+                None => abandon(stream, self.binding),
             },
             Written::Blocks(alias, None) | Written::Stopped(alias) => {
                 self.streams.remove(&alias);
@@ -1070,7 +1076,15 @@ impl Session {
             return None;
         };
         sent.add(&block.vector, stamp.payload);
-        let (bytes, copied) = block.into_datagram(stamp.header(), stamp.payload);
+        let headed;
+        let header = match self.binding.datagram_head() {
+            [] => stamp.header(),
+            head => {
+                headed = [head, stamp.header()].concat();
+                &headed
+            }
+        };
+        let (bytes, copied) = block.into_datagram(header, stamp.payload);
         self.context.ring.count_copied(copied);
         Some(bytes)
     }
@@ -1114,7 +1128,7 @@ impl Session {
                 Some(stream)
             }
             _ => {
-                let mut head = Vec::with_capacity(3);
+                let mut head = self.binding.stream_head().to_vec();
                 StreamHead::Blocks { alias: claim.alias }.encode(&mut head);
                 chunks.push(head.into());
                 None
@@ -1150,7 +1164,7 @@ impl Session {
                 state,
             },
         );
-        let (connection, alias) = (self.connection.clone(), claim.alias);
+        let (connection, binding, alias) = (self.connection.clone(), self.binding, claim.alias);
         self.writes.push(Box::pin(async move {
             let mut cancelled = cancelled;
             let mut stream = match idle {
@@ -1176,7 +1190,7 @@ impl Session {
                 Some(Err(WriteError::Stopped(_))) => Written::Stopped(alias),
                 Some(Err(_)) => Written::Blocks(alias, None),
                 None => {
-                    abandon(stream);
+                    abandon(stream, binding);
                     Written::Stopped(alias)
                 }
             }
@@ -1185,7 +1199,7 @@ impl Session {
     }
 
     fn deliver(&self, head: StreamHead, bytes: Bytes, shares: Vec<Share>, delivered: Delivered) {
-        let connection = self.connection.clone();
+        let (connection, binding) = (self.connection.clone(), self.binding);
         let (stall_timeout, unread) = (
             self.context.config.stall_timeout,
             self.context.metrics.unread.clone(),
@@ -1198,7 +1212,7 @@ impl Session {
             if let Some(paid) = paid {
                 until(Some(paid)).await;
             }
-            let mut begin = Vec::with_capacity(9);
+            let mut begin = binding.stream_head().to_vec();
             head.encode(&mut begin);
             let (is_taken, mut patience) = (
                 AtomicBool::new(false),
@@ -1228,7 +1242,7 @@ impl Session {
                 written = write(&mut stream, &mut chunks, &is_taken) => written,
                 () = patience.ends(&is_taken) => {
                     unread.inc();
-                    abandon(stream);
+                    abandon(stream, binding);
                     return delivered;
                 }
             };
@@ -1243,7 +1257,7 @@ impl Session {
     fn ended(&mut self, ended: Ended) {
         self.leave(ended);
         match self.streams.remove(&ended.alias).map(|stream| stream.state) {
-            Some(StreamState::Idle(stream)) if ended.abandon => abandon(stream),
+            Some(StreamState::Idle(stream)) if ended.abandon => abandon(stream, self.binding),
             Some(StreamState::Idle(mut stream)) => drop(stream.finish()),
             // This cancels the write, which resets the stream.
             Some(StreamState::Busy(writing)) => drop(writing),
@@ -1288,9 +1302,9 @@ fn certificates(connection: &Connection) -> Vec<CertificateDer<'static>> {
 }
 
 /// Resets a stream, and drops the bytes it still holds.
-fn abandon(mut stream: SendStream) {
+fn abandon(mut stream: SendStream, binding: Binding) {
     // An error means that the stream is closed already.
-    let _ = stream.reset(VarInt::from_u32(CloseCode::Done.quic()));
+    let _ = stream.reset(binding.stream_code(CloseCode::Done));
 }
 
 fn stopped() -> Refusal {
@@ -1349,6 +1363,18 @@ async fn reviewed(mut reviews: watch::Receiver<()>) -> Signal {
         Ok(()) => Signal::Review(reviews),
         // The sender lives as long as the admission, which the session holds.
         Err(_) => std::future::pending().await,
+    }
+}
+
+async fn stray(connection: Connection) -> Signal {
+    let is_opened = tokio::select! {
+        opened = connection.accept_bi() => opened.is_ok(),
+        opened = connection.accept_uni() => opened.is_ok(),
+    };
+    match is_opened {
+        true => Signal::Stray,
+        // The end of the connection is a signal of its own.
+        false => std::future::pending().await,
     }
 }
 

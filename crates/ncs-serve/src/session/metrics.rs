@@ -3,7 +3,8 @@
 
 use ncs_codec::block::Vector;
 use ncs_net::telemetry::register;
-use prometheus::{Error, Histogram, IntCounter, IntGauge, Registry};
+use ncs_net::web;
+use prometheus::{Error, Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::Audience;
 use super::proto::{Route, Tally};
@@ -15,6 +16,9 @@ pub struct Metrics {
     pub sessions: IntGauge,
     /// Sessions opened.
     pub opened: IntCounter,
+    /// Those of web pages.
+    pub pages: IntCounter,
+    refused_pages: IntCounterVec,
     /// Sessions closed because the peer violated the protocol or a limit.
     pub violations: IntCounter,
     sent: SentCounters,
@@ -71,6 +75,11 @@ struct SentCounters {
 }
 
 impl Metrics {
+    /// Counts a page that has begun no session.
+    pub(super) fn refuse_page(&self, error: &web::Error) {
+        self.refused_pages.with_label_values(&[error.name()]).inc();
+    }
+
     /// Registers all metrics of sessions.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
@@ -81,6 +90,16 @@ impl Metrics {
                 "Open sessions.",
             )?,
             opened: counter("ncserverd_session_opened_total", "Sessions opened.")?,
+            pages: counter(
+                "ncserverd_web_sessions_total",
+                "Sessions opened by web pages (WebTransport).",
+            )?,
+            refused_pages: register::counters(
+                registry,
+                "ncserverd_web_refused_total",
+                "Connections of web pages that have begun no session, by reason.",
+                &["reason"],
+            )?,
             violations: counter(
                 "ncserverd_session_violations_total",
                 "Sessions closed because the peer violated the protocol or a limit.",

@@ -17,10 +17,15 @@ use quinn_proto::RttEstimator;
 
 /// Closes a connection, and tells its peer at once.
 pub fn close(connection: &Connection, code: CloseCode, reason: &str) {
+    close_with(connection, VarInt::from_u32(code.quic()), reason);
+}
+
+/// The same with another protocol's code.
+pub fn close_with(connection: &Connection, code: VarInt, reason: &str) {
     if let Ok(gate) = connection.congestion_state().into_any().downcast::<Gate>() {
         gate.is_open.store(true, Ordering::Relaxed);
     }
-    connection.close(VarInt::from_u32(code.quic()), reason.as_bytes());
+    connection.close(code, reason.as_bytes());
 }
 
 /// Wraps controllers in gates.

@@ -1,0 +1,381 @@
+//! WebTransport over HTTP/3 (draft-ietf-webtrans-http3, RFC 9220, RFC 9297): how a web page reaches
+//! a server of `ncs/1`.
+//!
+//! A page's QUIC connection carries one session, and nothing else. Its first bidirectional stream,
+//! of id 0, is the CONNECT request for [`PATH`]; the second is the control stream of `ncs/1`. So
+//! what WebTransport puts in front of streams and datagrams is constant ([`Binding`]), and QUIC
+//! gets the blocks as on any other connection: nothing is copied, and streams keep their
+//! priorities. The connection's remaining streams, the page's unidirectional ones for SETTINGS and
+//! QPACK, are kept and not read further: QUIC's limits bound what they hold.
+//!
+//! `web_transport_proto` has the bytes of HTTP/3.
+
+mod origins;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ncs_proto::wire::CloseCode;
+use quinn::crypto::rustls::HandshakeData;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
+use web_transport_proto as proto;
+use web_transport_proto::http::StatusCode;
+
+use crate::endpoint;
+use crate::tls::{self, ForPages, Rotated, ServerIdentity, WEB_ALPN};
+pub use origins::{NotAnOrigin, Origins};
+
+/// The path of the CONNECT request.
+pub const PATH: &str = "/ncs";
+/// The name of the query parameter that carries a token.
+const TOKEN: &str = "token";
+
+/// How long the page may take to acknowledge the end of its session.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// The interval of looks for a new term of certificates.
+const ROTATION_LOOK: Duration = Duration::from_secs(600);
+/// H3_NO_ERROR and H3_GENERAL_PROTOCOL_ERROR (RFC 9114, section 8.1).
+const NO_ERROR: VarInt = VarInt::from_u32(0x100);
+const PROTOCOL_ERROR: VarInt = VarInt::from_u32(0x101);
+
+/// Which pages may connect, and with which certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The origins of these pages. Without any, no page may.
+    pub origins: Origins,
+    /// The certificate that pages see.
+    pub certificate: Certificate,
+}
+
+/// The certificate that pages see.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Certificate {
+    /// The pair of `[tls]` if it is configured, otherwise [`Certificate::Rotated`].
+    #[default]
+    Auto,
+    /// The pair of `[tls]`, which browsers must trust.
+    Tls,
+    /// Short-lived ones, which pages know by their hashes (`serverCertificateHashes`).
+    Rotated,
+}
+
+impl Config {
+    /// The server's identity, with the certificate that pages see.
+    pub fn show_pages(
+        &self,
+        identity: ServerIdentity,
+        tls: &tls::Config,
+    ) -> Result<ServerIdentity, tls::Error> {
+        if self.origins.is_empty() {
+            return Ok(identity);
+        }
+        let web = match self.certificate {
+            Certificate::Auto if tls.cert.is_some() => ForPages::Same,
+            Certificate::Tls => ForPages::Same,
+            Certificate::Auto | Certificate::Rotated => {
+                ForPages::Rotated(Arc::new(Rotated::open(tls, tls::now())?))
+            }
+        };
+        Ok(identity.with_web(web))
+    }
+}
+
+/// Takes the certificates of each term as it begins.
+pub async fn keep_rotating(rotated: Arc<Rotated>) {
+    let mut tick = tokio::time::interval(ROTATION_LOOK);
+    loop {
+        tick.tick().await;
+        match rotated.turn(tls::now()) {
+            Ok(false) => {}
+            Ok(true) => {
+                let [present, next] = rotated.fingerprints();
+                tracing::info!(%present, %next, "pages see another certificate");
+            }
+            Err(error) => tracing::error!(
+                %error,
+                "pages see the old certificate, which ends a few days later",
+            ),
+        }
+    }
+}
+
+/// How messages, streams and datagrams of `ncs/1` travel on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// As they are.
+    Quic,
+    /// In a session of WebTransport.
+    Web,
+}
+
+impl Binding {
+    /// The one that the handshake has chosen, by ALPN.
+    pub fn of(connection: &Connection) -> Self {
+        let data = connection
+            .handshake_data()
+            .and_then(|data| data.downcast::<HandshakeData>().ok());
+        match data.and_then(|data| data.protocol) {
+            Some(alpn) if alpn == WEB_ALPN => Self::Web,
+            _ => Self::Quic,
+        }
+    }
+
+    /// The first bytes of each unidirectional stream: its type, and the session.
+    pub fn stream_head(self) -> &'static [u8] {
+        match self {
+            Self::Quic => &[],
+            Self::Web => &[0x40, 0x54, 0x00],
+        }
+    }
+
+    /// The first bytes of each datagram: the session.
+    pub fn datagram_head(self) -> &'static [u8] {
+        match self {
+            Self::Quic => &[],
+            Self::Web => &[0x00],
+        }
+    }
+
+    /// The largest datagram that the connection takes now, without these bytes.
+    pub fn datagram_max(self, connection: &Connection) -> Option<usize> {
+        connection
+            .max_datagram_size()?
+            .checked_sub(self.datagram_head().len())
+    }
+
+    /// The code of RESET_STREAM and STOP_SENDING.
+    pub fn stream_code(self, code: CloseCode) -> VarInt {
+        match self {
+            Self::Quic => VarInt::from_u32(code.quic()),
+            Self::Web => VarInt::from_u64(proto::error_to_http3(code.quic()))
+                .expect("these codes have 48 bits"),
+        }
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The connection has ended.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// Its bytes are not those of WebTransport.
+    #[error("not a session of WebTransport: {0}")]
+    Malformed(String),
+    /// Another path than [`PATH`].
+    #[error("no such path")]
+    Path,
+    /// The page's origin is not among the configured ones.
+    #[error("pages of this origin may not connect")]
+    Origin,
+}
+
+impl Error {
+    /// A short name, for a metric.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Connection(_) => "connection",
+            Self::Malformed(_) => "malformed",
+            Self::Path => "path",
+            Self::Origin => "origin",
+        }
+    }
+}
+
+/// A session that a page has begun, and its control stream.
+#[derive(Debug)]
+pub struct Opened {
+    /// The session.
+    pub session: Session,
+    /// Towards the page.
+    pub send: SendStream,
+    /// From the page.
+    pub receive: RecvStream,
+    /// The token in the query.
+    pub token: Option<String>,
+}
+
+/// A session, which lasts until [`Session::close`], or until the page ends it.
+#[derive(Debug)]
+pub struct Session {
+    connection: Connection,
+    /// Of the CONNECT request.
+    send: SendStream,
+    /// HTTP/3's own streams, which must stay open.
+    _settings: SendStream,
+    _streams: Vec<RecvStream>,
+}
+
+/// The page's end of the CONNECT request.
+#[derive(Debug)]
+pub struct Ending(RecvStream);
+
+/// Answers the requests of a page until its control stream is open.
+pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opened, Ending), Error> {
+    let ((mut send, mut receive), settings, streams) = tokio::try_join!(
+        async { Ok::<_, Error>(connection.accept_bi().await?) },
+        send_settings(connection),
+        read_settings(connection),
+    )?;
+    let request = proto::ConnectRequest::read(&mut receive)
+        .await
+        .map_err(malformed)?;
+    let refusal = if request.url.path() != PATH {
+        Some((StatusCode::NOT_FOUND, Error::Path))
+    } else if !origins.allow(request.headers.get_all("origin")) {
+        Some((StatusCode::FORBIDDEN, Error::Origin))
+    } else {
+        None
+    };
+    if let Some((status, error)) = refusal {
+        if proto::ConnectResponse::new(status)
+            .write(&mut send)
+            .await
+            .is_ok()
+        {
+            // If not, the connection ends without an answer.
+            let _ = tokio::time::timeout(CLOSE_GRACE, is_heard(&mut send)).await;
+        }
+        return Err(error);
+    }
+    proto::ConnectResponse::OK
+        .write(&mut send)
+        .await
+        .map_err(malformed)?;
+    let (control_send, mut control_receive) = connection.accept_bi().await?;
+    for expected in [proto::Frame::WEBTRANSPORT.0, proto::VarInt::from_u32(0)] {
+        let number = proto::VarInt::read(&mut control_receive)
+            .await
+            .map_err(malformed)?;
+        if number != expected {
+            let reason = "the second bidirectional stream is not one of the session".to_owned();
+            return Err(Error::Malformed(reason));
+        }
+    }
+    let token = request.url.query_pairs().find(|(name, _)| name == TOKEN);
+    let opened = Opened {
+        session: Session {
+            connection: connection.clone(),
+            send,
+            _settings: settings,
+            _streams: streams,
+        },
+        send: control_send,
+        receive: control_receive,
+        token: token.map(|(_, token)| token.into_owned()),
+    };
+    Ok((opened, Ending(receive)))
+}
+
+impl Session {
+    /// Tells the page how the session ends, and closes the connection.
+    pub async fn close(self, code: CloseCode, reason: &str) {
+        let Self {
+            connection,
+            mut send,
+            ..
+        } = self;
+        let frame = end_of_session(code, reason);
+        let heard = tokio::time::timeout(CLOSE_GRACE, async {
+            send.write_all(&frame).await.is_ok() && is_heard(&mut send).await
+        });
+        let code = match heard.await {
+            Ok(true) => NO_ERROR,
+            // The path may have no room for the capsule.
+            _ => Binding::Web.stream_code(code),
+        };
+        endpoint::close_with(&connection, code, reason);
+    }
+}
+
+/// The DATA frame that tells a page how its session ends.
+pub fn end_of_session(code: CloseCode, reason: &str) -> Vec<u8> {
+    let capsule = proto::Capsule::CloseWebTransportSession {
+        code: code.quic(),
+        reason: reason.to_owned(),
+    };
+    let (mut body, mut frame) = (Vec::new(), Vec::new());
+    capsule.encode(&mut body);
+    proto::Frame::DATA.encode(&mut frame);
+    let length = u32::try_from(body.len()).expect("a reason is short");
+    proto::VarInt::from_u32(length).encode(&mut frame);
+    frame.extend(body);
+    frame
+}
+
+impl Ending {
+    /// Returns when the page has ended the session, or broken the rules of HTTP/3.
+    pub async fn ended(self) {
+        let mut capsules = proto::Http3CapsuleReader::new(self.0);
+        // Unknown capsules are skipped (RFC 9297, section 3.2).
+        while let Ok(Some(capsule)) = capsules.read().await {
+            if matches!(capsule, proto::Capsule::CloseWebTransportSession { .. }) {
+                break;
+            }
+        }
+    }
+}
+
+/// Closes the connection of a page that has no session.
+pub fn refuse(connection: &Connection, error: &Error) {
+    let code = match error {
+        // The response has said why.
+        Error::Path | Error::Origin => NO_ERROR,
+        Error::Connection(_) | Error::Malformed(_) => PROTOCOL_ERROR,
+    };
+    endpoint::close_with(connection, code, &error.to_string());
+}
+
+/// Ends a CONNECT request. Returns when the page has acknowledged all of it.
+async fn is_heard(send: &mut SendStream) -> bool {
+    send.finish().is_ok() && matches!(send.stopped().await, Ok(None))
+}
+
+async fn send_settings(connection: &Connection) -> Result<SendStream, Error> {
+    let mut settings = proto::Settings::default();
+    settings.enable_webtransport(1);
+    let mut send = connection.open_uni().await?;
+    settings.write(&mut send).await.map_err(malformed)?;
+    Ok(send)
+}
+
+/// Reads the page's SETTINGS, and returns the streams that have begun.
+async fn read_settings(connection: &Connection) -> Result<Vec<RecvStream>, Error> {
+    let mut streams = Vec::new();
+    for _ in 0..endpoint::PAGE_UNIDIRECTIONAL {
+        let mut stream = connection.accept_uni().await?;
+        let kind = proto::VarInt::read(&mut stream).await.map_err(malformed)?;
+        if kind != proto::StreamUni::CONTROL.0 {
+            streams.push(stream);
+            continue;
+        }
+        let mut head = Vec::new();
+        kind.encode(&mut head);
+        let settings = proto::Settings::read(&mut head.as_slice().chain(&mut stream))
+            .await
+            .map_err(malformed)?;
+        streams.push(stream);
+        if settings.supports_webtransport() == 0 {
+            return Err(Error::Malformed("it is not offered".to_owned()));
+        }
+        return Ok(streams);
+    }
+    Err(Error::Malformed("no SETTINGS".to_owned()))
+}
+
+/// The library says what is wrong; of a failed stream, it says that the bytes have ended.
+fn malformed(error: impl std::error::Error) -> Error {
+    Error::Malformed(error.to_string())
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}

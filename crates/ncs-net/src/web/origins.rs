@@ -1,0 +1,172 @@
+//! The origins of pages (RFC 6454).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+use web_transport_proto::http::HeaderValue;
+
+/// The origins whose pages may connect: `https://video.example`, or `*` for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Texts", into = "Vec<String>")]
+pub struct Origins(Vec<Origin>);
+
+/// One text, or a list of them.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Texts(#[serde(deserialize_with = "crate::units::one_or_many")] Vec<String>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Origin {
+    Any,
+    /// As browsers write it.
+    One(String),
+}
+
+/// A text that is no origin.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not an origin such as https://video.example or http://127.0.0.1:8080, or *")]
+pub struct NotAnOrigin(String);
+
+impl Origins {
+    /// Whether no page may connect.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether pages of every origin may connect.
+    pub fn is_any(&self) -> bool {
+        self.0.contains(&Origin::Any)
+    }
+
+    /// Whether a request with these `Origin` headers may connect. A browser sends exactly one; a
+    /// request without any is from a program, which could send whatever it likes.
+    pub fn allow<'a>(&self, headers: impl IntoIterator<Item = &'a HeaderValue>) -> bool {
+        let mut headers = headers.into_iter();
+        match (headers.next(), headers.next()) {
+            (None, _) => !self.is_empty(),
+            (Some(_), Some(_)) => false,
+            (Some(header), None) => self.0.iter().any(|origin| match origin {
+                Origin::Any => true,
+                Origin::One(origin) => origin.as_bytes() == header.as_bytes(),
+            }),
+        }
+    }
+}
+
+impl FromStr for Origin {
+    type Err = NotAnOrigin;
+
+    fn from_str(text: &str) -> Result<Self, NotAnOrigin> {
+        if text == "*" {
+            return Ok(Self::Any);
+        }
+        let no = || NotAnOrigin(text.to_owned());
+        let url = Url::parse(text).map_err(|_| no())?;
+        let has_pattern = url.host_str().is_some_and(|host| host.contains('*'));
+        let is_bare = matches!(url.path(), "" | "/")
+            && url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none();
+        let origin = url.origin();
+        if has_pattern
+            || !is_bare
+            || !origin.is_tuple()
+            || !matches!(url.scheme(), "http" | "https")
+        {
+            return Err(no());
+        }
+        Ok(Self::One(origin.ascii_serialization()))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "*",
+            Self::One(origin) => origin,
+        })
+    }
+}
+
+impl TryFrom<Texts> for Origins {
+    type Error = NotAnOrigin;
+
+    fn try_from(Texts(texts): Texts) -> Result<Self, NotAnOrigin> {
+        texts
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl From<Origins> for Vec<String> {
+    fn from(Origins(origins): Origins) -> Self {
+        origins.iter().map(Origin::to_string).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origins(text: &str) -> Result<Origins, toml::de::Error> {
+        #[derive(Deserialize)]
+        struct Config {
+            origins: Origins,
+        }
+        toml::from_str::<Config>(&format!("origins = {text}")).map(|config| config.origins)
+    }
+
+    fn allows(origins: &Origins, headers: &[&str]) -> bool {
+        let headers: Vec<HeaderValue> = headers
+            .iter()
+            .map(|header| HeaderValue::from_str(header).unwrap())
+            .collect();
+        origins.allow(&headers)
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let some = origins(r#"["https://Video.example:443/", "http://127.0.0.1:8080"]"#).unwrap();
+        for (headers, may) in [
+            (&["https://video.example"][..], true),
+            (&["http://127.0.0.1:8080"], true),
+            (&[], true),
+            (&["http://video.example"], false),
+            (&["https://video.example:8443"], false),
+            (&["https://video.example.attacker.example"], false),
+            (&["https://video.example", "https://video.example"], false),
+            (&["null"], false),
+            (&[""], false),
+        ] {
+            assert_eq!(allows(&some, headers), may, "{headers:?}");
+        }
+        assert!(allows(&origins(r#""*""#).unwrap(), &["null"]));
+        assert!(!allows(&Origins::default(), &[]));
+    }
+
+    #[test]
+    fn what_is_no_origin_is_refused() {
+        for text in [
+            "video.example",
+            "https://video.example/app",
+            "https://user@video.example",
+            "ftp://video.example",
+            "https://*.video.example",
+            "",
+        ] {
+            let refused = origins(&format!("\"{text}\""));
+            assert!(refused.is_err(), "{text}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn origins_are_written_as_browsers_write_them() {
+        let written = Vec::from(origins(r#"["HTTPS://VIDEO.example:443", "*"]"#).unwrap());
+        assert_eq!(written, ["https://video.example", "*"]);
+    }
+}
