@@ -21,6 +21,7 @@ use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
+use tokio::sync::Mutex;
 use web_transport_proto as proto;
 use web_transport_proto::http::StatusCode;
 
@@ -37,6 +38,8 @@ const TOKEN: &str = "token";
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// The interval of looks for a new term of certificates.
 const ROTATION_LOOK: Duration = Duration::from_secs(600);
+/// Bytes after the end of a session that are dropped at once.
+const DRAINED: usize = 16 << 10;
 /// H3_NO_ERROR and H3_GENERAL_PROTOCOL_ERROR (RFC 9114, section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(0x101);
@@ -205,8 +208,10 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Session {
     connection: Connection,
-    /// Of the CONNECT request.
+    /// Of the CONNECT request. A page whose end of it were refused would not hear how the session
+    /// ends.
     send: SendStream,
+    receive: Arc<Mutex<RecvStream>>,
     /// HTTP/3's own streams, which must stay open.
     _settings: SendStream,
     _streams: Vec<RecvStream>,
@@ -214,7 +219,7 @@ pub struct Session {
 
 /// The page's end of the CONNECT request.
 #[derive(Debug)]
-pub struct Ending(RecvStream);
+pub struct Ending(Arc<Mutex<RecvStream>>);
 
 /// Answers the requests of a page until its control stream is open.
 pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opened, Ending), Error> {
@@ -259,10 +264,13 @@ pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opene
         }
     }
     let token = request.url.query_pairs().find(|(name, _)| name == TOKEN);
+    let receive = Arc::new(Mutex::new(receive));
+    let ending = Ending(Arc::clone(&receive));
     let opened = Opened {
         session: Session {
             connection: connection.clone(),
             send,
+            receive,
             _settings: settings,
             _streams: streams,
         },
@@ -270,7 +278,7 @@ pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opene
         receive: control_receive,
         token: token.map(|(_, token)| token.into_owned()),
     };
-    Ok((opened, Ending(receive)))
+    Ok((opened, ending))
 }
 
 impl Session {
@@ -279,6 +287,7 @@ impl Session {
         let Self {
             connection,
             mut send,
+            receive,
             ..
         } = self;
         let frame = end_of_session(code, reason);
@@ -290,6 +299,13 @@ impl Session {
             // The path may have no room for the capsule.
             _ => Binding::Web.stream_code(code),
         };
+        if code == NO_ERROR {
+            // It answers with its own end, or closes.
+            let mut receive = receive.lock().await;
+            let answered =
+                async { while let Ok(Some(_)) = receive.read_chunk(DRAINED, true).await {} };
+            let _ = tokio::time::timeout(CLOSE_GRACE, answered).await;
+        }
         endpoint::close_with(&connection, code, reason);
     }
 }
@@ -312,7 +328,8 @@ pub fn end_of_session(code: CloseCode, reason: &str) -> Vec<u8> {
 impl Ending {
     /// Returns when the page has ended the session, or broken the rules of HTTP/3.
     pub async fn ended(self) {
-        let mut capsules = proto::Http3CapsuleReader::new(self.0);
+        let mut stream = self.0.lock().await;
+        let mut capsules = proto::Http3CapsuleReader::new(&mut *stream);
         // Unknown capsules are skipped (RFC 9297, section 3.2).
         while let Ok(Some(capsule)) = capsules.read().await {
             if matches!(capsule, proto::Capsule::CloseWebTransportSession { .. }) {

@@ -89,7 +89,10 @@ impl Page {
             }
             None
         });
-        CloseCode::from_quic(ended.await.ok()??.into())
+        let code = ended.await.ok()??;
+        // The server waits for this.
+        let _ = self.send.finish();
+        CloseCode::from_quic(code.into())
     }
 }
 
