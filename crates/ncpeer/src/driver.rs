@@ -416,8 +416,8 @@ async fn until(due: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assembly::examine;
     use crate::flow::Flow;
+    use crate::proto::assembly::examine;
     use crate::proto::{GfqGeneration, Order, Place, Rebuilder, Urgency};
     use ncs_codec::block::Vector;
     use ncs_codec::rlnc::{Decoder, Encoder};

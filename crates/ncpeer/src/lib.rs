@@ -15,7 +15,6 @@
 // They panic when the reader is gone: use `console` for both outputs.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod assembly;
 mod bulk;
 #[cfg(feature = "cli")]
 pub mod cli;

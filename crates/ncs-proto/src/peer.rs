@@ -27,6 +27,7 @@
 //! This file has the program's calls and the polls; `connections`, `messages` and `streams` take
 //! the network's input. `gets` and `fetches` decide what to ask next.
 
+pub mod assembly;
 mod config;
 mod connections;
 mod counts;

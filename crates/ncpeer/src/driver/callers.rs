@@ -12,8 +12,8 @@ use super::Driver;
 use super::link::Link;
 use super::segments::Rebuild;
 use crate::Error;
-use crate::assembly::Assembly;
 use crate::flow::Flow;
+use crate::proto::assembly::Assembly;
 use crate::proto::{Answer, Failure, FetchId, Order, Place, SourceId, Urgency};
 
 /// A command of the program.

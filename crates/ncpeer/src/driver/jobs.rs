@@ -14,7 +14,7 @@ use ncs_device::Device;
 use ncs_proto::object::{Generation, Tree};
 use tokio::task::JoinHandle;
 
-use crate::assembly::{Examined, examine};
+use crate::proto::assembly::{Examined, examine};
 use crate::proto::{FetchId, Rebuilder, Tested};
 
 /// A finished job of the blocking pool.

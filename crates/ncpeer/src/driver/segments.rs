@@ -12,9 +12,9 @@ use tracing::Span;
 use super::Driver;
 use super::jobs::Done;
 use crate::Error;
-use crate::assembly::{Assembly, Examined, Taken, examine, join};
 use crate::bulk;
 use crate::flow::Flow;
+use crate::proto::assembly::{Assembly, Examined, Taken, examine, join};
 use crate::proto::{FetchId, Order};
 
 /// A segment that arrives generation by generation.

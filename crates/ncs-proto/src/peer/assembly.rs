@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use ncs_proto::object::{Generation, SegmentId, Shape, Tree};
+
+use crate::object::{Generation, SegmentId, Shape, Tree};
 
 /// The bytes of a generation, and the wrong groups within it.
 #[derive(Debug)]
@@ -317,7 +318,7 @@ fn place(at: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ncs_proto::object::Codec;
+    use crate::object::Codec;
 
     /// Five generations of 1,280 and 1,216 bytes over seven groups of 1,024, without common
     /// boundaries.
