@@ -20,7 +20,7 @@ built=${CARGO_TARGET_DIR:-target}/wasm32-unknown-unknown/release/ncs_wasm_check.
 for feature in -simd128 +simd128; do
     echo "with $feature:"
     export RUSTFLAGS="-C target-feature=$feature$linker"
-    "${cargo[@]}" build "${options[@]}" -p ncs-gf -p ncs-codec -p ncs-proto -p ncs-wasm-check
+    "${cargo[@]}" build "${options[@]}" -p ncs-gf -p ncs-codec -p ncs-proto -p ncs-wasm-check -p ncs-web
     node tools/wasm/run.mjs "$built"
 done
 tests=$("${cargo[@]}" test "${options[@]}" -p ncs-gf --lib --no-run --message-format=json |

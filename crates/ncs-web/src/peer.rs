@@ -1,0 +1,609 @@
+//! The peer: connections in, messages and verified bytes out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ncs_codec::gfq::Cores;
+use ncs_gf::Kernels;
+use ncs_proto::object::{SegmentId, Shape};
+use ncs_proto::peer::assembly::{Assembly, Taken as Assembled, examine, join};
+use ncs_proto::peer::{
+    self as proto, Answer, Failure, FetchId, Keys, Order, Place, Proof, Proto, Rebuilder, Secret,
+    SourceId, StreamEnd, Urgency,
+};
+use ncs_proto::time::Instant;
+use ncs_proto::wire::frame::Reader;
+use ncs_proto::wire::message::{
+    Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path, is_token,
+};
+use ncs_proto::wire::{CloseCode, Violation, frame};
+
+use crate::read::{Next, Question, Read, Taken, is_right};
+
+/// The name of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u32);
+
+/// What has happened.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A server has sent HELLO.
+    Ready(SourceId),
+    /// A read has its first answer.
+    Opened {
+        /// The read.
+        read: ReadId,
+        /// Bytes of the object, if known.
+        length: Option<u64>,
+        /// Its media type; may be empty.
+        content_type: String,
+    },
+    /// The next verified bytes of a read, in order.
+    Bytes(ReadId, Bytes),
+    /// A read has had all of its bytes.
+    Ended(ReadId),
+    /// A read has failed. The bytes so far are right.
+    Failed {
+        /// The read.
+        read: ReadId,
+        /// Why.
+        reason: String,
+    },
+    /// A subscribed stream has a new object at this path.
+    Announced {
+        /// The subscription.
+        request: u64,
+        /// The path.
+        path: String,
+    },
+    /// A subscription has ended.
+    Unsubscribed {
+        /// The subscription.
+        request: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A server has rejected the token.
+    TokenRefused(SourceId),
+    /// A server takes no new requests.
+    GoingAway(SourceId),
+    /// The connection is to be closed, because the server has broken the rules.
+    Close {
+        /// The server.
+        source: SourceId,
+        /// With this code.
+        code: CloseCode,
+        /// And this reason.
+        reason: String,
+        /// Whether it lies, and is not to be connected again.
+        is_polluter: bool,
+    },
+}
+
+/// A peer without I/O. After any call that puts something in, poll
+/// [`poll_messages`](Peer::poll_messages) of every source and [`poll_stop`](Peer::poll_stop), then
+/// [`poll_event`](Peer::poll_event), then read [`poll_timeout`](Peer::poll_timeout).
+#[derive(Debug)]
+pub struct Peer {
+    proto: Proto,
+    sources: BTreeMap<SourceId, Source>,
+    reads: BTreeMap<ReadId, Read>,
+    next_read: u32,
+    gets: BTreeMap<u64, ReadId>,
+    fetches: BTreeMap<FetchId, ReadId>,
+    events: VecDeque<Event>,
+}
+
+#[derive(Debug)]
+struct Source {
+    frames: Reader,
+    visit: VisitId,
+    grease: u32,
+}
+
+impl Peer {
+    /// A peer without servers. `secret` is random; `window_max` bounds the bytes that are requested
+    /// and have not come.
+    pub fn new(secret: [u8; 32], window_max: u64) -> Self {
+        let hello = Hello {
+            codecs: Codecs {
+                gfq: false,
+                ..Codecs::ALL
+            },
+            n_max: Shape::N_LIMIT,
+            block_bytes_max: Shape::BLOCK_BYTES_MAX,
+            segment_bytes_max: SEGMENT_MAX,
+            // A page serves nothing.
+            requests_max: 0,
+            credit_max: 0,
+            agent: concat!("ncs-web/", env!("CARGO_PKG_VERSION")).to_owned(),
+            ..Hello::defaults()
+        };
+        let proto = Proto::new(proto::Config {
+            hello,
+            datagrams: true,
+            requests_max: 64,
+            window_min: WINDOW_MIN.min(window_max),
+            window_max,
+            hello_timeout: PATIENCE,
+            answer_timeout: PATIENCE,
+            stall_timeout: STALLED,
+            rate_min: RATE_MIN,
+            kernels: Kernels::detect(),
+            gathers: false,
+            tells: false,
+            keys: Keys::default(),
+            tests_max: 1,
+            rows_max: ROWS_MAX,
+            secret: Secret::new(secret),
+        });
+        Self {
+            proto,
+            sources: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            next_read: 0,
+            gets: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// A server is connected. `visit` is random, and the same for all connections to this server;
+    /// `grease` is any number. A token that cannot be one is not shown.
+    pub fn connected(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        token: Option<String>,
+        visit: [u8; 16],
+        grease: u32,
+    ) {
+        let (frames, visit) = (Reader::new(), VisitId(visit));
+        self.sources.insert(
+            source,
+            Source {
+                frames,
+                visit,
+                grease,
+            },
+        );
+        let token = token.filter(|token| is_token(token));
+        let credential = token.map(|token| Credential::Token(Token(token)));
+        self.proto.handle_connected(now, source, credential);
+    }
+
+    /// A connection has ended. `is_outage`: it has fallen silent, or the server goes away.
+    pub fn disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
+        if self.sources.remove(&source).is_some() {
+            self.proto.handle_disconnected(now, source, is_outage);
+        }
+    }
+
+    /// The round-trip time to a server.
+    pub fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
+        self.proto.set_rtt(source, rtt);
+    }
+
+    /// Takes bytes of a server's control stream.
+    pub fn control(&mut self, now: Instant, source: SourceId, bytes: &[u8]) {
+        let Some(known) = self.sources.get_mut(&source) else {
+            return;
+        };
+        known.frames.push(bytes);
+        loop {
+            let next = match self.sources.get_mut(&source) {
+                Some(known) => known.frames.next(),
+                None => return,
+            };
+            let taken = match next {
+                Ok(Some(message)) => self.proto.handle_message(now, source, message),
+                Ok(None) => return,
+                Err(violation) => Err(violation),
+            };
+            if let Err(violation) = taken {
+                return self.close(now, source, violation);
+            }
+        }
+    }
+
+    /// Takes a datagram of a server.
+    pub fn datagram(&mut self, now: Instant, source: SourceId, bytes: Bytes) {
+        if let Err(violation) = self.proto.handle_datagram(now, source, bytes) {
+            self.close(now, source, violation);
+        }
+    }
+
+    /// Takes bytes of a stream of a server; `stream` is any number that names it.
+    pub fn stream(&mut self, now: Instant, source: SourceId, stream: u64, bytes: &[u8]) {
+        if let Err(violation) = self.proto.handle_stream(now, source, stream, bytes) {
+            self.close(now, source, violation);
+        }
+    }
+
+    /// A stream of a server has ended, or was reset with this code of section 9.
+    pub fn stream_end(&mut self, now: Instant, source: SourceId, stream: u64, reset: Option<u64>) {
+        let end = reset.map_or(StreamEnd::Finished, StreamEnd::Reset);
+        if let Err(violation) = self.proto.handle_stream_end(source, stream, end) {
+            self.close(now, source, violation);
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Err((source, violation)) = self.proto.handle_timeout(now) {
+            self.close(now, source, violation);
+        }
+        let late: Vec<ReadId> = self
+            .reads
+            .iter()
+            .filter(|(_, read)| read.deadline.is_some_and(|deadline| deadline <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for read in late {
+            self.fail(read, "the deadline has passed");
+        }
+    }
+
+    /// When [`Peer::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let reads = self.reads.values();
+        let due = reads.flat_map(|read| [read.due(), read.deadline]);
+        due.flatten().chain(self.proto.poll_timeout()).min()
+    }
+
+    /// Reads these bytes of an object, once its reader has room ([`Peer::allow`]). `None`: this is
+    /// no path, or no byte.
+    pub fn read(
+        &mut self,
+        path: &str,
+        range: Range<u64>,
+        deadline: Option<Instant>,
+    ) -> Option<ReadId> {
+        if !is_path(path) || range.is_empty() {
+            return None;
+        }
+        let id = ReadId(self.next_read);
+        self.next_read = self.next_read.wrapping_add(1);
+        self.reads
+            .insert(id, Read::new(path.to_owned(), range, deadline));
+        Some(id)
+    }
+
+    /// The reader has room for so many more bytes. Without room nothing is handed on, and a few
+    /// parts are fetched ahead.
+    pub fn allow(&mut self, id: ReadId, bytes: u64) {
+        if let Some(read) = self.reads.get_mut(&id) {
+            read.allow(bytes);
+        }
+    }
+
+    /// Ends a read that is not wanted any more.
+    pub fn cancel(&mut self, id: ReadId) {
+        let Some(read) = self.reads.remove(&id) else {
+            return;
+        };
+        if let Question::Asked(get) | Question::Confirming(get, _) = read.question {
+            self.gets.remove(&get);
+            self.proto.cancel_get(get);
+        }
+        for fetch in read.fetches() {
+            self.fetches.remove(&fetch);
+            self.proto.cancel_fetch(fetch);
+        }
+    }
+
+    /// Subscribes to the objects that a stream gets.
+    pub fn subscribe(&mut self, stream: &str) -> u64 {
+        self.proto.subscribe(stream)
+    }
+
+    /// Ends a subscription.
+    pub fn unsubscribe(&mut self, request: u64) {
+        self.proto.unsubscribe(request);
+    }
+
+    /// Bytes for a server's control stream.
+    pub fn poll_messages(&mut self, now: Instant, source: SourceId) -> Vec<u8> {
+        self.advance(now);
+        let mut out = Vec::new();
+        let Some(Source { visit, grease, .. }) = self.sources.get(&source) else {
+            return out;
+        };
+        let (visit, grease) = (Some(*visit), *grease);
+        while let Some(message) = self.proto.poll_message(now, source) {
+            match message {
+                Message::Hello(hello) => {
+                    frame::encode_greeting(&Hello { visit, ..hello }, grease, &mut out);
+                }
+                other => other.encode(&mut out),
+            }
+        }
+        out
+    }
+
+    /// A stream of a server to refuse, with STOP_SENDING and DONE.
+    pub fn poll_stop(&mut self, source: SourceId) -> Option<u64> {
+        self.proto.poll_stop(source)
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        self.advance(now);
+        self.events.pop_front()
+    }
+
+    /// Innovative, redundant and lost blocks of all servers so far, and generations decoded.
+    pub fn counts(&self) -> proto::Counts {
+        self.proto.counts()
+    }
+
+    /// Carries out what the machine has decided, and what reads need.
+    fn advance(&mut self, now: Instant) {
+        loop {
+            while let Some(event) = self.proto.poll_event() {
+                self.take(now, event);
+            }
+            self.give_up_on_incomplete();
+            let reads: Vec<ReadId> = self.reads.keys().copied().collect();
+            let mut is_asked = false;
+            for id in reads {
+                is_asked |= self.carry_on(now, id);
+            }
+            if !is_asked {
+                return;
+            }
+        }
+    }
+
+    /// Returns whether something was asked.
+    fn carry_on(&mut self, now: Instant, id: ReadId) -> bool {
+        let mut is_asked = false;
+        while let Some(read) = self.reads.get_mut(&id) {
+            match read.next(now) {
+                None => break,
+                Some(Next::Bytes(bytes)) => self.events.push_back(Event::Bytes(id, bytes)),
+                Some(Next::Get(offset, length)) => {
+                    let get = self.proto.get(now, &read.path, offset, length);
+                    read.question = Question::Asked(get);
+                    self.gets.insert(get, id);
+                    is_asked = true;
+                }
+                Some(Next::Ended) => {
+                    self.reads.remove(&id);
+                    self.events.push_back(Event::Ended(id));
+                }
+            }
+        }
+        is_asked
+    }
+
+    fn take(&mut self, now: Instant, event: proto::Event) {
+        match event {
+            proto::Event::Ready(source) => self.events.push_back(Event::Ready(source)),
+            proto::Event::Answered { request, answer } => self.answered(now, request, answer),
+            proto::Event::Announced { request, meta } => self.events.push_back(Event::Announced {
+                request,
+                path: meta.path,
+            }),
+            proto::Event::Unsubscribed { request, refusal } => {
+                self.events.push_back(Event::Unsubscribed {
+                    request,
+                    reason: refusal.reason,
+                });
+            }
+            proto::Event::Decoded { fetch, decoder } => self.decoded(now, fetch, *decoder),
+            proto::Event::Failed { fetch, failure } => self.fetch_failed(now, fetch, failure),
+            proto::Event::TokenRefused(source) => {
+                self.events.push_back(Event::TokenRefused(source));
+            }
+            proto::Event::GoingAway(source) => self.events.push_back(Event::GoingAway(source)),
+            proto::Event::Polluter(source) => {
+                self.events.push_back(Event::Close {
+                    source,
+                    code: CloseCode::Pollution,
+                    reason: "it has sent what is wrong".to_owned(),
+                    is_polluter: true,
+                });
+                self.disconnected(now, source, false);
+            }
+            // A page passes nothing on, has no neighbours, and no code over the prime field.
+            proto::Event::Brought { .. }
+            | proto::Event::Checked { .. }
+            | proto::Event::Hashed { .. }
+            | proto::Event::Test(_)
+            | proto::Event::Peers { .. } => {}
+        }
+    }
+
+    fn answered(&mut self, now: Instant, request: u64, answer: Result<Answer, Failure>) {
+        let Some(id) = self.gets.remove(&request) else {
+            return;
+        };
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
+        let question = std::mem::replace(&mut read.question, Question::Over);
+        let taken = match (answer, question) {
+            (Err(failure), _) => {
+                if let Err(unfit) = read.question_failed(now, failure) {
+                    self.fail(id, &unfit);
+                }
+                return;
+            }
+            (Ok(answer), _) if !is_right(&answer) => {
+                return self.fail(id, WRONG);
+            }
+            (Ok(before), Question::Confirming(_, answer)) => read.confirmed(&before.meta, *answer),
+            (Ok(answer), _) => {
+                if read.is_new() {
+                    self.events.push_back(Event::Opened {
+                        read: id,
+                        length: answer.meta.object_length,
+                        content_type: answer.meta.content_type.clone(),
+                    });
+                }
+                read.answered(answer)
+            }
+        };
+        match taken {
+            Err(unfit) => self.fail(id, &unfit),
+            Ok(Taken::Whole) => {}
+            Ok(Taken::Fetch(meta)) => self.fetch(now, id, &meta),
+            Ok(Taken::Confirm((offset, length, source), answer)) => {
+                let path = read.path.clone();
+                let get = self.proto.get_of(now, source, &path, offset, Some(length));
+                self.gets.insert(get, id);
+                if let Some(read) = self.reads.get_mut(&id) {
+                    read.question = Question::Confirming(get, answer);
+                }
+            }
+        }
+    }
+
+    fn fetch(&mut self, now: Instant, id: ReadId, meta: &Meta) {
+        let (Delivery::Coded(shape), Some(read)) = (&meta.delivery, self.reads.get_mut(&id)) else {
+            return;
+        };
+        let order = Order {
+            segment: meta.id,
+            shape: *shape,
+            proof: Proof::of(meta),
+            deadline: read.deadline,
+            urgency: Urgency::Now,
+        };
+        let place = Place {
+            path: meta.path.clone(),
+            offset: meta.offset,
+            length: Some(meta.length),
+        };
+        let fetch = self.proto.fetch(now, order, Some(place));
+        let assembly = Assembly::new(meta.id, *shape, meta.tree.clone());
+        read.fetching(meta.offset, fetch, assembly);
+        self.fetches.insert(fetch, id);
+    }
+
+    fn decoded(&mut self, now: Instant, fetch: FetchId, decoder: Rebuilder) {
+        let Some(id) = self.fetches.get(&fetch).copied() else {
+            return;
+        };
+        let Some(assembly) = self
+            .reads
+            .get_mut(&id)
+            .and_then(|read| read.assembly(fetch))
+        else {
+            return;
+        };
+        let generation = *decoder.generation();
+        let bytes = decoder.into_bytes(&Cores::all()).ok().map(Bytes::from);
+        let examined = examine(&generation, bytes, assembly.tree());
+        let Assembled {
+            refuted,
+            settled,
+            released: (_, mut pieces),
+        } = assembly.take(examined);
+        let mut is_proven = assembly.is_proven();
+        let mut comes_again = true;
+        if assembly.awaits_proof() {
+            let bytes = join(&assembly.parts().unwrap_or_default());
+            is_proven = SegmentId::of_coded(&bytes, generation.codec) == assembly.id();
+            comes_again = self.proto.confirm(now, fetch, is_proven);
+            match is_proven {
+                true => pieces = vec![bytes],
+                false => assembly.forget(),
+            }
+        } else if is_proven {
+            self.proto.confirm(now, fetch, true);
+        }
+        for generation in settled {
+            self.proto.settle(fetch, generation);
+        }
+        if !refuted.is_empty() {
+            comes_again = self.proto.refute(now, fetch, &refuted);
+        }
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
+        read.proved(fetch, pieces);
+        if is_proven {
+            read.complete(fetch);
+            self.fetches.remove(&fetch);
+        } else if !comes_again {
+            self.fail(id, WRONG);
+        }
+    }
+
+    /// Fails reads whose generations have all come, and are wrong: nothing more would arrive, and
+    /// no timer runs.
+    fn give_up_on_incomplete(&mut self) {
+        let over = |(fetch, _): &(&FetchId, _)| !self.proto.is_under_way(**fetch);
+        let reads: Vec<ReadId> = self
+            .fetches
+            .iter()
+            .filter(over)
+            .map(|(_, id)| *id)
+            .collect();
+        for id in reads {
+            self.fail(id, WRONG);
+        }
+    }
+
+    fn fetch_failed(&mut self, now: Instant, fetch: FetchId, failure: Failure) {
+        let Some(id) = self.fetches.remove(&fetch) else {
+            return;
+        };
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
+        let before: Vec<FetchId> = read.fetches().collect();
+        // A question under way is for the part behind those that are asked for again.
+        let question = match &read.question {
+            Question::Asked(get) | Question::Confirming(get, _) => Some(*get),
+            _ => None,
+        };
+        if let Err(unfit) = read.fetch_failed(now, fetch, failure) {
+            return self.fail(id, &unfit);
+        }
+        let left: Vec<FetchId> = read.fetches().collect();
+        if let Some(get) = question {
+            self.gets.remove(&get);
+            self.proto.cancel_get(get);
+        }
+        for gone in before.into_iter().filter(|fetch| !left.contains(fetch)) {
+            self.fetches.remove(&gone);
+            self.proto.cancel_fetch(gone);
+        }
+    }
+
+    fn fail(&mut self, read: ReadId, reason: impl ToString) {
+        let reason = reason.to_string();
+        self.cancel(read);
+        self.events.push_back(Event::Failed { read, reason });
+    }
+
+    fn close(&mut self, now: Instant, source: SourceId, violation: Violation) {
+        self.events.push_back(Event::Close {
+            source,
+            code: violation.close_code(),
+            reason: violation.to_string(),
+            is_polluter: false,
+        });
+        self.sources.remove(&source);
+        self.proto.handle_disconnected(now, source, false);
+    }
+}
+
+/// What a reader is told of bytes that are proved wrong.
+const WRONG: &str = "the bytes are not those that their hash names";
+/// The largest part that a page takes: it is in its memory as a whole.
+const SEGMENT_MAX: u64 = 16 << 20;
+/// The least bytes that are requested and have not come.
+const WINDOW_MIN: u64 = 128 << 10;
+/// Memory for rows that are kept until they are verified.
+const ROWS_MAX: u64 = 16 << 20;
+/// How long a server may take for HELLO, and for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a segment may make no progress, and the least rate meanwhile, in bytes a second.
+const STALLED: Duration = Duration::from_secs(30);
+const RATE_MIN: u64 = 1024;
