@@ -6,6 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
+	web test-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
@@ -84,6 +85,16 @@ test:
 # rustup's target wasm32-unknown-unknown or Debian's rustc-web, cargo-web, rust-web-src and lld-19.
 wasm:
 	CARGO="$(CARGO)" tools/wasm/run.sh
+
+# The npm package of a peer for web pages: crates/ncs-web as WebAssembly, and TypeScript. As above,
+# and npm.
+web:
+	CARGO="$(CARGO)" web/build.sh
+
+# Tries it in Chromium against two servers through loss.
+test-web: web
+	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
+	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs
 
 # Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which
 # are found, and a hundred thousand right blocks, of which all pass. `PACKAGES=` takes what `make

@@ -198,10 +198,10 @@ extern "C" fn read(handle: &mut Handle, start: f64, end: f64, deadline: f64, len
     read.map_or(-1.0, |ReadId(read)| read.into())
 }
 
-/// The reader has room for so many more bytes.
+/// The reader now has room for so many bytes.
 #[unsafe(no_mangle)]
-extern "C" fn allow(handle: &mut Handle, read: u32, bytes: f64) {
-    handle.peer.allow(ReadId(read), whole(bytes));
+extern "C" fn set_room(handle: &mut Handle, read: u32, bytes: f64) {
+    handle.peer.set_room(ReadId(read), whole(bytes));
 }
 
 /// Ends a read.

@@ -253,7 +253,7 @@ impl Peer {
         due.flatten().chain(self.proto.poll_timeout()).min()
     }
 
-    /// Reads these bytes of an object, once its reader has room ([`Peer::allow`]). `None`: this is
+    /// Reads these bytes of an object, once its reader has room ([`Peer::set_room`]). `None`: this is
     /// no path, or no byte.
     pub fn read(
         &mut self,
@@ -271,11 +271,11 @@ impl Peer {
         Some(id)
     }
 
-    /// The reader has room for so many more bytes. Without room nothing is handed on, and a few
-    /// parts are fetched ahead.
-    pub fn allow(&mut self, id: ReadId, bytes: u64) {
+    /// The reader now has room for so many bytes, less what is handed on from here on. Without room
+    /// nothing is handed on, and a few parts are fetched ahead.
+    pub fn set_room(&mut self, id: ReadId, bytes: u64) {
         if let Some(read) = self.reads.get_mut(&id) {
-            read.allow(bytes);
+            read.set_room(bytes);
         }
     }
 

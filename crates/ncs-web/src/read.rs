@@ -130,9 +130,9 @@ impl Read {
         }
     }
 
-    /// Its reader has room for so many more bytes.
-    pub(crate) fn allow(&mut self, bytes: u64) {
-        self.room = self.room.saturating_add(bytes);
+    /// Its reader now has room for so many bytes.
+    pub(crate) fn set_room(&mut self, bytes: u64) {
+        self.room = bytes;
     }
 
     /// What is next at this time; `None` until something comes.

@@ -238,7 +238,7 @@ impl World {
 
     fn read_until(&mut self, range: Range<u64>, deadline: Option<Instant>) -> ReadId {
         let read = self.peer.read(PATH, range, deadline).unwrap();
-        self.peer.allow(read, u64::MAX);
+        self.peer.set_room(read, u64::MAX);
         read
     }
 
@@ -512,7 +512,7 @@ fn a_reader_without_room_gets_nothing_more() {
     let mut world = World::new(&[LOSSY], &object);
     let read = world.peer.read(PATH, 0..u64::MAX, None).unwrap();
     for room in [1_u64, 20_000, 100_000] {
-        world.peer.allow(read, room);
+        world.peer.set_room(read, room);
         let end = world.now + Duration::from_secs(20);
         while world.now < end && world.settle(read).is_none() {
             if world.up.is_empty() && world.down.is_empty() && world.peer.poll_timeout().is_none() {
@@ -528,7 +528,7 @@ fn a_reader_without_room_gets_nothing_more() {
             "{got} {sent}"
         );
     }
-    world.peer.allow(read, u64::MAX);
+    world.peer.set_room(read, u64::MAX);
     assert_eq!(world.run(read), Ok(()));
     assert!(world.got == object);
 }

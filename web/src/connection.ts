@@ -1,0 +1,196 @@
+/** One server: its session of WebTransport, and the next one when it ends. */
+
+import type { Peer } from './module.js';
+
+/** DONE of docs/protocol.md, section 9. */
+const DONE = 0x4e4300;
+/** A frame that every side skips: a page has no PING. */
+const KEEP_ALIVE = Uint8Array.of(0x40, 0x5f, 0x00);
+const SILENCE_MS = 2000;
+/** The pause before another attempt is random, below a bound that doubles. */
+const PAUSE_MS = { least: 500, most: 30_000 };
+/** Datagrams that wait for this script. The browser drops others, and coding repairs that. */
+const DATAGRAMS = 4096;
+const RTT_GUESS_MS = 100;
+
+/** Where a server is. */
+export interface Server {
+  /** `https://host:port`. */
+  url: string;
+  /** SHA-256 of certificates that no authority has signed, in hexadecimal digits. */
+  hashes?: string[];
+}
+
+/** A connection, which is made again whenever it ends. */
+export class Connection {
+  private session: WebTransport | undefined;
+  private writer: WritableStreamDefaultWriter<Uint8Array> | undefined;
+  private readonly streams = new Map<number, ReadableStreamDefaultReader<Uint8Array>>();
+  private nextStream = 0;
+  private said = 0;
+  private asked: number | undefined;
+  private bound = PAUSE_MS.least;
+  private isClosed = false;
+  private wake = () => {};
+  private readonly visit = crypto.getRandomValues(new BigUint64Array(1))[0]!;
+
+  constructor(
+    private readonly peer: Peer,
+    readonly source: number,
+    private readonly server: Server,
+    private readonly token: string | undefined,
+    private readonly pump: () => void,
+  ) {}
+
+  /** Connects again and again until it is closed. */
+  async run(): Promise<void> {
+    while (!this.isClosed) {
+      const isOutage = await this.converse();
+      this.session = this.writer = this.asked = undefined;
+      this.streams.clear();
+      this.peer.disconnected(this.source, isOutage);
+      this.pump();
+      if (this.isClosed) return;
+      const pause = Math.random() * this.bound;
+      this.bound = Math.min(2 * this.bound, PAUSE_MS.most);
+      await new Promise<void>((resolve) => {
+        this.wake = resolve;
+        setTimeout(resolve, pause);
+      });
+    }
+  }
+
+  /** Sends what the peer has to say to this server, and refuses streams. */
+  flush(): void {
+    if (!this.writer) return;
+    const bytes = this.peer.messages(this.source);
+    if (bytes.length > 0) this.write(bytes);
+    for (let stream; (stream = this.peer.stop(this.source)) !== undefined; ) {
+      const reader = this.streams.get(stream);
+      reader?.cancel(new WebTransportError({ streamErrorCode: DONE } as never)).catch(ignore);
+    }
+  }
+
+  /** Ends the session. It is not made again if the server lies, or this side goes. */
+  close(code: number, reason: string, isForGood: boolean): void {
+    this.isClosed ||= isForGood;
+    this.session?.close({ closeCode: code, reason });
+    if (isForGood) this.wake();
+  }
+
+  /** A session until it ends. Returns whether that was an outage. */
+  private async converse(): Promise<boolean> {
+    const options: WebTransportOptions = {};
+    if (this.server.hashes) {
+      options.serverCertificateHashes = this.server.hashes.map((hash) => ({
+        algorithm: 'sha-256',
+        value: unhex(hash),
+      }));
+    }
+    let alive: ReturnType<typeof setInterval> | undefined;
+    try {
+      const session = new WebTransport(new URL('/ncs', this.server.url), options);
+      this.session = session;
+      // Nobody else waits for it.
+      session.closed.catch(ignore);
+      await session.ready;
+      const control = await session.createBidirectionalStream();
+      this.writer = control.writable.getWriter();
+      this.peer.setRtt(this.source, RTT_GUESS_MS);
+      this.peer.connected(this.source, this.visit, this.token);
+      session.datagrams.incomingHighWaterMark = DATAGRAMS;
+      this.pump();
+      alive = setInterval(() => {
+        if (performance.now() - this.said >= SILENCE_MS) this.write(KEEP_ALIVE);
+      }, SILENCE_MS / 4);
+      this.takeDatagrams(session).catch(ignore);
+      this.takeStreams(session).catch(ignore);
+      this.takeControl(control.readable).catch(ignore);
+      const { closeCode } = await session.closed;
+      return closeCode === 0 || closeCode === DONE + 14;
+    } catch {
+      return true;
+    } finally {
+      clearInterval(alive);
+    }
+  }
+
+  private write(bytes: Uint8Array<ArrayBuffer>): void {
+    this.said = performance.now();
+    this.asked ??= this.said;
+    this.writer?.write(bytes).catch(ignore);
+  }
+
+  private async takeControl(readable: ReadableStream<Uint8Array>): Promise<void> {
+    const reader = readable.getReader();
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done || !this.writer) return;
+      this.bound = PAUSE_MS.least;
+      this.measure();
+      this.peer.control(this.source, value);
+      this.pump();
+    }
+  }
+
+  /** The server answers HELLO at once. Later answers may take it some time. */
+  private measure(): void {
+    if (this.asked === undefined || this.asked < 0) return;
+    this.peer.setRtt(this.source, performance.now() - this.asked);
+    this.asked = -1;
+  }
+
+  private async takeDatagrams(session: WebTransport): Promise<void> {
+    const reader = session.datagrams.readable.getReader();
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done || session !== this.session) return;
+      this.peer.datagram(this.source, value);
+      this.pump();
+    }
+  }
+
+  private async takeStreams(session: WebTransport): Promise<void> {
+    const incoming = session.incomingUnidirectionalStreams.getReader();
+    for (;;) {
+      const { value, done } = await incoming.read();
+      if (done || session !== this.session) return;
+      this.takeStream(session, this.nextStream++, value as ReadableStream<Uint8Array>);
+    }
+  }
+
+  private async takeStream(
+    session: WebTransport,
+    stream: number,
+    readable: ReadableStream<Uint8Array>,
+  ): Promise<void> {
+    const reader = readable.getReader();
+    this.streams.set(stream, reader);
+    let reset: number | undefined;
+    try {
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (session !== this.session) return;
+        if (done) break;
+        this.peer.stream(this.source, stream, value);
+        this.pump();
+      }
+    } catch (error) {
+      reset = (error as WebTransportError).streamErrorCode ?? DONE;
+    }
+    this.streams.delete(stream);
+    if (session !== this.session) return;
+    this.peer.streamEnd(this.source, stream, reset);
+    this.pump();
+  }
+}
+
+function unhex(digits: string): Uint8Array<ArrayBuffer> {
+  if (!/^[0-9a-fA-F]{64}$/.test(digits)) {
+    throw new TypeError(`not the SHA-256 of a certificate: ${digits}`);
+  }
+  return Uint8Array.from(digits.match(/../g)!, (byte) => parseInt(byte, 16));
+}
+
+/** For errors that the end of the session tells, too. */
+function ignore(): void {}

@@ -1,0 +1,195 @@
+/** The module of crates/ncs-web: its functions, and copies of bytes into and out of its memory. */
+
+/** What exports.rs exports. Times are milliseconds; a number below zero stands for nothing. */
+interface Exports {
+  memory: WebAssembly.Memory;
+  create(windowMax: number): number;
+  input(peer: number, length: number): number;
+  output(peer: number): number;
+  output_length(peer: number): number;
+  connected(peer: number, now: number, source: number, visit: bigint, length: number): void;
+  disconnected(peer: number, now: number, source: number, isOutage: number): void;
+  set_rtt(peer: number, source: number, ms: number): void;
+  control(peer: number, now: number, source: number, length: number): void;
+  datagram(peer: number, now: number, source: number, length: number): void;
+  stream(peer: number, now: number, source: number, stream: number, length: number): void;
+  stream_end(peer: number, now: number, source: number, stream: number, reset: number): void;
+  handle_timeout(peer: number, now: number): void;
+  due(peer: number): number;
+  read(peer: number, start: number, end: number, deadline: number, length: number): number;
+  set_room(peer: number, read: number, bytes: number): void;
+  cancel(peer: number, read: number): void;
+  subscribe(peer: number, length: number): number;
+  unsubscribe(peer: number, request: number): void;
+  messages(peer: number, now: number, source: number): number;
+  stop(peer: number, source: number): number;
+  event(peer: number, now: number): number;
+  event_number(peer: number, index: number): number;
+}
+
+/** What has happened, as `event` of exports.rs numbers it. */
+export type PeerEvent =
+  | { kind: 'ready' | 'token-refused' | 'going-away'; source: number }
+  | { kind: 'opened'; read: number; length: number | undefined; contentType: string }
+  | { kind: 'bytes'; read: number; bytes: Uint8Array<ArrayBuffer> }
+  | { kind: 'ended'; read: number }
+  | { kind: 'failed'; read: number; reason: string }
+  | { kind: 'announced'; request: number; path: string }
+  | { kind: 'unsubscribed'; request: number; reason: string }
+  | { kind: 'close'; source: number; code: number; reason: string; isPolluter: boolean };
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+/** A peer without I/O. */
+export class Peer {
+  private constructor(
+    private readonly exports: Exports,
+    private readonly peer: number,
+  ) {}
+
+  /** Loads the module from an address or from its bytes. */
+  static async load(module: URL | BufferSource, windowMax: number): Promise<Peer> {
+    let memory: WebAssembly.Memory | undefined;
+    const bytes = (at: number, length: number) => new Uint8Array(memory!.buffer, at, length);
+    const page = {
+      fill_random: (at: number, length: number) => crypto.getRandomValues(bytes(at, length)),
+      say: (at: number, length: number) =>
+        console.error(decoder.decode(bytes(at, length).slice())),
+    };
+    const source =
+      module instanceof URL
+        ? await WebAssembly.instantiateStreaming(fetch(module), { page })
+        : await WebAssembly.instantiate(module, { page });
+    const exports = source.instance.exports as unknown as Exports;
+    memory = exports.memory;
+    return new Peer(exports, exports.create(windowMax));
+  }
+
+  connected(source: number, visit: bigint, token: string | undefined): void {
+    const length = this.put(encoder.encode(token ?? ''));
+    this.exports.connected(this.peer, now(), source, visit, length);
+  }
+
+  disconnected(source: number, isOutage: boolean): void {
+    this.exports.disconnected(this.peer, now(), source, isOutage ? 1 : 0);
+  }
+
+  setRtt(source: number, ms: number): void {
+    this.exports.set_rtt(this.peer, source, ms);
+  }
+
+  control(source: number, bytes: Uint8Array): void {
+    this.exports.control(this.peer, now(), source, this.put(bytes));
+  }
+
+  datagram(source: number, bytes: Uint8Array): void {
+    this.exports.datagram(this.peer, now(), source, this.put(bytes));
+  }
+
+  stream(source: number, stream: number, bytes: Uint8Array): void {
+    this.exports.stream(this.peer, now(), source, stream, this.put(bytes));
+  }
+
+  streamEnd(source: number, stream: number, reset: number | undefined): void {
+    this.exports.stream_end(this.peer, now(), source, stream, reset ?? -1);
+  }
+
+  handleTimeout(): void {
+    this.exports.handle_timeout(this.peer, now());
+  }
+
+  /** The time until something is due, in milliseconds. */
+  due(): number | undefined {
+    const due = this.exports.due(this.peer);
+    return due < 0 ? undefined : Math.max(0, due - now());
+  }
+
+  /** Begins a read. `undefined`: this is no path, or no byte. */
+  read(path: string, start: number, end: number | undefined, deadline: number | undefined) {
+    const length = this.put(encoder.encode(path));
+    const until = deadline === undefined ? -1 : now() + deadline;
+    const read = this.exports.read(this.peer, start, end ?? -1, until, length);
+    return read < 0 ? undefined : read;
+  }
+
+  /** The reader of a read now has room for so many bytes. */
+  setRoom(read: number, bytes: number): void {
+    this.exports.set_room(this.peer, read, bytes);
+  }
+
+  cancel(read: number): void {
+    this.exports.cancel(this.peer, read);
+  }
+
+  subscribe(stream: string): number {
+    return this.exports.subscribe(this.peer, this.put(encoder.encode(stream)));
+  }
+
+  unsubscribe(request: number): void {
+    this.exports.unsubscribe(this.peer, request);
+  }
+
+  /** Bytes for a server's control stream. */
+  messages(source: number): Uint8Array<ArrayBuffer> {
+    this.exports.messages(this.peer, now(), source);
+    return this.output();
+  }
+
+  /** A stream of a server to refuse. */
+  stop(source: number): number | undefined {
+    const stream = this.exports.stop(this.peer, source);
+    return stream < 0 ? undefined : stream;
+  }
+
+  event(): PeerEvent | undefined {
+    const kind = this.exports.event(this.peer, now());
+    const number = (index: number) => this.exports.event_number(this.peer, index);
+    const text = () => decoder.decode(this.output());
+    switch (kind) {
+      case 0:
+        return undefined;
+      case 1:
+        return { kind: 'ready', source: number(0) };
+      case 2: {
+        const length = number(1) < 0 ? undefined : number(1);
+        return { kind: 'opened', read: number(0), length, contentType: text() };
+      }
+      case 3:
+        return { kind: 'bytes', read: number(0), bytes: this.output() };
+      case 4:
+        return { kind: 'ended', read: number(0) };
+      case 5:
+        return { kind: 'failed', read: number(0), reason: text() };
+      case 6:
+        return { kind: 'announced', request: number(0), path: text() };
+      case 7:
+        return { kind: 'unsubscribed', request: number(0), reason: text() };
+      case 8:
+        return { kind: 'token-refused', source: number(0) };
+      case 9:
+        return { kind: 'going-away', source: number(0) };
+      default: {
+        const [source, code, isPolluter] = [number(0), number(1), kind === 11];
+        return { kind: 'close', source, code, reason: text(), isPolluter };
+      }
+    }
+  }
+
+  private put(bytes: Uint8Array): number {
+    const at = this.exports.input(this.peer, bytes.length);
+    // The buffer is another one after the memory has grown.
+    new Uint8Array(this.exports.memory.buffer, at, bytes.length).set(bytes);
+    return bytes.length;
+  }
+
+  private output(): Uint8Array<ArrayBuffer> {
+    const at = this.exports.output(this.peer);
+    const length = this.exports.output_length(this.peer);
+    return new Uint8Array(this.exports.memory.buffer, at, length).slice();
+  }
+}
+
+function now(): number {
+  return performance.now();
+}
