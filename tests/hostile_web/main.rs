@@ -1,5 +1,5 @@
-//! The attacks of `tests/hostile` on a server by web pages: the same rules hold over WebTransport. And
-//! those that only pages can make.
+//! The attacks of `tests/hostile` on a server by web pages: the same rules hold over WebTransport.
+//! And those that only pages can make.
 
 use ncserverd::web::Binding;
 

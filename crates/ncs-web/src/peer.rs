@@ -253,8 +253,8 @@ impl Peer {
         due.flatten().chain(self.proto.poll_timeout()).min()
     }
 
-    /// Reads these bytes of an object, once its reader has room ([`Peer::set_room`]). `None`: this is
-    /// no path, or no byte.
+    /// Reads these bytes of an object, once its reader has room ([`Peer::set_room`]). `None`: this
+    /// is no path, or no byte.
     pub fn read(
         &mut self,
         path: &str,
