@@ -269,7 +269,7 @@ fn listen(
         let mut socket = runtime.wrap_udp_socket(socket)?;
         if let Some(keeper) = keeper {
             let (keeper, crypto) = (Arc::clone(keeper), Arc::clone(&server.crypto));
-            socket = Arc::new(Doorway::new(socket, keeper, crypto, owner));
+            socket = Arc::new(Doorway::new(socket, keeper, crypto, owner, workers));
         }
         Endpoint::new_with_abstract_socket(endpoint, Some(server.clone()), socket, runtime)
     });

@@ -26,7 +26,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, ConnectionError, ConnectionIdGenerator as _, UdpPoller};
 use quinn_proto::{ConnectionId, TransportErrorCode, crypto};
 
-use super::ids::Owner;
+use super::ids::{self, Owner};
 use times::Times;
 
 /// When a client may come again, if the server has told it with the refusal of its handshake.
@@ -59,6 +59,9 @@ const INITIAL_MASK: u8 = 0b1111_0000;
 const DATAGRAM_MIN: usize = 1200;
 const CHOSEN_MIN: usize = 8;
 const ID_MAX: usize = 20;
+/// The bit of a long header (RFC 8999, section 5.1), and the bytes of our ids.
+const LONG_HEADER: u8 = 0x80;
+const ID_LENGTH: usize = ids::LENGTH as usize;
 /// The frame type of CONNECTION_CLOSE by QUIC itself (RFC 9000, section 19.19).
 const CLOSE: u8 = 0x1c;
 /// The time for which a handshake that has begun is remembered. The server gives it no longer.
@@ -78,6 +81,8 @@ pub(super) struct Doorway {
     keeper: Arc<dyn Doorkeeper>,
     crypto: Arc<dyn crypto::ServerConfig>,
     owner: Owner,
+    /// The sockets of this address.
+    workers: u8,
     /// When handshakes have begun, by the connection ids that their clients chose.
     begun: Times,
     /// When refused clients may come again, by the same.
@@ -90,6 +95,7 @@ impl Doorway {
         keeper: Arc<dyn Doorkeeper>,
         crypto: Arc<dyn crypto::ServerConfig>,
         owner: Owner,
+        workers: u8,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -97,6 +103,7 @@ impl Doorway {
             keeper,
             crypto,
             owner,
+            workers,
             begun: Times::new(ENTRIES, now),
             refused: Times::new(ENTRIES, now),
         }
@@ -109,7 +116,22 @@ impl Doorway {
         });
     }
 
+    /// Whether a datagram is for another worker. The kernel may merge datagrams of one sender, and
+    /// steers them by the first. A worker that does not know a connection would answer with its
+    /// stateless reset, which ends it (RFC 9000, section 21.11); a lost datagram is repaired.
+    fn is_misplaced(&self, datagram: &[u8]) -> bool {
+        let id = match datagram.first() {
+            Some(first) if first & LONG_HEADER == 0 => datagram.get(1..1 + ID_LENGTH),
+            Some(_) if datagram.get(5) == Some(&ids::LENGTH) => datagram.get(6..6 + ID_LENGTH),
+            _ => None,
+        };
+        id.is_some_and(|id| self.owner.is_of_another(id, self.workers))
+    }
+
     fn is_refused(&self, now: Instant, left: &mut u32, meta: &RecvMeta, datagram: &[u8]) -> bool {
+        if self.is_misplaced(datagram) {
+            return true;
+        }
         let Some(first) = First::parse(datagram) else {
             return false;
         };

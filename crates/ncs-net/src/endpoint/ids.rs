@@ -58,6 +58,18 @@ impl Owner {
     }
 }
 
+impl Owner {
+    /// Whether another of so many workers of this process has generated an id.
+    pub(super) fn is_of_another(&self, id: &[u8], workers: u8) -> bool {
+        let worker = id.get(usize::from(WORKER_AT)).copied();
+        let its = Self {
+            worker: worker.unwrap_or(self.worker),
+            ..*self
+        };
+        its.worker != self.worker && its.worker < workers && its.is_own(id)
+    }
+}
+
 impl ConnectionIdGenerator for Owner {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id: [u8; LENGTH as usize] = rand::random();
@@ -102,6 +114,27 @@ mod tests {
                 .for_each(|(seen, octet)| *seen |= octet);
         }
         assert_eq!(seen, [0x1f, 3, 200, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn ids_of_other_workers_are_known() {
+        let owner = |worker| Owner {
+            process: ONLY_PROCESS,
+            worker,
+        };
+        let id = owner(2).generate_cid();
+        assert!(owner(0).is_of_another(&id, 4) && owner(3).is_of_another(&id, 4));
+        assert!(!owner(2).is_of_another(&id, 4));
+        assert!(
+            !owner(0).is_of_another(&id, 2),
+            "there were more before a restart"
+        );
+        assert!(!owner(0).is_of_another(&id[..7], 4));
+        let foreign = Owner {
+            process: 9,
+            worker: 2,
+        };
+        assert!(!owner(0).is_of_another(&foreign.clone().generate_cid(), 4));
     }
 
     #[test]

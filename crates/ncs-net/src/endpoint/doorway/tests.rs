@@ -72,7 +72,7 @@ fn guarded(sockets: u8, keeper: &Arc<Keeper>) -> (Listener, ServerIdentity) {
 fn doorway(keeper: &Arc<Keeper>) -> (Doorway, Arc<Sink>) {
     let sink = Arc::new(Sink::default());
     let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
-    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER);
+    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER, 1);
     (doorway, sink)
 }
 
