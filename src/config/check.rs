@@ -18,6 +18,7 @@ use crate::object::{Codec, HashGroup, Shape, ShapeError};
 use crate::ring::{Capacity, LineKind};
 use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
+use crate::web::Certificate;
 use crate::wire::block::Kind;
 use crate::{stream, telemetry};
 
@@ -41,6 +42,7 @@ pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>
     let mut report = Report::default();
     numbers(config, &mut report);
     tls(config, &mut report);
+    web(config, &mut report);
     listeners(config, &mut report);
     admission(config, &mut report);
     if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
@@ -195,6 +197,27 @@ fn tls(config: &Config, report: &mut Report) {
             "a key needs its certificate: set `tls.cert`, too, or remove both",
         ),
         _ => {}
+    }
+}
+
+fn web(config: &Config, report: &mut Report) {
+    let (web, admission) = (&config.web, &config.admission);
+    if web.origins.is_empty() {
+        return;
+    }
+    if web.certificate == Certificate::Tls && config.tls.cert.is_none() {
+        report.warning(
+            "web.certificate",
+            "browsers accept no certificate that the server has generated for peers: set \
+             `tls.cert`, or leave this to \"auto\"",
+        );
+    }
+    if web.origins.is_any() && admission.keys.is_none() {
+        report.warning(
+            "web.origins",
+            "`*` lets the page of any site fetch everything by its visitors' browsers: name the \
+             origins, or set `admission.keys`",
+        );
     }
 }
 

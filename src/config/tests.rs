@@ -1144,3 +1144,29 @@ fn hidden_files_that_become_public_are_remarked_on() {
     assert!(with(directory, "allow = [\".*\"]").contains(".env, .git"));
     assert_eq!(with("origin = \"http://o/\"", "refuse = []"), "");
 }
+
+#[test]
+fn pages_that_could_not_or_should_not_connect_are_mentioned() {
+    let warnings = |overrides: &[(&str, &str)]| -> Vec<String> {
+        let loaded = load("", &[], overrides).unwrap();
+        loaded
+            .findings
+            .into_iter()
+            .map(|finding| finding.key)
+            .collect()
+    };
+    let page = ("web.origins", "https://video.example");
+    assert!(warnings(&[page]).is_empty());
+    assert_eq!(
+        warnings(&[page, ("web.certificate", "tls")]),
+        ["web.certificate"]
+    );
+    assert_eq!(warnings(&[("web.origins", "*")]), ["web.origins"]);
+    let keys = ("admission.keys", "keys.json");
+    assert!(warnings(&[("web.origins", "*"), keys]).is_empty());
+    let refused = load("", &[], &[("web.origins", "video.example")]).unwrap_err();
+    assert!(
+        refused.to_string().contains("is not an origin"),
+        "{refused}"
+    );
+}
