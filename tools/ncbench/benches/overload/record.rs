@@ -176,8 +176,13 @@ fn figure(records: &[Record]) -> Figure {
                 name: format!("{} x, {} a second", record.cell.factor, record.cell.rate),
                 points: record
                     .seconds
-                    .iter()
-                    .map(|line| (line.second, read(line)))
+                    .chunks(POINT)
+                    .map(|lines| {
+                        let mean = |read: &dyn Fn(&Second) -> f64| {
+                            lines.iter().map(read).sum::<f64>() / lines.len() as f64
+                        };
+                        (mean(&|line| line.second), mean(&read))
+                    })
                     .collect(),
             })
             .collect(),
@@ -203,5 +208,7 @@ fn figure(records: &[Record]) -> Figure {
 /// From the last to ask to where the mean begins, where a cell is long enough.
 const SETTLE: f64 = 5.0;
 const GOODPUT_MIN: f64 = 0.9;
+/// Lines of a record that are one point of the figure, which would otherwise have 400 kB.
+const POINT: usize = 3;
 const RECORD: &str = "overload.jsonl";
 const FIGURE: &str = "overload.svg";
