@@ -1187,7 +1187,7 @@ fn a_session_with_a_page_is_written_as_documented() {
 
     let violation = Violation::Malformed("GET");
     let end = web::end_of_session(violation.close_code(), &violation.to_string());
-    assert_example("end of a session", &end);
+    assert_example("end of a session with a page", &end);
 
     let code = Binding::Web.stream_code(CloseCode::Done).into_inner();
     assert!(DOCUMENT.contains(&format!("DONE has the code {code:#x}")));
@@ -1224,7 +1224,7 @@ fn no_example_is_left_unchecked() {
             "response to a page",
             "stream of an object for a page",
             "datagram for a page",
-            "end of a session",
+            "end of a session with a page",
         ]
         .map(str::to_owned),
     );

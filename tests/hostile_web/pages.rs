@@ -29,6 +29,14 @@ impl Attacker {
             .await
     }
 
+    /// Sends this on the request until the server has closed, for 10 s at most.
+    async fn repeat_on_request(&mut self, bytes: &[u8]) {
+        let sent = async { while self.page().send.write_all(bytes).await.is_ok() {} };
+        tokio::time::timeout(Duration::from_secs(10), sent)
+            .await
+            .expect("the session ends");
+    }
+
     /// The session.
     fn page(&mut self) -> &mut Page {
         self.page.as_mut().expect("a page").get_mut()
@@ -201,13 +209,27 @@ async fn capsules_are_skipped_and_never_collected() {
             .await;
     }
     assert!(attacker.is_served().await);
-    // One that claims more than it may bring.
+    // One that claims a gigabyte, of which some comes, in frames of which some are unknown.
+    let huge = [
+        &[0x00, 0x06, 0x40, 0x99, 0xbf, 0xff, 0xff, 0xff][..],
+        &[0x21, 0x02, 7, 7],
+    ]
+    .concat();
+    attacker.page().send.write_all(&huge).await.unwrap();
+    let data = [&[0x00, 0x80, 0, 0x40, 0][..], &[7; 0x4000]].concat();
+    for _ in 0..64 {
+        attacker.page().send.write_all(&data).await.unwrap();
+    }
+    assert!(attacker.is_served().await);
+    // An end without code and reason is one all the same, whatever follows.
+    let mut attacker = Attacker::greeted(&ground).await;
     attacker
         .page()
         .send
-        .write_all(&[0x00, 0x06, 0x40, 0x99, 0x9f, 0xff, 0xff, 0xff])
+        .write_all(&[0x00, 0x03, 0x68, 0x43, 0x00])
         .await
         .unwrap();
+    attacker.repeat_on_request(&data).await;
     is_closed(&attacker.connection).await;
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);

@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ncs_proto::wire::CloseCode;
 use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
@@ -36,10 +37,16 @@ const TOKEN: &str = "token";
 
 /// How long the page may take to acknowledge the end of its session.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
+/// The type of the capsule that ends a session.
+const CLOSE_SESSION: u64 = 0x2843;
+/// Bytes of a frame or capsule that are skipped at once.
+const SKIPPED: usize = 16 << 10;
+/// A page is heard at 1 MiB a second on its request, as on its control stream. An honest one sends
+/// nothing there but the end.
+const CAPSULES_BURST: u64 = 64 << 10;
+const CAPSULES_PAUSE: Duration = Duration::from_millis(62);
 /// The interval of looks for a new term of certificates.
 const ROTATION_LOOK: Duration = Duration::from_secs(600);
-/// Bytes after the end of a session that are dropped at once.
-const DRAINED: usize = 16 << 10;
 /// H3_NO_ERROR and H3_GENERAL_PROTOCOL_ERROR (RFC 9114, section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 const PROTOCOL_ERROR: VarInt = VarInt::from_u32(0x101);
@@ -101,7 +108,7 @@ pub async fn keep_rotating(rotated: Arc<Rotated>) {
             }
             Err(error) => tracing::error!(
                 %error,
-                "pages see the old certificate, which ends a few days later",
+                "the next certificate for pages is not kept: after a restart it is another one",
             ),
         }
     }
@@ -180,6 +187,9 @@ pub enum Error {
 }
 
 impl Error {
+    /// All names.
+    pub const NAMES: [&str; 4] = ["connection", "malformed", "path", "origin"];
+
     /// A short name, for a metric.
     pub fn name(&self) -> &'static str {
         match self {
@@ -233,7 +243,7 @@ pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opene
         .map_err(malformed)?;
     let refusal = if request.url.path() != PATH {
         Some((StatusCode::NOT_FOUND, Error::Path))
-    } else if !origins.allow(request.headers.get_all("origin")) {
+    } else if !origins.allow(request.headers.get("origin")) {
         Some((StatusCode::FORBIDDEN, Error::Origin))
     } else {
         None
@@ -284,10 +294,11 @@ pub async fn accept(connection: &Connection, origins: &Origins) -> Result<(Opene
 impl Session {
     /// Tells the page how the session ends, and closes the connection.
     pub async fn close(self, code: CloseCode, reason: &str) {
+        // The page's half of the request is kept until the end.
         let Self {
             connection,
             mut send,
-            receive,
+            receive: _receive,
             ..
         } = self;
         let frame = end_of_session(code, reason);
@@ -300,11 +311,9 @@ impl Session {
             _ => Binding::Web.stream_code(code),
         };
         if code == NO_ERROR {
-            // It answers with its own end, or closes.
-            let mut receive = receive.lock().await;
-            let answered =
-                async { while let Ok(Some(_)) = receive.read_chunk(DRAINED, true).await {} };
-            let _ = tokio::time::timeout(CLOSE_GRACE, answered).await;
+            // A browser that has read the capsule closes. If the server were first, it might tell
+            // the page of a lost connection.
+            let _ = tokio::time::timeout(CLOSE_GRACE, connection.closed()).await;
         }
         endpoint::close_with(&connection, code, reason);
     }
@@ -329,17 +338,108 @@ impl Ending {
     /// Returns when the page has ended the session, or broken the rules of HTTP/3.
     pub async fn ended(self) {
         let mut stream = self.0.lock().await;
-        let mut capsules = proto::Http3CapsuleReader::new(&mut *stream);
-        // Unknown capsules are skipped (RFC 9297, section 3.2).
-        while let Ok(Some(capsule)) = capsules.read().await {
-            if matches!(capsule, proto::Capsule::CloseWebTransportSession { .. }) {
-                break;
+        let mut capsules = Capsules {
+            stream: &mut stream,
+            left: 0,
+            taken: 0,
+        };
+        // All but one are skipped (RFC 9297, section 3.2), and nothing of them is kept.
+        while let Some(kind) = capsules.number().await
+            && kind != CLOSE_SESSION
+        {
+            let Some(length) = capsules.number().await else {
+                return;
+            };
+            if capsules.skip(length).await.is_none() {
+                return;
             }
         }
     }
 }
 
-/// Closes the connection of a page that has no session.
+/// The capsules in the DATA frames of a request. They are read at a limited
+/// rate, and flow control slows a page that sends more.
+struct Capsules<'a> {
+    stream: &'a mut RecvStream,
+    /// Bytes of the present DATA frame.
+    left: u64,
+    /// Bytes since the last pause.
+    taken: u64,
+}
+
+impl Capsules<'_> {
+    /// A variable-length integer; `None` at the end.
+    async fn number(&mut self) -> Option<u64> {
+        let first = self.byte().await?;
+        let mut number = u64::from(first & 0x3f);
+        for _ in 1..1 << (first >> 6) {
+            number = number << 8 | u64::from(self.byte().await?);
+        }
+        Some(number)
+    }
+
+    async fn byte(&mut self) -> Option<u8> {
+        let chunk = self.chunk(1).await?;
+        chunk.first().copied()
+    }
+
+    async fn skip(&mut self, mut length: u64) -> Option<()> {
+        while length > 0 {
+            let most = usize::try_from(length).unwrap_or(usize::MAX).min(SKIPPED);
+            length -= self.chunk(most).await?.len() as u64;
+        }
+        Some(())
+    }
+
+    /// The next bytes of DATA frames, at least one.
+    async fn chunk(&mut self, most: usize) -> Option<Bytes> {
+        while self.left == 0 {
+            let kind = self.head().await?;
+            let length = self.head().await?;
+            if kind == proto::Frame::DATA.0.into_inner() {
+                self.left = length;
+                continue;
+            }
+            let mut rest = length;
+            while rest > 0 {
+                let most = usize::try_from(rest).unwrap_or(usize::MAX).min(SKIPPED);
+                rest -= self.read(most).await?.len() as u64;
+            }
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(most);
+        let bytes = self.read(most).await?;
+        self.left -= bytes.len() as u64;
+        Some(bytes)
+    }
+
+    /// A number in the head of a frame.
+    async fn head(&mut self) -> Option<u64> {
+        let number = proto::VarInt::read(self.stream).await.ok()?;
+        self.pace(1).await;
+        Some(number.into_inner())
+    }
+
+    async fn read(&mut self, most: usize) -> Option<Bytes> {
+        let chunk = self.stream.read_chunk(most, true).await.ok()??;
+        self.pace(chunk.bytes.len() as u64).await;
+        Some(chunk.bytes)
+    }
+
+    async fn pace(&mut self, bytes: u64) {
+        self.taken += bytes;
+        if self.taken >= CAPSULES_BURST {
+            self.taken = 0;
+            tokio::time::sleep(CAPSULES_PAUSE).await;
+        }
+    }
+}
+
+/// Closes the connection of a page that has begun no session in time.
+pub fn close_early(connection: &Connection, reason: &str) {
+    endpoint::close_with(connection, PROTOCOL_ERROR, reason);
+}
+
+/// Closes the connection of a page that gets no session.
 pub fn refuse(connection: &Connection, error: &Error) {
     let code = match error {
         // The response has said why.

@@ -90,8 +90,8 @@ impl Page {
             None
         });
         let code = ended.await.ok()??;
-        // The server waits for this.
-        let _ = self.send.finish();
+        // The server waits for this, as browsers do it.
+        self.connection.close(0x100_u32.into(), b"");
         CloseCode::from_quic(code.into())
     }
 }

@@ -160,11 +160,11 @@ pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<(
         .mode(0o700)
         .create(directory)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft: PathBuf = directory.join(format!(".{name}.{}", std::process::id()));
+    // In containers, all servers of a directory may have one number.
+    let draft: PathBuf = directory.join(format!(".{name}.{:016x}", rand::random::<u64>()));
     let written = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(&draft)
         .and_then(|mut file| {

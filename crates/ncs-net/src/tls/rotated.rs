@@ -8,7 +8,7 @@
 //! it, so that neither a wrong clock nor a late change matters.
 //!
 //! The numbers of terms are the same everywhere, and each pair is a file with its number in its
-//! name. So servers that share a directory, for example during an upgrade, have the same ones.
+//! name. So a server and its successor, which share a directory during an upgrade, have the same ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,8 +74,8 @@ impl Rotated {
         })
     }
 
-    /// Takes the pairs of this time. Returns whether they have changed. If one cannot be read or
-    /// generated, all stay as they are.
+    /// Takes the pairs of this time. Returns whether they have changed. If the next one cannot be
+    /// read or kept, it is one for this process only, and the error is returned.
     pub fn turn(&self, now: i64) -> Result<bool, Error> {
         let (term, before) = (now.div_euclid(TERM), self.pairs.load());
         if term == before.term {
@@ -86,16 +86,20 @@ impl Rotated {
             1 => Ok(Arc::clone(&before.next)),
             _ => pair_of(self.directory.as_deref(), &self.names, term).map(Arc::new),
         };
-        let pairs = Pairs {
-            term,
-            present: pair(term)?,
-            next: pair(term + 1)?,
+        let present = pair(term)?;
+        let (next, error) = match pair(term + 1) {
+            Ok(next) => (next, None),
+            Err(error) => (Arc::new(pair_of(None, &self.names, term + 1)?), Some(error)),
         };
-        self.pairs.store(Arc::new(pairs));
+        self.pairs.store(Arc::new(Pairs {
+            term,
+            present,
+            next,
+        }));
         if let Some(directory) = &self.directory {
-            forget_before(directory, term);
+            forget_expired(directory, term);
         }
-        Ok(true)
+        error.map_or(Ok(true), Err)
     }
 
     /// SHA-256 of the certificates of the present and of the next term: a page should know both.
@@ -128,8 +132,8 @@ fn pair_of(directory: Option<&Path>, names: &[String], term: i64) -> Result<Pair
     }
 }
 
-/// Removes the pairs of terms that are over. What cannot be removed does no harm.
-fn forget_before(directory: &Path, term: i64) {
+/// Removes the pairs that have expired. What cannot be removed does no harm.
+fn forget_expired(directory: &Path, term: i64) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
@@ -139,7 +143,7 @@ fn forget_before(directory: &Path, term: i64) {
             .to_str()
             .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX))
             .and_then(|number| number.parse::<i64>().ok());
-        if number.is_some_and(|number| number < term) {
+        if number.is_some_and(|number| number + 2 <= term) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -183,7 +187,8 @@ mod tests {
         assert_eq!(rotated.fingerprints()[0], next);
         assert_eq!(
             files(place.path()),
-            ["ncserverd-web-3001.pem", "ncserverd-web-3002.pem"]
+            [3000, 3001, 3002].map(|term| format!("ncserverd-web-{term}.pem")),
+            "the first has not expired"
         );
         // Not at the next term, but after a long sleep of the machine.
         assert!(rotated.turn(NOW + 10 * TERM).unwrap());
@@ -217,13 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_changes_nothing() {
+    fn what_cannot_be_kept_is_shown_all_the_same() {
         let place = TempDir::new().unwrap();
         let rotated = in_directory(place.path(), NOW);
-        let before = rotated.fingerprints();
+        let [_, next] = rotated.fingerprints();
         fs::write(place.path().join("ncserverd-web-3002.pem"), "no pair").unwrap();
         assert!(rotated.turn(NOW + TERM).is_err());
-        assert_eq!(rotated.fingerprints(), before);
+        let [present, last] = rotated.fingerprints();
+        assert_eq!(present, next, "what pages know");
+        assert!(rotated.turn(NOW + 2 * TERM).unwrap());
+        assert_eq!(rotated.fingerprints()[0], last);
     }
 
     #[test]

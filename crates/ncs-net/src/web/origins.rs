@@ -40,18 +40,16 @@ impl Origins {
         self.0.contains(&Origin::Any)
     }
 
-    /// Whether a request with these `Origin` headers may connect. A browser sends exactly one; a
-    /// request without any is from a program, which could send whatever it likes.
-    pub fn allow<'a>(&self, headers: impl IntoIterator<Item = &'a HeaderValue>) -> bool {
-        let mut headers = headers.into_iter();
-        match (headers.next(), headers.next()) {
-            (None, _) => !self.is_empty(),
-            (Some(_), Some(_)) => false,
-            (Some(header), None) => self.0.iter().any(|origin| match origin {
-                Origin::Any => true,
-                Origin::One(origin) => origin.as_bytes() == header.as_bytes(),
-            }),
-        }
+    /// Whether a request with this `Origin` header may connect. A browser sends one; a request
+    /// without it is from a program, which could send whatever it likes.
+    pub fn allow(&self, header: Option<&HeaderValue>) -> bool {
+        let Some(header) = header else {
+            return !self.is_empty();
+        };
+        self.0.iter().any(|origin| match origin {
+            Origin::Any => true,
+            Origin::One(origin) => origin.as_bytes() == header.as_bytes(),
+        })
     }
 }
 
@@ -121,32 +119,31 @@ mod tests {
         toml::from_str::<Config>(&format!("origins = {text}")).map(|config| config.origins)
     }
 
-    fn allows(origins: &Origins, headers: &[&str]) -> bool {
-        let headers: Vec<HeaderValue> = headers
-            .iter()
-            .map(|header| HeaderValue::from_str(header).unwrap())
-            .collect();
-        origins.allow(&headers)
+    fn allows(origins: &Origins, header: Option<&str>) -> bool {
+        origins.allow(
+            header
+                .map(|header| HeaderValue::from_str(header).unwrap())
+                .as_ref(),
+        )
     }
 
     #[test]
     fn pages_of_other_origins_are_refused() {
         let some = origins(r#"["https://Video.example:443/", "http://127.0.0.1:8080"]"#).unwrap();
-        for (headers, may) in [
-            (&["https://video.example"][..], true),
-            (&["http://127.0.0.1:8080"], true),
-            (&[], true),
-            (&["http://video.example"], false),
-            (&["https://video.example:8443"], false),
-            (&["https://video.example.attacker.example"], false),
-            (&["https://video.example", "https://video.example"], false),
-            (&["null"], false),
-            (&[""], false),
+        for (header, may) in [
+            (Some("https://video.example"), true),
+            (Some("http://127.0.0.1:8080"), true),
+            (None, true),
+            (Some("http://video.example"), false),
+            (Some("https://video.example:8443"), false),
+            (Some("https://video.example.attacker.example"), false),
+            (Some("null"), false),
+            (Some(""), false),
         ] {
-            assert_eq!(allows(&some, headers), may, "{headers:?}");
+            assert_eq!(allows(&some, header), may, "{header:?}");
         }
-        assert!(allows(&origins(r#""*""#).unwrap(), &["null"]));
-        assert!(!allows(&Origins::default(), &[]));
+        assert!(allows(&origins(r#""*""#).unwrap(), Some("null")));
+        assert!(!allows(&Origins::default(), None));
     }
 
     #[test]
@@ -157,7 +154,7 @@ mod tests {
             "https://user@video.example",
             "ftp://video.example",
             "https://*.video.example",
-            "",
+            "*.video.example",
         ] {
             let refused = origins(&format!("\"{text}\""));
             assert!(refused.is_err(), "{text}: {refused:?}");

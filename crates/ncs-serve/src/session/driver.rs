@@ -123,6 +123,7 @@ async fn converse(connection: Connection, session: SessionId, place: Place, cont
     let visitor = context
         .admission
         .visitor(address, certificates(&connection));
+    let begun = Instant::now();
     let opened = opening::open(
         &connection,
         &context.origins,
@@ -134,6 +135,7 @@ async fn converse(connection: Connection, session: SessionId, place: Place, cont
             let serving = Session::serve(
                 connection.clone(),
                 opening,
+                begun,
                 session,
                 visitor,
                 entry,
@@ -156,6 +158,7 @@ async fn converse(connection: Connection, session: SessionId, place: Place, cont
     let (code, reason) = end.close();
     match page {
         Some(page) => page.close(code, &reason).await,
+        None if Binding::of(&connection) == Binding::Web => web::close_early(&connection, &reason),
         None => endpoint::close(&connection, code, &reason),
     }
 }
@@ -340,12 +343,12 @@ impl Session {
     async fn serve(
         connection: Connection,
         opening: Opening,
+        begun: Instant,
         id: SessionId,
         visitor: Visitor,
         entry: Entry,
         context: Context,
     ) -> End {
-        let begun = Instant::now();
         let Opening {
             binding,
             send,

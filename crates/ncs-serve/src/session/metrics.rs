@@ -50,6 +50,20 @@ pub struct Metrics {
     pub audience: Audience,
 }
 
+/// Each reason is there from the start.
+fn refused_pages(registry: &Registry) -> Result<IntCounterVec, Error> {
+    let refused = register::counters(
+        registry,
+        "ncserverd_web_refused_total",
+        "Connections of web pages that have begun no session, by reason.",
+        &["reason"],
+    )?;
+    for reason in web::Error::NAMES {
+        refused.with_label_values(&[reason]);
+    }
+    Ok(refused)
+}
+
 /// Counters of the requests served, and of those refused or ignored.
 #[derive(Debug, Clone)]
 struct Answered {
@@ -94,12 +108,7 @@ impl Metrics {
                 "ncserverd_web_sessions_total",
                 "Sessions opened by web pages (WebTransport).",
             )?,
-            refused_pages: register::counters(
-                registry,
-                "ncserverd_web_refused_total",
-                "Connections of web pages that have begun no session, by reason.",
-                &["reason"],
-            )?,
+            refused_pages: refused_pages(registry)?,
             violations: counter(
                 "ncserverd_session_violations_total",
                 "Sessions closed because the peer violated the protocol or a limit.",
