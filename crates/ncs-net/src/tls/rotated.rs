@@ -8,7 +8,8 @@
 //! it, so that neither a wrong clock nor a late change matters.
 //!
 //! The numbers of terms are the same everywhere, and each pair is a file with its number in its
-//! name. So a server and its successor, which share a directory during an upgrade, have the same ones.
+//! name. So a server and its successor, which share a directory during an upgrade, have the same
+//! ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
