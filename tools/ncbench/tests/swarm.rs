@@ -286,9 +286,10 @@ async fn every_code_is_played_and_verified() {
         ] {
             let report = place.watch(line, "/live/movie.bin").await;
             let totals = report.totals;
+            // Beside other tests the server may be short for a moment, and tell a newcomer to wait.
             assert_eq!(
-                (totals.late, totals.corrupt, totals.refused, totals.failed),
-                (0, 0, 0, 0),
+                (totals.served, totals.late, totals.corrupt, totals.failed),
+                (20, 0, 0, 0),
                 "{codec:?} {report}"
             );
             assert!(totals.verified > 10, "{codec:?} {report}");
