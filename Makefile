@@ -214,7 +214,7 @@ bench-profile:
 	tools/profile.sh $(PROFILE)
 
 # One minute of it at twice the capacity, on two processors: at least 90 % of the capacity has to be
-# delivered, and nobody who was served may be put out, in one of three runs.
+# delivered, and nobody who was served may be put out, in one of four runs.
 smoke-overload:
 	$(CARGO) build --locked --profile release --bins --bench overload
 	$(CARGO) bench --locked --profile release --bench overload -- --smoke $(OVERLOAD)
