@@ -20,7 +20,7 @@ use ncs_proto::wire::message::{
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
 
-use crate::read::{Next, Question, Read, Taken, is_right};
+use crate::read::{Next, Question, Read, Taken, WRONG, is_right};
 
 /// The name of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -594,8 +594,6 @@ impl Peer {
     }
 }
 
-/// What a reader is told of bytes that are proved wrong.
-const WRONG: &str = "the bytes are not those that their hash names";
 /// The largest part that a page takes: it is in its memory as a whole.
 const SEGMENT_MAX: u64 = 16 << 20;
 /// The least bytes that are requested and have not come.

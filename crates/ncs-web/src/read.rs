@@ -24,6 +24,9 @@ const ASKED_ANEW_PAUSE: Duration = Duration::from_millis(200);
 const RETRIES: u32 = 3;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 
+/// What a reader is told of bytes that are proved wrong.
+pub(crate) const WRONG: &str = "the bytes are not those that their hash names";
+
 /// A read under way.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -36,6 +39,8 @@ pub(crate) struct Read {
     /// The question for the next part, and attempts at it.
     pub(crate) question: Question,
     refused: u32,
+    /// How often its next part was gone when its blocks were requested, since bytes have come.
+    gone: u32,
     pub(crate) deadline: Option<Instant>,
     /// Bytes that its reader has room for.
     room: u64,
@@ -73,7 +78,6 @@ struct Part {
     /// Where these begin, in the object.
     at: u64,
     fetch: Option<Fetch>,
-    asked_anew: u32,
 }
 
 /// The blocks of a part.
@@ -111,7 +115,7 @@ impl fmt::Display for Unfit {
             Self::Failed(Failure::Deadline) => "the deadline has passed",
             Self::Failed(Failure::Stalled) => "nothing has come for too long",
             Self::Failed(Failure::Slow) => "too little has come for too long",
-            Self::Failed(Failure::Corrupt) => "the bytes are not those that their hash names",
+            Self::Failed(Failure::Corrupt) => WRONG,
         })
     }
 }
@@ -125,6 +129,7 @@ impl Read {
             object: None,
             question: Question::Due,
             refused: 0,
+            gone: 0,
             deadline,
             room: 0,
         }
@@ -268,7 +273,6 @@ impl Read {
             proved: bytes.into_iter().collect(),
             at,
             fetch: None,
-            asked_anew: 0,
         });
         if is_coded {
             Taken::Fetch(Box::new(meta))
@@ -297,6 +301,9 @@ impl Read {
 
     /// Bytes of a fetch are proved.
     pub(crate) fn proved(&mut self, id: FetchId, pieces: Vec<Bytes>) {
+        if !pieces.is_empty() {
+            self.gone = 0;
+        }
         if let Some(part) = self.fetched(id) {
             part.proved.extend(pieces);
         }
@@ -325,15 +332,14 @@ impl Read {
         else {
             return Ok(());
         };
-        let part = &mut self.parts[index];
-        part.asked_anew += 1;
+        let part = &self.parts[index];
+        self.gone += 1;
         // What was handed on of it is not fetched again.
-        if !is_gone || part.asked_anew > ASKED_ANEW_MAX || part.at > part.meta.offset {
+        if !is_gone || self.gone > ASKED_ANEW_MAX || part.at > part.meta.offset {
             return Err(Unfit::Failed(failure));
         }
         // The parts from here on are asked for again, in order.
         self.parts.truncate(index);
-        self.refused += 1;
         self.question = Question::Later(now + ASKED_ANEW_PAUSE);
         Ok(())
     }

@@ -41,6 +41,8 @@ struct Nature {
     has_no_tree: bool,
     /// Bytes come on a stream.
     is_whole: bool,
+    /// It names segments that it does not hold.
+    evicts: bool,
 }
 
 struct Server {
@@ -107,6 +109,14 @@ impl Server {
                         .to_frame(),
                     )),
                 },
+                Message::Request(request) if self.nature.evicts => {
+                    let reject = Message::Reject {
+                        alias: request.alias,
+                        code: RequestCode::Unknown,
+                        retry_after_ms: 0,
+                    };
+                    out.push(Packet::Control(reject.to_frame()));
+                }
                 Message::Request(request) => {
                     self.open
                         .push((request.alias, request.segment, request.generation));
@@ -249,30 +259,7 @@ impl World {
             if let Some(ended) = self.settle(read) {
                 return ended;
             }
-            let up = self.up.front().map(|(at, ..)| *at);
-            let down = self.down.front().map(|(at, ..)| *at);
-            let next = [up, down, self.peer.poll_timeout()].into_iter().flatten();
-            self.now = self.now.max(next.min().expect("something is due"));
-            while let Some((_, source, packet)) = self.down.pop_front_if(|(at, ..)| *at <= self.now)
-            {
-                match packet {
-                    Packet::Control(bytes) => self.peer.control(self.now, source, &bytes),
-                    Packet::Datagram(bytes) => self.peer.datagram(self.now, source, bytes),
-                    Packet::Stream(stream, bytes) => {
-                        self.peer.stream(self.now, source, stream, &bytes);
-                        self.peer.stream_end(self.now, source, stream, None);
-                    }
-                }
-            }
-            while let Some((_, source, bytes)) = self.up.pop_front_if(|(at, ..)| *at <= self.now) {
-                let Some(server) = &mut self.servers[source.0 as usize] else {
-                    continue;
-                };
-                for packet in server.hear(&bytes) {
-                    self.down.push_back((self.now + DELAY, source, packet));
-                }
-            }
-            self.peer.handle_timeout(self.now);
+            step(self);
         }
         panic!("it neither ends nor fails");
     }
@@ -315,6 +302,7 @@ const LOSSY: Nature = Nature {
     blocks_max: None,
     has_no_tree: false,
     is_whole: false,
+    evicts: false,
 };
 
 #[test]
@@ -385,7 +373,10 @@ fn step(world: &mut World) {
         match packet {
             Packet::Control(bytes) => world.peer.control(world.now, source, &bytes),
             Packet::Datagram(bytes) => world.peer.datagram(world.now, source, bytes),
-            Packet::Stream(stream, bytes) => world.peer.stream(world.now, source, stream, &bytes),
+            Packet::Stream(stream, bytes) => {
+                world.peer.stream(world.now, source, stream, &bytes);
+                world.peer.stream_end(world.now, source, stream, None);
+            }
         }
     }
     if let Some((_, source, bytes)) = world.up.pop_front_if(|(at, ..)| *at <= world.now)
@@ -531,4 +522,16 @@ fn a_reader_without_room_gets_nothing_more() {
     world.peer.set_room(read, u64::MAX);
     assert_eq!(world.run(read), Ok(()));
     assert!(world.got == object);
+}
+
+#[test]
+fn a_segment_that_is_always_gone_is_given_up() {
+    let object = content(2 * PART);
+    let nature = Nature {
+        evicts: true,
+        ..Nature::default()
+    };
+    let mut world = World::new(&[nature], &object);
+    let read = world.read(0..u64::MAX);
+    assert!(world.run(read).is_err() && world.got.is_empty());
 }
