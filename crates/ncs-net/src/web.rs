@@ -12,7 +12,6 @@
 
 mod origins;
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -357,8 +356,8 @@ impl Ending {
     }
 }
 
-/// The capsules in the DATA frames of a request. They are read at a limited
-/// rate, and flow control slows a page that sends more.
+/// The capsules in the DATA frames of a request. They are read at a limited rate, and flow control
+/// slows a page that sends more.
 struct Capsules<'a> {
     stream: &'a mut RecvStream,
     /// Bytes of the present DATA frame.
@@ -489,10 +488,4 @@ async fn read_settings(connection: &Connection) -> Result<Vec<RecvStream>, Error
 /// The library says what is wrong; of a failed stream, it says that the bytes have ended.
 fn malformed(error: impl std::error::Error) -> Error {
     Error::Malformed(error.to_string())
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Self::Malformed(error.to_string())
-    }
 }

@@ -26,7 +26,8 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, ConnectionError, ConnectionIdGenerator as _, UdpPoller};
 use quinn_proto::{ConnectionId, TransportErrorCode, crypto};
 
-use super::ids::{self, Owner};
+use super::ids::Owner;
+use super::steering;
 use times::Times;
 
 /// When a client may come again, if the server has told it with the refusal of its handshake.
@@ -59,9 +60,6 @@ const INITIAL_MASK: u8 = 0b1111_0000;
 const DATAGRAM_MIN: usize = 1200;
 const CHOSEN_MIN: usize = 8;
 const ID_MAX: usize = 20;
-/// The bit of a long header (RFC 8999, section 5.1), and the bytes of our ids.
-const LONG_HEADER: u8 = 0x80;
-const ID_LENGTH: usize = ids::LENGTH as usize;
 /// The frame type of CONNECTION_CLOSE by QUIC itself (RFC 9000, section 19.19).
 const CLOSE: u8 = 0x1c;
 /// The time for which a handshake that has begun is remembered. The server gives it no longer.
@@ -120,12 +118,7 @@ impl Doorway {
     /// steers them by the first. A worker that does not know a connection would answer with its
     /// stateless reset, which ends it (RFC 9000, section 21.11); a lost datagram is repaired.
     fn is_misplaced(&self, datagram: &[u8]) -> bool {
-        let id = match datagram.first() {
-            Some(first) if first & LONG_HEADER == 0 => datagram.get(1..1 + ID_LENGTH),
-            Some(_) if datagram.get(5) == Some(&ids::LENGTH) => datagram.get(6..6 + ID_LENGTH),
-            _ => None,
-        };
-        id.is_some_and(|id| self.owner.is_of_another(id, self.workers))
+        steering::id(datagram).is_some_and(|id| self.owner.is_of_another(id, self.workers))
     }
 
     fn is_refused(&self, now: Instant, left: &mut u32, meta: &RecvMeta, datagram: &[u8]) -> bool {

@@ -56,9 +56,7 @@ impl Owner {
             && id[PROCESS_AT] == self.process
             && id[usize::from(WORKER_AT)] == self.worker
     }
-}
 
-impl Owner {
     /// Whether another of so many workers of this process has generated an id.
     pub(super) fn is_of_another(&self, id: &[u8], workers: u8) -> bool {
         let worker = id.get(usize::from(WORKER_AT)).copied();

@@ -53,6 +53,17 @@ pub(super) fn program(sockets: u8) -> [Instruction; 11] {
     ]
 }
 
+/// The destination connection id by which the program steers a datagram, if it has our length.
+pub(super) fn id(datagram: &[u8]) -> Option<&[u8]> {
+    let (long_at, length) = (LONG_ID_AT as usize, usize::from(ids::LENGTH));
+    let at = match *datagram.first()? {
+        first if u32::from(first) & LONG_HEADER == 0 => SHORT_ID_AT as usize,
+        _ if *datagram.get(long_at - 1)? == ids::LENGTH => long_at,
+        _ => return None,
+    };
+    datagram.get(at..at + length)
+}
+
 const fn plain(code: u16, value: u32) -> Instruction {
     jump(code, value, 0, 0)
 }
