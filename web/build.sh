@@ -18,6 +18,7 @@ RUSTFLAGS="-C target-feature=+simd128$linker" PATH=$path "${cargo[@]}" build "${
 
 cd web
 test -d node_modules || npm ci --no-audit --no-fund
+npx prettier --check --log-level warn src 'test/*.mjs'
 rm -rf dist
 npx tsc
 cp "${CARGO_TARGET_DIR:-../target}/wasm32-unknown-unknown/web/ncs_web.wasm" dist/

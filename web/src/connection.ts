@@ -1,6 +1,8 @@
 /** One server: its session of WebTransport, and the next one when it ends. */
 
 import type { Peer } from './module.js';
+import { unhex, type Server } from './server.js';
+import type { ServerState } from './types.js';
 
 /** DONE of docs/protocol.md, section 9. */
 const DONE = 0x4e4300;
@@ -13,14 +15,6 @@ const PAUSE_MS = { least: 500, most: 30_000 };
 const DATAGRAMS = 4096;
 const RTT_GUESS_MS = 100;
 
-/** Where a server is. */
-export interface Server {
-  /** `https://host:port`. */
-  url: string;
-  /** SHA-256 of certificates that no authority has signed, in hexadecimal digits. */
-  hashes?: string[];
-}
-
 /** A connection, which is made again whenever it ends. */
 export class Connection {
   private session: WebTransport | undefined;
@@ -32,14 +26,18 @@ export class Connection {
   private bound = PAUSE_MS.least;
   private isClosed = false;
   private wake = () => {};
+  state: ServerState = 'connecting';
+  /** Milliseconds. */
+  rtt: number | undefined;
   private readonly visit = crypto.getRandomValues(new BigUint64Array(1))[0]!;
 
   constructor(
     private readonly peer: Peer,
     readonly source: number,
-    private readonly server: Server,
+    readonly server: Server,
     private readonly token: string | undefined,
     private readonly pump: () => void,
+    private readonly changed: (state: ServerState) => void,
   ) {}
 
   /** Connects again and again until it is closed. */
@@ -51,6 +49,7 @@ export class Connection {
       this.peer.disconnected(this.source, isOutage);
       this.pump();
       if (this.isClosed) return;
+      if (this.state !== 'refusing') this.become('waiting');
       const pause = Math.random() * this.bound;
       this.bound = Math.min(2 * this.bound, PAUSE_MS.most);
       await new Promise<void>((resolve) => {
@@ -58,6 +57,13 @@ export class Connection {
         setTimeout(resolve, pause);
       });
     }
+  }
+
+  /** Tells a change of the state. */
+  become(state: ServerState): void {
+    if (this.state === state) return;
+    this.state = state;
+    this.changed(state);
   }
 
   /** Sends what the peer has to say to this server, and refuses streams. */
@@ -102,6 +108,7 @@ export class Connection {
       this.pump();
       alive = setInterval(() => {
         if (performance.now() - this.said >= SILENCE_MS) this.write(KEEP_ALIVE);
+        if ('getStats' in session) this.observe(session).catch(ignore);
       }, SILENCE_MS / 4);
       this.takeDatagrams(session).catch(ignore);
       this.takeStreams(session).catch(ignore);
@@ -136,8 +143,19 @@ export class Connection {
   /** The server answers HELLO at once. Later answers may take it some time. */
   private measure(): void {
     if (this.asked === undefined || this.asked < 0) return;
-    this.peer.setRtt(this.source, performance.now() - this.asked);
+    this.setRtt(performance.now() - this.asked);
     this.asked = -1;
+  }
+
+  /** Where the browser tells the round-trip time, it is taken from there. */
+  private async observe(session: WebTransport): Promise<void> {
+    const { smoothedRtt } = await (session as Observed).getStats!();
+    if (session === this.session && smoothedRtt > 0) this.setRtt(smoothedRtt);
+  }
+
+  private setRtt(ms: number): void {
+    this.rtt = ms;
+    this.peer.setRtt(this.source, ms);
   }
 
   private async takeDatagrams(session: WebTransport): Promise<void> {
@@ -185,12 +203,8 @@ export class Connection {
   }
 }
 
-function unhex(digits: string): Uint8Array<ArrayBuffer> {
-  if (!/^[0-9a-fA-F]{64}$/.test(digits)) {
-    throw new TypeError(`not the SHA-256 of a certificate: ${digits}`);
-  }
-  return Uint8Array.from(digits.match(/../g)!, (byte) => parseInt(byte, 16));
-}
+/** What not all browsers have. */
+type Observed = WebTransport & { getStats?(): Promise<{ smoothedRtt: number }> };
 
 /** For errors that the end of the session tells, too. */
 function ignore(): void {}

@@ -1,5 +1,7 @@
 /** The module of crates/ncs-web: its functions, and copies of bytes into and out of its memory. */
 
+import type { ServerStatistics, Statistics } from './types.js';
+
 /** What exports.rs exports. Times are milliseconds; a number below zero stands for nothing. */
 interface Exports {
   memory: WebAssembly.Memory;
@@ -25,6 +27,34 @@ interface Exports {
   stop(peer: number, source: number): number;
   event(peer: number, now: number): number;
   event_number(peer: number, index: number): number;
+  statistics(peer: number, sources: number): number;
+}
+
+/** What `statistics` of exports.rs counts, in its order. */
+const ALL = [
+  'received',
+  'innovative',
+  'redundant',
+  'systematic',
+  'lost',
+  'repaired',
+  'late',
+  'wrong',
+] as const;
+const ONE = [
+  'received',
+  'innovative',
+  'redundant',
+  'lost',
+  'wrong',
+  'bytes',
+  'loss',
+  'rate',
+] as const;
+
+/** Counts of the machine, and of each server. */
+export interface Counted extends Pick<Statistics, 'blocks' | 'bytes' | 'generations' | 'ranks'> {
+  of: Omit<ServerStatistics, 'url' | 'state' | 'rtt'>[];
 }
 
 /** What has happened, as `event` of exports.rs numbers it. */
@@ -48,22 +78,25 @@ export class Peer {
     private readonly peer: number,
   ) {}
 
-  /** Loads the module from an address or from its bytes. */
-  static async load(module: URL | BufferSource, windowMax: number): Promise<Peer> {
+  /** Loads the module from an address or from its bytes. `failed`: it has, and is of no use. */
+  static async load(
+    module: string | BufferSource,
+    windowMax: number,
+    failed: () => void,
+  ): Promise<Peer> {
     let memory: WebAssembly.Memory | undefined;
     const bytes = (at: number, length: number) => new Uint8Array(memory!.buffer, at, length);
     const page = {
       fill_random: (at: number, length: number) => crypto.getRandomValues(bytes(at, length)),
-      say: (at: number, length: number) =>
-        console.error(decoder.decode(bytes(at, length).slice())),
+      say: (at: number, length: number) => console.error(decoder.decode(bytes(at, length).slice())),
     };
     const source =
-      module instanceof URL
+      typeof module === 'string'
         ? await WebAssembly.instantiateStreaming(fetch(module), { page })
         : await WebAssembly.instantiate(module, { page });
     const exports = source.instance.exports as unknown as Exports;
     memory = exports.memory;
-    return new Peer(exports, exports.create(windowMax));
+    return new Peer(guarded(exports, failed), exports.create(windowMax));
   }
 
   connected(source: number, visit: bigint, token: string | undefined): void {
@@ -176,6 +209,20 @@ export class Peer {
     }
   }
 
+  /** What is counted of so many servers, and of all. */
+  statistics(servers: number): Counted {
+    this.exports.statistics(this.peer, servers);
+    const numbers = new Float64Array(this.output().buffer);
+    let at = 0;
+    const take = <K extends string>(names: readonly K[]) =>
+      Object.fromEntries(names.map((name) => [name, numbers[at++]])) as Record<K, number>;
+    const blocks = take(ALL);
+    const { bytes, generations } = take(['bytes', 'generations']);
+    const of = Array.from({ length: servers }, () => take(ONE));
+    const ranks = Array.from({ length: (numbers.length - at) / 2 }, () => take(['rank', 'n']));
+    return { blocks, bytes, generations, ranks, of };
+  }
+
   private put(bytes: Uint8Array): number {
     const at = this.exports.input(this.peer, bytes.length);
     // The buffer is another one after the memory has grown.
@@ -188,6 +235,23 @@ export class Peer {
     const length = this.exports.output_length(this.peer);
     return new Uint8Array(this.exports.memory.buffer, at, length).slice();
   }
+}
+
+/** Functions that tell when one of them traps. No other can be called after that. */
+function guarded(exports: Exports, failed: () => void): Exports {
+  const guard =
+    (call: (...numbers: never[]) => unknown) =>
+    (...numbers: never[]) => {
+      try {
+        return call(...numbers);
+      } catch (error) {
+        failed();
+        throw error;
+      }
+    };
+  const functions = Object.entries(exports).filter(([, value]) => typeof value === 'function');
+  const all = Object.fromEntries(functions.map(([name, call]) => [name, guard(call)]));
+  return { ...all, memory: exports.memory } as unknown as Exports;
 }
 
 function now(): number {

@@ -278,6 +278,51 @@ extern "C" fn event(handle: &mut Handle, now: f64) -> u32 {
     kind
 }
 
+/// Leaves what is counted, as numbers of 8 bytes, little end first: of all servers, then of each of
+/// the first `sources`, then rank and size of generations under way. Returns the number of bytes.
+#[unsafe(no_mangle)]
+extern "C" fn statistics(handle: &mut Handle, sources: u32) -> usize {
+    let counts = handle.peer.counts();
+    let mut numbers = [
+        counts.blocks,
+        counts.innovative,
+        counts.useless,
+        counts.systematic,
+        counts.lost,
+        counts.repaired,
+        counts.late,
+        counts.wrong,
+        counts.payload_bytes,
+        counts.generations,
+    ]
+    .map(number)
+    .to_vec();
+    for source in (0..sources).map(SourceId) {
+        let of = handle.peer.source_counts(source);
+        let counted = [
+            of.blocks,
+            of.innovative,
+            of.useless,
+            of.lost,
+            of.wrong,
+            of.payload_bytes,
+        ];
+        numbers.extend(counted.map(number));
+        numbers.extend([of.loss, of.rate]);
+    }
+    for progress in handle.peer.progress().iter().take(GENERATIONS_SHOWN) {
+        numbers.extend([f64::from(progress.rank), f64::from(progress.n)]);
+    }
+    handle.output.clear();
+    handle
+        .output
+        .extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    handle.output.len()
+}
+
+/// Generations whose rank a page is told.
+const GENERATIONS_SHOWN: usize = 64;
+
 /// A number of the last event: 0 or 1.
 #[unsafe(no_mangle)]
 extern "C" fn event_number(handle: &Handle, index: usize) -> f64 {

@@ -339,6 +339,16 @@ impl Peer {
         self.proto.counts()
     }
 
+    /// Blocks of one server so far, and the present state of the path to it.
+    pub fn source_counts(&self, source: SourceId) -> proto::SourceCounts {
+        self.proto.source_counts(source)
+    }
+
+    /// Rank and size of the generations under way.
+    pub fn progress(&self) -> Vec<proto::Progress> {
+        self.proto.progress()
+    }
+
     /// Carries out what the machine has decided, and what reads need.
     fn advance(&mut self, now: Instant) {
         loop {

@@ -1,0 +1,248 @@
+/** Reads of objects from several servers, in this thread. */
+
+import { Connection } from './connection.js';
+import { Peer, type PeerEvent } from './module.js';
+import type { Server } from './server.js';
+import {
+  ReadError,
+  type Client,
+  type Fetched,
+  type FetchOptions,
+  type ServerState,
+  type Statistics,
+} from './types.js';
+
+/** The options of `connect`, as they are handed to a worker, too. */
+export interface Settings {
+  servers: Server[];
+  token: string | undefined;
+  windowMax: number | undefined;
+  module: string | BufferSource | undefined;
+}
+
+/** Bytes that wait for a reader. */
+export const ROOM = 1 << 20;
+const WINDOW_MAX = 4 << 20;
+const STATISTICS_MS = 1000;
+/** The code with which a page goes: DONE of docs/protocol.md, section 9. */
+const DONE = 0x4e4300;
+
+interface Read {
+  controller: ReadableStreamDefaultController<Uint8Array<ArrayBuffer>>;
+  /** When its bytes are late. */
+  due: number | undefined;
+  opened(info: { length: number | undefined; contentType: string }): void;
+  failed(error: unknown): void;
+}
+
+export class LocalClient extends EventTarget implements Client {
+  private readonly connections: Connection[];
+  private readonly reads = new Map<number, Read>();
+  private readonly news = new Map<number, ReadableStreamDefaultController<string>>();
+  private readonly counts = {
+    done: 0,
+    failed: 0,
+    late: 0,
+    margin: undefined as number | undefined,
+  };
+  private readonly ticker: ReturnType<typeof setInterval>;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private isDue = false;
+  private isClosed = false;
+
+  private constructor(
+    private readonly peer: Peer,
+    settings: Settings,
+  ) {
+    super();
+    const pump = () => this.pumpSoon();
+    this.connections = settings.servers.map((server, source) => {
+      const changed = (state: ServerState) => this.tell('server', { url: server.url, state });
+      return new Connection(peer, source, server, settings.token, pump, changed);
+    });
+    for (const connection of this.connections) void connection.run();
+    this.ticker = setInterval(() => this.tell('statistics', this.count()), STATISTICS_MS);
+  }
+
+  static async start(settings: Settings): Promise<LocalClient> {
+    const module = settings.module ?? new URL('./ncs_web.wasm', import.meta.url).href;
+    let client: LocalClient | undefined;
+    const failed = () => client?.end(new ReadError('the module has failed'));
+    client = new LocalClient(
+      await Peer.load(module, settings.windowMax ?? WINDOW_MAX, failed),
+      settings,
+    );
+    return client;
+  }
+
+  fetch(path: string, options: FetchOptions = {}): Promise<Fetched> {
+    const { range, deadline, signal } = options;
+    return new Promise((resolve, reject) => {
+      signal?.throwIfAborted();
+      if (this.isClosed) throw new ReadError('the client is closed');
+      const read = this.peer.read(path, range?.start ?? 0, range?.end, deadline);
+      if (read === undefined) throw new TypeError(`no path, or an empty range: ${path}`);
+      const late = options.due ?? deadline;
+      const due = late === undefined ? undefined : performance.now() + late;
+      const abort = () => {
+        this.peer.cancel(read);
+        this.take(read)?.failed(signal!.reason);
+        this.pumpSoon();
+      };
+      const over = () => signal?.removeEventListener('abort', abort);
+      const body = new ReadableStream<Uint8Array<ArrayBuffer>>(
+        {
+          start: (controller) => {
+            const opened: Read['opened'] = (info) => resolve({ ...info, body });
+            const failed = (error: unknown) => {
+              over();
+              controller.error(error);
+              reject(error);
+            };
+            this.reads.set(read, { controller, due, opened, failed });
+          },
+          pull: (controller) => {
+            this.peer.setRoom(read, Math.max(0, controller.desiredSize ?? 0));
+            this.pumpSoon();
+          },
+          cancel: () => {
+            over();
+            this.take(read);
+            this.peer.cancel(read);
+            this.pumpSoon();
+          },
+        },
+        new ByteLengthQueuingStrategy({ highWaterMark: ROOM }),
+      );
+      signal?.addEventListener('abort', abort, { once: true });
+      this.pumpSoon();
+    });
+  }
+
+  subscribe(stream: string): ReadableStream<string> {
+    const request = this.peer.subscribe(stream);
+    this.pumpSoon();
+    return new ReadableStream({
+      start: (controller) => void this.news.set(request, controller),
+      cancel: () => {
+        this.news.delete(request);
+        this.peer.unsubscribe(request);
+        this.pumpSoon();
+      },
+    });
+  }
+
+  statistics(): Promise<Statistics> {
+    return Promise.resolve(this.count());
+  }
+
+  close(): void {
+    for (const read of this.reads.keys()) this.peer.cancel(read);
+    this.end(new ReadError('the client is closed'));
+  }
+
+  private end(error: ReadError): void {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    clearInterval(this.ticker);
+    clearTimeout(this.timer);
+    for (const read of [...this.reads.keys()]) this.take(read)?.failed(error);
+    for (const news of this.news.values()) news.error(error);
+    this.news.clear();
+    for (const connection of this.connections) connection.close(DONE, '', true);
+  }
+
+  private tell(type: string, detail: unknown): void {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  private count(): Statistics {
+    const { of, ...all } = this.peer.statistics(this.connections.length);
+    return {
+      thread: typeof document === 'undefined' ? 'worker' : 'page',
+      ...all,
+      reads: { ...this.counts },
+      servers: this.connections.map((connection, source) => ({
+        url: connection.server.url,
+        state: connection.state,
+        rtt: connection.rtt,
+        ...of[source]!,
+      })),
+    };
+  }
+
+  /** What is ready is carried out together, after all that has come at once. */
+  private pumpSoon(): void {
+    if (this.isDue || this.isClosed) return;
+    this.isDue = true;
+    queueMicrotask(() => {
+      this.isDue = false;
+      if (!this.isClosed) this.pump();
+    });
+  }
+
+  private pump(): void {
+    for (const connection of this.connections) connection.flush();
+    for (let event; (event = this.peer.event()); ) this.handle(event);
+    for (const connection of this.connections) connection.flush();
+    clearTimeout(this.timer);
+    const due = this.peer.due();
+    if (due === undefined || this.isClosed) return;
+    this.timer = setTimeout(() => {
+      this.peer.handleTimeout();
+      this.pump();
+    }, due);
+  }
+
+  private handle(event: PeerEvent): void {
+    switch (event.kind) {
+      case 'opened':
+        return this.reads.get(event.read)?.opened(event);
+      case 'bytes':
+        return this.reads.get(event.read)?.controller.enqueue(event.bytes);
+      case 'ended': {
+        this.counts.done += 1;
+        const read = this.take(event.read);
+        this.time(read);
+        return read?.controller.close();
+      }
+      case 'failed': {
+        this.counts.failed += 1;
+        const read = this.take(event.read);
+        this.time(read);
+        return read?.failed(new ReadError(event.reason));
+      }
+      case 'announced':
+        return this.news.get(event.request)?.enqueue(event.path);
+      case 'unsubscribed': {
+        const news = this.news.get(event.request);
+        this.news.delete(event.request);
+        return news?.error(new ReadError(event.reason));
+      }
+      case 'ready':
+        return this.connections[event.source]?.become('ready');
+      case 'token-refused':
+        return this.connections[event.source]?.become('refusing');
+      case 'going-away':
+        return this.connections[event.source]?.become('leaving');
+      case 'close': {
+        const connection = this.connections[event.source];
+        if (event.isPolluter) connection?.become('lying');
+        return connection?.close(event.code, event.reason, event.isPolluter);
+      }
+    }
+  }
+
+  /** Counts whether a read that ends is in time. */
+  private time(read: Read | undefined): void {
+    if (read?.due === undefined) return;
+    this.counts.margin = read.due - performance.now();
+    if (this.counts.margin < 0) this.counts.late += 1;
+  }
+
+  private take(read: number): Read | undefined {
+    const taken = this.reads.get(read);
+    this.reads.delete(read);
+    return taken;
+  }
+}
