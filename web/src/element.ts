@@ -91,9 +91,12 @@ export class NcVideo extends HTMLElement {
 
   constructor() {
     super();
-    const style = document.createElement('style');
-    style.textContent = STYLE;
-    this.attachShadow({ mode: 'open' }).append(style, this.video);
+    const root = this.attachShadow({ mode: 'open' });
+    // A policy of the page's content does not forbid this kind of style.
+    const style = new CSSStyleSheet();
+    style.replaceSync(STYLE);
+    root.adoptedStyleSheets = [style];
+    root.append(this.video);
   }
 
   /** Statistics now. */
