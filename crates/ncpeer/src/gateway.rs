@@ -38,6 +38,7 @@ use bytesize::ByteSize;
 use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
+pub use ncs_net::host::parse as parse_host;
 use ncs_net::listener::{self, Crowd, Limits};
 use ncs_net::secret::redacted_path;
 use ncs_proto::object::RefusalCode;
@@ -48,7 +49,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::access::Access;
-pub use self::access::{parse_host, parse_origin};
+pub use self::access::parse_origin;
 use self::ahead::{Ahead, Wanted};
 use self::answer::{
     Failure, Served, allow, finish, index, names, partial, preflight, slice, tag, text,

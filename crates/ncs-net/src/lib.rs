@@ -13,6 +13,8 @@ pub mod console;
 pub mod endpoint;
 pub mod files;
 #[cfg(feature = "http")]
+pub mod host;
+#[cfg(feature = "http")]
 pub mod listener;
 pub mod machine;
 pub mod path;

@@ -12,10 +12,11 @@
 //!
 //! No I/O here.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use ncs_net::host;
 use url::Url;
 
 use super::answer::{Failure, text};
@@ -56,7 +57,7 @@ impl Access {
     ) -> Result<Self, String> {
         let hosts = hosts
             .iter()
-            .map(|text| parse_host(text))
+            .map(|text| host::parse(text))
             .collect::<Result<_, _>>()?;
         let origins = origins
             .iter()
@@ -84,7 +85,7 @@ impl Access {
         headers: &HeaderMap,
         local: IpAddr,
     ) -> Result<Reader, Failure> {
-        let host = host(uri, headers).ok_or_else(|| {
+        let host = host::of(uri, headers).ok_or_else(|| {
             Failure::new(
                 StatusCode::BAD_REQUEST,
                 "the request needs exactly one valid Host header",
@@ -112,30 +113,9 @@ impl Access {
     }
 
     fn is_own(&self, authority: &Authority, local: IpAddr) -> bool {
-        let host = plain(authority.host());
-        match host.parse::<IpAddr>() {
-            // Unlike a name, an address cannot be made to resolve elsewhere.
-            Ok(address) if address.is_loopback() || address == local => true,
-            _ => host == "localhost" || host.ends_with(".localhost") || self.hosts.contains(&host),
-        }
-    }
-}
-
-/// The host name in the form that is compared with requests, without its port.
-pub fn parse_host(text: &str) -> Result<String, String> {
-    let host = match text.parse::<Authority>() {
-        _ if text.parse::<Ipv6Addr>().is_ok() => plain(text),
-        Ok(authority) if !text.contains('@') => plain(authority.host()),
-        _ => String::new(),
-    };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-    if !host.is_empty() && host.bytes().all(is_name) {
-        Ok(host)
-    } else {
-        Err(format!(
-            "`{text}` is not a host name such as tv.example (give an internationalised name in its \
-             xn-- form)"
-        ))
+        host::is_own(authority, &self.hosts, |address| {
+            address.is_loopback() || address == local
+        })
     }
 }
 
@@ -157,40 +137,6 @@ pub fn parse_origin(text: &str) -> Result<String, String> {
             "expected a scheme and a host, such as https://player.example, or * for all".to_owned(),
         ),
     }
-}
-
-/// A host in lower case, without brackets and final dot; addresses in their shortest form.
-fn plain(host: &str) -> String {
-    let host = host
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .trim_end_matches('.')
-        .to_ascii_lowercase();
-    host.parse::<IpAddr>()
-        .map_or(host, |address| address.to_canonical().to_string())
-}
-
-/// The host of a request; an absolute URI takes precedence (RFC 9112, section 3.2.2). `None` unless
-/// there is exactly one.
-fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let (first, second) = (hosts.next(), hosts.next());
-    let host: Authority = match (uri.authority(), first, second) {
-        (Some(authority), _, None) => authority.clone(),
-        (None, Some(host), None) => host.to_str().ok()?.parse().ok()?,
-        _ => return None,
-    };
-    has_right_port(&host).then_some(host)
-}
-
-/// Whether its port, if any, is valid, which the parser does not check.
-fn has_right_port(authority: &Authority) -> bool {
-    let place = authority.as_str().rsplit('@').next().unwrap_or_default();
-    let port = place
-        .strip_prefix(authority.host())
-        .and_then(|rest| rest.strip_prefix(':'))
-        .unwrap_or_default();
-    port.is_empty() || port.parse::<u16>().is_ok()
 }
 
 /// Whether an origin is that of the gateway's own pages, possibly behind a TLS proxy.
