@@ -82,7 +82,8 @@ pub(crate) struct Serve {
     /// loopback require [admission]
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// TCP address for /metrics, /healthz and /readyz; short for --set telemetry.listen=…
+    /// TCP address for the page for operators, /metrics, /healthz and /readyz; short for --set
+    /// telemetry.listen=…
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     /// Publish a stream from an HTTP origin; short for --set stream.NAME.origin=URL (repeatable)

@@ -147,6 +147,7 @@ impl Sources {
             .map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
         config.admission.resolve();
+        config.telemetry.resolve();
         for (name, stream) in &mut config.stream {
             stream
                 .resolve(|name| self.variable(name))

@@ -163,6 +163,7 @@ fn named(config: &Config) -> Vec<Check> {
     let mut checks = sources::streams(config);
     checks.push(trust::certificate(&config.tls));
     checks.extend(trust::admission(&config.admission));
+    checks.extend(trust::operators(&config.telemetry));
     checks
 }
 

@@ -30,6 +30,6 @@ pub use ncpeer::relay;
 pub use ncs_codec as codec;
 pub use ncs_codec::block;
 pub use ncs_gf as gf;
-pub use ncs_net::{admin, console, machine, secret, supervise, telemetry, tls, units, web};
+pub use ncs_net::{admin, console, host, machine, secret, supervise, telemetry, tls, units, web};
 pub use ncs_proto::{integrity, object, wire};
 pub use ncs_serve::{admission, directory, ring, session, sizes};

@@ -201,9 +201,15 @@ fn exit_of(error: &server::Error) -> Exit {
         server::Error::Stream(_)
         | server::Error::Admission(_)
         | server::Error::StillBound(_)
-        | server::Error::Telemetry(telemetry::Error::Filter { .. }) => Exit::Config,
+        | server::Error::Telemetry(
+            telemetry::Error::Filter { .. }
+            | telemetry::Error::Credential(_)
+            | telemetry::Error::Host(_),
+        ) => Exit::Config,
         server::Error::Died(_) => Exit::Died,
-        server::Error::Tls(_) => Exit::Certificate,
+        server::Error::Tls(_) | server::Error::Telemetry(telemetry::Error::Certificate(_)) => {
+            Exit::Certificate
+        }
         server::Error::Device(_) => Exit::Device,
         server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => {
             Exit::Listen

@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::admin;
 use crate::admission::{self, Admission};
 use crate::config;
 use crate::device::{self, Device, Health};
@@ -273,6 +274,19 @@ impl Server {
     /// The UDP addresses of the server.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
+    }
+
+    /// Tells the state of every stream's origin.
+    pub fn origins(&self) -> Arc<dyn Fn() -> Vec<admin::Origin> + Send + Sync> {
+        let library = self.library.clone();
+        Arc::new(move || {
+            let status = library.status().into_iter();
+            let origin = |stream::Status { name, fault, .. }| admin::Origin {
+                stream: name,
+                fault,
+            };
+            status.map(origin).collect()
+        })
     }
 
     /// The guard of its parts.

@@ -20,7 +20,7 @@ use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
 use crate::web::Certificate;
 use crate::wire::block::Kind;
-use crate::{stream, telemetry};
+use crate::{host, stream, telemetry};
 
 /// A remark on the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>
     tls(config, &mut report);
     web(config, &mut report);
     listeners(config, &mut report);
+    operators(config, &mut report);
     admission(config, &mut report);
     if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
         report.fault("telemetry.log_filter", error.to_string());
@@ -236,10 +237,38 @@ fn listeners(config: &Config, report: &mut Report) {
     if fixed.iter().collect::<BTreeSet<_>>().len() < fixed.len() {
         report.fault("endpoint.listen", "an address is listed twice");
     }
-    if !config.telemetry.listen.ip().is_loopback() {
-        let text =
-            "everybody who reaches this address can read the metrics, without authentication";
-        report.warning("telemetry.listen", text);
+}
+
+fn operators(config: &Config, report: &mut Report) {
+    let telemetry = &config.telemetry;
+    match (&telemetry.certificate, &telemetry.key) {
+        (Some(_), None) => report.fault(
+            "telemetry.certificate",
+            "a certificate needs its key: set `telemetry.key`, too, or remove both",
+        ),
+        (None, Some(_)) => report.fault(
+            "telemetry.key",
+            "a key needs its certificate: set `telemetry.certificate`, too, or remove both",
+        ),
+        _ => {}
+    }
+    for name in &telemetry.hosts {
+        if let Err(reason) = host::parse(name) {
+            report.fault("telemetry.hosts", reason);
+        }
+    }
+    if !telemetry.listen.ip().to_canonical().is_loopback() {
+        report.warning(
+            "telemetry.listen",
+            "everybody who reaches this address can read the metrics, without authentication",
+        );
+        if telemetry.credential.is_some() && telemetry.certificate.is_none() {
+            report.warning(
+                "telemetry.credential",
+                "without `telemetry.certificate` and `telemetry.key` the page for operators is \
+                 not shown at this address: its password would travel in the clear",
+            );
+        }
     }
 }
 

@@ -50,6 +50,12 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
         "admission.keys".into(),
         config.admission.keys_file().as_deref(),
     );
+    let telemetry = &config.telemetry;
+    add("telemetry.key".into(), telemetry.key.as_deref());
+    add(
+        "telemetry.credential".into(),
+        telemetry.credential.as_deref(),
+    );
     for (name, stream) in &config.stream {
         add(
             format!("stream.{name}.signing_key"),

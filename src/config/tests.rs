@@ -290,6 +290,24 @@ fn contradictions_are_refused_together() {
 }
 
 #[test]
+fn the_page_for_operators_needs_whole_pairs_and_real_names() {
+    let file = "[telemetry]\ncertificate = \"c.pem\"\nhosts = [\"ops.example\", \"a b\"]\n";
+    let refusal = refusal(file, &[], &[]);
+    for key in ["`telemetry.certificate`", "`telemetry.hosts`"] {
+        assert!(refusal.contains(key), "{key} is not in {refusal}");
+    }
+    let file = "[telemetry]\nlisten = \"0.0.0.0:9443\"\ncredential = \"c\"\n";
+    let loaded = load(file, &[], &[]).unwrap();
+    let is_about = |key: &str| loaded.findings.iter().any(|finding| finding.key == key);
+    assert!(is_about("telemetry.listen") && is_about("telemetry.credential"));
+    let credential = loaded.config.telemetry.credential.unwrap();
+    assert!(
+        credential.is_absolute(),
+        "a later change of directory does not matter"
+    );
+}
+
+#[test]
 fn a_ring_must_hold_a_batch_of_the_largest_block() {
     let text = "[stream.a]\ndirectory = \"y\"\nblock_bytes = 65536\n";
     let refusal = refusal(text, &[], &[("ring.bytes", "64MiB")]);

@@ -7,7 +7,9 @@ use std::path::Path;
 use prometheus::Registry;
 
 use super::Check;
+use crate::admin;
 use crate::admission::{self, Admission};
+use crate::telemetry;
 use crate::tls::{self, Origin, ServerIdentity, Standing, Validity};
 
 /// The certificate, which is read but not generated.
@@ -140,6 +142,29 @@ pub(super) fn admission(config: &admission::Config) -> Option<Check> {
     })
 }
 
+/// The files of the page for operators, if there are any.
+pub(super) fn operators(config: &telemetry::Config) -> Option<Check> {
+    let files = [&config.certificate, &config.key, &config.credential];
+    let files: Vec<String> = files
+        .into_iter()
+        .flatten()
+        .map(|file| file.display().to_string())
+        .collect();
+    if files.is_empty() {
+        return None;
+    }
+    let name = "page for operators";
+    Some(match admin::check(config) {
+        Ok(()) => Check::ok(name, format!("{} are valid", files.join(", "))),
+        Err(error) => Check::fail(
+            name,
+            error.to_string(),
+            "fix `telemetry.certificate`, `telemetry.key`, `telemetry.credential`: \
+             docs/operating.md, \"The page for operators\"",
+        ),
+    })
+}
+
 const CERTIFICATE: &str = "certificate";
 
 #[cfg(test)]
@@ -195,6 +220,23 @@ mod tests {
                 .found
                 .contains("expired at 1971-01-01T00:00:00Z")
         );
+    }
+
+    #[test]
+    fn unusable_files_of_the_page_are_a_fault() {
+        assert!(operators(&telemetry::Config::default()).is_none());
+        let place = TempDir::new().unwrap();
+        let file = place.path().join("credential");
+        let config = telemetry::Config {
+            credential: Some(file.clone()),
+            ..telemetry::Config::default()
+        };
+        for (text, verdict) in [("me:pw\n", Verdict::Ok), ("hunter2\n", Verdict::Fail)] {
+            fs::write(&file, text).unwrap();
+            let check = operators(&config).unwrap();
+            assert_eq!(check.verdict, verdict, "{check}");
+            assert!(check.found.contains("credential") && !check.found.contains("hunter2"));
+        }
     }
 
     #[test]

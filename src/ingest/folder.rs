@@ -36,6 +36,7 @@ use super::{
     BoxFuture, Change, Config, Error, Fetch, Fetched, Object, ObjectPath, Source, Want, complain,
 };
 use crate::supervise::{ServerPart, Supervisor};
+use crate::telemetry::MILESTONE;
 use crate::telemetry::quiet::RateLimited;
 
 /// Why a folder cannot be watched.
@@ -369,7 +370,11 @@ impl Shared {
         let folder = self.root.display();
         tracing::warn!(%folder, "the folder does not respond: watching stops until it does");
         let outcome = thread.await.ok();
-        tracing::info!(folder = %self.root.display(), "the folder responds again");
+        tracing::info!(
+            name: MILESTONE,
+            folder = %self.root.display(),
+            "the folder responds again"
+        );
         outcome
     }
 

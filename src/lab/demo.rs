@@ -21,7 +21,7 @@ use self::screen::{Line, Screen};
 use super::clip;
 use super::lossy::{self, Direction, Link};
 use super::origin::Origin;
-use crate::admin;
+use crate::admin::{self, Facts};
 use crate::peer::gateway::{self, Gateway};
 use crate::peer::playlist::{self, Media};
 use crate::peer::{self, Client};
@@ -165,8 +165,12 @@ impl Loopback {
         let readiness = Readiness::new();
         let telemetry = config.telemetry.clone();
         let server = Server::start(config, identity, &registry, readiness.clone()).await?;
-        let metrics = admin::serve(&telemetry, registry, readiness, server.supervisor())
-            .map_err(server::Error::from)?;
+        let metrics = admin::serve(
+            &telemetry,
+            Facts::new(registry, readiness),
+            server.supervisor(),
+        )
+        .map_err(server::Error::from)?;
         let address = server.addresses().first().copied().unwrap_or(free);
         Ok(Self {
             server,

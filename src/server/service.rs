@@ -7,11 +7,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Error, Server};
-use crate::admin;
+use crate::admin::{self, Facts};
 use crate::config::{Effect, Loaded, Sources, changes};
 use crate::machine::OpenFiles;
 use crate::supervise;
-use crate::telemetry::{self, Logs, Readiness};
+use crate::telemetry::{self, Logs, MILESTONE, Readiness};
 use crate::tls::{self, ServerIdentity};
 
 /// Serves until SIGTERM or SIGINT, then drains.
@@ -44,13 +44,18 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // After all parts have registered theirs, so that the first scrape sees every metric.
     let listener = admin::serve(
         &loaded.config.telemetry,
-        registry,
-        readiness.clone(),
+        Facts {
+            registry,
+            readiness: readiness.clone(),
+            events: logs.events().clone(),
+            origins: server.origins(),
+        },
         server.supervisor(),
     )?;
-    tracing::info!("metrics on http://{}/metrics", listener.address());
+    tracing::info!("metrics on {}/metrics", listener.url());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");
+    tracing::info!(name: MILESTONE, version = env!("CARGO_PKG_VERSION"), "started");
     notify(&[sd_notify::NotifyState::Ready]);
 
     let (drain_timeout, bound) = watch::channel(loaded.config.server.drain_timeout);
@@ -61,6 +66,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         logs,
         identity,
         certificate,
+        listener,
         server,
         drain_timeout,
     };
@@ -71,7 +77,7 @@ pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
             readiness.not_ready("server", "draining");
             let bound = running.loaded.config.server.drain_timeout;
             let drain_timeout = humantime::format_duration(bound);
-            tracing::info!(%drain_timeout, "draining: open requests may finish");
+            tracing::info!(name: MILESTONE, %drain_timeout, "draining: open requests may finish");
             bound
         }
         // Open requests would not be answered: peers are told to go elsewhere.
@@ -91,6 +97,7 @@ struct Running {
     logs: Logs,
     identity: ServerIdentity,
     certificate: tls::Metrics,
+    listener: admin::Listener,
     server: Server,
     /// For the watchdog of the shutdown.
     drain_timeout: watch::Sender<Duration>,
@@ -146,10 +153,14 @@ impl Running {
         }
         if self.identity.replace(pair) {
             tracing::info!(
+                name: MILESTONE,
                 fingerprint = %self.identity.fingerprint(),
                 "the certificate was replaced",
             );
             show_certificate(&self.certificate, &self.identity);
+        }
+        if let Err(error) = self.listener.reload() {
+            tracing::error!(%error, "the metrics listener keeps its certificate and credential");
         }
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
             tracing::error!(%error, "the old log filter stays in force");
@@ -163,7 +174,7 @@ impl Running {
         self.drain_timeout
             .send_replace(next.config.server.drain_timeout);
         self.loaded = next;
-        tracing::info!("configuration reloaded");
+        tracing::info!(name: MILESTONE, "configuration reloaded");
     }
 }
 

@@ -24,6 +24,7 @@ use crate::object::{
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
 use crate::supervise::{self, Supervisor};
+use crate::telemetry::MILESTONE;
 use crate::telemetry::quiet::{self, RateLimited};
 
 /// Shared by all points.
@@ -844,7 +845,7 @@ impl Point {
             self.expire(&names, now);
             let stream = &self.name;
             self.tell(Line::Restarted, |suppressed| {
-                tracing::info!(stream, suppressed, "the encoder restarted")
+                tracing::info!(name: MILESTONE, stream, suppressed, "the encoder restarted")
             });
         }
         for cut in &plan.left {
@@ -1009,7 +1010,7 @@ impl Point {
             None if noted.is_some() => {
                 let stream = &self.name;
                 self.tell(Line::Answers, |suppressed| {
-                    tracing::info!(stream, suppressed, "the origin answers again")
+                    tracing::info!(name: MILESTONE, stream, suppressed, "the origin answers again")
                 });
             }
             _ => {}

@@ -105,7 +105,7 @@ fn status(address: SocketAddr, path: &str) -> Option<u16> {
         .ok()?;
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     .ok()?;
     let mut answer = String::new();

@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod death;
 mod metrics;
+mod page;
 mod pipes;
 #[path = "../program/mod.rs"]
 mod program;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::page::Updates;
 use crate::program::program;
 use crate::server::{Server, command};
 
@@ -148,6 +149,9 @@ fn a_running_server_shows_no_secret() {
     assert_hidden("the line about a file", &server.wait_for("headers.X-File"));
     server.wait_for("configuration reloaded");
     assert_hidden("/metrics", &server.get("/metrics").1);
+    let mut updates = Updates::open(&server);
+    updates.wait_for("configuration reloaded");
+    assert_hidden("the page's state and events", &updates.text);
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert_hidden("the log", &server.heard());
@@ -176,6 +180,7 @@ fn a_secret_below_a_published_directory_is_refused() {
         format!("tls.directory={}", media.join("deep").display()),
         format!("admission.keys={back}"),
         format!("stream.other.headers.A.file={inside}"),
+        format!("telemetry.credential={inside}"),
     ] {
         let other = "stream.other.origin=http://127.0.0.1:9/";
         let pair = format!("tls.cert={}", outside.display());

@@ -93,7 +93,8 @@ impl Server {
         };
         let line = server.wait_for("/metrics");
         let address = line
-            .split_once("http://")
+            .split_once("metrics on http")
+            .and_then(|(_, rest)| rest.split_once("://"))
             .and_then(|(_, rest)| rest.split_once("/metrics"));
         server.metrics = address.expect("the line has a URL").0.parse().unwrap();
         server
@@ -133,11 +134,15 @@ impl Server {
 
     /// Status and body of a page.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.metrics).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.get_by(path, "localhost")
+    }
+
+    /// The same with this Host.
+    pub(crate) fn get_by(&self, path: &str, host: &str) -> (u16, String) {
+        let mut stream = self.connect();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         )
         .unwrap();
         let mut answer = String::new();
@@ -147,6 +152,13 @@ impl Server {
             head.split(' ').nth(1).unwrap().parse().unwrap(),
             body.to_owned(),
         )
+    }
+
+    /// A connection to the listener.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.metrics).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 
     /// Waits until the page has this status.

@@ -86,7 +86,7 @@ fn the_limit_on_open_files_is_raised_as_far_as_it_may_be() {
             scraper
                 .set_read_timeout(Some(Duration::from_secs(60)))
                 .unwrap();
-            write!(scraper, "GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+            write!(scraper, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
             scraper
         })
         .collect();

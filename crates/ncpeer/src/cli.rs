@@ -14,11 +14,11 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use ncs_device::{self as device, BackendChoice, Device};
-use ncs_net::admin;
+use ncs_net::admin::{self, Facts};
 use ncs_net::console;
 use ncs_net::endpoint::{Congestion, Connections, Sockets};
 use ncs_net::supervise::{DIED, Death, ServerPart, Supervisor};
-use ncs_net::telemetry::{self, Readiness};
+use ncs_net::telemetry::{self, Events, Readiness};
 use ncs_net::tls::{self, ClientPair, Fingerprint, ServerIdentity, Trust};
 use ncs_proto::integrity::signing::{NoKey, StreamKey};
 use ncs_proto::object::RefusalCode;
@@ -334,7 +334,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         log_format: telemetry::LogFormat::Pretty,
         ..Default::default()
     };
-    telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
+    let logs = telemetry::init(&logs).map_err(|error| Failure::Logs(error.to_string()))?;
+    let events = logs.events();
     match cli.command {
         Command::Fetch {
             server,
@@ -393,7 +394,9 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             shared.endpoint.sockets = Sockets::ONE;
             shared.admission.address_connections_max =
                 Some(share_peers.saturating_add(TICKETLESS_OF_ADDRESS_MAX));
-            cli.connection.share(server, config, shared, metrics).await
+            cli.connection
+                .share(server, config, shared, metrics, events)
+                .await
         }
         Command::Gateway {
             server,
@@ -423,7 +426,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             let supervisor = supervisor(&registry, &readiness)?;
             tokio::spawn(supervisor.vital(ServerPart::Client, followed.follow(stats.clone())));
             let _listener = metrics
-                .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+                .map(|listen| serve_metrics(listen, registry, &readiness, events, &supervisor))
                 .transpose()?;
             console::note(format_args!(
                 "{server} is served at {} (Ctrl-C stops)",
@@ -491,7 +494,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             .await?;
             let supervisor = relay.supervisor().clone();
             let _listener = metrics
-                .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+                .map(|listen| serve_metrics(listen, registry, &readiness, events, &supervisor))
                 .transpose()?;
             for address in relay.addresses() {
                 console::note(format_args!(
@@ -578,6 +581,7 @@ impl Connection {
         config: gateway::Config,
         shared: relay::Config,
         metrics: Option<SocketAddr>,
+        events: &Events,
     ) -> Result<(), Failure> {
         let (identity, sources) = (
             ServerIdentity::ephemeral()?,
@@ -593,7 +597,7 @@ impl Connection {
         .await?;
         let supervisor = relay.supervisor().clone();
         let _listener = metrics
-            .map(|listen| serve_metrics(listen, registry, &readiness, &supervisor))
+            .map(|listen| serve_metrics(listen, registry, &readiness, events, &supervisor))
             .transpose()?;
         for address in relay.addresses() {
             console::note(format_args!("played segments are shared at {address}"));
@@ -778,17 +782,19 @@ fn serve_metrics(
     listen: SocketAddr,
     registry: prometheus::Registry,
     readiness: &Readiness,
+    events: &Events,
     supervisor: &Supervisor,
 ) -> Result<admin::Listener, Failure> {
     let config = telemetry::Config {
         listen,
         ..Default::default()
     };
-    let listener = admin::serve(&config, registry, readiness.clone(), supervisor)?;
-    console::note(format_args!(
-        "metrics on http://{}/metrics",
-        listener.address()
-    ));
+    let facts = Facts {
+        events: events.clone(),
+        ..Facts::new(registry, readiness.clone())
+    };
+    let listener = admin::serve(&config, facts, supervisor)?;
+    console::note(format_args!("metrics on {}/metrics", listener.url()));
     Ok(listener)
 }
 

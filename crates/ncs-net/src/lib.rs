@@ -11,12 +11,16 @@
 pub mod admin;
 pub mod console;
 pub mod endpoint;
+#[cfg(feature = "http")]
+pub mod feed;
 pub mod files;
 #[cfg(feature = "http")]
 pub mod host;
 #[cfg(feature = "http")]
 pub mod listener;
 pub mod machine;
+#[cfg(feature = "http")]
+pub mod page;
 pub mod path;
 pub mod secret;
 pub mod supervise;

@@ -8,6 +8,8 @@
 //! `stall_timeout`, it is ended when another needs its place, or on request
 //! ([`Crowd::end_stalled`]). If no place can be freed, new connections wait in the kernel's queue.
 //!
+//! With TLS, the handshake counts as the head of the first request: it has a place, and as long.
+//!
 //! An answer to HTTP/1.0 without a known length ends with its connection. If it is cut short, the
 //! connection is reset, because otherwise the answer would look complete.
 
@@ -28,11 +30,14 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use socket2::Socket;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tracing::Instrument as _;
 
 /// The limits of clients.
@@ -54,7 +59,7 @@ pub struct Limits {
 ///
 /// `answer` gets the request and its local address.
 pub async fn serve<F, A>(
-    mut listener: TcpListener,
+    listener: TcpListener,
     crowd: Arc<Crowd>,
     answer: F,
     stop: impl Future<Output = ()>,
@@ -62,6 +67,22 @@ pub async fn serve<F, A>(
     F: Fn(Request<Incoming>, IpAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<Body>> + Send + 'static,
 {
+    let answer = move |request, ends: Ends| answer(request, ends.local);
+    serve_with(listener, crowd, None, answer, stop).await;
+}
+
+/// The same over TLS, if there is a configuration for it. `answer` gets both addresses.
+pub async fn serve_with<F, A>(
+    mut listener: TcpListener,
+    crowd: Arc<Crowd>,
+    tls: Option<Arc<ServerConfig>>,
+    answer: F,
+    stop: impl Future<Output = ()>,
+) where
+    F: Fn(Request<Incoming>, Ends) -> A + Clone + Send + 'static,
+    A: Future<Output = Response<Body>> + Send + 'static,
+{
+    let tls = tls.map(TlsAcceptor::from);
     let (stopping, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
@@ -73,8 +94,8 @@ pub async fn serve<F, A>(
                     () = &mut stop => break,
                 };
                 let span = tracing::debug_span!("http", %client);
-                connections
-                    .spawn(attend(stream, visit, answer.clone(), stopped.clone()).instrument(span));
+                let attending = attend(stream, visit, tls.clone(), answer.clone(), stopped.clone());
+                connections.spawn(attending.instrument(span));
             }
             Some(_) = connections.join_next() => {}
             () = &mut stop => break,
@@ -84,14 +105,32 @@ pub async fn serve<F, A>(
     while connections.join_next().await.is_some() {}
 }
 
+/// The addresses of a connection, without their ports.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    /// Of the listener.
+    pub local: IpAddr,
+    /// Of the client.
+    pub client: IpAddr,
+}
+
 /// Answers the requests of one connection.
-async fn attend<F, A>(stream: TcpStream, visit: Visit, answer: F, mut stopped: watch::Receiver<()>)
-where
-    F: Fn(Request<Incoming>, IpAddr) -> A,
+async fn attend<F, A>(
+    stream: TcpStream,
+    visit: Visit,
+    tls: Option<TlsAcceptor>,
+    answer: F,
+    stopped: watch::Receiver<()>,
+) where
+    F: Fn(Request<Incoming>, Ends) -> A,
     A: Future<Output = Response<Body>>,
 {
-    let Ok(local) = stream.local_addr() else {
+    let (Ok(local), Ok(client)) = (stream.local_addr(), stream.peer_addr()) else {
         return;
+    };
+    let ends = Ends {
+        local: local.ip().to_canonical(),
+        client: client.ip().to_canonical(),
     };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
@@ -104,15 +143,41 @@ where
     else {
         return;
     };
+    let Some(tls) = tls else {
+        return converse(stream, socket, ends, visit, answer, stopped).await;
+    };
+    let handshake = timeout(visit.crowd.limits.head_timeout, tls.accept(stream));
+    let stream = tokio::select! {
+        shaken = handshake => shaken,
+        () = visit.seat.leave.notified() => {
+            return tracing::debug!("a TLS handshake made room for another connection");
+        }
+    };
+    match stream {
+        Ok(Ok(stream)) => converse(stream, socket, ends, visit, answer, stopped).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+}
+
+async fn converse<S, F, A>(
+    stream: S,
+    socket: Arc<Socket>,
+    addresses: Ends,
+    visit: Visit,
+    answer: F,
+    mut stopped: watch::Receiver<()>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Fn(Request<Incoming>, Ends) -> A,
+    A: Future<Output = Response<Body>>,
+{
     let limits = visit.crowd.limits;
     let visit = Arc::new(visit);
     let of_visit = Arc::clone(&visit);
     let service = service_fn(move |request: Request<Incoming>| {
         let (socket, is_old) = (Arc::clone(&socket), request.version() == Version::HTTP_10);
-        let (working, answered) = (
-            Working::new(&of_visit),
-            answer(request, local.ip().to_canonical()),
-        );
+        let (working, answered) = (Working::new(&of_visit), answer(request, addresses));
         async move {
             let answered = answered.await;
             let has_length = answered.headers().contains_key(CONTENT_LENGTH)

@@ -182,15 +182,7 @@ impl Setting {
             Place::Here => return Ok(()),
             Place::File(path) => {
                 *path = units::absolute(path);
-                let fail = |reason: String| format!("{}: {reason}", path.display());
-                let bytes =
-                    files::read(path, FILE_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
-                let text = String::from_utf8(bytes).map_err(|_| fail("not UTF-8".into()))?;
-                let text = text.trim_end_matches(['\r', '\n']);
-                if text.is_empty() {
-                    return Err(fail("it is empty".into()));
-                }
-                Secret::new(text.to_owned())
+                read(path)?
             }
             Place::Environment(name) => match variable(name).filter(|text| !text.is_empty()) {
                 Some(text) => Secret::new(text.to_owned()),
@@ -212,6 +204,18 @@ impl Setting {
             Place::Here | Place::Environment(_) => None,
         }
     }
+}
+
+/// The text of a file, without the end of its line. Errors name the file, and quote nothing of it.
+pub(crate) fn read(path: &Path) -> Result<Secret<String>, String> {
+    let fail = |reason: String| format!("{}: {reason}", path.display());
+    let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fail("not UTF-8".into()))?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() {
+        return Err(fail("it is empty".into()));
+    }
+    Ok(Secret::new(text.to_owned()))
 }
 
 impl From<String> for Setting {

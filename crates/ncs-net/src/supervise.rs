@@ -13,6 +13,8 @@
 //! A running part costs nothing: a guard that is dropped with it notices its death. Once
 //! [`Closing`] is dropped, deaths are ignored, because parts then end in order.
 
+pub mod advice;
+
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use futures_util::FutureExt;
 use prometheus::{IntCounterVec, Registry};
 use tokio::sync::watch;
 
+use self::advice::RESTARTING;
 use crate::telemetry::{Readiness, register};
 
 /// The exit code after the death of a vital part.
@@ -247,7 +250,7 @@ impl Supervisor {
             self.count(part);
             self.shared
                 .readiness
-                .not_ready(part.name(), format!("{reason} and is restarting"));
+                .not_ready(part.name(), format!("{reason} {RESTARTING}"));
             if begun.elapsed() >= STEADY_AFTER {
                 pause = PAUSE_FIRST;
             }

@@ -1,18 +1,21 @@
 //! Logs, metrics, and the readiness of this process. `admin` serves the latter two over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntGauge, Opts, Registry};
 use serde::{Deserialize, Serialize};
 
+mod events;
 mod logs;
 pub mod quiet;
 pub mod rate;
 mod readiness;
 pub mod register;
 
+pub use events::{Event, Events, MILESTONE, now_ms};
 pub use logs::check_filter;
 pub use logs::{Logs, init};
 pub use readiness::{Readiness, Reason, Status};
@@ -21,8 +24,17 @@ pub use readiness::{Readiness, Reason, Status};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of `/metrics`, `/healthz` and `/readyz`.
+    /// Address of the page for operators, `/metrics`, `/healthz` and `/readyz`.
     pub listen: SocketAddr,
+    /// Host names by which browsers may reach the page, in addition to addresses and `localhost`.
+    #[serde(deserialize_with = "crate::units::one_or_many")]
+    pub hosts: Vec<String>,
+    /// Certificate chain of the listener in PEM, its own first; with it the listener speaks TLS.
+    pub certificate: Option<PathBuf>,
+    /// Private key of the first certificate, in PEM.
+    pub key: Option<PathBuf>,
+    /// File with the page's user and password, as `user:password`.
+    pub credential: Option<PathBuf>,
     /// Which events are logged, as `tracing` directives.
     pub log_filter: String,
     /// The format of log lines.
@@ -50,10 +62,24 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9443)),
+            hosts: Vec::new(),
+            certificate: None,
+            key: None,
+            credential: None,
             log_filter: "info".into(),
             log_format: LogFormat::Auto,
             rate_interval: Duration::from_secs(60),
             ready_when_degraded: true,
+        }
+    }
+}
+
+impl Config {
+    /// Makes the paths absolute.
+    pub fn resolve(&mut self) {
+        let paths = [&mut self.certificate, &mut self.key, &mut self.credential];
+        for path in paths.into_iter().flatten() {
+            *path = crate::units::absolute(path);
         }
     }
 }
@@ -94,6 +120,15 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The listener's certificate or key cannot be used.
+    #[error("the certificate of the metrics listener: {0}")]
+    Certificate(String),
+    /// The credential of the page cannot be used.
+    #[error("telemetry.credential: {0}")]
+    Credential(String),
+    /// A host name that no request could have.
+    #[error("telemetry.hosts: {0}")]
+    Host(String),
     /// A metric cannot be registered.
     #[error("cannot register a metric: {0}")]
     Register(#[from] prometheus::Error),

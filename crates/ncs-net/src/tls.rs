@@ -25,6 +25,8 @@ use ncs_proto::wire::ALPN;
 use reset::ResetKey;
 
 mod fingerprint;
+#[cfg(feature = "http")]
+mod https;
 mod metrics;
 mod pair;
 mod pin;
@@ -34,6 +36,8 @@ mod signatures;
 mod validity;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
+#[cfg(feature = "http")]
+pub use https::Https;
 pub use metrics::Metrics;
 pub use pair::ClientPair;
 pub use pin::{NotPinned, Rejection, Trust, client_config, client_config_noting};

@@ -39,7 +39,7 @@ use clients::{Authorities, Door};
 use keys::KeySet;
 pub use metrics::Metrics;
 use ncs_net::secret::{Secret, SecretUrl};
-use ncs_net::telemetry::Readiness;
+use ncs_net::telemetry::{MILESTONE, Readiness};
 pub use ncs_proto::admission::account::neighbourhood;
 pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
 use ncs_proto::wire::message::{self, VisitId};
@@ -473,7 +473,7 @@ impl Admission {
                 .reloads
                 .with_label_values(&["taken"])
                 .inc();
-            tracing::info!(keys, "keys or authorities for admission changed");
+            tracing::info!(name: MILESTONE, keys, "keys or authorities for admission changed");
         }
         self.inner.reviews.send_replace(());
     }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ncs_net::machine::{Machine, cpu_time};
-use ncs_net::telemetry::{Readiness, register};
+use ncs_net::telemetry::{MILESTONE, Readiness, register};
 use ncs_proto::admission::intake::{self, Intake};
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 use tokio::runtime::{Handle, RuntimeMetrics};
@@ -268,7 +268,7 @@ impl Headroom {
             }
             if load.is_said() != was_said {
                 if was_said {
-                    tracing::info!("admitting viewers again");
+                    tracing::info!(name: MILESTONE, "admitting viewers again");
                     readiness.ready("headroom");
                 } else {
                     tracing::warn!(wait_s = load.wait, "overloaded: admitting no viewers");

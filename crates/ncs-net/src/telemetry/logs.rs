@@ -1,5 +1,5 @@
 //! The destination and filter of log lines: standard error, readable on a terminal and JSON
-//! elsewhere.
+//! elsewhere. Beside it, whatever the filter, stands the memory of events ([`Events`]).
 
 use std::io::{self, IsTerminal};
 
@@ -8,12 +8,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-use super::{Config, Error, LogFormat};
+use super::{Config, Error, Events, LogFormat};
 
 /// Changes the filter at run time.
 #[derive(Debug, Clone)]
 pub struct Logs {
     filter: reload::Handle<EnvFilter, Registry>,
+    events: Events,
 }
 
 /// Starts logging. Call it once per process.
@@ -32,15 +33,24 @@ pub fn init(config: &Config) -> Result<Logs, Error> {
             .with_writer(io::stderr)
             .boxed()
     };
+    let events = Events::default();
     tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
+        .with(lines.with_filter(filter))
+        .with(events.layer())
         .try_init()
         .map_err(|_| Error::Twice)?;
-    Ok(Logs { filter: handle })
+    Ok(Logs {
+        filter: handle,
+        events,
+    })
 }
 
 impl Logs {
+    /// The events of the last hour.
+    pub const fn events(&self) -> &Events {
+        &self.events
+    }
+
     /// Replaces the filter; an invalid one changes nothing.
     pub fn set_filter(&self, filter: &str) -> Result<(), Error> {
         let refused = |error: reload::Error| Error::Filter {
