@@ -15,12 +15,17 @@
 //! Only requests for loopback names and configured ones are answered. If the gateway sends a
 //! credential to the server, only its own pages and configured ones are served (`access`). Other
 //! users of the machine can connect like its own user.
+//!
+//! A page of the gateway itself shows what is played, from whom, and how it was repaired
+//! (`status`).
 
 mod access;
 mod ahead;
 mod answer;
 mod origins;
 mod pacing;
+mod played;
+mod status;
 
 use std::collections::HashSet;
 use std::io;
@@ -38,6 +43,7 @@ use bytesize::ByteSize;
 use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
+use ncs_net::feed::Feed;
 pub use ncs_net::host::parse as parse_host;
 use ncs_net::listener::{self, Crowd, Limits};
 use ncs_net::secret::redacted_path;
@@ -56,6 +62,7 @@ use self::answer::{
 };
 use self::origins::{Absolute, Mapping, Origins};
 use self::pacing::Pacing;
+use self::played::{Played, Playing};
 use super::http::{ByteRange, media_type};
 use super::manifest::{Beginning, Manifest};
 use super::playlist::{self, Media};
@@ -126,6 +133,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
+    feed: Arc<Feed>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -156,8 +164,15 @@ impl Gateway {
             waiting: AtomicUsize::new(0),
             ahead: Mutex::new(Ahead::new(config.ahead_segments)),
             origins: Mutex::default(),
+            played: Played::default(),
+            feed: Feed::new(),
             config,
         });
+        let (feed, shown, begun) = (
+            Arc::clone(&shared.feed),
+            Arc::clone(&shared),
+            Instant::now(),
+        );
         let answer = move |request: Request<Incoming>, local| {
             let (shared, (head, _)) = (Arc::clone(&shared), request.into_parts());
             async move {
@@ -170,10 +185,22 @@ impl Gateway {
         let serving = listener::serve(listener, crowd, answer, async move {
             let _ = stopped.await;
         });
+        let stats = shown.client.stats();
+        let feeding = async move {
+            let parts = || status::parts(&stats.borrow(), &shown.played, begun.elapsed());
+            shown.feed.run(parts).await;
+        };
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = serving => {}
+                () = feeding => {}
+            }
+        });
         Ok(Self {
             address,
+            feed,
             stop: Some(stop),
-            task: tokio::spawn(serving),
+            task,
         })
     }
 
@@ -189,6 +216,7 @@ impl Gateway {
 
     /// Accepts no new connections, and waits at most `patience` for answers in progress.
     pub async fn stop(mut self, patience: Duration) {
+        self.feed.close();
         drop(self.stop.take());
         if timeout(patience, &mut self.task).await.is_err() {
             tracing::debug!("players were still being answered");
@@ -219,6 +247,9 @@ struct Shared {
     waiting: AtomicUsize,
     ahead: Mutex<Ahead>,
     origins: Mutex<Origins>,
+    /// For the gateway's own page.
+    played: Played,
+    feed: Arc<Feed>,
 }
 
 impl Shared {
@@ -247,6 +278,11 @@ impl Shared {
             .into_response()
         } else if uri.path() == "/" {
             index()
+        } else if let Some(mut page) = status::answer(uri.path(), headers, local, &self.feed) {
+            if head {
+                *page.body_mut() = Body::empty();
+            }
+            return page;
         } else {
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
             let answered = self.serve(path, headers, head).await;
@@ -389,6 +425,7 @@ impl Shared {
                 next,
                 left,
                 under_way,
+                playing: self.played.begin(path),
                 _place: place,
             }
             .body(),
@@ -704,6 +741,7 @@ struct Flowing {
     next: Option<Wanted>,
     left: u64,
     under_way: UnderWay,
+    playing: Playing,
     _place: OwnedSemaphorePermit,
 }
 
@@ -743,6 +781,7 @@ impl Flowing {
         if let Some(at) = at {
             tokio::time::sleep_until(at.into()).await;
         }
+        self.playing.add(piece.len());
         self.left = self.left.saturating_sub(piece.len() as u64);
         // A body of known length is not polled for its end.
         if self.left == 0 {
