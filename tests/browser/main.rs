@@ -1,5 +1,5 @@
-//! Pages in Chromium as peers of a running server. Without Chromium the tests say so and pass, or
-//! fail with `NCTEST_REQUIRE_ALL=1`.
+//! Pages in Chromium: peers of a running server, and the pages of server and gateway. Without
+//! Chromium the tests say so and pass, or fail with `NCTEST_REQUIRE_ALL=1`.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -10,12 +10,14 @@ use axum::extract::{Path, State};
 use axum::response::Html;
 use axum::routing::{get, post};
 use bytes::Bytes;
+use nctest::chromium;
 use nctest::process::Process;
 use nctest::program::Program;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+mod operator;
 #[path = "../program/mod.rs"]
 mod program;
 use program::program;
@@ -100,32 +102,13 @@ fn serve(site: SocketAddr, film: &[u8], small: &[u8], list: &[u8]) -> Served {
 
 /// A browser with this page. `None` if there is no Chromium.
 fn browse(url: &str) -> Option<(Process, TempDir)> {
-    let is_there = Command::new("chromium")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if !is_there.is_ok_and(|status| status.success()) {
-        assert!(
-            std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
-            "this test needs Chromium"
-        );
-        println!("skipped: there is no Chromium");
+    if !chromium::is_there() {
         return None;
     }
     let profile = TempDir::new().unwrap();
     let mut chromium = Command::new("chromium");
     chromium
-        .args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-        ])
+        .args(chromium::OPTIONS)
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(url)
         .stdin(Stdio::null())

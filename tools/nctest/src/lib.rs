@@ -5,6 +5,8 @@
 
 #![expect(missing_debug_implementations, reason = "no test prints them")]
 
+#[cfg(feature = "network")]
+pub mod chromium;
 #[cfg(feature = "bench")]
 pub mod cpu_time;
 #[cfg(feature = "network")]
