@@ -12,7 +12,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-overload smoke-overload bench-profile \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
-	dependencies
+	dependencies screenshots
 
 all: check test
 
@@ -206,6 +206,12 @@ bench-viewers:
 bench-overload:
 	$(CARGO) build --locked --profile dist --bins
 	$(CARGO) bench --locked --profile dist --bench overload -- $(OVERLOAD)
+
+# The pictures in docs/screenshots: pages of a server and a gateway with some load, light and dark.
+# Needs chromium; two minutes.
+screenshots:
+	$(CARGO) build --locked --release --bins
+	tools/screenshots.py
 
 # Where the processor time of a segment goes, for coded blocks and plain streams. Needs perf, and
 # programs with frame pointers: tools/profile.sh says how to build them.
