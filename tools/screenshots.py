@@ -75,7 +75,7 @@ class Browser:
         self.call("Page.navigate", session, url=url)
         return session
 
-    def take(self, session, scheme, picture):
+    def take(self, session, scheme):
         self.call("Emulation.setEmulatedMedia", session,
                   features=[{"name": "prefers-color-scheme", "value": scheme}])
         time.sleep(1.5)
@@ -84,8 +84,7 @@ class Browser:
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": height["result"]["value"], "scale": 1}
         answer = self.call("Page.captureScreenshot", session, format="png", clip=clip,
                            captureBeyondViewport=True)
-        picture.write_bytes(with_palette(base64.b64decode(answer["data"])))
-        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size // 1024} KiB")
+        return base64.b64decode(answer["data"])
 
 
 def with_palette(png):
@@ -204,17 +203,22 @@ def main():
             pages = {"operator": browser.open(metrics + "/"),
                      "gateway": browser.open(players[0][1] + "/status")}
             time.sleep(options.seconds)
-            PICTURES.mkdir(parents=True, exist_ok=True)
+            taken = {}
             for name, session in pages.items():
                 browser.call("Target.activateTarget", targetId=browser.call(
                     "Target.getTargetInfo", session)["targetInfo"]["targetId"])
                 for scheme in ("light", "dark"):
-                    browser.take(session, scheme, PICTURES / f"{name}-{scheme}.png")
+                    taken[f"{name}-{scheme}.png"] = browser.take(session, scheme)
         finally:
             ends.set()
             for process in reversed(processes):
                 process.terminate()
                 process.wait()
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name, png in taken.items():
+        picture = PICTURES / name
+        picture.write_bytes(with_palette(png))
+        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size // 1024} KiB")
 
 
 if __name__ == "__main__":

@@ -117,6 +117,10 @@ fn the_operators_page_works_in_a_browser() {
     // The policy of the page lets it fetch from the gateway itself.
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{complaints:#?}");
+
+    // What the policy keeps out would have been noticed.
+    browser.value("document.body.setAttribute('style', 'color: red')");
+    assert!(!browser.complaints().is_empty());
 }
 
 /// When the server has gone the page says so.
