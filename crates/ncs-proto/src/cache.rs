@@ -1,16 +1,20 @@
 //! A map of bounded weight that forgets the least recently used values.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::VecDeque;
 
-/// Keeps values up to a total weight.
+use crate::sorted::SortedMap;
+
+/// Keeps values up to a total weight. For thousands of them: an insertion moves those with greater
+/// keys.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     budget: u64,
     weight: u64,
     clock: u64,
-    entries: HashMap<K, Entry<V>>,
-    ages: BTreeMap<u64, K>,
+    entries: SortedMap<K, Entry<V>>,
+    /// When values were used, and which. Of several uses of a value the last counts. No more than
+    /// twice as many as there are values, and [`USES_SPARED`].
+    uses: VecDeque<(u64, K)>,
 }
 
 #[derive(Debug)]
@@ -20,15 +24,18 @@ struct Entry<V> {
     used: u64,
 }
 
-impl<K: Clone + Eq + Hash, V> Cache<K, V> {
+/// Uses that are not worth tidying.
+const USES_SPARED: usize = 64;
+
+impl<K: Clone + Ord, V> Cache<K, V> {
     /// An empty map, for values of this weight in all.
     pub fn new(budget: u64) -> Self {
         Self {
             budget,
             weight: 0,
             clock: 0,
-            entries: HashMap::new(),
-            ages: BTreeMap::new(),
+            entries: SortedMap::new(),
+            uses: VecDeque::new(),
         }
     }
 
@@ -40,42 +47,59 @@ impl<K: Clone + Eq + Hash, V> Cache<K, V> {
             return;
         }
         while self.weight + weight > self.budget {
-            let Some((_, oldest)) = self.ages.pop_first() else {
+            let Some((used, oldest)) = self.uses.pop_front() else {
                 break;
             };
-            if let Some(entry) = self.entries.remove(&oldest) {
-                self.weight -= entry.weight;
+            if self.is_last_use(used, &oldest) {
+                self.remove(&oldest);
             }
         }
-        self.clock += 1;
         self.weight += weight;
-        self.ages.insert(self.clock, key.clone());
+        let used = self.note_use(&key);
         self.entries.insert(
             key,
             Entry {
                 value,
                 weight,
-                used: self.clock,
+                used,
             },
         );
     }
 
     /// The value, which counts as used now.
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
+        if !self.entries.contains_key(key) {
+            return None;
+        }
+        let used = self.note_use(key);
         let entry = self.entries.get_mut(key)?;
-        self.clock += 1;
-        self.ages.remove(&entry.used);
-        self.ages.insert(self.clock, key.clone());
-        entry.used = self.clock;
+        entry.used = used;
         Some(&mut entry.value)
     }
 
     /// Removes a value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
-        self.ages.remove(&entry.used);
         self.weight -= entry.weight;
         Some(entry.value)
+    }
+
+    /// Notes a use, and returns its time.
+    fn note_use(&mut self, key: &K) -> u64 {
+        if self.uses.len() > 2 * self.entries.len() + USES_SPARED {
+            let mut uses = std::mem::take(&mut self.uses);
+            uses.retain(|(used, key)| self.is_last_use(*used, key));
+            self.uses = uses;
+        }
+        self.clock += 1;
+        self.uses.push_back((self.clock, key.clone()));
+        self.clock
+    }
+
+    fn is_last_use(&self, used: u64, key: &K) -> bool {
+        self.entries
+            .get(key)
+            .is_some_and(|entry| entry.used == used)
     }
 }
 
@@ -113,9 +137,17 @@ mod tests {
         cache.insert('b', 3, 5);
         assert_eq!(cache.get(&'a'), Some(&mut 2));
         assert_eq!(cache.remove(&'a'), Some(2));
-        assert_eq!(
-            (cache.weight, cache.ages.len(), cache.entries.len()),
-            (5, 1, 1)
-        );
+        assert_eq!((cache.weight, cache.entries.len()), (5, 1));
+    }
+
+    #[test]
+    fn uses_take_no_more_memory_than_values() {
+        let mut cache = Cache::new(10);
+        for turn in 0..10_000_u32 {
+            cache.insert(turn % 13, turn, 1);
+            cache.get(&(turn % 7));
+            assert!(cache.entries.len() <= 10 && cache.weight <= 10);
+            assert!(cache.uses.len() <= 2 * cache.entries.len() + USES_SPARED + 1);
+        }
     }
 }

@@ -13,5 +13,6 @@ pub mod object;
 pub mod peer;
 pub mod ring;
 pub mod session;
+pub mod sorted;
 pub mod time;
 pub mod wire;

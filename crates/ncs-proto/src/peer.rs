@@ -53,11 +53,11 @@ mod shares;
 mod streams;
 mod work;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
+use crate::sorted::SortedSet;
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Credential, Holding, Message, Subscribe};
@@ -154,7 +154,7 @@ impl Proto {
 
     /// Takes the verdict that some bytes of these complete generations do not have the hash of the
     /// segment's tree. True if the generations come again; otherwise the fetch is over.
-    pub fn refute(&mut self, now: Instant, fetch: FetchId, generations: &BTreeSet<u32>) -> bool {
+    pub fn refute(&mut self, now: Instant, fetch: FetchId, generations: &SortedSet<u32>) -> bool {
         self.fetches.refute(now, fetch, generations)
     }
 
@@ -186,7 +186,7 @@ impl Proto {
             request,
             Subscription {
                 stream: stream.to_owned(),
-                refused: BTreeSet::new(),
+                refused: SortedSet::new(),
             },
         );
         request

@@ -1,6 +1,6 @@
 //! The peer: connections in, messages and verified bytes out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use ncs_proto::peer::{
     self as proto, Answer, Failure, FetchId, Keys, Order, Place, Proof, Proto, Rebuilder, Secret,
     SourceId, StreamEnd, Urgency,
 };
+use ncs_proto::sorted::SortedMap;
 use ncs_proto::time::Instant;
 use ncs_proto::wire::frame::Reader;
 use ncs_proto::wire::message::{
@@ -88,11 +89,11 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Peer {
     proto: Proto,
-    sources: BTreeMap<SourceId, Source>,
-    reads: BTreeMap<ReadId, Read>,
+    sources: SortedMap<SourceId, Source>,
+    reads: SortedMap<ReadId, Read>,
     next_read: u32,
-    gets: BTreeMap<u64, ReadId>,
-    fetches: BTreeMap<FetchId, ReadId>,
+    gets: SortedMap<u64, ReadId>,
+    fetches: SortedMap<FetchId, ReadId>,
     events: VecDeque<Event>,
 }
 
@@ -141,11 +142,11 @@ impl Peer {
         });
         Self {
             proto,
-            sources: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            sources: SortedMap::new(),
+            reads: SortedMap::new(),
             next_read: 0,
-            gets: BTreeMap::new(),
-            fetches: BTreeMap::new(),
+            gets: SortedMap::new(),
+            fetches: SortedMap::new(),
             events: VecDeque::new(),
         }
     }

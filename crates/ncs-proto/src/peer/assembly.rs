@@ -7,12 +7,12 @@
 //! wrong, all generations that it overlaps must arrive again, unless other groups prove them.
 //! Without a tree, everything is proved together at the end.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::object::{Generation, SegmentId, Shape, Tree};
+use crate::sorted::SortedSet;
 
 /// The bytes of a generation, and the wrong groups within it.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub struct Assembly {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Generations that are wrong, at least in part: they must arrive again.
-    pub refuted: BTreeSet<u32>,
+    pub refuted: SortedSet<u32>,
     /// Generations that are proved completely.
     pub settled: Vec<u32>,
     /// The newly released pieces, and the offset of the first.

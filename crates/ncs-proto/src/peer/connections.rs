@@ -145,14 +145,11 @@ impl Proto {
     pub fn identify(&mut self, source: SourceId, identity: [u8; 32]) {
         self.identities.insert(source, identity);
         // Peers come and go under new names. The identities of the oldest are useless.
-        if self.identities.len() > IDENTITIES_MAX
-            && let Some(oldest) = self
-                .identities
-                .keys()
-                .copied()
-                .find(|source| *source != FIRST)
-        {
-            self.identities.remove(&oldest);
+        if self.identities.len() > IDENTITIES_MAX {
+            let oldest = self.identities.keys().find(|source| **source != FIRST);
+            if let Some(oldest) = oldest.copied() {
+                self.identities.remove(&oldest);
+            }
         }
     }
 

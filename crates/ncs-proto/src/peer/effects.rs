@@ -1,6 +1,7 @@
 //! What one call into the machine causes: messages to send, and events for the program.
 
-use std::collections::{BTreeMap, VecDeque};
+use crate::sorted::SortedMap;
+use std::collections::VecDeque;
 
 use super::event::Event;
 use super::ids::SourceId;
@@ -34,7 +35,7 @@ impl Effects {
 /// Messages to the connected sources.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    queues: BTreeMap<SourceId, VecDeque<Message>>,
+    queues: SortedMap<SourceId, VecDeque<Message>>,
 }
 
 impl Outbox {

@@ -13,7 +13,6 @@ mod case;
 mod queries;
 mod state;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ncs_codec::block::Block;
@@ -23,6 +22,7 @@ use super::keyring::{FIRST, Proof};
 use super::order::{Cut, Order, Place, Urgency};
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
+use crate::sorted::SortedSet;
 use crate::time::Instant;
 
 use case::{Case, Stage, Topic};
@@ -181,7 +181,7 @@ impl Evidence {
             return;
         }
         self.bytes += bytes;
-        case.parts.entry(generation).or_default().rows.push(row);
+        case.parts.get_or_default(generation).rows.push(row);
     }
 
     /// The kept rows of a generation.
@@ -237,8 +237,8 @@ impl Evidence {
         &mut self,
         now: Instant,
         id: FetchId,
-        generations: &BTreeSet<u32>,
-        open: &BTreeSet<SourceId>,
+        generations: &SortedSet<u32>,
+        open: &SortedSet<SourceId>,
     ) -> bool {
         self.is_alarmed = true;
         let Some(case) = self.cases.get_mut(&id) else {
@@ -251,7 +251,7 @@ impl Evidence {
         let untested = case.parts.iter().filter(|(index, part)| {
             generations.contains(index) && part.rows.iter().any(|row| !row.is_right)
         });
-        let untested: BTreeSet<u32> = untested.map(|(index, _)| *index).collect();
+        let untested: SortedSet<u32> = untested.map(|(index, _)| *index).collect();
         let has_dropped = !case.dropped.is_disjoint(generations);
         if case.trials >= TRIALS_MAX || !(has_dropped || (can_ask && !untested.is_empty())) {
             return false;
@@ -270,7 +270,7 @@ impl Evidence {
                     .is_none_or(|index| !untested.contains(&index))
         });
         self.wants.extend(untested.iter().map(want));
-        case.refuted.extend(generations);
+        case.refuted.extend(generations.iter().copied());
         match &mut case.stage {
             Stage::Trial(left) => left.extend(untested),
             Stage::Coming => {
@@ -290,7 +290,7 @@ impl Evidence {
     }
 
     /// The next trial that is over: the wrong generations, and whether any of them has lost rows.
-    pub(super) fn next_concluded(&mut self) -> Option<(FetchId, BTreeSet<u32>, bool)> {
+    pub(super) fn next_concluded(&mut self) -> Option<(FetchId, SortedSet<u32>, bool)> {
         let is_over = |case: &Case| matches!(&case.stage, Stage::Trial(left) if left.is_empty());
         let (id, case) = self.cases.iter_mut().find(|(_, case)| is_over(case))?;
         case.stage = Stage::Coming;
@@ -317,7 +317,7 @@ impl Evidence {
     /// Forgets generations that are fetched anew. False if all of them were before: they stay
     /// wrong. Where two generations share wrong bytes, either of them may be to blame. So a
     /// generation is fetched anew more than once as long as another one was not.
-    pub(super) fn begin_anew(&mut self, id: FetchId, generations: &BTreeSet<u32>) -> bool {
+    pub(super) fn begin_anew(&mut self, id: FetchId, generations: &SortedSet<u32>) -> bool {
         let Some(case) = self
             .cases
             .get_mut(&id)
@@ -335,7 +335,7 @@ impl Evidence {
                 .sum::<u64>();
             case.dropped.remove(generation);
         }
-        case.again.extend(generations);
+        case.again.extend(generations.iter().copied());
         let is_anew = |want: &Want| {
             want.fetch == id
                 && want

@@ -6,7 +6,7 @@
 //! announced its silence (LAST), after a quarter of a round trip. A block that comes after it was
 //! given up counts like any other, and is subtracted from the losses.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 use std::time::Duration;
 
 use crate::time::Instant;
@@ -23,7 +23,7 @@ pub(super) struct Flight {
     /// The number that follows the highest seen.
     next: u64,
     /// Numbers that were skipped. Never more than the credit given.
-    gaps: BTreeMap<u64, Gap>,
+    gaps: SortedMap<u64, Gap>,
     /// Whether blocks have come by datagram, and by stream.
     by_datagram: bool,
     by_stream: bool,
@@ -65,7 +65,7 @@ impl Flight {
             received: 0,
             lost: 0,
             next: 0,
-            gaps: BTreeMap::new(),
+            gaps: SortedMap::new(),
             by_datagram: false,
             by_stream: false,
             came_at: None,
@@ -241,7 +241,7 @@ impl Flight {
     /// Counts a datagram against the gaps before it.
     fn pass(&mut self, number: u64, last: bool) -> u64 {
         let mut given_up = 0;
-        for gap in self.gaps.range_mut(..number).map(|(_, gap)| gap) {
+        for gap in self.gaps.values_below_mut(&number) {
             if let Gap::Late { later, silent, .. } = gap {
                 *later += 1;
                 *silent |= last;

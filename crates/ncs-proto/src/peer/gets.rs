@@ -7,7 +7,7 @@
 //! A source that does not know a segment may never have been asked for the path that leads to it.
 //! Then it is asked for that path alone: an *introduction*.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -18,6 +18,7 @@ use super::ids::{FetchId, SourceId};
 use super::order::Place;
 use crate::media::media_type;
 use crate::object::{Refusal, SegmentId, Shape};
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Delivery, Get, Meta};
@@ -34,7 +35,7 @@ pub(super) const OUTAGE_MAX: Duration = Duration::from_secs(300);
 /// GETs under way.
 #[derive(Debug)]
 pub(super) struct Gets {
-    open: BTreeMap<u64, Question>,
+    open: SortedMap<u64, Question>,
     next: u64,
     object_bytes_max: u64,
     /// Since when there has been no connection to any server.
@@ -57,8 +58,8 @@ struct Question {
     /// How much longer it may still be put off.
     outage_left: Duration,
     /// Sources that were asked and have not answered in full.
-    asked: BTreeMap<SourceId, Reply>,
-    refused: BTreeSet<SourceId>,
+    asked: SortedMap<SourceId, Reply>,
+    refused: SortedSet<SourceId>,
     /// When the sources that were asked have taken too long.
     patient_until: Option<Instant>,
     /// Whether one more source may be asked, though none has refused.
@@ -82,7 +83,7 @@ impl Gets {
     /// No GETs; objects may have at most this many bytes.
     pub(super) fn new(object_bytes_max: u64) -> Self {
         Self {
-            open: BTreeMap::new(),
+            open: SortedMap::new(),
             next: 1,
             object_bytes_max,
             dark_since: None,
@@ -292,7 +293,7 @@ impl Gets {
         request: u64,
         source: SourceId,
         refusal: Refusal,
-        sources: &BTreeSet<SourceId>,
+        sources: &SortedSet<SourceId>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(question) = self.open.get_mut(&request) else {
@@ -464,7 +465,7 @@ fn patience(path: &str) -> Duration {
 
 impl Question {
     fn new(place: Place, due: Instant, introduction: Option<Introduction>) -> Self {
-        let (asked, refused) = (BTreeMap::new(), BTreeSet::new());
+        let (asked, refused) = (SortedMap::new(), SortedSet::new());
         let outage_left = OUTAGE_MAX;
         Self {
             place,

@@ -4,12 +4,11 @@
 //! the key of each stream for which the program has given none. Other sources are believed if that
 //! key has signed what they send, or if it proves itself.
 
-use std::collections::{BTreeMap, HashMap};
-
 use super::ids::SourceId;
 use crate::cache::Cache;
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
+use crate::sorted::SortedMap;
 use crate::wire::message::{Delivery, Meta, stream_of};
 
 /// The source that the program has named first. It is trusted.
@@ -23,7 +22,7 @@ pub struct Keys {
     /// The key of every stream without one of its own here.
     pub any: Option<StreamKey>,
     /// Keys by name of the stream.
-    pub streams: BTreeMap<String, StreamKey>,
+    pub streams: SortedMap<String, StreamKey>,
 }
 
 /// What a signed META proves besides the segment's id: who vouches for it, and its source blocks.
@@ -64,7 +63,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Keyring {
     any: Option<StreamKey>,
-    pins: HashMap<String, StreamKey>,
+    pins: SortedMap<String, StreamKey>,
     newest: Cache<(String, u64), (SegmentId, u64)>,
 }
 
@@ -72,7 +71,7 @@ impl Keyring {
     pub(super) fn new(keys: Keys) -> Self {
         Self {
             any: keys.any,
-            pins: keys.streams.into_iter().collect(),
+            pins: keys.streams,
             newest: Cache::new(PLACES_MAX),
         }
     }
@@ -252,7 +251,7 @@ mod tests {
     #[test]
     fn a_given_key_counts_from_the_beginning() {
         let (right, wrong) = (key(), key());
-        let streams = BTreeMap::from([("a".to_owned(), right.public())]);
+        let streams = SortedMap::from([("a".to_owned(), right.public())]);
         let mut ring = Keyring::new(Keys {
             any: Some(wrong.public()),
             streams,

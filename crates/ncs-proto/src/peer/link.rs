@@ -1,9 +1,10 @@
 //! A connected source: the state of its connection, and its streams.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 use crate::wire::block::Records;
 use crate::wire::message::Hello;
@@ -12,7 +13,7 @@ use crate::wire::message::Hello;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) link: Link,
-    pub(super) streams: HashMap<u64, Incoming>,
+    pub(super) streams: SortedMap<u64, Incoming>,
     /// Streams to refuse.
     pub(super) stops: VecDeque<u64>,
     /// Whether it was sent a credential.
@@ -65,7 +66,7 @@ impl Source {
     pub(super) fn new(hello_due: Instant, is_shown: bool) -> Self {
         Self {
             link: Link::Greeting { due: hello_due },
-            streams: HashMap::new(),
+            streams: SortedMap::new(),
             stops: VecDeque::new(),
             is_shown,
             refuses: false,

@@ -36,9 +36,9 @@ impl Proto {
                 Ok(())
             }
             Message::Grant { lasts_ms } => {
-                self.sources
-                    .entry(source)
-                    .and_modify(|source| source.refuses = lasts_ms == 0);
+                if let Some(source) = self.sources.get_mut(&source) {
+                    source.refuses = lasts_ms == 0;
+                }
                 if lasts_ms > 0 {
                     return Ok(());
                 }

@@ -1,6 +1,6 @@
 //! One source, as fetches see it: its limits, what is requested from it, and what can be expected.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use ncs_codec::Outcome;
@@ -12,6 +12,7 @@ use super::ids::WorkId;
 use super::order::Urgency;
 use super::pace::{Pace, RATE_ASSUMED};
 use crate::object::SegmentId;
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 
 /// Requests that are open at a source, however small the window of its path is.
@@ -46,7 +47,7 @@ pub(super) struct Path {
     pub(super) holds: VecDeque<SegmentId>,
     /// Streams of which it was named for a segment, and how many segments in a row it has lacked
     /// since.
-    pub(super) follows: BTreeMap<String, u8>,
+    pub(super) follows: SortedMap<String, u8>,
     pub(super) trust: Trust,
     /// Whether it has sent blocks of another segment than requested. Then it has to name a segment
     /// itself before it is asked for it.
@@ -54,7 +55,7 @@ pub(super) struct Path {
     pub(super) requests_max: usize,
     /// Most credit of one request.
     pub(super) credit_max: u32,
-    pub(super) aliases: HashMap<u16, WorkId>,
+    pub(super) aliases: SortedMap<u16, WorkId>,
     pub(super) next_alias: u16,
     pub(super) counts: SourceCounts,
     /// Credit that it was given, in blocks, on all connections.
@@ -102,12 +103,12 @@ impl Default for Path {
             is_open: false,
             is_neighbour: false,
             holds: VecDeque::new(),
-            follows: BTreeMap::new(),
+            follows: SortedMap::new(),
             trust: Trust::New,
             is_doubted: false,
             requests_max: 0,
             credit_max: 0,
-            aliases: HashMap::new(),
+            aliases: SortedMap::new(),
             next_alias: 0,
             counts: SourceCounts::default(),
             credited: 0,

@@ -1,7 +1,5 @@
 //! The state of the peer's side, which the files beside this one work on.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::config::Config;
 use super::effects::Effects;
 use super::fetches::Fetches;
@@ -10,38 +8,39 @@ use super::ids::SourceId;
 use super::keyring::Keyring;
 use super::link::Source;
 use super::offer::Offer;
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 
 /// The peer's side of conversations with any number of sources.
 #[derive(Debug)]
 pub struct Proto {
     pub(super) config: Config,
-    pub(super) sources: BTreeMap<SourceId, Source>,
+    pub(super) sources: SortedMap<SourceId, Source>,
     pub(super) gets: Gets,
     pub(super) fetches: Fetches,
-    pub(super) subscriptions: BTreeMap<u64, Subscription>,
+    pub(super) subscriptions: SortedMap<u64, Subscription>,
     pub(super) effects: Effects,
     /// Sources that servers have named.
-    pub(super) neighbours: BTreeSet<SourceId>,
+    pub(super) neighbours: SortedSet<SourceId>,
     /// What this side offers to others.
     pub(super) offer: Option<Offer>,
     pub(super) keyring: Keyring,
     /// SHA-256 of the certificates that sources have shown.
-    pub(super) identities: BTreeMap<SourceId, [u8; 32]>,
-    pub(super) polluters: BTreeSet<SourceId>,
+    pub(super) identities: SortedMap<SourceId, [u8; 32]>,
+    pub(super) polluters: SortedSet<SourceId>,
     /// The last thing that has gone wrong, and at which source.
     pub(super) trouble: Option<(Instant, SourceId, String)>,
     /// When the last good answer came.
     pub(super) answered_at: Option<Instant>,
     /// Sources whose connections are silent.
-    pub(super) silent: BTreeSet<SourceId>,
+    pub(super) silent: SortedSet<SourceId>,
 }
 
 /// A subscribed stream. The subscription is made at every source, because one may fall silent.
 #[derive(Debug)]
 pub(super) struct Subscription {
     pub(super) stream: String,
-    pub(super) refused: BTreeSet<SourceId>,
+    pub(super) refused: SortedSet<SourceId>,
 }
 
 impl Proto {
@@ -52,16 +51,16 @@ impl Proto {
             fetches: Fetches::new(config.clone()),
             keyring: Keyring::new(config.keys.clone()),
             config,
-            sources: BTreeMap::new(),
-            subscriptions: BTreeMap::new(),
+            sources: SortedMap::new(),
+            subscriptions: SortedMap::new(),
             effects: Effects::default(),
-            neighbours: BTreeSet::new(),
+            neighbours: SortedSet::new(),
             offer: None,
-            identities: BTreeMap::new(),
-            polluters: BTreeSet::new(),
+            identities: SortedMap::new(),
+            polluters: SortedSet::new(),
             trouble: None,
             answered_at: None,
-            silent: BTreeSet::new(),
+            silent: SortedSet::new(),
         }
     }
 
@@ -75,7 +74,7 @@ impl Proto {
     }
 
     /// Those of them that take requests.
-    pub(super) fn open_servers(&self) -> BTreeSet<SourceId> {
+    pub(super) fn open_servers(&self) -> SortedSet<SourceId> {
         self.servers()
             .into_iter()
             .filter(|id| {

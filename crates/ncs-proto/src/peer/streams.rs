@@ -44,8 +44,7 @@ impl Proto {
         };
         match peer
             .streams
-            .entry(stream)
-            .or_insert_with(|| Incoming::Head(BytesMut::new()))
+            .get_or_insert_with(stream, || Incoming::Head(BytesMut::new()))
         {
             Incoming::Blocks { alias, records } => {
                 records.push(bytes);

@@ -1,7 +1,6 @@
 //! A generation under way, and its open requests.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use crate::sorted::{SortedMap, SortedSet};
 use ncs_codec::block::Vector;
 use ncs_codec::numbers::Numbers;
 
@@ -31,19 +30,19 @@ pub(super) struct Work {
     pub(super) decoder: Box<Rebuilder>,
     /// When it is due, which decides its place among all generations.
     pub(super) due: Instant,
-    pub(super) asked: BTreeMap<SourceId, Asked>,
+    pub(super) asked: SortedMap<SourceId, Asked>,
     /// Sources that are to be asked again at this time.
-    pub(super) paused: BTreeMap<SourceId, Instant>,
+    pub(super) paused: SortedMap<SourceId, Instant>,
     /// Sources that are asked for nothing more while others send their parts.
-    pub(super) spared: BTreeSet<SourceId>,
+    pub(super) spared: SortedSet<SourceId>,
     /// The first source block that was never requested.
     pub(super) next_source: u16,
     /// The blocks that have come, where blocks have numbers.
     pub(super) held: Numbers,
     /// Redundant blocks, by the connection that they came on.
-    pub(super) useless: BTreeMap<SourceId, Useless>,
+    pub(super) useless: SortedMap<SourceId, Useless>,
     /// How many silences of a source in a row have ended requests.
-    pub(super) silences: BTreeMap<SourceId, u32>,
+    pub(super) silences: SortedMap<SourceId, u32>,
     /// Since when the deadline leaves no time to request a block again.
     pub(super) near: Option<Instant>,
     /// Blocks requested because they were needed, lost ones once more; and blocks requested ahead
@@ -87,13 +86,13 @@ impl Work {
         Self {
             decoder,
             due,
-            asked: BTreeMap::new(),
-            paused: BTreeMap::new(),
-            spared: BTreeSet::new(),
+            asked: SortedMap::new(),
+            paused: SortedMap::new(),
+            spared: SortedSet::new(),
             next_source: 0,
             held: Numbers::default(),
-            useless: BTreeMap::new(),
-            silences: BTreeMap::new(),
+            useless: SortedMap::new(),
+            silences: SortedMap::new(),
             near: None,
             needed: 0,
             ahead: 0,
@@ -117,7 +116,7 @@ impl Work {
         }
         let n = u32::from(self.decoder.n());
         let is_gfq = self.decoder.generation().codec.is_gfq();
-        let useless = self.useless.entry(source).or_default();
+        let useless = self.useless.get_or_default(source);
         if is_gfq || matches!(vector, Vector::Explicit(_) | Vector::Unverified(_)) {
             useless.chosen += if is_zero(vector) {
                 n.div_ceil(ZEROS_PER_N)

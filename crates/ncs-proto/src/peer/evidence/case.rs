@@ -1,7 +1,5 @@
 //! One segment that is not verified yet: its kept rows, and how they are tested.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use ncs_codec::block::{Block, Vector};
 
 use crate::integrity::checks::RowChecks;
@@ -10,6 +8,7 @@ use crate::object::{Generation, SegmentId};
 use crate::peer::ids::{FetchId, SourceId};
 use crate::peer::keyring::Proof;
 use crate::peer::order::{Order, Place};
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 
 /// A segment, and the evidence about its rows.
@@ -19,25 +18,25 @@ pub(super) struct Case {
     pub(super) place: Option<Place>,
     /// What the stream's key has signed about it.
     pub(super) proof: Option<Proof>,
-    pub(super) parts: BTreeMap<u32, GenerationEvidence>,
+    pub(super) parts: SortedMap<u32, GenerationEvidence>,
     pub(super) hashes: Option<BlockHashes>,
     pub(super) wants_hashes: bool,
-    pub(super) refused: BTreeSet<(SourceId, Topic)>,
+    pub(super) refused: SortedSet<(SourceId, Topic)>,
     /// Sources that have named this segment themselves, with this coding.
-    pub(super) named_by: BTreeSet<SourceId>,
+    pub(super) named_by: SortedSet<SourceId>,
     /// Sources that have sent homomorphic hashes which differ from the signed ones. They are not
     /// asked again, on any connection.
-    pub(super) forgers: BTreeSet<SourceId>,
+    pub(super) forgers: SortedSet<SourceId>,
     pub(super) stage: Stage,
     pub(super) trials: u32,
     /// Wrong generations, to be repaired when the trial is over.
-    pub(super) refuted: BTreeSet<u32>,
+    pub(super) refuted: SortedSet<u32>,
     /// Generations that were complete, and have lost rows.
-    pub(super) dropped: BTreeSet<u32>,
+    pub(super) dropped: SortedSet<u32>,
     /// When a trial ends, whatever has been found.
     pub(super) tried_until: Option<Instant>,
     /// Generations that were fetched anew.
-    pub(super) again: BTreeSet<u32>,
+    pub(super) again: SortedSet<u32>,
 }
 
 #[derive(Debug)]
@@ -45,7 +44,7 @@ pub(super) enum Stage {
     /// Its blocks are on their way.
     Coming,
     /// Some of its bytes are wrong; these generations are to be tested.
-    Trial(BTreeSet<u32>),
+    Trial(SortedSet<u32>),
 }
 
 /// The rows of a generation.
@@ -113,18 +112,18 @@ impl Case {
             order,
             place,
             proof,
-            parts: BTreeMap::new(),
+            parts: SortedMap::new(),
             hashes: None,
             wants_hashes: false,
-            refused: BTreeSet::new(),
-            named_by: BTreeSet::new(),
-            forgers: BTreeSet::new(),
+            refused: SortedSet::new(),
+            named_by: SortedSet::new(),
+            forgers: SortedSet::new(),
             stage: Stage::Coming,
             trials: 0,
-            refuted: BTreeSet::new(),
-            dropped: BTreeSet::new(),
+            refuted: SortedSet::new(),
+            dropped: SortedSet::new(),
             tried_until: None,
-            again: BTreeSet::new(),
+            again: SortedSet::new(),
         }
     }
 
@@ -156,9 +155,10 @@ impl Case {
 
     /// Tests the source blocks of a generation by their hashes, and removes the wrong ones.
     pub(super) fn test_sources(&mut self, generation: &Generation) -> Vec<Row> {
-        let Some(mut part) = self.parts.remove(&generation.index) else {
+        let Some(part) = self.parts.get_mut(&generation.index) else {
             return Vec::new();
         };
+        let mut rows = std::mem::take(&mut part.rows);
         let wrong = |row: &mut Row| match self.fits(generation, &row.block) {
             Some(fits) => {
                 row.is_right |= fits;
@@ -166,8 +166,10 @@ impl Case {
             }
             None => false,
         };
-        let wrong = part.rows.extract_if(.., wrong).collect();
-        self.parts.insert(generation.index, part);
+        let wrong = rows.extract_if(.., wrong).collect();
+        if let Some(part) = self.parts.get_mut(&generation.index) {
+            part.rows = rows;
+        }
         wrong
     }
 }

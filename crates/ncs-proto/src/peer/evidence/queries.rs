@@ -3,7 +3,6 @@
 //! The trusted source is asked first, and others where the stream's key vouches for the answer. A
 //! query that is refused or lost goes to the next source.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -15,6 +14,7 @@ use crate::integrity::hashes::BlockHashes;
 use crate::object::row_key;
 use crate::peer::ids::{FetchId, SourceId};
 use crate::peer::keyring::FIRST;
+use crate::sorted::SortedSet;
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Checks, GetChecks, Meant, Message};
@@ -53,7 +53,7 @@ impl Evidence {
         if case.refused.contains(&(FIRST, Topic::Checks)) {
             return;
         }
-        let part = case.parts.entry(generation).or_default();
+        let part = case.parts.get_or_default(generation);
         if part.checks.is_none() && !std::mem::replace(&mut part.is_asked, true) {
             let generation = Some(generation);
             self.wants.push(Want {
@@ -80,7 +80,7 @@ impl Evidence {
         &mut self,
         now: Instant,
         source: SourceId,
-        open: &BTreeSet<SourceId>,
+        open: &SortedSet<SourceId>,
         number: impl FnOnce() -> u64,
     ) -> Option<Message> {
         if self.wants.is_empty() || self.unanswered(source) >= QUESTIONS_MAX {
@@ -183,7 +183,7 @@ impl Evidence {
             self.wants.push(want);
             return None;
         };
-        let part = case.parts.entry(generation.index).or_default();
+        let part = case.parts.get_or_default(generation.index);
         // A source that passed the checksums on could have made rows that pass.
         let count = if source == FIRST {
             part.rows.len()
@@ -373,7 +373,7 @@ impl Evidence {
     }
 
     /// Gives up queries that are not answered in time, and those that no source can be asked.
-    pub(in crate::peer) fn expire(&mut self, now: Instant, open: &BTreeSet<SourceId>) {
+    pub(in crate::peer) fn expire(&mut self, now: Instant, open: &SortedSet<SourceId>) {
         let late: Vec<u64> = self
             .questions
             .iter()
@@ -470,7 +470,7 @@ impl Evidence {
 
     /// Chooses the source of an answer: the trusted source, or another one where the stream's key
     /// vouches for the answer.
-    fn choose(&self, want: &Want, open: &BTreeSet<SourceId>) -> Option<SourceId> {
+    fn choose(&self, want: &Want, open: &SortedSet<SourceId>) -> Option<SourceId> {
         let case = self.cases.get(&want.fetch)?;
         let topic = if want.generation.is_some() {
             Topic::Checks

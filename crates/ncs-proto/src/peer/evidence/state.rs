@@ -1,13 +1,12 @@
 //! The state of all evidence: open cases, and the queries about them.
 
-use std::collections::BTreeMap;
-
 use bytes::BytesMut;
 use ncs_gf::Kernels;
 
 use super::case::Case;
 use crate::peer::config::Secret;
 use crate::peer::ids::{FetchId, SourceId};
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 use crate::wire::message::GetChecks;
 
@@ -18,9 +17,9 @@ pub(crate) struct Evidence {
     pub(super) bytes_max: u64,
     pub(super) secret: Secret,
     pub(super) bytes: u64,
-    pub(super) cases: BTreeMap<FetchId, Case>,
+    pub(super) cases: SortedMap<FetchId, Case>,
     pub(super) wants: Vec<Want>,
-    pub(super) questions: BTreeMap<u64, Question>,
+    pub(super) questions: SortedMap<u64, Question>,
     /// Segments over the prime field whose hashes have come, and have not been reported.
     pub(super) learnt: Vec<FetchId>,
     /// Whether a wrong row has ever come. From then on rows are tested as they come.
@@ -68,9 +67,9 @@ impl Evidence {
             bytes_max,
             secret,
             bytes: 0,
-            cases: BTreeMap::new(),
+            cases: SortedMap::new(),
             wants: Vec::new(),
-            questions: BTreeMap::new(),
+            questions: SortedMap::new(),
             learnt: Vec::new(),
             is_alarmed: false,
         }

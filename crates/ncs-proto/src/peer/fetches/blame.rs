@@ -5,8 +5,6 @@
 //! Blocks that prove themselves are an exception: a sender that passes on wrong ones has not tested
 //! them.
 
-use std::collections::BTreeMap;
-
 use ncs_codec::block::Vector;
 
 use super::state::Fetches;
@@ -14,6 +12,7 @@ use crate::object::SegmentId;
 use crate::peer::evidence::{Pollution, Row};
 use crate::peer::ids::{FetchId, SourceId, WorkId};
 use crate::peer::keyring::FIRST;
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 use crate::wire::Violation;
 
@@ -45,14 +44,14 @@ impl Fetches {
         proves_itself: bool,
         wrong: &[Row],
     ) {
-        let mut senders: BTreeMap<SourceId, u32> = BTreeMap::new();
+        let mut senders: SortedMap<SourceId, u32> = SortedMap::new();
         for Row { source, block, .. } in wrong {
             if let Some(path) = self.sources.get_mut(*source) {
                 path.counts.wrong += 1;
             }
             let is_believed = *source == FIRST && !proves_itself;
             if !is_believed && !matches!(block.vector, Vector::Unverified(_)) {
-                *senders.entry(*source).or_default() += 1;
+                *senders.get_or_default(*source) += 1;
             }
         }
         for (source, blocks) in senders {

@@ -8,8 +8,6 @@
 //!
 //! Everything here only looks at the state, and returns a [`Plan`].
 
-use std::collections::BTreeSet;
-
 use super::fetch::{Fetch, Stranger};
 use super::sources::{SUSPECT_AFTER, Sources};
 use crate::peer::config::Config;
@@ -18,6 +16,7 @@ use crate::peer::pace::{self, RATE_ASSUMED};
 use crate::peer::path::{Path, Trust};
 use crate::peer::shares::{Candidate, split};
 use crate::peer::work::Work;
+use crate::sorted::SortedSet;
 use crate::time::Instant;
 
 /// Blocks of a generation that a source may be asked for before it has sent any, while there are
@@ -48,7 +47,7 @@ pub(super) struct Plan {
     /// Blocks for each source.
     pub(super) shares: Vec<(SourceId, u32)>,
     /// Sources that are asked for nothing more while others send their parts.
-    pub(super) spared: BTreeSet<SourceId>,
+    pub(super) spared: SortedSet<SourceId>,
     /// Missing blocks that no source is asked for.
     pub(super) lacking: u32,
     /// Of the shares: blocks that are missing, and blocks beyond them, ahead of need.
@@ -75,7 +74,7 @@ impl View<'_> {
             } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let (mut shares, mut spared) = (Vec::new(), BTreeSet::new());
+        let (mut shares, mut spared) = (Vec::new(), SortedSet::new());
         if lacking > 0 {
             let mut candidates = self.candidates();
             if self.is_patient() {
@@ -202,14 +201,14 @@ impl View<'_> {
     /// Before, the rates of neighbours say little, because they reflect what was requested. While
     /// some neighbours are expected to have the segment soon, their parts are not requested from
     /// others.
-    fn spare_servers(&self, lacking: u32, candidates: &mut [Candidate]) -> BTreeSet<SourceId> {
+    fn spare_servers(&self, lacking: u32, candidates: &mut [Candidate]) -> SortedSet<SourceId> {
         let (fetch, work) = (self.fetch, self.work);
         let left = fetch.patient_until.saturating_duration_since(self.now);
         let is_neighbour = |source: &SourceId| self.sources.is_neighbour(*source);
         let is_asked = |source: &&SourceId| is_neighbour(source) && fetch.may_ask(source);
         let is_expected =
             |source: &&SourceId| fetch.strangers.get(source) == Some(&Stranger::Expected);
-        let expected: BTreeSet<SourceId> =
+        let expected: SortedSet<SourceId> =
             work.paused.keys().filter(is_expected).copied().collect();
         let able = candidates
             .iter()
@@ -219,10 +218,10 @@ impl View<'_> {
             .chain(work.asked.keys().filter(is_asked).copied());
         let sharing = sharing
             .chain(expected.iter().copied())
-            .collect::<BTreeSet<_>>()
+            .collect::<SortedSet<_>>()
             .len();
         if sharing == 0 {
-            return BTreeSet::new();
+            return SortedSet::new();
         }
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
         let n = u32::from(work.decoder.n());
@@ -239,7 +238,7 @@ impl View<'_> {
         };
         // What the neighbours can send in time, of what they are asked for now or in a round trip.
         let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
-        let mut spared = BTreeSet::new();
+        let mut spared = SortedSet::new();
         for candidate in candidates
             .iter_mut()
             .filter(|candidate| is_neighbour(&candidate.source))

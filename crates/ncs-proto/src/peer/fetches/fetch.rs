@@ -1,6 +1,5 @@
 //! One segment under way: its generations, its patience, and which sources may be asked for it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::peer::gets::OUTAGE_MAX;
@@ -9,6 +8,7 @@ use crate::peer::keyring::FIRST;
 use crate::peer::order::{Order, Place, Urgency};
 use crate::peer::refusal::RETRY_MIN;
 use crate::peer::work::Work;
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 
 /// A source that has rejected a request rests for [`RETRY_MIN`], and for twice as long each further
@@ -20,7 +20,7 @@ const RETRY_MAX: Duration = Duration::from_secs(3);
 pub(super) struct Fetch {
     pub(super) order: Order,
     /// Generations under way, by index.
-    pub(super) works: BTreeMap<u32, Work>,
+    pub(super) works: SortedMap<u32, Box<Work>>,
     /// The first generation that was never requested.
     pub(super) next: u32,
     /// When the one before it is due.
@@ -34,7 +34,7 @@ pub(super) struct Fetch {
     /// How much more time without a server is excused before something comes.
     pub(super) outage_left: Duration,
     /// Sources that have rejected requests and have sent nothing since.
-    pub(super) rests: BTreeMap<SourceId, Rest>,
+    pub(super) rests: SortedMap<SourceId, Rest>,
     /// Until when neighbours are waited for, and whether that has passed.
     pub(super) patient_until: Instant,
     pub(super) is_impatient: bool,
@@ -45,7 +45,7 @@ pub(super) struct Fetch {
     /// The path that leads to it.
     pub(super) place: Option<Place>,
     /// Sources that did not know it.
-    pub(super) strangers: BTreeMap<SourceId, Stranger>,
+    pub(super) strangers: SortedMap<SourceId, Stranger>,
     /// Whether the trusted source alone is asked.
     pub(super) is_alone: bool,
 }
@@ -81,7 +81,7 @@ pub(super) type WorkTurn = (Urgency, bool, Instant, WorkId);
 
 impl Fetch {
     pub(super) fn new(now: Instant, order: Order, place: Option<Place>) -> Self {
-        let (works, strangers) = (BTreeMap::new(), BTreeMap::new());
+        let (works, strangers) = (SortedMap::new(), SortedMap::new());
         Self {
             order,
             works,
@@ -91,7 +91,7 @@ impl Fetch {
             trickles: false,
             is_put_off: false,
             outage_left: OUTAGE_MAX,
-            rests: BTreeMap::new(),
+            rests: SortedMap::new(),
             patient_until: now,
             is_impatient: false,
             expect_until: now,
@@ -149,17 +149,20 @@ impl Fetch {
     /// Lets a source rest that has rejected a request. Whatever retry time it names, it is not
     /// asked in a loop.
     pub(super) fn rest(&mut self, now: Instant, source: SourceId) {
-        let rest = self.rests.entry(source).or_insert(Rest {
-            times: 0,
-            until: now,
-        });
+        let rest = self.rests.get_or_insert(
+            source,
+            Rest {
+                times: 0,
+                until: now,
+            },
+        );
         // A request that is rejected during a rest was sent before it.
         if rest.until <= now {
             rest.until = now + (RETRY_MIN * (1 << rest.times.min(10))).min(RETRY_MAX);
             rest.times += 1;
         }
         for work in self.works.values_mut() {
-            let until = work.paused.entry(source).or_insert(rest.until);
+            let until = work.paused.get_or_insert(source, rest.until);
             *until = rest.until.max(*until);
         }
     }
@@ -206,6 +209,7 @@ impl Fetch {
 }
 
 /// A generation under way.
-pub(super) fn find(fetches: &mut BTreeMap<FetchId, Fetch>, id: WorkId) -> Option<&mut Work> {
-    fetches.get_mut(&id.fetch)?.works.get_mut(&id.index)
+pub(super) fn find(fetches: &mut SortedMap<FetchId, Fetch>, id: WorkId) -> Option<&mut Work> {
+    let work = fetches.get_mut(&id.fetch)?.works.get_mut(&id.index);
+    work.map(Box::as_mut)
 }

@@ -35,7 +35,7 @@ impl Fetches {
             .flat_map(|fetch| fetch.works.values_mut())
         {
             work.paused.retain(|_, until| *until > now);
-            let Work { asked, lost, .. } = work;
+            let Work { asked, lost, .. } = &mut **work;
             asked.retain(|source, asked| {
                 let Some(path) = sources.get_mut(*source) else {
                     return false;
@@ -76,10 +76,10 @@ impl Fetches {
             .collect();
         fetch.works.insert(
             id.index,
-            Work {
+            Box::new(Work {
                 paused,
                 ..Work::new(decoder, due)
-            },
+            }),
         );
         (fetch.next, fetch.last_due) = (id.index + 1, Some(due));
     }
@@ -149,7 +149,7 @@ impl Fetches {
                 return true;
             }
             if is_silent {
-                let before = silences.entry(*source).or_default();
+                let before = silences.get_or_default(*source);
                 if *before > 0 && is_several {
                     path.trust = Trust::Suspect;
                 }

@@ -10,7 +10,6 @@
 //!
 //! Everything here only looks at the state.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::fetch::{Fetch, WorkTurn};
@@ -21,6 +20,7 @@ use crate::peer::ids::{FetchId, SourceId, WorkId};
 use crate::peer::order::{Order, Urgency};
 use crate::peer::pace::{self, RATE_ASSUMED};
 use crate::peer::path::Trust;
+use crate::sorted::SortedMap;
 use crate::time::Instant;
 
 /// Fetches without a deadline that share the path; later ones wait.
@@ -38,7 +38,7 @@ const DUE_LATER: u32 = 3;
 pub(super) struct Schedule<'a> {
     pub(super) config: &'a Config,
     pub(super) sources: &'a Sources,
-    pub(super) fetches: &'a BTreeMap<FetchId, Fetch>,
+    pub(super) fetches: &'a SortedMap<FetchId, Fetch>,
 }
 
 /// The generation to begin next.
@@ -195,7 +195,7 @@ impl Schedule<'_> {
     /// When something is due at an open request, or a source may be asked again.
     pub(super) fn requests_due(&self) -> Option<Instant> {
         // When each source was last heard, in the order in which it serves its requests.
-        let mut heard: BTreeMap<SourceId, Instant> = BTreeMap::new();
+        let mut heard: SortedMap<SourceId, Instant> = SortedMap::new();
         let mut due: Option<Instant> = None;
         let mut at = |instant: Option<Instant>| due = due.into_iter().chain(instant).min();
         for id in self.work_order() {
@@ -217,7 +217,7 @@ impl Schedule<'_> {
                 let Some(path) = self.sources.get(*source) else {
                     continue;
                 };
-                let heard = heard.entry(*source).or_insert_with(|| asked.heard());
+                let heard = heard.get_or_insert_with(*source, || asked.heard());
                 *heard = asked.heard().max(*heard);
                 let is_shunned = !fetch.may_ask(source) || (shuns && path.trust == Trust::Suspect);
                 at(Some(asked.deadline));

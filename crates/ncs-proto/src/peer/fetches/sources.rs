@@ -1,7 +1,7 @@
 //! All sources: their paths taken together, what is in flight at each, and how long neighbours are
 //! waited for.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::fetch::{Fetch, Stranger};
@@ -14,6 +14,7 @@ use crate::peer::order::Place;
 use crate::peer::pace::Pace;
 use crate::peer::path::{Load, Path, Trust, together};
 use crate::peer::work::Work;
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 use crate::wire::message::{Message, StopReason, stream_of};
 
@@ -34,9 +35,9 @@ const CADENCES_MAX: usize = 64;
 /// All sources, and the intervals of the streams that come from them.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    pub(super) paths: BTreeMap<SourceId, Path>,
+    pub(super) paths: SortedMap<SourceId, Path>,
     /// When the last segments of each stream were ordered.
-    cadences: BTreeMap<String, VecDeque<Instant>>,
+    cadences: SortedMap<String, VecDeque<Instant>>,
 }
 
 impl Sources {
@@ -50,7 +51,7 @@ impl Sources {
 
     /// A source, which may be new.
     pub(super) fn entry(&mut self, source: SourceId) -> &mut Path {
-        self.paths.entry(source).or_default()
+        self.paths.get_or_default(source)
     }
 
     pub(super) fn is_neighbour(&self, source: SourceId) -> bool {
@@ -66,7 +67,7 @@ impl Sources {
     }
 
     /// The servers among them.
-    pub(super) fn open_servers(&self) -> BTreeSet<SourceId> {
+    pub(super) fn open_servers(&self) -> SortedSet<SourceId> {
         self.open()
             .filter(|(_, path)| !path.is_neighbour)
             .map(|(source, _)| source)
@@ -157,7 +158,7 @@ impl Sources {
         &self,
         segment: &SegmentId,
         place: Option<&Place>,
-    ) -> BTreeMap<SourceId, Stranger> {
+    ) -> SortedMap<SourceId, Stranger> {
         let stream = place.map(|place| stream_of(&place.path));
         let stands = |path: &Path| match path.holds.contains(segment) {
             true => Stranger::Introduced,
@@ -185,7 +186,7 @@ impl Sources {
         if !self.cadences.contains_key(stream) && self.cadences.len() >= CADENCES_MAX {
             self.cadences.clear();
         }
-        let ordered = self.cadences.entry(stream.to_owned()).or_default();
+        let ordered = self.cadences.get_or_default(stream.to_owned());
         ordered.push_back(now);
         if ordered.len() > CADENCE_SEGMENTS + 1 {
             ordered.pop_front();
@@ -200,7 +201,7 @@ impl Sources {
     }
 
     /// Adds up what is in flight at each source, and marks silent sources as suspect.
-    pub(super) fn weigh(&mut self, now: Instant, fetches: &BTreeMap<FetchId, Fetch>) {
+    pub(super) fn weigh(&mut self, now: Instant, fetches: &SortedMap<FetchId, Fetch>) {
         let is_several = self.is_several();
         let load = Load {
             is_only: !is_several,
@@ -208,7 +209,7 @@ impl Sources {
         };
         self.paths.values_mut().for_each(|path| path.load = load);
         // Since when neighbours have had something to send.
-        let mut waiting: BTreeMap<SourceId, Instant> = BTreeMap::new();
+        let mut waiting: SortedMap<SourceId, Instant> = SortedMap::new();
         for (fetch, work) in fetches
             .values()
             .flat_map(|fetch| fetch.works.values().map(move |work| (fetch, work)))
@@ -236,9 +237,7 @@ impl Sources {
                     .max(asked.flight.came_at())
                     .max(asked.served_before);
                 if asked.in_flight() > 0 {
-                    let since = waiting
-                        .entry(*source)
-                        .or_insert_with(|| asked.flight.begun_at());
+                    let since = waiting.get_or_insert_with(*source, || asked.flight.begun_at());
                     *since = asked.flight.begun_at().min(*since);
                 }
             }

@@ -1,6 +1,6 @@
 //! The state of all fetches, which the files beside this one work on.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::drip::Drip;
@@ -14,6 +14,7 @@ use crate::peer::evidence::{Evidence, Pollution};
 use crate::peer::gets::Introduction;
 use crate::peer::ids::{FetchId, SourceId};
 use crate::peer::order::Place;
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 use crate::wire::Violation;
 
@@ -22,7 +23,7 @@ use crate::wire::Violation;
 pub(crate) struct Fetches {
     pub(super) config: Config,
     pub(super) sources: Sources,
-    pub(super) fetches: BTreeMap<FetchId, Fetch>,
+    pub(super) fetches: SortedMap<FetchId, Fetch>,
     pub(super) next_fetch: u64,
     /// Everything that is not counted by source.
     pub(super) counts: Counts,
@@ -42,11 +43,11 @@ pub(crate) struct Fetches {
     pub(super) polluters: VecDeque<Pollution>,
     /// Sources that have sent wrong blocks of a segment that they have not named themselves. It is
     /// pollution if they name this segment with this shape.
-    pub(super) accused: BTreeMap<(FetchId, SourceId), (Pollution, Shape)>,
+    pub(super) accused: SortedMap<(FetchId, SourceId), (Pollution, Shape)>,
     /// Introductions to ask for.
     pub(super) unnamed: VecDeque<(Introduction, Place)>,
     /// All introductions without an answer, those to ask for included.
-    pub(super) naming: BTreeSet<Introduction>,
+    pub(super) naming: SortedSet<Introduction>,
     /// Sources that have broken the rules with blocks that were tested later than they came.
     pub(super) broken: VecDeque<(Instant, SourceId, Violation)>,
     /// Since when there is no connection to any server.
@@ -62,7 +63,7 @@ impl Fetches {
             drip: Drip::new(config.rate_min, config.stall_timeout),
             config,
             sources: Sources::default(),
-            fetches: BTreeMap::new(),
+            fetches: SortedMap::new(),
             next_fetch: 0,
             counts: Counts::default(),
             progress_at: None,
@@ -71,9 +72,9 @@ impl Fetches {
             testing: 0,
             given_up: Vec::new(),
             polluters: VecDeque::new(),
-            accused: BTreeMap::new(),
+            accused: SortedMap::new(),
             unnamed: VecDeque::new(),
-            naming: BTreeSet::new(),
+            naming: SortedSet::new(),
             broken: VecDeque::new(),
             dark_since: None,
             outages: Duration::ZERO,

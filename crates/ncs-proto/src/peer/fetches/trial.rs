@@ -5,8 +5,6 @@
 //! from the other rows and continues from there. Where no source can tell right rows from wrong,
 //! the segment is fetched once more, from the trusted source alone.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use ncs_codec::numbers::Numbers;
 
 use super::fetch::{Fetch, find};
@@ -19,6 +17,7 @@ use crate::peer::ids::{FetchId, WorkId};
 use crate::peer::keyring::FIRST;
 use crate::peer::rebuilder::Rebuilder;
 use crate::peer::work::Work;
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 use crate::wire::message::StopReason;
 
@@ -51,7 +50,7 @@ impl Fetches {
         &mut self,
         now: Instant,
         id: FetchId,
-        generations: &BTreeSet<u32>,
+        generations: &SortedSet<u32>,
     ) -> bool {
         self.stirred = true;
         let open = self.sources.open_servers();
@@ -146,14 +145,14 @@ impl Fetches {
         &mut self,
         now: Instant,
         id: FetchId,
-        refuted: &BTreeSet<u32>,
+        refuted: &SortedSet<u32>,
         effects: &mut Effects,
     ) {
         let Some((order, place)) = self.evidence.order(id) else {
             return;
         };
         let due = self.schedule().first_due(now, order);
-        let mut works = BTreeMap::new();
+        let mut works = SortedMap::new();
         for generation in refuted
             .iter()
             .filter_map(|index| order.shape.generation(*index))
@@ -169,11 +168,11 @@ impl Fetches {
                 });
                 works.insert(
                     generation.index,
-                    Work {
+                    Box::new(Work {
                         next_source: generation.n,
                         held,
                         ..Work::new(decoder, due)
-                    },
+                    }),
                 );
             }
         }
@@ -182,19 +181,19 @@ impl Fetches {
         if !works.is_empty() {
             let next = order.shape.generations();
             let strangers = self.sources.strangers(&order.segment, place.as_ref());
-            let fetch = self.fetches.entry(id).or_insert_with(|| Fetch {
+            let fetch = self.fetches.get_or_insert_with(id, || Fetch {
                 next,
                 ..Fetch::new(now, order, place.clone())
             });
             fetch.strangers = strangers;
-            fetch.works.append(&mut works);
+            fetch.works.extend(works);
             self.ask_doubted(id, place.as_ref());
         }
     }
 
     /// Requests generations once more, where no source knows which of their rows are wrong: from
     /// the trusted source alone, if it can be asked. False if all of them have come twice already.
-    fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &BTreeSet<u32>) -> bool {
+    fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &SortedSet<u32>) -> bool {
         let Some((order, place)) = self.evidence.order(id) else {
             return false;
         };
@@ -216,7 +215,7 @@ impl Fetches {
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let due = self.schedule().first_due(now, order);
         let next = if is_all { 0 } else { count };
-        let fetch = self.fetches.entry(id).or_insert_with(|| Fetch {
+        let fetch = self.fetches.get_or_insert_with(id, || Fetch {
             next,
             ..Fetch::new(now, order, place)
         });
@@ -224,7 +223,7 @@ impl Fetches {
         fetch.works.extend(
             works
                 .into_iter()
-                .map(|(index, decoder)| (index, Work::new(decoder, due))),
+                .map(|(index, decoder)| (index, Box::new(Work::new(decoder, due)))),
         );
         fetch.exclude_others(self.sources.paths.keys());
         self.stirred = true;

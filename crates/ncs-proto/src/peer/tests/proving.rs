@@ -46,7 +46,7 @@ impl Bench {
             .public();
         let keys = Keys {
             any: Some(key),
-            streams: BTreeMap::new(),
+            streams: Default::default(),
         };
         let mut proto = Proto::new(Config {
             keys,
