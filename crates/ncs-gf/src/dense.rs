@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::thread;
 
-use super::{Kernels, Panel, matrix};
+use super::{Kernels, Panel, matrix, threads};
 
 /// A square matrix, and the products of its inverse with symbols that are wanted.
 #[derive(Debug, Clone, Copy)]
@@ -136,18 +136,8 @@ impl Cores {
             .clamp(1, self.threads.get())
             .min(outs.len().max(1));
         let each = outs.len().div_ceil(threads).max(1);
-        let mut parts = outs
-            .chunks_mut(each)
-            .enumerate()
-            .map(|(index, part)| (index * each, part));
-        let first = parts.next();
-        thread::scope(|scope| {
-            let work = &work;
-            parts.for_each(|(start, part)| drop(scope.spawn(move || work(start, part))));
-            if let Some((start, part)) = first {
-                work(start, part);
-            }
-        });
+        let parts = outs.chunks_mut(each).enumerate();
+        threads::share(parts, |(index, part)| work(index * each, part));
     }
 }
 

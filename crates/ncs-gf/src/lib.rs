@@ -42,6 +42,7 @@ pub mod rows;
 pub mod simd;
 pub mod solve;
 pub mod sums;
+mod threads;
 
 pub use panel::Panel;
 pub use rows::{RowKey, Rows};

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use super::simd::Line;
-use super::{Kernels, gf256};
+use super::{Kernels, gf256, threads};
 
 /// An inversion by `threads` cooperating members, each of which calls [`run`](Self::run).
 #[derive(Debug)]
@@ -67,17 +67,15 @@ pub fn inverters(n: usize, threads: NonZeroUsize) -> NonZeroUsize {
 /// # Panics
 /// If the matrix is not n × n.
 pub fn invert(kernels: Kernels, n: usize, matrix: &[u8], threads: NonZeroUsize) -> Option<Vec<u8>> {
-    let inversion = &Inversion::new(kernels, n, matrix, threads);
-    let shares: Option<Vec<Share>> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.get())
-            .map(|member| scope.spawn(move || inversion.run(member)))
-            .collect();
-        let first = inversion.run(0);
-        let others = others
-            .into_iter()
-            .map(|thread| thread.join().expect("an inversion does not panic"));
-        [first].into_iter().chain(others).collect()
-    });
+    // Members wait for each other, which takes threads.
+    let threads = if cfg!(target_family = "wasm") {
+        NonZeroUsize::MIN
+    } else {
+        threads
+    };
+    let inversion = Inversion::new(kernels, n, matrix, threads);
+    let shares = threads::share(0..inversion.threads, |member| inversion.run(member));
+    let shares: Option<Vec<Share>> = shares.into_iter().collect();
     let mut inverse = vec![0; n * n];
     for share in shares? {
         share

@@ -8,9 +8,10 @@
 use std::collections::TryReserveError;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::{slice, thread};
+use std::slice;
 
 use super::simd::{Isa, Kernels, Line, Strip};
+use super::threads::share;
 
 /// `n` blocks of `block_bytes` bytes, cut into columns. It starts as zeros.
 #[derive(Debug)]
@@ -304,23 +305,20 @@ impl Kernels {
         }
         let part = block_bytes.div_ceil(count).next_multiple_of(PART);
         let mut rest: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut **out).collect();
-        thread::scope(|scope| {
-            for start in (0..block_bytes).step_by(part) {
-                let end = block_bytes.min(start + part);
-                let outs = rest.iter_mut().map(|out| {
-                    out.split_off_mut(..end - start)
-                        .expect("parts tile a block")
-                });
-                let mut outs: Vec<&mut [u8]> = outs.collect();
-                let sources: Vec<&[u8]> =
-                    sources.iter().map(|source| &source[start..end]).collect();
-                let mut run = move || self.combine_scattered(rows, &sources, &mut outs);
-                if end == block_bytes {
-                    run()
-                } else {
-                    drop(scope.spawn(run))
-                }
-            }
+        let parts = (0..block_bytes).step_by(part).map(|start| {
+            let end = block_bytes.min(start + part);
+            let outs = rest.iter_mut().map(|out| {
+                out.split_off_mut(..end - start)
+                    .expect("parts tile a block")
+            });
+            (start..end, outs.collect::<Vec<_>>())
+        });
+        share(parts, |(bytes, mut outs)| {
+            let sources: Vec<&[u8]> = sources
+                .iter()
+                .map(|source| &source[bytes.clone()])
+                .collect();
+            self.combine_scattered(rows, &sources, &mut outs)
         });
     }
 

@@ -2,9 +2,8 @@
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::thread;
 
-use super::{Kernels, Panel, matrix, panel};
+use super::{Kernels, Panel, matrix, panel, threads};
 
 impl Kernels {
     /// Finds the blocks of which `payloads` are the combinations with these rows, by inversion and
@@ -34,12 +33,7 @@ impl Kernels {
         let rows: Vec<&[u8]> = inverse.chunks_exact(n).collect();
         let multiply = |stripe: Stripe<'_>| stripe.multiply(self, &rows, payloads, block_bytes);
         let count = (out.len() * n / PRODUCTS_PER_THREAD).clamp(1, threads.get());
-        let mut stripes = Stripe::cut(out, block_bytes, count).into_iter();
-        let own = stripes.next();
-        thread::scope(|scope| {
-            stripes.for_each(|stripe| drop(scope.spawn(move || multiply(stripe))));
-            own.into_iter().for_each(multiply);
-        });
+        threads::share(Stripe::cut(out, block_bytes, count), multiply);
         true
     }
 }
