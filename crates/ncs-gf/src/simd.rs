@@ -61,6 +61,17 @@ impl Kernels {
 
     /// The fastest kernels of this processor.
     pub fn detect() -> Self {
+        // A module that is compiled with vectors never needs the reference, and is smaller without.
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        return Self {
+            table: wasm::table(),
+        };
+        #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+        Self::fastest()
+    }
+
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+    fn fastest() -> Self {
         let fastest = Isa::ALL.into_iter().rev().find_map(Self::new);
         fastest.unwrap_or(Self {
             table: &scalar::TABLE,
@@ -246,7 +257,7 @@ fn table(isa: Isa) -> Option<&'static Table> {
     match isa {
         Isa::Scalar => Some(&scalar::TABLE),
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        Isa::Simd128 => Some(&wasm::TABLE),
+        Isa::Simd128 => Some(wasm::table()),
         _ => None,
     }
 }

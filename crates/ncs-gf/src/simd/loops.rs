@@ -85,7 +85,7 @@ macro_rules! kernels {
             is_past_cache: bool,
         ) {
             let at = bytes.start;
-            if !is_past_cache {
+            if !is_past_cache || cfg!(target_family = "wasm") {
                 // SAFETY: `Kernels::combine_apart` has checked that every source has these bytes,
                 // whole lines of them, and every row a coefficient for each.
                 return unsafe { columns::<_, false>(sources, rows, outs, bytes, at, false) };

@@ -1,14 +1,40 @@
 //! 128 bits of WebAssembly, products by byte shuffles: two lookups of 16 entries, one for each
 //! nibble.
 //!
+//! The products of 256 coefficients with nibbles would be a tenth of a web page's module, so they
+//! are made when the module is first asked for the table, before it can be used ([`table`]).
+//!
 //! An engine refuses a whole module if it does not know one instruction in it, so nothing is
 //! detected at run time: the module has these functions if it is compiled with the feature.
 
 use std::arch::wasm32::*;
 
+#[cfg(target_feature = "atomics")]
+compile_error!("the products are made without a lock");
+
 kernels!(Isa::Simd128, "simd128", columns: [2]);
 
 type Vector = v128;
+/// Like [`gf256::NIBBLE_PRODUCTS`], once [`table`] has made it.
+static mut PRODUCTS: [[u8; 32]; 256] = [[0; 32]; 256];
+
+/// The table of this instruction set, whose functions find all products made.
+pub(super) fn table() -> &'static Table {
+    // SAFETY: a module that is compiled without atomics has one thread, and this reference ends
+    // before anything else refers to the products.
+    let products = unsafe { &mut *(&raw mut PRODUCTS) };
+    // The last byte is a product of the highest coefficient, 255, with 240.
+    if products[255][31] == 0 {
+        for (c, products) in (0..=u8::MAX).zip(products) {
+            let (low, high) = products.split_at_mut(16);
+            for (nibble, (low, high)) in (0..).zip(low.iter_mut().zip(high)) {
+                (*low, *high) = (gf256::mul(c, nibble), gf256::mul(c, nibble << 4));
+            }
+        }
+    }
+    &TABLE
+}
+
 /// Low and high nibbles.
 type Split = [Vector; 2];
 /// Products with the low nibbles and with the high ones.
@@ -70,9 +96,11 @@ fn split(vector: Vector) -> Split {
 #[inline]
 #[target_feature(enable = "simd128")]
 fn factor(c: u8) -> Factor {
-    let (low, high) = gf256::NIBBLE_PRODUCTS[usize::from(c)].split_at(16);
-    // SAFETY: both halves are 16 bytes.
+    // SAFETY: nothing writes them any more: every function here is reached through the result of
+    // `table` alone. Both halves are 16 bytes.
     let [low, high] = unsafe {
+        let products: &[u8; 32] = &(*(&raw const PRODUCTS))[usize::from(c)];
+        let (low, high) = products.split_at(16);
         [
             v128_load(low.as_ptr().cast()),
             v128_load(high.as_ptr().cast()),
