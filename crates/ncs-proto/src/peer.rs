@@ -37,6 +37,10 @@ mod evidence;
 mod fetches;
 mod flight;
 mod gets;
+#[cfg(feature = "gfq")]
+mod gfq;
+#[cfg(not(feature = "gfq"))]
+#[path = "peer/without_gfq.rs"]
 mod gfq;
 mod ids;
 mod keyring;
@@ -65,7 +69,9 @@ use crate::wire::message::{Credential, Holding, Message, Subscribe};
 pub use config::{Config, Secret};
 pub use counts::{Counts, Progress, SourceCounts};
 pub use event::{Answer, Event, Failure};
-pub use gfq::{GfqGeneration, Tested, Trial, parsed};
+#[cfg(feature = "gfq")]
+pub use gfq::parsed;
+pub use gfq::{GfqGeneration, Tested, Trial};
 pub use ids::{FetchId, SourceId};
 use keyring::FIRST;
 pub use keyring::{Keys, Proof};

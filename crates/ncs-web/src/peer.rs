@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ncs_codec::gfq::Cores;
 use ncs_gf::Kernels;
 use ncs_proto::object::{SegmentId, Shape};
 use ncs_proto::peer::assembly::{Assembly, Taken as Assembled, examine, join};
@@ -507,7 +506,7 @@ impl Peer {
             return;
         };
         let generation = *decoder.generation();
-        let bytes = decoder.into_bytes(&Cores::all()).ok().map(Bytes::from);
+        let bytes = decoder.into_bytes_of_bytes().ok().map(Bytes::from);
         let examined = examine(&generation, bytes, assembly.tree());
         let Assembled {
             refuted,

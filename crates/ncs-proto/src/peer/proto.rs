@@ -44,8 +44,10 @@ pub(super) struct Subscription {
 }
 
 impl Proto {
-    /// A peer without a connection.
-    pub fn new(config: Config) -> Self {
+    /// A peer without a connection. Without the feature `gfq` its HELLO offers no code over the
+    /// prime field.
+    pub fn new(mut config: Config) -> Self {
+        config.hello.codecs.gfq &= cfg!(feature = "gfq");
         Self {
             gets: Gets::new(config.hello.segment_bytes_max),
             fetches: Fetches::new(config.clone()),

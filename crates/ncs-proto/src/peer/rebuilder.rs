@@ -1,6 +1,7 @@
 //! The decoder of a generation, of one of three kinds.
 
 use ncs_codec::block::Vector;
+#[cfg(feature = "gfq")]
 use ncs_codec::gfq::Arithmetic;
 use ncs_codec::rlnc::{Decoder, Progressive, System};
 use ncs_codec::{Error, Outcome};
@@ -45,10 +46,7 @@ impl Rebuilder {
         match self {
             Self::Blocked(decoder) => decoder.absorb(vector, payload),
             Self::Progressive(decoder) => decoder.absorb(vector, payload),
-            Self::Gfq(gfq) => Err(Error::Foreign {
-                codec: gfq.generation().codec,
-                n: gfq.generation().n,
-            }),
+            Self::Gfq(gfq) => Err(foreign(gfq.generation())),
         }
     }
 
@@ -94,11 +92,20 @@ impl Rebuilder {
     }
 
     /// The bytes of the generation; `arithmetic` is for the prime field.
+    #[cfg(feature = "gfq")]
     pub fn into_bytes(self, arithmetic: &dyn Arithmetic) -> Result<Vec<u8>, Error> {
+        match self {
+            Self::Gfq(gfq) => gfq.into_bytes(arithmetic),
+            Self::Blocked(_) | Self::Progressive(_) => self.into_bytes_of_bytes(),
+        }
+    }
+
+    /// The bytes of a generation that is not over the prime field.
+    pub fn into_bytes_of_bytes(self) -> Result<Vec<u8>, Error> {
         match self {
             Self::Blocked(decoder) => decoder.into_bytes(),
             Self::Progressive(decoder) => decoder.into_bytes(),
-            Self::Gfq(gfq) => gfq.into_bytes(arithmetic),
+            Self::Gfq(gfq) => Err(foreign(gfq.generation())),
         }
     }
 
@@ -109,5 +116,13 @@ impl Rebuilder {
             Self::Blocked(decoder) => decoder.into_system().ok(),
             Self::Progressive(_) | Self::Gfq(_) => None,
         }
+    }
+}
+
+/// What a generation over the prime field answers where bytes are meant.
+fn foreign(generation: &Generation) -> Error {
+    Error::Foreign {
+        codec: generation.codec,
+        n: generation.n,
     }
 }
