@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
-	web test-web \
+	web test-web bench-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
@@ -95,6 +95,11 @@ web:
 test-web: web
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
 	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs
+
+# Decoding as WebAssembly in node beside the same code natively, in turn. Needs what `make wasm`
+# needs.
+bench-web:
+	CARGO="$(CARGO)" tools/wasm/bench.sh
 
 # Ten thousand changes of one bit in blocks over the prime field and in their hashes, all of which
 # are found, and a hundred thousand right blocks, of which all pass. `PACKAGES=` takes what `make
