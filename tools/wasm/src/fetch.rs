@@ -111,7 +111,7 @@ pub fn fetch(setup: Setup) -> Sent {
 }
 
 /// The moment at which everything begins.
-fn beginning() -> Instant {
+pub(crate) fn beginning() -> Instant {
     #[cfg(all(target_family = "wasm", target_os = "unknown"))]
     return Instant::from_epoch(Duration::from_secs(1_000_000));
     #[cfg(not(all(target_family = "wasm", target_os = "unknown")))]

@@ -4,8 +4,10 @@
 //! `run.sh` builds this for `wasm32-unknown-unknown` and `run.mjs` calls it under node; `cargo test
 //! -p ncs-wasm-check` does the same natively. A check panics if anything is wrong.
 
+pub mod decode;
 pub mod examples;
 pub mod fetch;
+pub mod read;
 pub mod row;
 
 /// What node calls, and what it is called with.
@@ -39,6 +41,26 @@ mod exports {
     #[unsafe(no_mangle)]
     extern "C" fn add_rows(index: usize, times: usize) -> usize {
         crate::row::add(crate::row::each()[index], times)
+    }
+
+    /// Blocks to decode, of one of the codes. Never freed: it ends with its module.
+    #[unsafe(no_mangle)]
+    extern "C" fn work(code: usize) -> &'static crate::decode::Work {
+        Box::leak(Box::new(crate::decode::Work::new(code)))
+    }
+
+    /// Decodes them, and compares the bytes on demand; returns their number.
+    #[unsafe(no_mangle)]
+    extern "C" fn decode(work: &crate::decode::Work, is_checked: bool) -> usize {
+        work.decode(is_checked)
+    }
+
+    /// Reads a long object slowly; returns the bytes by which memory has grown for the peer.
+    #[unsafe(no_mangle)]
+    extern "C" fn read_slowly() -> usize {
+        let peak = crate::read::read();
+        tell(&format!("read {} bytes slowly", peak.read));
+        peak.memory
     }
 
     fn tell(line: &str) {
