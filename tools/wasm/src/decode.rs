@@ -109,10 +109,10 @@ impl Work {
 
 fn vector(codec: Codec, number: u16) -> Vector {
     match codec {
-        Codec::ReedSolomon { .. } if number % 2 > 0 => Vector::numbered(N + number / 2, N),
-        Codec::RaptorQ if number % 2 > 0 => Vector::repair(u32::from(number), N),
-        Codec::ReedSolomon { .. } | Codec::RaptorQ => Vector::Source(number),
-        _ => Vector::Seed(u32::from(number) + 1),
+        Codec::Rlnc | Codec::RlncQ { .. } => Vector::Seed(u32::from(number) + 1),
+        _ if number.is_multiple_of(2) => Vector::Source(number),
+        Codec::ReedSolomon { .. } => Vector::numbered(N + number / 2, N),
+        Codec::RaptorQ => Vector::repair(u32::from(number), N),
     }
 }
 
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn what_is_measured_is_decoded() {
-        for code in 0..CODES.len() {
+        for (code, name) in CODES.iter().enumerate() {
             let work = Work::new(code);
-            assert_eq!(work.decode(true), work.source.len(), "{}", CODES[code]);
+            assert_eq!(work.decode(true), work.source.len(), "{name}");
         }
     }
 }

@@ -17,7 +17,7 @@ use ncs_web::{Event, Peer};
 use crate::fetch::beginning;
 
 /// All parts are alike. Two of them fit under what a page fetches ahead: the most memory.
-const PART_BYTES: usize = 15 << 20;
+const PART_BYTES: u32 = 15 << 20;
 const PARTS: u64 = 14;
 const BLOCK_BYTES: u32 = 1088;
 const N: u16 = 64;
@@ -65,7 +65,7 @@ pub fn read() -> Peak {
         while let Some(event) = peer.poll_event(now) {
             match event {
                 Event::Bytes(_, bytes) => {
-                    let at = usize::try_from(read % PART_BYTES as u64).expect("it is in a part");
+                    let at = usize::try_from(read % u64::from(PART_BYTES)).expect("a part");
                     assert!(
                         server.part[at..at + bytes.len()] == bytes,
                         "other bytes at {read}"
@@ -73,7 +73,7 @@ pub fn read() -> Peak {
                     read += bytes.len() as u64;
                 }
                 Event::Ended(_) => {
-                    assert_eq!(read, PARTS * PART_BYTES as u64, "all bytes");
+                    assert_eq!(read, PARTS * u64::from(PART_BYTES), "all bytes");
                     let memory = memory() - before;
                     return Peak { read, memory };
                 }
@@ -88,8 +88,8 @@ pub fn read() -> Peak {
 }
 
 /// Enough for all bytes, twice.
-const STEPS_MAX: u64 = 2 * PARTS * PART_BYTES as u64 / ROOM;
-const BLOCKS_A_STEP: usize = 10 * ROOM as usize / BLOCK_BYTES as usize;
+const STEPS_MAX: u64 = 2 * PARTS * (PART_BYTES as u64) / ROOM;
+const BLOCKS_A_STEP: u64 = 10 * ROOM / BLOCK_BYTES as u64;
 
 /// The size of the memory, in bytes; 0 where that is not known.
 fn memory() -> usize {
@@ -121,11 +121,11 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
-        let part: Bytes = (0..PART_BYTES as u32)
+        let part: Bytes = (0..PART_BYTES)
             .map(|at| (at.wrapping_mul(at) % 251).to_le_bytes()[0])
             .collect();
         let (id, tree) = Tree::of(&part, Codec::Rlnc);
-        let shape = Shape::new(PART_BYTES as u64, BLOCK_BYTES, N).expect("a shape");
+        let shape = Shape::new(PART_BYTES.into(), BLOCK_BYTES, N).expect("a shape");
         Self {
             part,
             id,
@@ -153,8 +153,8 @@ impl Server {
                         path: get.path,
                         id: self.id,
                         offset: get.offset,
-                        length: PART_BYTES as u64,
-                        object_length: Some(PARTS * PART_BYTES as u64),
+                        length: PART_BYTES.into(),
+                        object_length: Some(PARTS * u64::from(PART_BYTES)),
                         version: 1,
                         max_age_ms: 1000,
                         content_type: "video/mp2t".to_owned(),
