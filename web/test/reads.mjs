@@ -66,7 +66,7 @@ export async function reads(test) {
         assert.ok(
           blocks.innovative >= film.length / 1088 && blocks.lost > 0 && blocks.repaired > 0,
         );
-        assert.equal(generations, 3 * Math.ceil((1 << 20) / (N * 1088)));
+        assert.ok(generations >= film.length / (N * 1088), `${generations} generations`);
         assert.deepEqual([reads.done, reads.failed, reads.late], [1, 0, 0]);
         assert.ok(reads.margin > 0 && reads.margin < 60_000, `${reads.margin}`);
         assert.deepEqual([of.state, of.received], ['ready', blocks.received]);
