@@ -2,7 +2,7 @@
 
 import { pathOf } from './server.js';
 import { ReadError, type Client } from './types.js';
-import { ahead, collect, rangeOf, size } from './whole.js';
+import { load as loadWhole, rangeOf, type LoaderOptions } from './whole.js';
 
 interface DashRequest {
   url: string;
@@ -39,7 +39,7 @@ interface DashLoader {
  */
 export function dashLoader(
   client: Client,
-  { media }: { media?: HTMLMediaElement } = {},
+  { media }: LoaderOptions = {},
 ): (this: { parent: DashLoader }) => DashLoader {
   return function (this: { parent: DashLoader }): DashLoader {
     // The methods of the parent are replaced afterwards.
@@ -54,21 +54,18 @@ export function dashLoader(
       signal: AbortSignal,
     ): Promise<void> {
       const { customData } = request;
-      const due = media && ahead(media);
       const range = rangeOf(request.headers?.['Range']);
-      const fetched = await client.fetch(path, {
+      const { data, contentType } = await loadWhole(client, path, {
+        media,
+        range,
         signal,
-        ...(range && { range }),
-        ...(due !== undefined && { due }),
+        came: (_, loaded, total) =>
+          customData.onprogress({ loaded, total, lengthComputable: total > 0 }),
       });
-      const total = size(fetched, range);
-      const data = await collect(fetched, total, (_, loaded) =>
-        customData.onprogress({ loaded, total, lengthComputable: total > 0 }),
-      );
       response.url = request.url;
       response.status = range ? 206 : 200;
       response.statusText = 'OK';
-      response.headers = { 'content-type': fetched.contentType };
+      response.headers = { 'content-type': contentType };
       response.data =
         request.responseType === 'arraybuffer' ? data : new TextDecoder().decode(data);
     }

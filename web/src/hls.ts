@@ -2,7 +2,7 @@
 
 import { pathOf } from './server.js';
 import { ReadError, type Client } from './types.js';
-import { ahead, collect, size } from './whole.js';
+import { load, type LoaderOptions } from './whole.js';
 
 /** What of hls.js is used. It is no dependency: the page has its own. */
 export interface HlsLike {
@@ -61,12 +61,6 @@ interface HlsCallbacks {
   onProgress?(stats: HlsStats, context: HlsContext, data: unknown, details: unknown): void;
 }
 
-/** How a loader works. */
-export interface LoaderOptions {
-  /** What plays it: a segment is late if it comes after this has run out of what it plays. */
-  media?: HTMLMediaElement;
-}
-
 /**
  * A class that loads `ncs://` URLs by a client, and others by the loader of hls.js. Progress is
  * told as verified bytes come, so that hls.js adapts to what the path carries.
@@ -100,8 +94,7 @@ export function hlsLoader(
       [this.context, this.callbacks] = [context, callbacks];
       this.stats.loading.start = performance.now();
       const { maxTimeToFirstByteMs, maxLoadTimeMs } = policy.loadPolicy;
-      const isFinite = (ms: number) => ms > 0 && ms < 2 ** 31;
-      this.expect(isFinite(maxTimeToFirstByteMs) ? maxTimeToFirstByteMs : maxLoadTimeMs);
+      this.expect(isTimer(maxTimeToFirstByteMs) ? maxTimeToFirstByteMs : maxLoadTimeMs);
       void this.run(context, path, maxLoadTimeMs).catch((error) => {
         clearTimeout(this.timer);
         if (this.stats.aborted) return;
@@ -137,26 +130,23 @@ export function hlsLoader(
 
     private async run(context: HlsContext, path: string, most: number): Promise<void> {
       const { stats } = this;
-      const { signal } = this.aborting;
       const { rangeStart: start, rangeEnd: end } = context;
-      const range = end ? { start: start ?? 0, end } : undefined;
-      const due = media && ahead(media);
-      const fetched = await client.fetch(path, {
-        signal,
-        ...(range && { range }),
-        ...(due !== undefined && { due }),
-      });
-      stats.total = size(fetched, range);
-      const data = await collect(fetched, stats.total, (chunk) => {
-        if (stats.loaded === 0) {
-          stats.loading.first = performance.now();
-          this.expect(most - (stats.loading.first - stats.loading.start));
-        }
-        stats.loaded += chunk.length;
-        stats.chunkCount += 1;
-        // The player may give a piece away to a worker.
-        const data = context.progressData ? chunk.slice().buffer : null;
-        this.callbacks?.onProgress?.(stats, context, data, null);
+      const { data } = await load(client, path, {
+        media,
+        range: end ? { start: start ?? 0, end } : undefined,
+        signal: this.aborting.signal,
+        opened: (total) => (stats.total = total),
+        came: (chunk) => {
+          if (stats.loaded === 0) {
+            stats.loading.first = performance.now();
+            this.expect(most - (stats.loading.first - stats.loading.start));
+          }
+          stats.loaded += chunk.length;
+          stats.chunkCount += 1;
+          // The player may give a piece away to a worker.
+          const piece = context.progressData ? chunk.slice().buffer : null;
+          this.callbacks?.onProgress?.(stats, context, piece, null);
+        },
       });
       clearTimeout(this.timer);
       const { callbacks } = this;
@@ -191,6 +181,11 @@ export function hlsLoader(
       this.aborting.abort();
     }
   };
+}
+
+/** Whether a timer can wait for so long; longer than that stands for ever. */
+function isTimer(ms: number): boolean {
+  return ms > 0 && ms < 2 ** 31;
 }
 
 function newStats(): HlsStats {

@@ -13,7 +13,7 @@ const PORT = 4443;
 
 /** Reads `ncs://host:port#hash,hash`, or checks what is a server already. */
 export function parseServer(server: Server | string): Server {
-  const { url, hashes = undefined } = typeof server === 'string' ? { url: server } : server;
+  const { url, hashes }: Server = typeof server === 'string' ? { url: server } : server;
   const parsed = /^(ncs|https):\/\/([^/?#@\s]+)\/?(?:#([0-9a-fA-F,]*))?$/.exec(url);
   if (!parsed) throw new TypeError(`not the address of a server: ${url}`);
   const [, scheme, host, pinned] = parsed as unknown as [string, string, string, string?];

@@ -5,7 +5,7 @@
 
 import { pathOf } from './server.js';
 import type { Client } from './types.js';
-import { ahead, collect, rangeOf, size } from './whole.js';
+import { load, rangeOf, type LoaderOptions } from './whole.js';
 
 /** What of Shaka Player is used. It is no dependency: the page has its own. */
 export interface ShakaLike {
@@ -25,11 +25,7 @@ interface ShakaRequest {
 }
 
 /** A segment is late if it comes after `media` has run out of what it plays. */
-export function shakaScheme(
-  client: Client,
-  shaka: ShakaLike,
-  { media }: { media?: HTMLMediaElement } = {},
-) {
+export function shakaScheme(client: Client, shaka: ShakaLike, { media }: LoaderOptions = {}) {
   const { AbortableOperation, Error: ShakaError } = shaka.util;
   const failed = (code: number, ...data: unknown[]) =>
     new ShakaError(ShakaError.Severity.RECOVERABLE, ShakaError.Category.NETWORK, code, ...data);
@@ -44,21 +40,18 @@ export function shakaScheme(
     const aborting = new AbortController();
     const run = async () => {
       const begun = performance.now();
-      const range = rangeOf(request.headers['Range']);
-      const due = media && ahead(media);
-      const fetched = await client.fetch(pathOf(uri)!, {
-        signal: aborting.signal,
-        ...(range && { range }),
-        ...(due !== undefined && { due }),
-      });
-      const headers = { 'content-type': fetched.contentType };
-      headed(headers);
-      const total = size(fetched, range);
       let last = begun;
-      const data = await collect(fetched, total, (chunk, loaded) => {
-        const now = performance.now();
-        progressed(now - last, chunk.length, Math.max(0, total - loaded));
-        last = now;
+      let headers = {};
+      const { data } = await load(client, pathOf(uri)!, {
+        media,
+        range: rangeOf(request.headers['Range']),
+        signal: aborting.signal,
+        opened: (_, contentType) => headed((headers = { 'content-type': contentType })),
+        came: (chunk, loaded, total) => {
+          const now = performance.now();
+          progressed(now - last, chunk.length, Math.max(0, total - loaded));
+          last = now;
+        },
       });
       const timeMs = performance.now() - begun;
       return { uri, originalUri: uri, data, status: 200, headers, timeMs, fromCache: false };

@@ -1,15 +1,47 @@
 /** Objects as a whole, for players that do not take pieces. */
 
-import { ReadError, type Fetched, type FetchOptions } from './types.js';
+import { ReadError, type Client, type Fetched, type FetchOptions } from './types.js';
+
+/** How a loader works. */
+export interface LoaderOptions {
+  /** What plays it: a segment is late if it comes after this has run out of what it plays. */
+  media?: HTMLMediaElement;
+}
+
+/** What a loader reads of an object, and what it is told meanwhile. */
+export interface Loading extends LoaderOptions {
+  range: FetchOptions['range'];
+  signal: AbortSignal;
+  /** A server has named the object. The total is 0 if it is not known. */
+  opened?(total: number, contentType: string): void;
+  /** A piece has come: the sum is what has come so far. */
+  came(chunk: Uint8Array<ArrayBuffer>, sum: number, total: number): void;
+}
+
+/** Reads all of it, and tells each piece as it comes. */
+export async function load(
+  client: Client,
+  path: string,
+  loading: Loading,
+): Promise<{ data: ArrayBuffer; contentType: string }> {
+  const { media, range, signal, opened, came } = loading;
+  const due = media && ahead(media);
+  const fetched = await client.fetch(path, { range, due, signal });
+  const { contentType } = fetched;
+  const total = size(fetched, range);
+  opened?.(total, contentType);
+  const data = await collect(fetched, total, (chunk, sum) => came(chunk, sum, total));
+  return { data, contentType };
+}
 
 /** Bytes that a read brings; 0 if that is not known. */
-export function size({ length }: Fetched, range: FetchOptions['range']): number {
+function size({ length }: Fetched, range: FetchOptions['range']): number {
   if (!range) return length ?? 0;
   return Math.max(0, Math.min(range.end ?? Infinity, length ?? Infinity) - range.start);
 }
 
 /** All bytes of a body; each piece is told as it comes. */
-export async function collect(
+async function collect(
   { body }: Fetched,
   expected: number,
   came: (chunk: Uint8Array<ArrayBuffer>, sum: number) => void,
@@ -37,7 +69,7 @@ export async function collect(
 }
 
 /** Milliseconds until a media element has played what it has; `undefined` while it does not play. */
-export function ahead(media: HTMLMediaElement): number | undefined {
+function ahead(media: HTMLMediaElement): number | undefined {
   const { buffered, currentTime, paused, playbackRate } = media;
   if (paused || media.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) return undefined;
   let end = currentTime;
