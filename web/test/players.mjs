@@ -141,14 +141,21 @@ const watch = (page) =>
     video.addEventListener('error', () => seen.errors.push(String(video.error?.message)));
   });
 
-/** hls.js by its loader. What it has loaded is hashed. */
-const playHls = async (page, path, servers, config = {}, url = '/live/master.m3u8') => {
+/** A page with an empty video, whose script is at this path of the site, if it needs one. */
+const withVideo = async (lab, script) => {
+  const page = await lab.page();
   await page.waitForFunction('globalThis.isLoaded');
+  if (script) await page.addScriptTag({ url: script });
   await page.evaluate(() => {
     globalThis.video = document.body.appendChild(document.createElement('video'));
     video.muted = true;
   });
   await watch(page);
+  return page;
+};
+
+/** hls.js by its loader. What it has loaded is hashed. */
+const playHls = async (page, path, servers, config = {}, url = '/live/master.m3u8') => {
   await page.evaluate(
     async (ncs, servers, config) => {
       const { default: Hls } = await import('hls.js');
@@ -196,7 +203,7 @@ export async function players(test) {
     for (const loss of [0, 0.05, 0.2]) {
       await test(`hls.js plays TS at a loss of ${loss}`, async () => {
         const path = await lab.path(servers[0], { loss, delay: 10 });
-        const page = await lab.page();
+        const page = await withVideo(lab);
         await playHls(page, path, [path.server]);
         // One of them to the end.
         const { stalls, errors, ended, first, levels } = await played(
@@ -217,7 +224,7 @@ export async function players(test) {
     }
     await test('hls.js plays fragments of MP4, and seeks', async () => {
       const path = await lab.path(servers[0], { loss: 0.05, delay: 10 });
-      const page = await lab.page();
+      const page = await withVideo(lab);
       await playHls(
         page,
         path,
@@ -244,7 +251,7 @@ export async function players(test) {
     });
     await test('hls.js adapts to the rate of the path', async () => {
       const path = await lab.path(servers[0], { rate: 1_500_000, delay: 10 });
-      const page = await lab.page();
+      const page = await withVideo(lab);
       await playHls(page, path, [path.server], {
         maxBufferLength: 8,
         maxBufferSize: 0,
@@ -304,7 +311,7 @@ export async function players(test) {
       const paths = await Promise.all(
         [killed, servers[1]].map((server) => lab.path(server, { loss: 0.05, delay: 10 })),
       );
-      const page = await lab.page();
+      const page = await withVideo(lab);
       await playHls(
         page,
         paths[0],
@@ -352,7 +359,7 @@ export async function players(test) {
         }
       });
       const path = await lab.path(servers[0], { loss: 0.05, delay: 10 });
-      const page = await lab.page();
+      const page = await withVideo(lab);
       await playHls(page, path, [path.server], {}, '/live/now/index.m3u8');
       await until('it plays', 20_000, () => page.evaluate(() => seen.isPlaying));
       const from = await page.evaluate(() => video.currentTime);
@@ -400,9 +407,7 @@ export async function players(test) {
     });
     await test('dash.js plays', async () => {
       const path = await lab.path(servers[0], { loss: 0.05, delay: 10 });
-      const page = await lab.page('/test/dash.html');
-      await page.waitForFunction('globalThis.isLoaded');
-      await watch(page);
+      const page = await withVideo(lab, '/node_modules/dashjs/dist/modern/umd/dash.all.min.js');
       await page.evaluate(
         async (ncs, servers) => {
           globalThis.client = await peer.connect({ servers });
@@ -425,9 +430,7 @@ export async function players(test) {
     });
     await test('Shaka Player plays', async () => {
       const path = await lab.path(servers[0], { loss: 0.05, delay: 10 });
-      const page = await lab.page('/test/shaka.html');
-      await page.waitForFunction('globalThis.isLoaded');
-      await watch(page);
+      const page = await withVideo(lab, '/node_modules/shaka-player/dist/shaka-player.compiled.js');
       await page.evaluate(
         async (ncs, servers) => {
           globalThis.client = await peer.connect({ servers });
