@@ -217,7 +217,9 @@ export async function players(test) {
         for (const [name, hash] of Object.entries(got)) assert.equal(hash, right[name], name);
         assert.deepEqual(page.errors, []);
         const { blocks, reads } = await page.evaluate(() => client.statistics());
-        assert.equal(loss > 0, blocks.repaired > 0);
+        // Bursts overflow a socket's buffer now and then, also on a path that loses nothing.
+        assert.ok(blocks.lost > 0 || loss === 0);
+        assert.equal(blocks.lost > 0, blocks.repaired > 0);
         await page.close();
         return { first, levels, lost: blocks.lost, repaired: blocks.repaired, late: reads.late };
       });
