@@ -63,8 +63,13 @@ impl Proto {
         };
         self.config.hello.agree(&server)?;
         self.fetches.opened(source, &server);
-        if let Some(source) = self.sources.get_mut(&source) {
-            source.link = Link::Open { server };
+        if let Some(known) = self.sources.get_mut(&source) {
+            if let Link::Greeting { due } = known.link {
+                let left = due.saturating_duration_since(now);
+                let took = self.config.hello_timeout.saturating_sub(left);
+                self.fetches.answered(source, took);
+            }
+            known.link = Link::Open { server };
         }
         if !self.neighbours.contains(&source) {
             self.gets.lighten(now);
@@ -119,9 +124,15 @@ impl Proto {
         if is_silent {
             self.silent.insert(source);
             self.gets.press(source);
+            self.fetches.suspect(source);
         } else {
             self.silent.remove(&source);
         }
+    }
+
+    /// Whether a source has been asked for something and has not sent all of it.
+    pub fn owes(&self, source: SourceId) -> bool {
+        self.gets.unanswered(source) > 0 || !self.fetches.is_quiet_at(source)
     }
 
     /// Sets the round trip to a source, as QUIC measures it. Call this before a round of polling.

@@ -1,5 +1,7 @@
 //! What is counted: over all sources, and for each of them.
 
+use std::time::Duration;
+
 use crate::object::SegmentId;
 
 /// Counts since the start.
@@ -80,6 +82,8 @@ pub struct SourceCounts {
     pub loss: f64,
     /// Bytes of payload a second at present.
     pub rate: f64,
+    /// The round trip, once it is measured.
+    pub rtt: Option<Duration>,
 }
 
 /// The progress of one generation.

@@ -40,6 +40,9 @@ use super::effects::Effects;
 use super::ids::{FetchId, SourceId};
 use super::keyring::Proof;
 use super::order::{Order, Place};
+#[cfg(test)]
+use super::pace::Pace;
+use super::path::Trust;
 use crate::object::Generation;
 use crate::time::Instant;
 use crate::wire::message::{StopReason, stream_of};
@@ -94,6 +97,22 @@ impl Fetches {
 
     pub(super) fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
         self.sources.entry(source).pace.set_rtt(rtt);
+    }
+
+    /// A source is silent: others are asked for its blocks, and for new ones.
+    pub(super) fn suspect(&mut self, source: SourceId) {
+        self.sources.entry(source).trust = Trust::Suspect;
+        self.stirred = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn pace(&mut self, source: SourceId) -> &mut Pace {
+        &mut self.sources.entry(source).pace
+    }
+
+    /// A source has answered its first message so long after it.
+    pub(super) fn answered(&mut self, source: SourceId, after: Duration) {
+        self.sources.entry(source).pace.answered(after, false);
     }
 
     /// Gives credit, opens requests, and ends what is too late. To be called when something has

@@ -32,6 +32,16 @@ pub(super) struct Flight {
     begun_at: Instant,
     credited_at: Instant,
     silences: u32,
+    asking: Option<Asking>,
+}
+
+/// Credit whose first block tells the round trip.
+#[derive(Debug, Clone, Copy)]
+struct Asking {
+    /// Its first number: no earlier credit brings it.
+    from: u64,
+    at: Instant,
+    was_busy: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +82,25 @@ impl Flight {
             begun_at: now,
             credited_at: now,
             silences: 0,
+            asking: None,
         }
+    }
+
+    /// The credit given last was given now. `was_busy`: the sender had other blocks to send then.
+    pub(super) fn time(&mut self, credit: u32, was_busy: bool) {
+        self.asking = Some(Asking {
+            from: self.credited.saturating_sub(u64::from(credit)),
+            at: self.credited_at,
+            was_busy,
+        });
+    }
+
+    /// How long the first block of the credit given last took, once, and whether the sender was
+    /// busy.
+    pub(super) fn take_round_trip(&mut self, now: Instant) -> Option<(Duration, bool)> {
+        let next = self.next;
+        let asking = self.asking.take_if(|asking| asking.from < next)?;
+        Some((now.saturating_duration_since(asking.at), asking.was_busy))
     }
 
     /// The same for a request that follows others, which this many silences in a row have ended.
@@ -315,6 +343,29 @@ mod tests {
         assert_eq!(flight.record(now), Arrival::Excess);
         flight.credit(now, 1);
         assert_eq!(flight.record(now), Arrival::New);
+    }
+
+    #[test]
+    fn the_first_block_of_a_credit_tells_the_round_trip() {
+        let (mut flight, now) = flight(2);
+        let at = |ms| now + Duration::from_millis(ms);
+        flight.time(2, false);
+        assert_eq!(flight.take_round_trip(at(5)), None);
+        flight.datagram(at(20), 0, false);
+        let took = Some((Duration::from_millis(20), false));
+        assert_eq!(flight.take_round_trip(at(20)), took);
+        assert_eq!(flight.take_round_trip(at(20)), None);
+        flight.credit(at(30), 2);
+        flight.time(2, true);
+        flight.datagram(at(31), 1, true);
+        assert_eq!(
+            flight.take_round_trip(at(31)),
+            None,
+            "the credit before brought it"
+        );
+        flight.datagram(at(60), 3, true);
+        let took = Some((Duration::from_millis(30), true));
+        assert_eq!(flight.take_round_trip(at(60)), took);
     }
 
     #[test]

@@ -33,6 +33,13 @@ const SLACK: f64 = 4.0;
 /// The cost of processing payloads as they come, in multiplications of all of them at once: up to
 /// four were measured.
 const DRAGGING: f64 = 5.0;
+/// How likely it is that enough blocks come of those that [`covering`] requests.
+const COVERED: f64 = 15.0 / 16.0;
+/// Silences in a row that losses alone cause with at least this probability say nothing about the
+/// sender.
+const SILENCES_LOST: f64 = 0.01;
+/// Weight of one round trip that is longer than the smoothed one.
+const RTT_WEIGHT: u32 = 8;
 /// No estimate of a time exceeds this, in seconds.
 const TIME_MAX: f64 = 3600.0;
 /// Credit in flight, in multiples of what the path holds. At 20 % of loss a generation takes four
@@ -49,6 +56,7 @@ const RATE_SPAN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Pace {
     rtt: Duration,
+    rtt_from: RttFrom,
     /// The shortest one that was measured, slowly forgotten.
     rtt_min: Option<Duration>,
     loss: f64,
@@ -59,10 +67,19 @@ pub(super) struct Pace {
     span_bytes: u64,
 }
 
+/// Who has measured the round trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RttFrom {
+    Nobody,
+    Blocks,
+    Quic,
+}
+
 impl Pace {
     pub(super) fn new() -> Self {
         Self {
             rtt: RTT_START,
+            rtt_from: RttFrom::Nobody,
             rtt_min: None,
             loss: 0.0,
             queue_loss: 0.0,
@@ -74,12 +91,40 @@ impl Pace {
 
     /// The smoothed round trip, as QUIC measures it.
     pub(super) fn set_rtt(&mut self, rtt: Duration) {
+        if self.rtt_from != RttFrom::Quic {
+            (self.rtt_from, self.rtt_min) = (RttFrom::Quic, None);
+        }
+        self.take_rtt(rtt);
+    }
+
+    /// An answer has come so long after its question: the round trip is not longer. It counts where
+    /// QUIC does not tell its own, as in a browser. A shorter one is taken at once. A longer one is
+    /// smoothed, and left out if the sender `was_busy` with other things.
+    pub(super) fn answered(&mut self, after: Duration, was_busy: bool) {
+        let rtt = match self.rtt_from {
+            RttFrom::Quic => return,
+            RttFrom::Nobody => after,
+            RttFrom::Blocks if after <= self.rtt => after,
+            RttFrom::Blocks if was_busy => return,
+            RttFrom::Blocks => self.rtt + (after - self.rtt) / RTT_WEIGHT,
+        };
+        self.rtt_from = RttFrom::Blocks;
+        self.take_rtt(rtt);
+    }
+
+    fn take_rtt(&mut self, rtt: Duration) {
         self.rtt = rtt.max(RTT_FLOOR);
         self.rtt_min = Some(self.rtt_min().min(self.rtt));
     }
 
+    /// The smoothed round trip.
     pub(super) fn rtt(&self) -> Duration {
         self.rtt
+    }
+
+    /// The round trip, if it was measured.
+    pub(super) fn measured_rtt(&self) -> Option<Duration> {
+        (self.rtt_from != RttFrom::Nobody).then_some(self.rtt)
     }
 
     /// The shortest round trip: a queue that this side's own requests fill must not enlarge its
@@ -165,6 +210,15 @@ impl Pace {
         once.saturating_mul(1 << silences.min(SILENCES_MAX))
     }
 
+    /// How many silences in a row losses alone may have caused.
+    pub(super) fn lost_silences(&self) -> u32 {
+        if self.loss <= 0.0 {
+            return 0;
+        }
+        let silences = SILENCES_LOST.ln() / self.loss.min(LOSS_MAX).ln();
+        count(silences).saturating_sub(1)
+    }
+
     /// How long `bytes` more take, behind `before` that are under way. An unmeasured path is
     /// assumed to have the rate `assumed`, in bytes a second.
     pub(super) fn time(&self, before: u64, bytes: u64, assumed: f64) -> Duration {
@@ -226,6 +280,22 @@ pub(super) fn is_pressed(
     let arriving = rtt.as_secs_f64() + n * k / rate;
     let multiplying = n * n * k / PRODUCTS;
     left.as_secs_f64() < arriving + SLACK * multiplying && DRAGGING * multiplying < arriving
+}
+
+/// How many blocks to request so that `missing` of them are likely to come, where this share of
+/// them will be lost.
+pub(super) fn covering(missing: u32, loss: f64) -> u32 {
+    let loss = loss.min(LOSS_MAX);
+    let missing_f = f64::from(missing);
+    // The losses before the last of them comes have a negative binomial distribution.
+    let (mut lost, mut exactly) = (0, (1.0 - loss).powf(missing_f));
+    let mut at_most = exactly;
+    while at_most < COVERED && lost < missing {
+        lost += 1;
+        exactly *= loss * (missing_f + f64::from(lost) - 1.0) / f64::from(lost);
+        at_most += exactly;
+    }
+    missing + lost
 }
 
 #[expect(
@@ -379,6 +449,44 @@ mod tests {
         (0..200).for_each(|at| fast.arrived(start + ms(at), 1_000_000));
         fast.set_rtt(ms(1));
         assert!(!pressed(&fast, ms(1)));
+    }
+
+    #[test]
+    fn round_trips_are_taken_from_answers_until_quic_tells_its_own() {
+        let (mut pace, ms) = (Pace::new(), Duration::from_millis);
+        pace.answered(ms(80), true);
+        assert_eq!(pace.rtt(), ms(80));
+        pace.answered(ms(24), true);
+        assert_eq!(pace.rtt(), ms(24));
+        pace.answered(ms(500), true);
+        assert_eq!(pace.rtt(), ms(24), "the sender was busy");
+        pace.answered(ms(40), false);
+        assert_eq!(pace.rtt(), ms(26));
+        pace.set_rtt(ms(50));
+        pace.answered(ms(10), false);
+        assert_eq!(pace.rtt(), ms(50));
+    }
+
+    #[test]
+    fn requests_and_patience_follow_the_loss() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.lost_silences(), 0);
+        let mut silences = |loss: f64| {
+            pace.loss = loss;
+            pace.lost_silences()
+        };
+        assert_eq!([0.001, 0.05, 0.12, 0.2].map(&mut silences), [0, 1, 2, 2]);
+        assert_eq!(
+            silences(0.9),
+            3,
+            "what loses more than a quarter may be gone"
+        );
+        let covering = |loss: f64| [1, 2, 4, 16].map(|missing| covering(missing, loss));
+        assert_eq!(covering(0.0), [1, 2, 4, 16]);
+        assert_eq!(covering(0.01), [1, 2, 4, 17]);
+        assert_eq!(covering(0.05), [1, 3, 5, 18]);
+        assert_eq!(covering(0.2), [2, 4, 7, 24]);
+        assert_eq!(covering(1.0), [2, 4, 8, 26]);
     }
 
     #[test]

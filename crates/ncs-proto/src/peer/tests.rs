@@ -480,6 +480,75 @@ fn only_what_is_known_to_be_lost_is_asked_for_again_once_a_round_trip() {
     );
 }
 
+/// Loses one datagram of five, so far.
+fn lose_a_fifth(proto: &mut Proto, now: Instant) {
+    let pace = proto.fetches.pace(HERE);
+    for at in 0..1000 {
+        pace.lost(1);
+        let at = now.checked_sub(SECOND).unwrap() + Duration::from_millis(at);
+        (0..4).for_each(|_| pace.arrived(at, 64));
+    }
+}
+
+/// Nothing else fills the path while the end of a fetch waits for one block after the other.
+#[test]
+fn the_end_of_a_fetch_is_asked_for_with_what_will_be_lost_of_it() {
+    for (losses, blocks) in [(false, 2), (true, 4)] {
+        let (mut proto, now) = open();
+        proto.set_rtt(HERE, Duration::from_millis(40));
+        if losses {
+            lose_a_fifth(&mut proto, now);
+        }
+        proto.fetch(now, order(), None);
+        let request = &requests(&messages(&mut proto, now))[1];
+        assert_eq!(request.credit, 8, "at first as many as there are");
+        let later = now + Duration::from_millis(50);
+        for seq in [0, 2, 3, 4, 5, 7] {
+            let block = datagram(request, seq, u32::from(seq), seq == 7);
+            proto.handle_datagram(later, HERE, block).unwrap();
+        }
+        let known = later + Duration::from_millis(10);
+        proto.handle_timeout(known).unwrap();
+        let alias = request.alias;
+        assert_eq!(
+            messages(&mut proto, known),
+            [Message::Credit { alias, blocks }]
+        );
+    }
+}
+
+/// A probe is likely to bring something, and is repeated soon where losses explain the silence.
+#[test]
+fn probes_of_a_path_that_loses_are_larger_and_more_frequent() {
+    for (losses, blocks, waits) in [
+        (false, [1, 2, 4], [90, 180, 360]),
+        (true, [2, 4, 8], [90; 3]),
+    ] {
+        let (mut proto, now) = open();
+        proto.set_rtt(HERE, Duration::from_millis(40));
+        if losses {
+            lose_a_fifth(&mut proto, now);
+        }
+        proto.fetch(now, order(), None);
+        let alias = requests(&messages(&mut proto, now))[0].alias;
+        let mut last = now;
+        for (blocks, wait) in blocks.into_iter().zip(waits) {
+            let at = loop {
+                let at = proto.poll_timeout().expect("a silence");
+                proto.handle_timeout(at).unwrap();
+                let sent = messages(&mut proto, at);
+                if sent.contains(&Message::Credit { alias, blocks }) {
+                    break at;
+                }
+                assert!(at < now + SECOND, "{sent:?}");
+            };
+            let waited = (at - last).as_millis();
+            assert!((wait..wait + 5).contains(&waited), "{waited} {wait}");
+            last = at;
+        }
+    }
+}
+
 /// The time of the first probe for a request of which nothing comes.
 fn first_probe(proto: &mut Proto, mut now: Instant, alias: u16) -> Instant {
     loop {

@@ -288,7 +288,8 @@ impl Asked {
         let silences = if is_on_stream {
             pace::SILENCES_MAX
         } else {
-            self.flight.silences()
+            let silences = self.flight.silences();
+            silences.saturating_sub(path.pace.lost_silences())
         };
         waiting.then(|| heard + path.silence(block_bytes, silences))
     }

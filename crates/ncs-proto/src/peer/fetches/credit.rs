@@ -63,7 +63,12 @@ impl View<'_> {
     /// Shares out what is missing and not in flight.
     pub(super) fn plan(&self) -> Plan {
         let missing = self.work.decoder.missing();
-        let target = pace::target(missing, self.work.near.is_some(), self.sources.path_loss());
+        let (near, loss) = (self.work.near.is_some(), self.sources.path_loss());
+        let target = if !near && self.fetch.closes(missing, self.work.decoder.n()) {
+            pace::covering(missing.into(), loss)
+        } else {
+            pace::target(missing, near, loss)
+        };
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &self.work.asked {
             let is_left = self.shuns && self.is_left_behind(*source, asked.in_flight());

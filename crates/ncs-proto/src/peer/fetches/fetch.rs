@@ -15,6 +15,9 @@ use crate::time::Instant;
 /// time, up to this.
 const RETRY_MAX: Duration = Duration::from_secs(3);
 
+/// At the end of a fetch, losses are made up ahead for this part of a generation.
+const CLOSING_PART: u16 = 4;
+
 /// A segment under way.
 #[derive(Debug)]
 pub(super) struct Fetch {
@@ -128,6 +131,15 @@ impl Fetch {
                 },
             )
         })
+    }
+
+    /// Whether a generation that lacks so many blocks is better completed now than with as few
+    /// blocks as possible: somebody waits, no other generation of the segment will fill the path
+    /// meanwhile, and most of it has come.
+    pub(super) fn closes(&self, missing: u16, n: u16) -> bool {
+        self.order.urgency == Urgency::Now
+            && self.next >= self.order.shape.generations()
+            && missing <= n / CLOSING_PART
     }
 
     /// Bytes of the generation that was requested last, and of all after it.

@@ -52,6 +52,9 @@ impl Fetches {
             return Ok(());
         };
         let (arrival, given_up) = asked.flight.datagram(now, head.seq, head.last);
+        if let Some((took, was_busy)) = asked.flight.take_round_trip(now) {
+            path.pace.answered(took, was_busy);
+        }
         work.lost += given_up;
         path.note_lost(given_up);
         path.note_datagram(work.block_bytes());

@@ -209,11 +209,13 @@ impl Fetches {
         };
         let order = &fetch.order;
         let bytes = u64::from(blocks) * u64::from(work.block_bytes());
+        let was_busy = path.load.all.1 > 0;
         path.load.ahead += bytes;
         path.credited += u64::from(blocks);
         if let Some(asked) = work.asked.get_mut(&source) {
             path.load.add(order.urgency, 0, bytes);
             asked.flight.credit(now, blocks);
+            asked.flight.time(blocks, was_busy);
             self.counts.credits += 1;
             effects.send(
                 source,
@@ -260,7 +262,8 @@ impl Fetches {
             meant: Meant::Coded(order.shape.coding()),
         };
         effects.send(source, Message::Request(request));
-        let asked = Asked::new(now, alias, deadline, blocks);
+        let mut asked = Asked::new(now, alias, deadline, blocks);
+        asked.flight.time(blocks, was_busy);
         let flight = asked
             .flight
             .after(work.silences.get(&source).copied().unwrap_or_default());
@@ -302,14 +305,17 @@ impl Fetches {
                 continue;
             }
             // Two at first where time is short: one of them may be lost too.
+            let one = pace::covering(1, path.pace.loss());
             let probe = if work.near.is_some() {
                 missing
             } else {
-                (1 + u32::from(is_pressing)) << asked.flight.silences().min(10)
+                one.max(1 + u32::from(is_pressing)) << asked.flight.silences().min(10)
             };
-            let probe = probe.min(missing).min(asked.room(path.credit_max));
+            let probe = probe.min(missing).max(one);
+            let probe = probe.min(asked.room(path.credit_max));
             if probe > 0 {
                 asked.flight.probe(now, probe);
+                asked.flight.time(probe, true);
                 work.needed += probe;
                 path.credited += u64::from(probe);
                 self.counts.credits += 1;

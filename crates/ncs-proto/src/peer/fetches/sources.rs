@@ -147,6 +147,7 @@ impl Sources {
         let counts = |path: &Path| SourceCounts {
             loss: path.pace.loss(),
             rate: path.pace.rate(),
+            rtt: path.pace.measured_rtt(),
             ..path.counts
         };
         self.get(source).map(counts).unwrap_or_default()
