@@ -13,7 +13,6 @@ const SILENCE_MS = 2000;
 const PAUSE_MS = { least: 500, most: 30_000 };
 /** Datagrams that wait for this script. The browser drops others, and coding repairs that. */
 const DATAGRAMS = 4096;
-const RTT_GUESS_MS = 100;
 
 /** A connection, which is made again whenever it ends. */
 export class Connection {
@@ -22,13 +21,10 @@ export class Connection {
   private readonly streams = new Map<number, ReadableStreamDefaultReader<Uint8Array>>();
   private nextStream = 0;
   private said = 0;
-  private asked: number | undefined;
   private bound = PAUSE_MS.least;
   private isClosed = false;
   private wake = () => {};
   state: ServerState = 'connecting';
-  /** Milliseconds. */
-  rtt: number | undefined;
   private readonly visit = crypto.getRandomValues(new BigUint64Array(1))[0]!;
 
   constructor(
@@ -44,7 +40,7 @@ export class Connection {
   async run(): Promise<void> {
     while (!this.isClosed) {
       const isOutage = await this.converse();
-      this.session = this.writer = this.asked = undefined;
+      this.session = this.writer = undefined;
       this.streams.clear();
       this.peer.disconnected(this.source, isOutage);
       this.pump();
@@ -102,7 +98,6 @@ export class Connection {
       await session.ready;
       const control = await session.createBidirectionalStream();
       this.writer = control.writable.getWriter();
-      this.peer.setRtt(this.source, RTT_GUESS_MS);
       this.peer.connected(this.source, this.visit, this.token);
       session.datagrams.incomingHighWaterMark = DATAGRAMS;
       this.pump();
@@ -124,7 +119,6 @@ export class Connection {
 
   private write(bytes: Uint8Array<ArrayBuffer>): void {
     this.said = performance.now();
-    this.asked ??= this.said;
     this.writer?.write(bytes).catch(ignore);
   }
 
@@ -134,28 +128,15 @@ export class Connection {
       const { value, done } = await reader.read();
       if (done || !this.writer) return;
       this.bound = PAUSE_MS.least;
-      this.measure();
       this.peer.control(this.source, value);
       this.pump();
     }
   }
 
-  /** The server answers HELLO at once. Later answers may take it some time. */
-  private measure(): void {
-    if (this.asked === undefined || this.asked < 0) return;
-    this.setRtt(performance.now() - this.asked);
-    this.asked = -1;
-  }
-
   /** Where the browser tells the round-trip time, it is taken from there. */
   private async observe(session: WebTransport): Promise<void> {
     const { smoothedRtt } = await (session as Observed).getStats!();
-    if (session === this.session && smoothedRtt > 0) this.setRtt(smoothedRtt);
-  }
-
-  private setRtt(ms: number): void {
-    this.rtt = ms;
-    this.peer.setRtt(this.source, ms);
+    if (session === this.session && smoothedRtt > 0) this.peer.setRtt(this.source, smoothedRtt);
   }
 
   private async takeDatagrams(session: WebTransport): Promise<void> {

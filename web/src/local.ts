@@ -165,7 +165,6 @@ export class LocalClient extends EventTarget implements Client {
       servers: this.connections.map((connection, source) => ({
         url: connection.server.url,
         state: connection.state,
-        rtt: connection.rtt,
         ...of[source]!,
       })),
     };

@@ -50,11 +50,12 @@ const ONE = [
   'bytes',
   'loss',
   'rate',
+  'rtt',
 ] as const;
 
 /** Counts of the machine, and of each server. */
 export interface Counted extends Pick<Statistics, 'blocks' | 'bytes' | 'generations' | 'ranks'> {
-  of: Omit<ServerStatistics, 'url' | 'state' | 'rtt'>[];
+  of: Omit<ServerStatistics, 'url' | 'state'>[];
 }
 
 /** What has happened, as `event` of exports.rs numbers it. */
@@ -218,7 +219,11 @@ export class Peer {
       Object.fromEntries(names.map((name) => [name, numbers[at++]])) as Record<K, number>;
     const blocks = take(ALL);
     const { bytes, generations } = take(['bytes', 'generations']);
-    const of = Array.from({ length: servers }, () => take(ONE));
+    const one = () => {
+      const { rtt, ...counts } = take(ONE);
+      return { ...counts, rtt: rtt < 0 ? undefined : rtt };
+    };
+    const of = Array.from({ length: servers }, one);
     const ranks = Array.from({ length: (numbers.length - at) / 2 }, () => take(['rank', 'n']));
     return { blocks, bytes, generations, ranks, of };
   }

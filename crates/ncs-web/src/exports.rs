@@ -132,7 +132,7 @@ extern "C" fn disconnected(handle: &mut Handle, now: f64, source: u32, is_outage
         .disconnected(time(now), SourceId(source), is_outage);
 }
 
-/// The round-trip time to a server.
+/// The round-trip time to a server, where the browser tells it.
 #[unsafe(no_mangle)]
 extern "C" fn set_rtt(handle: &mut Handle, source: u32, ms: f64) {
     if let Ok(rtt) = Duration::try_from_secs_f64(ms / 1e3) {
@@ -308,7 +308,8 @@ extern "C" fn statistics(handle: &mut Handle, sources: u32) -> usize {
             of.payload_bytes,
         ];
         numbers.extend(counted.map(number));
-        numbers.extend([of.loss, of.rate]);
+        let rtt = of.rtt.map_or(-1.0, |rtt| rtt.as_secs_f64() * 1e3);
+        numbers.extend([of.loss, of.rate, rtt]);
     }
     for progress in handle.peer.progress().iter().take(GENERATIONS_SHOWN) {
         numbers.extend([f64::from(progress.rank), f64::from(progress.n)]);

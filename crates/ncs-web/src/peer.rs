@@ -101,6 +101,10 @@ struct Source {
     frames: Reader,
     visit: VisitId,
     grease: u32,
+    heard_at: Instant,
+    /// When it was first asked for something since then.
+    asked_at: Option<Instant>,
+    is_silent: bool,
 }
 
 impl Peer {
@@ -167,6 +171,9 @@ impl Peer {
                 frames,
                 visit,
                 grease,
+                heard_at: now,
+                asked_at: None,
+                is_silent: false,
             },
         );
         let token = token.filter(|token| is_token(token));
@@ -181,13 +188,35 @@ impl Peer {
         }
     }
 
-    /// The round-trip time to a server.
+    /// The round-trip time to a server, as QUIC measures it. Without it, answers tell.
     pub fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
         self.proto.set_rtt(source, rtt);
     }
 
+    /// Something has come from a server.
+    fn heard(&mut self, now: Instant, source: SourceId) {
+        let Some(known) = self.sources.get_mut(&source) else {
+            return;
+        };
+        (known.heard_at, known.asked_at) = (now, None);
+        if std::mem::take(&mut known.is_silent) {
+            self.proto.set_silent(source, false);
+        }
+    }
+
+    /// Servers that owe answers, and when they count as silent unless something comes.
+    fn silences(&self) -> impl Iterator<Item = (SourceId, Instant)> {
+        let owes =
+            |(source, known): &(&SourceId, &Source)| !known.is_silent && self.proto.owes(**source);
+        self.sources.iter().filter(owes).map(|(source, known)| {
+            let since = known.asked_at.unwrap_or(known.heard_at);
+            (*source, since + SILENCE)
+        })
+    }
+
     /// Takes bytes of a server's control stream.
     pub fn control(&mut self, now: Instant, source: SourceId, bytes: &[u8]) {
+        self.heard(now, source);
         let Some(known) = self.sources.get_mut(&source) else {
             return;
         };
@@ -210,6 +239,7 @@ impl Peer {
 
     /// Takes a datagram of a server.
     pub fn datagram(&mut self, now: Instant, source: SourceId, bytes: Bytes) {
+        self.heard(now, source);
         if let Err(violation) = self.proto.handle_datagram(now, source, bytes) {
             self.close(now, source, violation);
         }
@@ -217,6 +247,7 @@ impl Peer {
 
     /// Takes bytes of a stream of a server; `stream` is any number that names it.
     pub fn stream(&mut self, now: Instant, source: SourceId, stream: u64, bytes: &[u8]) {
+        self.heard(now, source);
         if let Err(violation) = self.proto.handle_stream(now, source, stream, bytes) {
             self.close(now, source, violation);
         }
@@ -235,6 +266,17 @@ impl Peer {
         while let Err((source, violation)) = self.proto.handle_timeout(now) {
             self.close(now, source, violation);
         }
+        let silent: Vec<SourceId> = self
+            .silences()
+            .filter(|(_, at)| *at <= now)
+            .map(|(source, _)| source)
+            .collect();
+        for source in silent {
+            self.proto.set_silent(source, true);
+            if let Some(known) = self.sources.get_mut(&source) {
+                known.is_silent = true;
+            }
+        }
         let late: Vec<ReadId> = self
             .reads
             .iter()
@@ -250,7 +292,9 @@ impl Peer {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let reads = self.reads.values();
         let due = reads.flat_map(|read| [read.due(), read.deadline]);
-        due.flatten().chain(self.proto.poll_timeout()).min()
+        let silences = self.silences().map(|(_, at)| at);
+        let due = due.flatten().chain(silences);
+        due.chain(self.proto.poll_timeout()).min()
     }
 
     /// Reads these bytes of an object, once its reader has room ([`Peer::set_room`]). `None`: this
@@ -308,11 +352,14 @@ impl Peer {
     pub fn poll_messages(&mut self, now: Instant, source: SourceId) -> Vec<u8> {
         self.advance(now);
         let mut out = Vec::new();
-        let Some(Source { visit, grease, .. }) = self.sources.get(&source) else {
+        let Some(known) = self.sources.get_mut(&source) else {
             return out;
         };
-        let (visit, grease) = (Some(*visit), *grease);
+        let (visit, grease) = (Some(known.visit), known.grease);
         while let Some(message) = self.proto.poll_message(now, source) {
+            if let Message::Get(_) | Message::Request(_) | Message::Credit { .. } = message {
+                known.asked_at.get_or_insert(now);
+            }
             match message {
                 Message::Hello(hello) => {
                     frame::encode_greeting(&Hello { visit, ..hello }, grease, &mut out);
@@ -610,6 +657,9 @@ const SEGMENT_MAX: u64 = 16 << 20;
 const WINDOW_MIN: u64 = 128 << 10;
 /// Memory for rows that are kept until they are verified.
 const ROWS_MAX: u64 = 16 << 20;
+/// A server that owes an answer and says nothing for so long is asked for nothing new while there
+/// are others.
+const SILENCE: Duration = Duration::from_millis(500);
 /// How long a server may take for HELLO, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a segment may make no progress, and the least rate meanwhile, in bytes a second.

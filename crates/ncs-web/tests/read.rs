@@ -43,6 +43,8 @@ struct Nature {
     is_whole: bool,
     /// It names segments that it does not hold.
     evicts: bool,
+    /// It says nothing after HELLO.
+    is_dead: bool,
 }
 
 struct Server {
@@ -97,6 +99,7 @@ impl Server {
                     let hello = Message::Hello(Hello::defaults());
                     out.push(Packet::Control(hello.to_frame()));
                 }
+                _ if self.nature.is_dead => {}
                 Message::Get(get) => match self.part(get.offset) {
                     Some(part) => self.name(get.request, &get.path, part, &mut out),
                     None => out.push(Packet::Control(
@@ -303,6 +306,7 @@ const LOSSY: Nature = Nature {
     has_no_tree: false,
     is_whole: false,
     evicts: false,
+    is_dead: false,
 };
 
 #[test]
@@ -473,6 +477,27 @@ fn a_silent_server_fails_the_read_in_time() {
         "{:?}",
         world.now - begun
     );
+}
+
+/// A browser takes half a minute until it ends a session with a server that is gone.
+#[test]
+fn a_dead_server_delays_one_read_and_not_those_after_it() {
+    let object = content(PART);
+    let dead = Nature {
+        is_dead: true,
+        ..Nature::default()
+    };
+    let mut world = World::new(&[dead, Nature::default()], &object);
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        let begun = world.now;
+        let read = world.read(0..u64::MAX);
+        assert_eq!(world.run(read), Ok(()));
+        took.push(world.now - begun);
+    }
+    let ms = Duration::from_millis;
+    assert!(took[0] < ms(900), "{took:?}");
+    assert!(took[1] < ms(400) && took[2] < ms(400), "{took:?}");
 }
 
 #[test]
