@@ -212,11 +212,13 @@ impl Pace {
 
     /// How many silences in a row losses alone may have caused.
     pub(super) fn lost_silences(&self) -> u32 {
-        if self.loss <= 0.0 {
-            return 0;
+        let loss = self.loss.min(LOSS_MAX);
+        let (mut silences, mut probability) = (0, loss);
+        while probability >= SILENCES_LOST {
+            silences += 1;
+            probability *= loss;
         }
-        let silences = SILENCES_LOST.ln() / self.loss.min(LOSS_MAX).ln();
-        count(silences).saturating_sub(1)
+        silences
     }
 
     /// How long `bytes` more take, behind `before` that are under way. An unmeasured path is
@@ -286,13 +288,12 @@ pub(super) fn is_pressed(
 /// them will be lost.
 pub(super) fn covering(missing: u32, loss: f64) -> u32 {
     let loss = loss.min(LOSS_MAX);
-    let missing_f = f64::from(missing);
     // The losses before the last of them comes have a negative binomial distribution.
-    let (mut lost, mut exactly) = (0, (1.0 - loss).powf(missing_f));
+    let (mut lost, mut exactly) = (0, (0..missing).fold(1.0, |all, _| all * (1.0 - loss)));
     let mut at_most = exactly;
     while at_most < COVERED && lost < missing {
         lost += 1;
-        exactly *= loss * (missing_f + f64::from(lost) - 1.0) / f64::from(lost);
+        exactly *= loss * f64::from(missing + lost - 1) / f64::from(lost);
         at_most += exactly;
     }
     missing + lost
