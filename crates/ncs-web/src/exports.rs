@@ -111,6 +111,13 @@ extern "C" fn output_length(handle: &Handle) -> usize {
     handle.output.len()
 }
 
+/// Pins the key that the input names: `key`, or `stream=key`. Returns whether it is one.
+#[unsafe(no_mangle)]
+extern "C" fn pin(handle: &mut Handle, length: usize) -> bool {
+    let text = handle.text(length);
+    handle.peer.pin(&text)
+}
+
 /// A server is connected. The input is a token, if it is not empty.
 #[unsafe(no_mangle)]
 extern "C" fn connected(handle: &mut Handle, now: f64, source: u32, visit: u64, length: usize) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_gf::Kernels;
+use ncs_proto::integrity::signing::StreamKey;
 use ncs_proto::object::{SegmentId, Shape};
 use ncs_proto::peer::assembly::{Assembly, Taken as Assembled, examine, join};
 use ncs_proto::peer::{
@@ -16,7 +17,8 @@ use ncs_proto::sorted::SortedMap;
 use ncs_proto::time::Instant;
 use ncs_proto::wire::frame::Reader;
 use ncs_proto::wire::message::{
-    Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path, is_token,
+    Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path, is_stream_name,
+    is_token,
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
 
@@ -152,6 +154,21 @@ impl Peer {
             fetches: SortedMap::new(),
             events: VecDeque::new(),
         }
+    }
+
+    /// Pins the key of every stream, `key`, or of one, `name=key`: 64 hexadecimal digits. Returns
+    /// whether it is one.
+    pub fn pin(&mut self, text: &str) -> bool {
+        let (stream, key) = match text.rsplit_once('=') {
+            Some((stream, key)) => (Some(stream.to_owned()), key),
+            None => (None, text),
+        };
+        let is_name = stream.as_deref().is_none_or(is_stream_name);
+        match key.parse::<StreamKey>() {
+            Ok(key) if is_name => self.proto.pin(stream, key),
+            _ => return false,
+        }
+        true
     }
 
     /// A server is connected. `visit` is random, and the same for all connections to this server;

@@ -501,6 +501,34 @@ fn a_dead_server_delays_one_read_and_not_those_after_it() {
 }
 
 #[test]
+fn what_the_pinned_key_has_not_signed_is_refused() {
+    let object = content(PART);
+    let key = "d04ab232742bb4ab3a1368bd4615e4e6d0224ab71a016baf8520a332c9778737";
+    for (pinned, is_taken) in [
+        (key.to_owned(), false),
+        (format!("live={key}"), false),
+        (format!("other={key}"), true),
+    ] {
+        let mut world = World::new(&[Nature::default()], &object);
+        assert!(world.peer.pin(&pinned));
+        let read = world.read(0..u64::MAX);
+        let ended = world.run(read);
+        assert_eq!(ended.is_ok(), is_taken, "{pinned}: {ended:?}");
+        assert_eq!(world.got.is_empty(), !is_taken);
+    }
+    let mut world = World::new(&[], &object);
+    for text in [
+        "",
+        "live",
+        &key[1..],
+        &format!("no/name={key}"),
+        &format!("live={key}0"),
+    ] {
+        assert!(!world.peer.pin(text), "{text}");
+    }
+}
+
+#[test]
 fn what_is_no_path_or_not_there_fails() {
     let object = content(PART);
     let mut world = World::new(&[LOSSY], &object);

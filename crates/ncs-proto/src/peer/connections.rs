@@ -8,6 +8,7 @@ use super::ids::SourceId;
 use super::keyring::FIRST;
 use super::link::{Link, Source};
 use super::proto::Proto;
+use crate::integrity::signing::StreamKey;
 use crate::time::Instant;
 use crate::wire::Violation;
 use crate::wire::message::{Credential, Hello, Message, Subscribe};
@@ -133,6 +134,12 @@ impl Proto {
     /// Whether a source has been asked for something and has not sent all of it.
     pub fn owes(&self, source: SourceId) -> bool {
         self.gets.unanswered(source) > 0 || !self.fetches.is_quiet_at(source)
+    }
+
+    /// Pins the key of a stream, or of every stream that has none of its own. What another key has
+    /// signed, or none, is not taken from then on.
+    pub fn pin(&mut self, stream: Option<String>, key: StreamKey) {
+        self.keyring.pin(stream, key);
     }
 
     /// Sets the round trip to a source, as QUIC measures it. Call this before a round of polling.

@@ -76,6 +76,14 @@ impl Keyring {
         }
     }
 
+    /// Pins the key of a stream, or of every stream that has none of its own.
+    pub(super) fn pin(&mut self, stream: Option<String>, key: StreamKey) {
+        match stream {
+            Some(stream) => drop(self.pins.insert(stream, key)),
+            None => self.any = Some(key),
+        }
+    }
+
     /// The key of a path's stream.
     pub(super) fn key(&self, path: &str) -> Option<StreamKey> {
         self.pins.get(stream_of(path)).copied().or(self.any)
