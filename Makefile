@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
-	web test-web bench-web \
+	web embed-web test-web bench-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
@@ -91,8 +91,14 @@ wasm:
 web:
 	CARGO="$(CARGO)" web/build.sh
 
-# Tries it in Chromium against two servers through loss.
+# Puts it into assets/web, from where it becomes part of the program, for the pages of `web.listen`
+# and of the demo.
+embed-web: web
+	web/embed.py
+
+# Tries it in Chromium against two servers through loss, and the copy in assets/web.
 test-web: web
+	web/embed.py --check
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
 	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs
 

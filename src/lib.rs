@@ -20,6 +20,7 @@ pub mod encoder;
 pub mod endpoint;
 pub mod ingest;
 pub mod lab;
+pub mod pages;
 pub mod plan;
 pub mod server;
 pub mod store;

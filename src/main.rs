@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Parser;
 use ncserverd::allocator::Allocator;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, console, doctor, plan, server, supervise, telemetry};
+use ncserverd::{bench, config, console, doctor, pages, plan, server, supervise, telemetry};
 
 use crate::cli::{Cli, Command, ConfigCommand};
 
@@ -211,9 +211,11 @@ fn exit_of(error: &server::Error) -> Exit {
             Exit::Certificate
         }
         server::Error::Device(_) => Exit::Device,
-        server::Error::Endpoint(_) | server::Error::Telemetry(telemetry::Error::Listen { .. }) => {
-            Exit::Listen
-        }
+        server::Error::Pages(pages::Error::Certificate(_)) => Exit::Certificate,
+        server::Error::Pages(pages::Error::Plain(_)) => Exit::Config,
+        server::Error::Endpoint(_)
+        | server::Error::Pages(_)
+        | server::Error::Telemetry(telemetry::Error::Listen { .. }) => Exit::Listen,
         _ => Exit::Failed,
     }
 }

@@ -32,13 +32,14 @@ use crate::endpoint;
 use crate::ingest;
 use crate::machine::Machine;
 use crate::object::{Codec, Refusal, RefusalCode};
+use crate::pages::{self, Index, Site};
 use crate::ring::{self, Capacity, Ring};
 use crate::session::{self, Ask};
 use crate::store::{self, Store};
 use crate::stream::{self, Library};
 use crate::supervise::{self, Death, ServerPart, Supervisor};
 use crate::telemetry::{self, Readiness};
-use crate::tls::{self, ServerIdentity};
+use crate::tls::{self, Rotated, ServerIdentity};
 use crate::web;
 
 pub use service::{END_WITHIN, STUCK, run};
@@ -68,6 +69,9 @@ pub enum Error {
     /// A socket cannot be opened.
     #[error("endpoint: {0}")]
     Endpoint(#[from] endpoint::Error),
+    /// The player for viewers cannot be served.
+    #[error("web.listen: {0}")]
+    Pages(#[from] pages::Error),
     /// A publishing point cannot be opened.
     #[error("streams: {0}")]
     Stream(#[from] stream::Error),
@@ -96,6 +100,8 @@ pub struct Server {
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
     supervisor: Supervisor,
+    site: Option<Arc<Site>>,
+    rotated: Option<Arc<Rotated>>,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
     device: Device,
@@ -125,6 +131,12 @@ impl Server {
         readiness: Readiness,
     ) -> Result<Self, Error> {
         config.admission.check_listen(&config.endpoint.listen)?;
+        let site = config.web.listen;
+        let site = site.map(|address| Site::bind(address, &config.tls));
+        let site = site.transpose()?.map(Arc::new);
+        if let Some(site) = &site {
+            config.web.origins.extend(site.origins());
+        }
         let machine = Machine::here();
         let sizes = config.sizes(&machine);
         sizes.settle(&mut config.endpoint, &mut config.ring);
@@ -233,6 +245,7 @@ impl Server {
                     .revived(ServerPart::PageCertificates, rotate),
             ));
         }
+        let rotated = identity.rotated();
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
             endpoint,
@@ -249,6 +262,15 @@ impl Server {
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open::<Error>(parts, registry, &readiness).await?;
+        if let Some(site) = &site {
+            let facts = pages::facts(front.addresses(), rotated.clone());
+            let (served, url) = (Arc::clone(site), site.url());
+            let serve = move || Arc::clone(&served).serve(Index::Player, Arc::clone(&facts));
+            tasks.push(tokio::spawn(
+                supervisor.clone().revived(ServerPart::Pages, serve),
+            ));
+            tracing::info!("viewers play at {url}?play=/STREAM/PLAYLIST");
+        }
         let server = Self {
             front,
             library,
@@ -259,6 +281,8 @@ impl Server {
             readiness,
             encoder_settings,
             supervisor,
+            site,
+            rotated,
             tasks,
             _aside: aside,
             device,
@@ -287,6 +311,19 @@ impl Server {
             };
             status.map(origin).collect()
         })
+    }
+
+    /// SHA-256 of the certificates that pages see, of the present and of the next term. None if an
+    /// authority has signed it, or no page may connect.
+    pub fn page_hashes(&self) -> Vec<String> {
+        let rotated = self.rotated.as_ref();
+        let hashes = rotated.map(|rotated| rotated.fingerprints().map(|hash| hash.to_string()));
+        hashes.map(Vec::from).unwrap_or_default()
+    }
+
+    /// Reads the certificate of the player's listener again.
+    pub fn reload_site(&self, tls: &tls::Config) -> Result<(), pages::Error> {
+        self.site.as_ref().map_or(Ok(()), |site| site.reload(tls))
     }
 
     /// The guard of its parts.

@@ -13,7 +13,7 @@ RUSTFLAGS="-C target-feature=+simd128 $page_flags" "${cargo[@]}" rustc "${page_o
 
 cd web
 test -d node_modules || npm ci --no-audit --no-fund
-npx prettier --check --log-level warn src 'test/*.mjs'
+npx prettier --check --log-level warn --config .prettierrc src 'test/*.mjs' '../src/pages/*.js'
 rm -rf dist
 npx tsc
 # What all browsers with simd128 have, which the compiler uses.
@@ -21,6 +21,8 @@ features=(simd bulk-memory bulk-memory-opt nontrapping-float-to-int sign-ext mut
     reference-types multivalue)
 npx wasm-opt -Oz "${features[@]/#/--enable-}" --strip-debug --strip-producers -o dist/ncs_web.wasm \
     "${CARGO_TARGET_DIR:-../target}/wasm32-unknown-unknown/web/ncs_web.wasm"
+# What makes the module the same, byte for byte.
+{ "${cargo[@]}" --version; npx wasm-opt --version; } >dist/BUILT_BY
 compressed=$(gzip -9c dist/ncs_web.wasm | wc -c)
 printf 'the module: %s bytes, %s compressed; the scripts: %s compressed\n' \
     "$(wc -c <dist/ncs_web.wasm)" "$compressed" "$(cat dist/*.js | gzip -9c | wc -c)"

@@ -203,7 +203,25 @@ fn tls(config: &Config, report: &mut Report) {
 
 fn web(config: &Config, report: &mut Report) {
     let (web, admission) = (&config.web, &config.admission);
-    if web.origins.is_empty() {
+    if let Some(listen) = web.listen
+        && !listen.ip().to_canonical().is_loopback()
+    {
+        if config.tls.cert.is_none() {
+            report.fault(
+                "web.listen",
+                "off loopback the player needs a certificate that browsers trust: set `tls.cert` \
+                 and `tls.key`",
+            );
+        }
+        if web.origins.is_empty() {
+            report.fault(
+                "web.listen",
+                "off loopback the server does not know by which name viewers reach the player: \
+                 set `web.origins`, such as https://tv.example:8443",
+            );
+        }
+    }
+    if web.origins.is_empty() && web.listen.is_none() {
         return;
     }
     if web.certificate == Certificate::Tls && config.tls.cert.is_none() {

@@ -7,6 +7,7 @@ use super::{Config, check};
 use crate::admin;
 use crate::device::BackendChoice;
 use crate::machine::Machine;
+use crate::pages;
 use crate::ring::HEADROOM;
 use crate::sizes::{Load, Sizes};
 use crate::stream;
@@ -29,7 +30,8 @@ impl Config {
     /// directories, and the process itself. Peers need none, because they share the sockets.
     pub fn files_needed(&self) -> u64 {
         let peers = self.endpoint.listen.len() * usize::from(self.endpoint.sockets.count());
-        let sockets = peers * FILES_OF_SOCKET + 1 + admin::CONNECTIONS_MAX;
+        let viewers = self.web.listen.map_or(0, |_| 1 + pages::CONNECTIONS_MAX);
+        let sockets = peers * FILES_OF_SOCKET + 1 + admin::CONNECTIONS_MAX + viewers;
         // Each fetch has a connection or an open file, and as many idle connections are kept.
         let fetches: u64 = self
             .stream

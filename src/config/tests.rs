@@ -1182,6 +1182,14 @@ fn pages_that_could_not_or_should_not_connect_are_mentioned() {
     assert_eq!(warnings(&[("web.origins", "*")]), ["web.origins"]);
     let keys = ("admission.keys", "keys.json");
     assert!(warnings(&[("web.origins", "*"), keys]).is_empty());
+    let here = ("web.listen", "127.0.0.1:8080");
+    assert!(warnings(&[here]).is_empty());
+    let elsewhere = ("web.listen", "0.0.0.0:8443");
+    let refused = load("", &[], &[elsewhere]).unwrap_err().to_string();
+    assert!(
+        refused.contains("`tls.cert`") && refused.contains("`web.origins`"),
+        "{refused}"
+    );
     let refused = load("", &[], &[("web.origins", "video.example")]).unwrap_err();
     assert!(
         refused.to_string().contains("is not an origin"),

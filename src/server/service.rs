@@ -162,6 +162,9 @@ impl Running {
         if let Err(error) = self.listener.reload() {
             tracing::error!(%error, "the metrics listener keeps its certificate and credential");
         }
+        if let Err(error) = self.server.reload_site(&next.config.tls) {
+            tracing::error!(%error, "the listener of the player keeps its certificate");
+        }
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
             tracing::error!(%error, "the old log filter stays in force");
         }

@@ -170,6 +170,81 @@ fn off_loopback_there_is_no_page_without_tls_and_a_credential() {
     }
 }
 
+/// A client of TLS that trusts this certificate.
+fn trusting(pair: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Arc<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pair.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(tls)
+}
+
+/// The answer to a request with this head, over TLS.
+fn ask(tls: &Arc<rustls::ClientConfig>, stream: TcpStream, head: &str) -> String {
+    let name = "localhost".try_into().unwrap();
+    let client = rustls::ClientConnection::new(Arc::clone(tls), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(client, stream);
+    write!(stream, "{head}Connection: close\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The player for viewers off loopback: by TLS, with a certificate that a reload replaces.
+#[test]
+fn off_loopback_the_player_speaks_tls() {
+    let place = TempDir::new().unwrap();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let write_pair = || {
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(path("cert.pem"), pair.cert.pem()).unwrap();
+        fs::write(path("key.pem"), pair.signing_key.serialize_pem()).unwrap();
+        pair
+    };
+    let pair = write_pair();
+    let settings = [
+        format!("tls.cert={}", path("cert.pem")),
+        format!("tls.key={}", path("key.pem")),
+        "web.listen=0.0.0.0:0".to_owned(),
+        "web.origins=https://localhost:1".to_owned(),
+    ];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let server = Server::start(&settings.collect::<Vec<_>>());
+    let said = server.wait_for("viewers play at https://127.0.0.1:");
+    let (_, rest) = said.split_once("https://127.0.0.1:").unwrap();
+    let port = rest.split('/').next().unwrap().parse::<u16>().unwrap();
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n");
+    let page = ask(&trusting(&pair), connect(), &head("/"));
+    assert!(
+        page.starts_with("HTTP/1.1 200 ") && page.contains("player.js"),
+        "{page}"
+    );
+    let facts = ask(&trusting(&pair), connect(), &head("/facts.json"));
+    assert!(
+        facts.contains("\"hashes\":[]"),
+        "an authority is trusted: {facts}"
+    );
+
+    // Plain HTTP is no TLS.
+    let mut plain = connect();
+    write!(plain, "{}\r\n", head("/")).unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+
+    let next = write_pair();
+    server.signal("HUP");
+    server.wait_for("configuration reloaded");
+    let page = ask(&trusting(&next), connect(), &head("/player.html"));
+    assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+}
+
 #[test]
 fn off_loopback_the_page_is_shown_by_tls_to_those_with_the_credential() {
     let place = TempDir::new().unwrap();
@@ -187,26 +262,10 @@ fn off_loopback_the_page_is_shown_by_tls_to_those_with_the_credential() {
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let server = Server::start(&ELSEWHERE.into_iter().chain(settings).collect::<Vec<_>>());
 
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(pair.cert.der().clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let tls = Arc::new(tls);
+    let tls = trusting(&pair);
     let get = |path: &str, host: &str, headers: &str| {
-        let name = "localhost".try_into().unwrap();
-        let client = rustls::ClientConnection::new(Arc::clone(&tls), name).unwrap();
-        let mut stream = rustls::StreamOwned::new(client, server.connect());
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}");
+        let answer = ask(&tls, server.connect(), &head);
         answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
     };
     // `me:pw` and `me:no`.

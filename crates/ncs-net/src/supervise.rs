@@ -60,6 +60,8 @@ pub enum ServerPart {
     LiveEdge,
     /// Takes the certificates of web pages as their terms begin.
     PageCertificates,
+    /// Serves the player for viewers.
+    Pages,
     /// Answers a question that takes time.
     Question,
     /// Fills the ring of a relay.
@@ -78,7 +80,7 @@ pub enum ServerPart {
 
 impl ServerPart {
     /// All parts.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
@@ -92,6 +94,7 @@ impl ServerPart {
         Self::Keys,
         Self::LiveEdge,
         Self::PageCertificates,
+        Self::Pages,
         Self::Question,
         Self::Recoder,
         Self::Room,
@@ -117,6 +120,7 @@ impl ServerPart {
             Self::Keys => "keys",
             Self::LiveEdge => "live-edge",
             Self::PageCertificates => "page-certificates",
+            Self::Pages => "pages",
             Self::Question => "question",
             Self::Recoder => "recoder",
             Self::Room => "room",

@@ -12,6 +12,7 @@
 
 mod origins;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct Config {
     pub origins: Origins,
     /// The certificate that pages see.
     pub certificate: Certificate,
+    /// The TCP address of a player for viewers without a site. Nowhere by default.
+    pub listen: Option<SocketAddr>,
 }
 
 /// The certificate that pages see.

@@ -30,6 +30,20 @@ enum Origin {
 pub struct NotAnOrigin(String);
 
 impl Origins {
+    /// These origins.
+    pub fn of(texts: &[String]) -> Result<Self, NotAnOrigin> {
+        texts
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Adds others.
+    pub fn extend(&mut self, Self(others): Self) {
+        self.0.extend(others);
+    }
+
     /// Whether no page may connect.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -93,11 +107,7 @@ impl TryFrom<Texts> for Origins {
     type Error = NotAnOrigin;
 
     fn try_from(Texts(texts): Texts) -> Result<Self, NotAnOrigin> {
-        texts
-            .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()
-            .map(Self)
+        Self::of(&texts)
     }
 }
 

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Puts the package, as web/build.sh has built it, and hls.js into assets/web, for the pages of
+`web.listen` and of the demo. With --check, says whether they are the same there.
+
+A build of the module is the same, byte for byte, wherever it is built with the same compiler and the
+same wasm-opt. With others, --check does not compare it.
+"""
+
+import gzip
+import io
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ASSETS = HERE.parent / "assets" / "web"
+PLAYER = HERE / "node_modules" / "hls.js"
+
+
+def built():
+    """The files by their paths in a page."""
+    files = {"/hls.js": PLAYER / "dist" / "hls.min.mjs"}
+    for path in sorted((HERE / "dist").iterdir()):
+        if path.suffix in (".js", ".wasm"):
+            files[f"/peer/{path.name}"] = path
+    return {name: content(path) for name, path in files.items()}
+
+
+def content(path):
+    """A file without the name of a map of its source, which is not there."""
+    if path.suffix == ".wasm":
+        return path.read_bytes()
+    lines = path.read_bytes().split(b"\n")
+    return b"\n".join(line for line in lines if not line.startswith(b"//# sourceMappingURL="))
+
+
+def asset(name):
+    return name.strip("/").replace("/", "-") + ".gz"
+
+
+def table(names):
+    rows = "".join(f'    ("{name}", include_bytes!("{asset(name)}")),\n' for name in names)
+    return f"// Written by web/embed.py.\n&[\n{rows}]\n"
+
+
+def compressed(content):
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", mtime=0, filename="") as file:
+        file.write(content)
+    return out.getvalue()
+
+
+def kept(path):
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (OSError, EOFError):
+        return None
+
+
+def main():
+    files, tools = built(), (HERE / "dist" / "BUILT_BY").read_text()
+    if "--check" in sys.argv[1:]:
+        others = [name for name in files if kept(ASSETS / asset(name)) != files[name]]
+        known = {asset(name) for name in files} | {"files.rs", "BUILT_BY", "LICENSE-hls.js"}
+        if (ASSETS / "BUILT_BY").read_text() != tools:
+            print("the module in assets/web was built by others, and is not compared:", tools)
+            others = [name for name in others if not name.endswith(".wasm")]
+        others += [path.name for path in ASSETS.iterdir() if path.name not in known]
+        if others or (ASSETS / "files.rs").read_text() != table(files):
+            sys.exit(
+                "assets/web is not what web/build.sh has built; run web/embed.py: "
+                + ", ".join(others or ["files.rs"])
+            )
+        return
+    ASSETS.mkdir(parents=True, exist_ok=True)
+    for path in ASSETS.iterdir():
+        path.unlink()
+    for name, content in files.items():
+        (ASSETS / asset(name)).write_bytes(compressed(content))
+    (ASSETS / "LICENSE-hls.js").write_bytes((PLAYER / "LICENSE").read_bytes())
+    (ASSETS / "BUILT_BY").write_text(tools)
+    (ASSETS / "files.rs").write_text(table(files))
+
+
+main()
