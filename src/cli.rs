@@ -125,7 +125,11 @@ pub(crate) struct Demo {
     /// playback rate
     #[arg(long)]
     pub(crate) fast: bool,
-    /// Address of the gateway that --keep leaves running
+    /// Print the URL of a page that plays the clip in a browser through the same loss, beside a
+    /// plain stream, and keep it running
+    #[arg(long, conflicts_with_all = ["keep", "peers"])]
+    pub(crate) web: bool,
+    /// Address of the gateway that --keep leaves running, or of the page of --web
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
 }
@@ -138,7 +142,8 @@ impl Demo {
             delay: self.delay,
             seed: self.seed,
             keep: self.keep,
-            paced: !self.fast && console::is_watched(),
+            web: self.web,
+            paced: !self.fast && (self.web || console::is_watched()),
             gateway: self.listen,
             quiet: false,
         }

@@ -8,5 +8,6 @@ pub mod clip;
 pub mod demo;
 pub mod lossy;
 pub mod origin;
+pub mod plain;
 
 pub use ncs_net::path;

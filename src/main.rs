@@ -175,7 +175,7 @@ impl Failure {
             _ if self.is_closed_pipe() => Exit::ClosedPipe,
             Self::Config(_) => Exit::Config,
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
-            Self::Demo(demo::Error::Gateway(_)) => Exit::Listen,
+            Self::Demo(demo::Error::Gateway(_) | demo::Error::Page(_)) => Exit::Listen,
             Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
             Self::Differs => Exit::Incomplete,
             Self::Unfit => Exit::Unfit,

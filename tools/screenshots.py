@@ -5,7 +5,8 @@
 
 Starts ncserverd and ncpeer on loopback with three streams of random bytes and one whose origin is
 away, keeps some viewers fetching for N seconds (70 by default, so that the graphs have a line), and
-lets Chromium draw the pages, light and dark. Needs chromium and the programs, built.
+lets Chromium draw the pages, light and dark. The demo's page is drawn when half of its clip has been
+played. Needs chromium and the programs, built.
 """
 
 import argparse
@@ -147,6 +148,25 @@ def started(command, *patterns):
     return process, [found[pattern] for pattern in patterns]
 
 
+def demo(programs, browser):
+    """Pictures of the demo's page."""
+    # Twice the default, so that a clip of twelve seconds shows what losses do.
+    command = [programs / "ncserverd", "demo", "--web", "--listen", "127.0.0.1:0", "--loss", "20",
+               "--delay", "40ms"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        url = next(line.strip() for line in process.stdout if line.strip().startswith("http://"))
+        taken = {}
+        for scheme in ("light", "dark"):
+            session = browser.open(url)
+            time.sleep(7)
+            taken[f"demo-{scheme}.png"] = browser.take(session, scheme)
+        return taken
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -209,6 +229,8 @@ def main():
                     "Target.getTargetInfo", session)["targetInfo"]["targetId"])
                 for scheme in ("light", "dark"):
                     taken[f"{name}-{scheme}.png"] = browser.take(session, scheme)
+            ends.set()
+            taken |= demo(programs, browser)
         finally:
             ends.set()
             for process in reversed(processes):

@@ -13,21 +13,26 @@ mod table;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
+use serde_json::json;
 
 use self::screen::{Line, Screen};
 use super::clip;
 use super::lossy::{self, Direction, Link};
 use super::origin::Origin;
+use super::plain::{self, Plain};
 use crate::admin::{self, Facts};
+use crate::pages::{self, Index, Site};
 use crate::peer::gateway::{self, Gateway};
 use crate::peer::playlist::{self, Media};
 use crate::peer::{self, Client};
 use crate::server::{self, Server};
 use crate::telemetry::{self, Readiness};
-use crate::tls::{ServerIdentity, Trust};
+use crate::tls::{self, ServerIdentity, Trust};
+use crate::web::Origins;
 use crate::{config, stream};
 
 pub use table::Row;
@@ -45,11 +50,13 @@ pub struct Options {
     pub seed: u64,
     /// Whether to leave a gateway running at the end, behind another lossy path, until interrupted.
     pub keep: bool,
-    /// The address of that gateway.
+    /// The address of that gateway, or of the page.
     pub gateway: SocketAddr,
     /// Whether peers fetch at the clip's pace, over paths with little more capacity; otherwise at
     /// full speed.
     pub paced: bool,
+    /// Whether to show the clip in a page instead, beside a plain stream, until interrupted.
+    pub web: bool,
     /// Whether to suppress progress and the table.
     pub quiet: bool,
 }
@@ -62,6 +69,7 @@ impl Default for Options {
             delay: Duration::from_millis(10),
             seed: 1,
             keep: false,
+            web: false,
             paced: false,
             gateway: gateway::Config::default().listen,
             quiet: false,
@@ -107,14 +115,24 @@ pub enum Error {
     /// The gateway of `keep` failed.
     #[error("the gateway did not start: {0}")]
     Gateway(#[from] gateway::Error),
+    /// The page of `web` failed.
+    #[error("the page: {0}")]
+    Page(#[from] pages::Error),
+    /// The server of the plain stream failed.
+    #[error("the plain stream: {0}")]
+    Plain(#[from] plain::Error),
 }
 
 /// Runs the demo and prints the table. [`is_complete`](Report::is_complete) of the report tells
 /// whether all is well.
 pub async fn run(options: Options) -> Result<Report, Error> {
     let origin = Origin::of_clip().await?;
-    let server = Loopback::start(&origin).await?;
     let screen = Screen::start(options.quiet);
+    if options.web {
+        page(&options, &origin, &screen).await?;
+        return Ok(Report { rows: Vec::new() });
+    }
+    let server = Loopback::start(&origin, Origins::default()).await?;
     screen.say(&format!(
         "origin  {}\nserver  ncs://{}\nmetrics http://{}/metrics\n\
          {} peers, each behind {:.0} % loss and {} ms each way\n",
@@ -146,11 +164,13 @@ struct Loopback {
 }
 
 impl Loopback {
-    async fn start(origin: &Origin) -> Result<Self, Error> {
+    /// Pages of `origins` may connect.
+    async fn start(origin: &Origin, origins: Origins) -> Result<Self, Error> {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut config = config::Config::default();
         config.endpoint.listen = vec![free];
         config.telemetry.listen = free;
+        config.web.origins = origins;
         // A block with its header fits the first datagram, even with an explicit vector.
         let stream = stream::Config {
             origin: Some(origin.url().into()),
@@ -193,26 +213,27 @@ struct Peer {
     paced: bool,
 }
 
+/// The path of the peer with this number to a server.
+fn link(options: &Options, number: u16, server: SocketAddr) -> io::Result<Link> {
+    let direction = Direction {
+        loss: options.loss,
+        delay: options.delay,
+        rate: options.paced.then_some(PACED_BYTES_PER_SECOND),
+        ..Direction::default()
+    };
+    Link::start(lossy::Config {
+        server,
+        seed: options.seed.wrapping_mul(1000).wrapping_add(number.into()),
+        to_server: direction,
+        to_client: direction,
+    })
+}
+
 impl Peer {
     fn start(number: u16, options: &Options, server: &Loopback) -> Result<Self, Error> {
-        let rate = options.paced.then_some(PACED_BYTES_PER_SECOND);
-        let direction = Direction {
-            loss: options.loss,
-            delay: options.delay,
-            rate,
-            ..Direction::default()
-        };
-        let seed = options.seed.wrapping_mul(1000).wrapping_add(number.into());
-        let config = lossy::Config {
-            server: server.address,
-            seed,
-            to_server: direction,
-            to_client: direction,
-        };
-        let link = Link::start(config)?;
         Ok(Self {
             number,
-            link,
+            link: link(options, number, server.address)?,
             trust: server.trust,
             paced: options.paced,
         })
@@ -313,6 +334,45 @@ fn path(name: &str) -> String {
     format!("/{STREAM}/{name}")
 }
 
+/// Serves a page that plays the clip twice, until interrupted: from coded blocks, and from a plain
+/// stream over a path of the same kind.
+async fn page(options: &Options, origin: &Origin, screen: &Screen) -> Result<(), Error> {
+    let site = Arc::new(Site::bind(options.gateway, &tls::Config::default())?);
+    let server = Loopback::start(origin, site.origins()).await?;
+    let plain = Plain::start(&site.origins(), PREFIX)?;
+    let coded = link(options, 0, server.address)?;
+    let beside = link(options, 0, plain.address())?;
+    let (hashes, plain_hashes) = (server.server.page_hashes(), plain.hashes().clone());
+    let loss = options.loss;
+    let facts = move || {
+        json!({
+            "coded": {"url": format!("https://{}", coded.address()), "hashes": hashes},
+            "plain": {
+                "url": format!("https://{}", beside.address()),
+                "hashes": plain_hashes,
+                "lost": beside.to_client().dropped,
+            },
+            "path": path(clip::MASTER),
+            "loss": loss,
+            "bytes": clip::segments().map(|file| file.bytes.len()).sum::<usize>(),
+        })
+    };
+    let url = site.url();
+    let serving = tokio::spawn(site.serve(Index::Demo, Arc::new(facts)));
+    let said = screen.say(&format!(
+        "Open this page, until Ctrl-C: a clip through {:.0} % loss and {} ms each way,\nfrom coded \
+         blocks, and beside them from a plain stream:\n  {url}\n",
+        options.loss * 100.0,
+        options.delay.as_millis(),
+    ));
+    if said.is_ok() {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+    serving.abort();
+    server.end().await;
+    said
+}
+
 /// Runs a gateway for players, behind another lossy path.
 async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(), Error> {
     let peer = Peer::start(0, options, server)?;
@@ -341,6 +401,8 @@ async fn keep(options: &Options, server: &Loopback, screen: &Screen) -> Result<(
 }
 
 const STREAM: &str = "demo";
+/// What precedes a file's name in [`path`].
+const PREFIX: &str = "/demo/";
 /// The rate of each path at the clip's pace: one and a half times the clip's, for losses and
 /// headers.
 const PACED_BYTES_PER_SECOND: NonZeroU32 = NonZeroU32::new(60_000).expect("more than none");

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 mod operator;
+mod player;
 #[path = "../program/mod.rs"]
 mod program;
 use program::program;
