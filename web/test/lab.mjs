@@ -38,6 +38,13 @@ export async function until(what, ms, check) {
   }
 }
 
+/** The sum of a metric of a server over all of its labels. */
+export async function metric(server, name) {
+  const text = await (await fetch(server.metrics)).text();
+  const samples = text.split('\n').filter((line) => new RegExp(`^${name}[ {]`).test(line));
+  return samples.reduce((sum, line) => sum + Number(line.split(' ').at(-1)), 0);
+}
+
 /** Everything that a test starts, and that ends with it. */
 export class Lab {
   directory = mkdtempSync(join(tmpdir(), 'ncserverd-peer-'));
@@ -100,7 +107,7 @@ export class Lab {
   }
 
   /** A server with a state of its own. */
-  serve() {
+  serve(settings = []) {
     const state = join(this.directory, `state-${(this.#count += 1)}`);
     const child = this.start(
       program,
@@ -124,6 +131,7 @@ export class Lab {
         'device.cpu_threads=1',
         '--set',
         'ingest.segment_max_bytes=1MiB',
+        ...settings.flatMap((setting) => ['--set', setting]),
       ],
       { env: { STATE_DIRECTORY: state } },
     );
@@ -145,7 +153,7 @@ export class Lab {
     return relay;
   }
 
-  /** `ncpeer gateway` at the end of a path. Its address is what players load from. */
+  /** `ncpeer gateway` at the end of a path. Players load from its `url`. */
   async gateway(path) {
     const child = this.start(peer, [
       'gateway',
@@ -155,7 +163,10 @@ export class Lab {
       '--listen',
       '127.0.0.1:0',
     ]);
-    return await said(child, (line) => /(http:\/\/127\.0\.0\.1:\d+)/.exec(line)?.[1]);
+    return said(child, (line) => {
+      const [url] = /http:\/\/127\.0\.0\.1:\d+/.exec(line) ?? [];
+      return url && { child, url };
+    });
   }
 
   /** A page of the site in Chromium. `errors` are those that nobody has caught. */

@@ -6,9 +6,9 @@ import dgram from 'node:dgram';
  * time; losses and delays are drawn in an order that is always the same.
  *
  * - `loss`: the part of the packets that is lost.
- * - `bursts`: `{ share, length, loss }`, or nothing: the model of Gilbert and Elliott. Beside the
+ * - `bursts`: `{ share, ms, loss }`, or nothing: the model of Gilbert and Elliott. Beside the
  *   good state, where `loss` holds, there is a bad one with a loss of its own. It has this share of
- *   the packets, and lasts for so many of them on average.
+ *   the time, and lasts for so many milliseconds on average.
  * - `delay`: milliseconds that each packet takes.
  * - `jitter`: milliseconds that are added, at most. They change every 20 ms, and packets stay in
  *   order, as in a queue that grows and shrinks.
@@ -16,6 +16,7 @@ import dgram from 'node:dgram';
  *   `jitter`: the others overtake them.
  * - `rate`: bytes a second towards the client; 200 ms of them wait, and the rest is dropped.
  * - `isDead`: nothing comes through.
+ * - `address`: of the clients, as the server sees them.
  */
 export class Relay {
   loss = 0;
@@ -25,6 +26,7 @@ export class Relay {
   overtaken = 0;
   rate = Infinity;
   isDead = false;
+  address = '127.0.0.1';
   /** Bytes that the server has sent, and packets of both directions by their fate. */
   taken = 0;
   packets = { passed: 0, lost: 0, overtaken: 0 };
@@ -57,10 +59,11 @@ export class Relay {
    * Gives all clients another port and this address, as a new binding of a NAT does, or the change
    * from one network to another. What is on its way to the old ones is lost.
    */
-  move(address = '127.0.0.1') {
+  move(address = this.address) {
+    this.address = address;
     for (const client of this.#clients.values()) {
       client.back.close();
-      this.#open(client, address);
+      this.#open(client);
     }
   }
 
@@ -70,8 +73,8 @@ export class Relay {
     for (const { back } of this.#clients.values()) back.close();
   }
 
-  #open(client, address = '127.0.0.1') {
-    client.back = dgram.createSocket('udp4').bind(0, address);
+  #open(client) {
+    client.back = dgram.createSocket('udp4').bind(0, this.address);
     client.back.on('message', (packet) => {
       this.taken += packet.length;
       const { port, address } = client.from;
@@ -84,8 +87,9 @@ export class Relay {
 class Direction {
   #relay;
   #ofLoss;
+  #ofBursts;
   #ofDelay;
-  #isBad = false;
+  #state = { isBad: true, until: 0 };
   /** Sorted by when they arrive. */
   #packets = [];
   #timer;
@@ -97,7 +101,8 @@ class Direction {
   constructor(relay, seed) {
     this.#relay = relay;
     this.#ofLoss = random(seed);
-    this.#ofDelay = random(seed + 2);
+    this.#ofBursts = random(seed + 2);
+    this.#ofDelay = random(seed + 4);
   }
 
   /** Delivers a packet of so many bytes later, or never. */
@@ -106,7 +111,7 @@ class Direction {
     const now = performance.now();
     const free = Math.max(this.#free, now) + (bytes / rate) * 1000;
     // What would wait longer is dropped: a router's queue.
-    if (this.#isLost() || free - now > QUEUE_MS) return (packets.lost += 1);
+    if (this.#isLost(now) || free - now > QUEUE_MS) return (packets.lost += 1);
     this.#free = free;
     packets.passed += 1;
     let due = Math.max(this.#last, free + this.#relay.delay + this.#jitter(now));
@@ -124,14 +129,14 @@ class Direction {
     this.#packets = [];
   }
 
-  #isLost() {
+  #isLost(now) {
     const { bursts, isDead, loss } = this.#relay;
-    if (bursts) {
-      const { share, length } = bursts;
-      const leaves = this.#isBad ? 1 / length : share / (1 - share) / length;
-      if (this.#ofLoss() < leaves) this.#isBad = !this.#isBad;
+    while (bursts && this.#state.until <= now) {
+      const isBad = !this.#state.isBad;
+      const mean = isBad ? bursts.ms : bursts.ms * (1 / bursts.share - 1);
+      this.#state = { isBad, until: this.#state.until - Math.log(1 - this.#ofBursts()) * mean };
     }
-    return this.#ofLoss() < (bursts && this.#isBad ? bursts.loss : loss) || isDead;
+    return this.#ofLoss() < (bursts && this.#state.isBad ? bursts.loss : loss) || isDead;
   }
 
   #jitter(now) {

@@ -1,4 +1,6 @@
-// Videos in a page, and how they play.
+// Videos in a page, a player without a screen, and how they play.
+import { createHash } from 'node:crypto';
+import { sleep } from './lab.mjs';
 
 /** Plays in the page until `at` seconds, or the end, and tells how that went. */
 export const played = (page, at = Infinity, patience = 90_000) =>
@@ -83,3 +85,109 @@ export const loaded = (page) =>
     );
     return Object.fromEntries(all);
   });
+
+/**
+ * `<nc-video>` in a page of its own, until the element plays by itself. What it has loaded is
+ * hashed, and `progress` has where it was, ten times a second.
+ */
+export const playElement = async (lab, path, url, config) => {
+  const page = await lab.page();
+  await page.waitForFunction('globalThis.isLoaded');
+  await page.evaluate(
+    async (src, hashes, config) => {
+      const { NcVideo } = await import('/dist/element.js');
+      const { default: Hls } = await import('hls.js');
+      globalThis.loaded = {};
+      NcVideo.Hls = class extends Hls {
+        constructor(config) {
+          super(config);
+          this.on(Hls.Events.FRAG_LOADED, (_, { frag, payload }) => {
+            loaded[new URL(frag.url).pathname] = digest(payload.slice(0));
+          });
+        }
+      };
+      const element = document.createElement('nc-video');
+      element.hlsConfig = config;
+      for (const [name, value] of Object.entries({ src, hashes, muted: '', autoplay: '' })) {
+        element.setAttribute(name, value);
+      }
+      globalThis.video = element.video;
+      globalThis.problems = [];
+      element.addEventListener('error', ({ message }) => problems.push(message));
+      document.body.append(element);
+      globalThis.progress = [];
+      setInterval(() => progress.push({ at: Date.now(), position: video.currentTime }), 100);
+    },
+    `${path.ncs}${url}`,
+    path.hashes.join(),
+    config,
+  );
+  await watch(page);
+  return page;
+};
+
+/**
+ * A player of HTTP without a screen: it fetches the segments of a playlist in turn, at most
+ * `ahead` seconds before they are due, plays them by the clock, and waits when it runs dry. What
+ * fails is fetched again after half a second.
+ */
+export class HttpPlayer {
+  loaded = {};
+  stalls = 0;
+  failures = 0;
+  first = undefined;
+  progress = [];
+  /** Seconds that it has, and when it has played them. */
+  #end = 0;
+  #dry = 0;
+
+  constructor(playlist, ahead) {
+    this.playlist = playlist;
+    this.ahead = ahead;
+  }
+
+  /** Seconds that it has played. */
+  get position() {
+    return Math.max(0, this.#end - Math.max(0, this.#dry - Date.now()) / 1000);
+  }
+
+  /** Plays until `to` seconds. */
+  async play(to) {
+    const begun = Date.now();
+    const ticker = setInterval(
+      () => this.progress.push({ at: Date.now(), position: this.position }),
+      100,
+    );
+    try {
+      const text = (await this.#fetch(this.playlist)).toString();
+      for (const [, seconds, name] of text.matchAll(/#EXTINF:([\d.]+),\n(.+)/g)) {
+        await sleep(this.#dry - Date.now() - this.ahead * 1000);
+        const url = new URL(name, this.playlist);
+        const bytes = await this.#fetch(url);
+        this.loaded[url.pathname] = createHash('sha256').update(bytes).digest('hex');
+        const now = Date.now();
+        this.first ??= now - begun;
+        if (this.#end > 0 && now > this.#dry) this.stalls += 1;
+        this.#end += Number(seconds);
+        this.#dry = Math.max(this.#dry, now) + seconds * 1000;
+        if (this.#end >= to) break;
+      }
+      await sleep((to - this.position) * 1000);
+    } finally {
+      clearInterval(ticker);
+    }
+  }
+
+  async #fetch(url) {
+    for (;;) {
+      try {
+        const response = await fetch(url, { signal: AbortSignal.timeout(10_000) });
+        if (!response.ok) throw new Error(`${response.status}`);
+        return Buffer.from(await response.arrayBuffer());
+      } catch {
+        this.failures += 1;
+        await sleep(500);
+      }
+    }
+  }
+}
