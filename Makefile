@@ -6,7 +6,7 @@ RULES := deploy/prometheus
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
 .PHONY: all check format lint docs deny check-deploy check-image kernels check-kernels test wasm \
-	web embed-web test-web bench-web \
+	web embed-web test-web test-web-paths bench-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
@@ -101,6 +101,13 @@ test-web: web
 	web/embed.py --check
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
 	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs
+
+# Plays in Chromium and through `ncpeer gateway` on paths under each condition and each pair of
+# them: bursts of loss, jitter, packets out of order, rates and addresses that change, a minute
+# without network. Half an hour.
+test-web-paths: web
+	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
+	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs --paths
 
 # Decoding as WebAssembly in node beside the same code natively, in turn. Needs what `make wasm`
 # needs.

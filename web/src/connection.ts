@@ -9,8 +9,15 @@ const DONE = 0x4e4300;
 /** A frame that every side skips: a page has no PING. */
 const KEEP_ALIVE = Uint8Array.of(0x40, 0x5f, 0x00);
 const SILENCE_MS = 2000;
-/** The pause before another attempt is random, below a bound that doubles. */
+/**
+ * The pause before another attempt is random, below a bound. It doubles when the server refuses,
+ * or ends the session. While nobody answers it is an eighth of that time: the path may live again
+ * at any moment.
+ */
 const PAUSE_MS = { least: 500, most: 30_000 };
+const SILENT_PART = 8;
+/** Refusals come sooner. */
+const REFUSED_MS = 3000;
 /** Datagrams that wait for this script. The browser drops others, and coding repairs that. */
 const DATAGRAMS = 4096;
 
@@ -22,6 +29,7 @@ export class Connection {
   private nextStream = 0;
   private said = 0;
   private bound = PAUSE_MS.least;
+  private heard = performance.now();
   private isClosed = false;
   private wake = () => {};
   state: ServerState = 'connecting';
@@ -39,6 +47,7 @@ export class Connection {
   /** Connects again and again until it is closed. */
   async run(): Promise<void> {
     while (!this.isClosed) {
+      const begun = performance.now();
       const isOutage = await this.converse();
       this.session = this.writer = undefined;
       this.streams.clear();
@@ -46,13 +55,25 @@ export class Connection {
       this.pump();
       if (this.isClosed) return;
       if (this.state !== 'refusing') this.become('waiting');
-      const pause = Math.random() * this.bound;
-      this.bound = Math.min(2 * this.bound, PAUSE_MS.most);
+      const pause = Math.random() * this.nextBound(begun);
       await new Promise<void>((resolve) => {
         this.wake = resolve;
         setTimeout(resolve, pause);
       });
     }
+  }
+
+  /** The bound of the pause after an attempt, or a session, that began then. */
+  private nextBound(begun: number): number {
+    const now = performance.now();
+    if (this.heard < begun && now - begun > REFUSED_MS) {
+      this.bound = PAUSE_MS.least;
+      const bound = (now - this.heard) / SILENT_PART;
+      return Math.min(Math.max(bound, PAUSE_MS.least), PAUSE_MS.most);
+    }
+    const { bound } = this;
+    this.bound = Math.min(2 * bound, PAUSE_MS.most);
+    return bound;
   }
 
   /** Tells a change of the state. */
@@ -128,6 +149,7 @@ export class Connection {
       const { value, done } = await reader.read();
       if (done || !this.writer) return;
       this.bound = PAUSE_MS.least;
+      this.heard = performance.now();
       this.peer.control(this.source, value);
       this.pump();
     }
@@ -144,6 +166,7 @@ export class Connection {
     for (;;) {
       const { value, done } = await reader.read();
       if (done || session !== this.session) return;
+      this.heard = performance.now();
       this.peer.datagram(this.source, value);
       this.pump();
     }

@@ -57,6 +57,8 @@ export interface VideoStatistics {
 /** Milliseconds for a server to answer, if there is something else to play. */
 const PATIENCE_MS = 5000;
 const STATISTICS_MS = 1000;
+/** The pause before what hls.js has given up is loaded again. */
+const AGAIN_MS = 1000;
 /** Recoveries of errors of the decoder, within the time below. */
 const RECOVERIES_MAX = 2;
 const RECOVERIES_MS = 10_000;
@@ -248,9 +250,20 @@ class Playback {
       if (!data.fatal) return;
       if (data.type === 'mediaError' && this.mayRecover()) return hls.recoverMediaError();
       this.failed(data.error ?? new Error(data.details));
+      if (data.type === 'networkError') this.loadAgain(hls, data.details, src);
     });
     hls.loadSource(src);
     hls.attachMedia(this.element.video);
+  }
+
+  /** hls.js stops loading after a minute without network. The network may come back. */
+  private loadAgain(hls: Hls, details: string, src: string): void {
+    setTimeout(() => {
+      if (this.isClosed) return;
+      // Without a list of renditions it begins anew.
+      if (details.startsWith('manifest')) hls.loadSource(src);
+      else hls.startLoad();
+    }, AGAIN_MS);
   }
 
   private mayRecover(): boolean {

@@ -1,17 +1,19 @@
-// Servers, lossy paths, a site and a browser for tests. NCSERVERD and CHROMIUM name the programs.
+// Servers, paths, gateways, a site and a browser for tests. NCSERVERD, NCPEER and CHROMIUM name the
+// programs.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import dgram from 'node:dgram';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
-import { extname, join, normalize } from 'node:path';
+import { dirname, extname, join, normalize } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import puppeteer from 'puppeteer-core';
+import { Relay } from './relay.mjs';
 
 export const root = fileURLToPath(new URL('..', import.meta.url));
 const program = process.env.NCSERVERD ?? join(root, '../target/release/ncserverd');
+const peer = process.env.NCPEER ?? join(dirname(program), 'ncpeer');
 const chromium = process.env.CHROMIUM ?? '/usr/bin/chromium';
 const types = {
   '.html': 'text/html; charset=utf-8',
@@ -34,6 +36,13 @@ export async function until(what, ms, check) {
     if (Date.now() > end) throw new Error(`not within ${ms} ms: ${what}`);
     await sleep(100);
   }
+}
+
+/** The sum of a metric of a server over all of its labels. */
+export async function metric(server, name) {
+  const text = await (await fetch(server.metrics)).text();
+  const samples = text.split('\n').filter((line) => new RegExp(`^${name}[ {]`).test(line));
+  return samples.reduce((sum, line) => sum + Number(line.split(' ').at(-1)), 0);
 }
 
 /** Everything that a test starts, and that ends with it. */
@@ -98,7 +107,7 @@ export class Lab {
   }
 
   /** A server with a state of its own. */
-  serve() {
+  serve(settings = []) {
     const state = join(this.directory, `state-${(this.#count += 1)}`);
     const child = this.start(
       program,
@@ -122,74 +131,42 @@ export class Lab {
         'device.cpu_threads=1',
         '--set',
         'ingest.segment_max_bytes=1MiB',
+        ...settings.flatMap((setting) => ['--set', setting]),
       ],
       { env: { STATE_DIRECTORY: state } },
     );
-    return new Promise((resolve, reject) => {
-      let hashes;
-      const seen = [];
-      createInterface({ input: child.stderr }).on('line', (line) => {
-        seen.push(line);
-        const pages = line.match(
-          /"present":"(?:sha256:)?([0-9a-f]{64})","next":"(?:sha256:)?([0-9a-f]{64})"/,
-        );
-        if (pages) hashes = [pages[1], pages[2]];
-        const peers = line.match(/ncpeer gateway ncs:\/\/127\.0\.0\.1:(\d+)/);
-        if (peers) resolve({ child, port: Number(peers[1]), hashes });
-      });
-      child.on('exit', () => reject(new Error(`the server has ended:\n${seen.join('\n')}`)));
+    let [hashes, metrics] = [];
+    return said(child, (line) => {
+      const pages = /"present":"([0-9a-f]{64})","next":"([0-9a-f]{64})"/.exec(line);
+      if (pages) hashes = pages.slice(1);
+      metrics ??= /(http:\/\/127\.0\.0\.1:\d+\/metrics)/.exec(line)?.[1];
+      const peers = /gateway ncs:\/\/127\.0\.0\.1:(\d+) --fingerprint (\w+)/.exec(line);
+      return peers && { child, port: Number(peers[1]), fingerprint: peers[2], hashes, metrics };
     });
   }
 
-  /**
-   * A path to a server that loses packets in each direction, in an order that is always the same.
-   * `loss` and `rate`, in bytes a second towards the page, can be changed.
-   */
-  async path(server, { loss = 0, rate = Infinity, delay = 0 } = {}) {
-    const front = dgram.createSocket('udp4');
-    const backs = new Map();
-    let state = 1;
-    // When the last packet of the queue has left.
-    let free = 0;
-    const path = { loss, rate, delay, taken: 0, ...server };
-    const isLost = () => {
-      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-      return state / 2 ** 32 < path.loss;
-    };
-    const down = (packet, { port, address }) => {
-      path.taken += packet.length;
-      if (isLost()) return;
-      const now = performance.now();
-      free = Math.max(free, now) + (packet.length / path.rate) * 1000;
-      // What would wait longer is dropped: a router's queue.
-      if (free - now > QUEUE_MS) free -= (packet.length / path.rate) * 1000;
-      else later(free - now + path.delay, () => front.send(packet, port, address));
-    };
-    front.on('message', (packet, from) => {
-      const key = `${from.address}:${from.port}`;
-      let back = backs.get(key);
-      if (!back) {
-        back = dgram.createSocket('udp4');
-        back.on('message', (answer) => down(answer, from));
-        backs.set(key, back);
-      }
-      if (!isLost()) later(path.delay, () => back.send(packet, server.port, '127.0.0.1'));
+  /** A path to a server, under conditions that relay.mjs describes. */
+  async path(server, conditions = {}) {
+    const relay = new Relay(server, conditions);
+    this.#ends.push(() => relay.close());
+    await relay.listen();
+    return relay;
+  }
+
+  /** `ncpeer gateway` at the end of a path. Players load from its `url`. */
+  async gateway(path) {
+    const child = this.start(peer, [
+      'gateway',
+      path.ncs,
+      '--fingerprint',
+      path.fingerprint,
+      '--listen',
+      '127.0.0.1:0',
+    ]);
+    return said(child, (line) => {
+      const [url] = /http:\/\/127\.0\.0\.1:\d+/.exec(line) ?? [];
+      return url && { child, url };
     });
-    let isClosed = false;
-    const later = (ms, send) => {
-      const run = () => isClosed || send();
-      if (ms < 1) run();
-      else setTimeout(run, ms);
-    };
-    this.#ends.push(() => {
-      isClosed = true;
-      [front, ...backs.values()].forEach((socket) => socket.close());
-    });
-    await new Promise((resolve) => front.bind(0, '127.0.0.1', resolve));
-    path.port = front.address().port;
-    path.server = { url: `https://127.0.0.1:${path.port}`, hashes: server.hashes };
-    path.ncs = `ncs://127.0.0.1:${path.port}`;
-    return path;
   }
 
   /** A page of the site in Chromium. `errors` are those that nobody has caught. */
@@ -227,5 +204,15 @@ export class Lab {
   }
 }
 
-/** How long packets may wait at a rate. */
-const QUEUE_MS = 200;
+/** Waits until `find` finds something in a line that a program prints. */
+function said(child, find) {
+  return new Promise((resolve, reject) => {
+    const seen = [];
+    createInterface({ input: child.stderr }).on('line', (line) => {
+      seen.push(line);
+      const found = find(line);
+      if (found) resolve(found);
+    });
+    child.on('exit', () => reject(new Error(`a program has ended:\n${seen.join('\n')}`)));
+  });
+}

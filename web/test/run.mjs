@@ -1,9 +1,12 @@
 // The tests of this package: `node test/run.mjs`, or with a part of the names of those to run.
+// `--paths`: instead of them, players under all pairs of conditions of paths.
 import { packed } from './package.mjs';
+import { allPaths, paths } from './paths.mjs';
 import { players } from './players.mjs';
 import { reads } from './reads.mjs';
 
-const chosen = process.argv.slice(2);
+const chosen = process.argv.slice(2).filter((part) => part !== '--paths');
+const suites = process.argv.includes('--paths') ? [allPaths] : [reads, players, paths, packed];
 const failed = [];
 let count = 0;
 
@@ -22,6 +25,6 @@ async function test(name, run) {
   }
 }
 
-for (const suite of [reads, players, packed]) await suite(test);
+for (const suite of suites) await suite(test);
 console.log(`${count - failed.length} of ${count} tests passed`);
 process.exit(failed.length === 0 && count > 0 ? 0 : 1);
