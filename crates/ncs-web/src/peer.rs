@@ -470,7 +470,10 @@ impl Peer {
             | proto::Event::Checked { .. }
             | proto::Event::Hashed { .. }
             | proto::Event::Test(_)
-            | proto::Event::Peers { .. } => {}
+            | proto::Event::Peers { .. }
+            | proto::Event::Page { .. }
+            | proto::Event::Pages { .. }
+            | proto::Event::Signal { .. } => {}
         }
     }
 
