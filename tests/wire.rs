@@ -22,8 +22,8 @@ use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
     Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState,
-    Introduction, Meant, Message, Meta, Request, RequestCode, RequestError, StopReason, Subscribe,
-    Ticket, Token, VisitId,
+    Introduction, Meant, Message, Meta, PageIntroduction, Request, RequestCode, RequestError,
+    StopReason, Subscribe, Ticket, Token, VisitId,
 };
 use ncserverd::wire::{CloseCode, Violation, refusal};
 use nctest::page;
@@ -491,6 +491,26 @@ fn messages() -> Vec<(&'static str, Message)> {
             Message::Peers {
                 segment: id,
                 peers: vec![introduction],
+            },
+        ),
+        ("OFFER_PAGE", Message::OfferPage { serves: true }),
+        ("PAGE", Message::Page { identity: IDENTITY }),
+        (
+            "PAGES",
+            Message::Pages {
+                segment: id,
+                pages: vec![PageIntroduction {
+                    identity: IDENTITY,
+                    lasts_ms: 300_000,
+                    ticket: ticket(),
+                }],
+            },
+        ),
+        (
+            "SIGNAL",
+            Message::Signal {
+                page: IDENTITY,
+                bytes: Bytes::from_static(b"v=0"),
             },
         ),
     ]

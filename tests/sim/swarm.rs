@@ -445,6 +445,9 @@ impl Swarm {
             }
             Event::Ready(_)
             | Event::Peers { .. }
+            | Event::Page { .. }
+            | Event::Pages { .. }
+            | Event::Signal { .. }
             | Event::Announced { .. }
             | Event::Unsubscribed { .. }
             | Event::TokenRefused(_)

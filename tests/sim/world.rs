@@ -587,6 +587,9 @@ impl World {
                 | Event::Hashed { .. }
                 | Event::Brought { .. }
                 | Event::Peers { .. }
+                | Event::Page { .. }
+                | Event::Pages { .. }
+                | Event::Signal { .. }
                 | Event::Checked { .. }
                 | Event::Polluter(_)
                 | Event::TokenRefused(_)

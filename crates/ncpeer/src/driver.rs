@@ -381,6 +381,8 @@ impl Driver {
                         .into_iter()
                         .for_each(|peer| self.named(links, segment, peer));
                 }
+                // For web pages, which have offered to serve each other.
+                Event::Page { .. } | Event::Pages { .. } | Event::Signal { .. } => {}
                 Event::Polluter(source) => {
                     if let Some(identity) = self.proto.identity(source) {
                         self.neighbours.ban(identity);

@@ -25,7 +25,6 @@ mod fetcher;
 mod holdings;
 mod metrics;
 mod recoder;
-mod rows;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -60,7 +59,7 @@ use holdings::{Holdings, Keeper};
 use recoder::Recoder;
 
 pub use metrics::Metrics;
-pub use rows::{Heap, News, Plan, Rows, plan};
+pub use ncs_proto::rows::{Heap, News, Plan, Rows, plan};
 
 /// The number of announcements that a slow session may fall behind.
 const NEWS_KEPT: usize = 64;

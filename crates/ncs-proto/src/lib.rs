@@ -12,6 +12,7 @@ pub mod media;
 pub mod object;
 pub mod peer;
 pub mod ring;
+pub mod rows;
 pub mod session;
 pub mod sorted;
 pub mod time;

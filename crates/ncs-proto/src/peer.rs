@@ -59,6 +59,8 @@ mod work;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::integrity::signing::StreamKey;
 use crate::object::SegmentId;
 use crate::sorted::SortedSet;
@@ -238,11 +240,39 @@ impl Proto {
     /// SHA-256.
     pub fn offer(&mut self, port: u16, identity: [u8; 32]) {
         let offer = Offer::new(port, identity);
+        self.make_offer(offer);
+    }
+
+    /// Offers to the trusted server to serve other web pages, which it introduces.
+    pub fn offer_page(&mut self) {
+        self.make_offer(Offer::to_pages());
+    }
+
+    fn make_offer(&mut self, offer: Offer) {
+        self.offer = Some(offer);
         // Other servers are told after their HELLO.
         for source in self.open_servers() {
-            self.effects.send(source, offer.message());
+            if let Some(offer) = self.offer_to(source) {
+                let message = offer.message();
+                self.effects.send(source, message);
+            }
         }
-        self.offer = Some(offer);
+    }
+
+    /// The offer, if it is made to this server.
+    fn offer_to(&self, source: SourceId) -> Option<&Offer> {
+        let offer = self.offer.as_ref()?;
+        (source == FIRST || !offer.is_to_pages()).then_some(offer)
+    }
+
+    /// Whether this side has offered to serve pages, and this is the server that introduces them.
+    fn is_introducer(&self, source: SourceId) -> bool {
+        source == FIRST && self.offer.as_ref().is_some_and(Offer::is_to_pages)
+    }
+
+    /// Sends something to another page, through the trusted server.
+    pub fn signal(&mut self, page: [u8; 32], bytes: Bytes) {
+        self.effects.send(FIRST, Message::Signal { page, bytes });
     }
 
     /// Tells all servers which holdings have changed, if anything is offered. Call this a few times
@@ -251,6 +281,9 @@ impl Proto {
         let Some(offer) = &mut self.offer else { return };
         offer.note(changed);
         for source in self.open_servers() {
+            if self.offer_to(source).is_none() {
+                continue;
+            }
             have(changed).for_each(|message| self.effects.send(source, message));
         }
     }

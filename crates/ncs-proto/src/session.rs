@@ -149,7 +149,16 @@ impl Proto {
                 self.handle_have(now, holdings);
                 Ok(())
             }
-            Message::Peers { .. } => Ok(()),
+            Message::OfferPage { serves } => {
+                self.handle_offer_page(now, serves);
+                Ok(())
+            }
+            Message::Signal { page, bytes } => {
+                self.handle_signal(now, page, bytes);
+                Ok(())
+            }
+            // For consumers.
+            Message::Peers { .. } | Message::Page { .. } | Message::Pages { .. } => Ok(()),
             Message::Checks(_) => Err(Violation::Unexpected("CHECKS")),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),

@@ -8,6 +8,11 @@
 //! least often are chosen, so that all take turns. A peer is named only by the address of its own
 //! connection, so it cannot point others at a third party.
 //!
+//! Web pages are named to web pages alone, by an identity that is drawn for each, where the
+//! stream's policy is [`Policy::All`]. What two pages say to each other before they are connected
+//! goes through here ([`Directory::signal`]): only between pages of which one was named to the
+//! other lately. It is not read, and not kept but in a short queue of the page that it is for.
+//!
 //! Bounds, and what happens at each:
 //!
 //! - offering peers: more are ignored;
@@ -15,6 +20,8 @@
 //! - known holders of one segment, and entries in all: more are not recorded;
 //! - streams that a peer follows: more are not recorded;
 //! - peers examined for an answer, and named in it;
+//! - pages named to a page: the one named longest ago is forgotten, and has to be named again;
+//! - what waits for a page that does not read: more is dropped;
 //! - reports of wrong blocks by one network or one token holder: more are ignored for ten minutes.
 //!
 //! A peer accused by several others is not named for a while.
@@ -27,13 +34,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ncs_proto::integrity::signing::SigningKey;
 use ncs_proto::object::{Coding, SegmentId};
-use ncs_proto::wire::message::{Holding, HoldingState, Introduction, Meant, Ticket};
+use ncs_proto::wire::message::{
+    Holding, HoldingState, Introduction, Meant, PageIntroduction, Ticket,
+};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 use crate::admission::token::Holder;
 use crate::admission::{Now, neighbourhood};
@@ -57,6 +68,12 @@ const FOLLOWS_FOR: Duration = Duration::from_secs(30);
 /// The validity of a new ticket, and how long the same one is given out.
 const TICKET_LASTS: Duration = Duration::from_secs(300);
 const TICKET_GIVEN: Duration = Duration::from_secs(120);
+/// Pages that one page is told of at a time, and for how long two pages may send each other signals
+/// after one was named to the other.
+const PAGES_MAX: usize = 64;
+const PAGES_FOR: Duration = Duration::from_secs(60);
+/// Signals that wait for one page.
+const SIGNALS_MAX: usize = 16;
 /// A peer is not named if this many others have accused it within `BLAME_LASTS`; others count by
 /// network and by token holder.
 const REPORTERS_MIN: usize = 3;
@@ -107,6 +124,8 @@ struct State {
     holders: HashMap<Name, Vec<SessionId>>,
     /// The followers of streams.
     followers: HashMap<Circle, Followers>,
+    /// The sessions of pages that serve, by their identities.
+    pages: HashMap<[u8; 32], SessionId>,
     blamed: HashMap<[u8; 32], Vec<Report>>,
     /// The times of reports, by reporter.
     reporters: HashMap<Reporter, Vec<Instant>>,
@@ -130,7 +149,7 @@ struct Followers {
 }
 
 struct Offer {
-    address: SocketAddr,
+    place: Place,
     identity: [u8; 32],
     /// When it last asked for a segment, per stream that it follows.
     follows: HashMap<Circle, Instant>,
@@ -140,6 +159,30 @@ struct Offer {
     /// In the order in which they were reported.
     order: VecDeque<Name>,
     tickets: HashMap<String, (Ticket, Instant)>,
+}
+
+/// Where a peer is reached.
+enum Place {
+    /// At this address.
+    Address(SocketAddr),
+    /// A web page, by signals through its session.
+    Page {
+        signals: mpsc::Sender<Signal>,
+        /// The pages that were named to it, and when last.
+        named: HashMap<[u8; 32], Instant>,
+    },
+}
+
+/// What one page says to another: the identity of the former, and the bytes.
+pub type Signal = ([u8; 32], Bytes);
+
+/// A page that serves others.
+#[derive(Debug)]
+pub struct Page {
+    /// The identity under which others know it.
+    pub identity: [u8; 32],
+    /// What others say to it. They end with its offer.
+    pub signals: mpsc::Receiver<Signal>,
 }
 
 /// A report that a peer has sent wrong blocks.
@@ -174,13 +217,14 @@ impl Directory {
 
     /// The same, with choices drawn from `random`, so that they can be reproduced.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
-        let (streams, offers, holders, followers, blamed, reporters) = Default::default();
+        let (streams, offers, holders, followers, pages, blamed, reporters) = Default::default();
         let state = State {
             random,
             streams,
             offers,
             holders,
             followers,
+            pages,
             blamed,
             reporters,
             holdings: 0,
@@ -206,29 +250,34 @@ impl Directory {
 
     /// A peer offers to serve at this address. Replaces an earlier offer.
     pub fn offer(&self, session: SessionId, address: SocketAddr, identity: [u8; 32]) {
+        self.put(session, Place::Address(address), identity);
+    }
+
+    /// A web page offers to serve others. Replaces an earlier offer. `None` if there are too many
+    /// offers.
+    pub fn offer_page(&self, session: SessionId) -> Option<Page> {
+        let identity = self.state().random.random();
+        let (sender, signals) = mpsc::channel(SIGNALS_MAX);
+        let place = Place::Page {
+            signals: sender,
+            named: HashMap::new(),
+        };
+        self.put(session, place, identity)
+            .then_some(Page { identity, signals })
+    }
+
+    fn put(&self, session: SessionId, place: Place, identity: [u8; 32]) -> bool {
         let mut state = self.state();
         state.withdraw(session);
-        if state.offers.len() < OFFERS_MAX {
-            let (follows, held, order, tickets) = (
-                HashMap::new(),
-                HashMap::new(),
-                VecDeque::new(),
-                HashMap::new(),
-            );
-            state.offers.insert(
-                session,
-                Offer {
-                    address,
-                    identity,
-                    follows,
-                    named: 0,
-                    held,
-                    order,
-                    tickets,
-                },
-            );
+        let has_room = state.offers.len() < OFFERS_MAX;
+        if has_room {
+            if let Place::Page { .. } = place {
+                state.pages.insert(identity, session);
+            }
+            state.offers.insert(session, Offer::new(place, identity));
         }
         self.show(&state);
+        has_room
     }
 
     /// A peer withdraws its offer.
@@ -252,71 +301,104 @@ impl Directory {
     }
 
     /// Peers that hold some of a segment, with this coding as far as they have said: complete ones
-    /// first, then partial ones, then followers of the stream.
+    /// first, then partial ones, then followers of the stream. No pages.
     pub fn introduce(
         &self,
         now: Now,
         asker: Asker,
         stream: &str,
-        (segment, coding): (SegmentId, Coding),
+        segment: (SegmentId, Coding),
     ) -> Vec<Introduction> {
         let mut state = self.state();
         let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else {
             return Vec::new();
         };
-        let network = match policy {
-            Policy::Off => return Vec::new(),
-            Policy::Lan => Some(network(asker.address)),
-            Policy::All => None,
-        };
-        let circle = (stream.to_owned(), network);
-        let mut chosen =
-            state.candidates(now.instant, asker, policy, &(segment, Meant::Coded(coding)));
-        // Older peers do not report the coding. One that reports it only for some entries is named
-        // once.
-        let unsaid = state.candidates(now.instant, asker, policy, &(segment, Meant::LastNamed));
-        let said: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
-        chosen.extend(
-            unsaid
-                .into_iter()
-                .filter(|(session, _)| !said.contains(session)),
-        );
-        if chosen.len() < NAMED_MAX {
-            let followers = state.following(now.instant, asker, &circle);
-            let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
-            chosen.extend(
-                followers
-                    .into_iter()
-                    .filter(|session| !known.contains(session))
-                    .map(|session| (session, None)),
-            );
-        }
-        state.note_following(now.instant, asker.session, circle);
-        chosen.shuffle(&mut state.random);
-        let named_before =
-            |session: &SessionId| state.offers.get(session).map_or(0, |offer| offer.named);
-        chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
-        // No peer should be asked by all others because it was the first with a part.
-        let complete = chosen
-            .iter()
-            .filter(|(_, held)| *held == Some(HoldingState::Complete))
-            .count();
-        if complete < NAMED_MAX {
-            chosen[complete..].sort_by_key(|(session, _)| named_before(session));
-        }
-        chosen.truncate(NAMED_MAX);
-        chosen.sort_by_key(|(_, held)| rank(*held));
-        let named: Vec<_> = chosen
-            .into_iter()
-            .filter_map(|(session, _)| {
-                state
-                    .offers
-                    .get_mut(&session)?
-                    .introduction(now, stream, &key)
+        let chosen = state.choose(now.instant, asker, policy, stream, segment);
+        let introduction = |session| {
+            let offer = state.offers.get_mut(&session)?;
+            let Place::Address(address) = offer.place else {
+                return None;
+            };
+            let (ticket, lasts_ms) = offer.ticket(now, stream, &key)?;
+            Some(Introduction {
+                address,
+                identity: offer.identity,
+                lasts_ms,
+                ticket,
             })
-            .collect();
+        };
+        let named: Vec<_> = chosen.into_iter().filter_map(introduction).collect();
         self.inner.metrics.introductions.inc_by(named.len() as u64);
         named
+    }
+
+    /// Pages that hold some of a segment, or follow its stream, for a page that serves, too. From
+    /// now on they can send each other signals for a while.
+    pub fn introduce_pages(
+        &self,
+        now: Now,
+        asker: Asker,
+        stream: &str,
+        segment: (SegmentId, Coding),
+    ) -> Vec<PageIntroduction> {
+        let mut state = self.state();
+        let Some(Stream {
+            policy: policy @ Policy::All,
+            key,
+        }) = state.streams.get(stream).cloned()
+        else {
+            return Vec::new();
+        };
+        let chosen = state.choose(now.instant, asker, policy, stream, segment);
+        let introduction = |session| {
+            let offer = state.offers.get_mut(&session)?;
+            let Place::Page { .. } = offer.place else {
+                return None;
+            };
+            let (ticket, lasts_ms) = offer.ticket(now, stream, &key)?;
+            Some(PageIntroduction {
+                identity: offer.identity,
+                lasts_ms,
+                ticket,
+            })
+        };
+        let mut named: Vec<_> = chosen.into_iter().filter_map(introduction).collect();
+        let Some(Offer {
+            place: Place::Page { named: known, .. },
+            ..
+        }) = state.offers.get_mut(&asker.session)
+        else {
+            return Vec::new();
+        };
+        named.truncate(PAGES_MAX);
+        known.retain(|_, at| now.instant.saturating_duration_since(*at) < PAGES_FOR);
+        for page in &named {
+            known.insert(page.identity, now.instant);
+        }
+        while known.len() > PAGES_MAX {
+            let oldest = known.iter().min_by_key(|(_, at)| **at);
+            let Some(oldest) = oldest.map(|(identity, _)| *identity) else {
+                break;
+            };
+            known.remove(&oldest);
+        }
+        self.inner
+            .metrics
+            .page_introductions
+            .inc_by(named.len() as u64);
+        named
+    }
+
+    /// Passes on what a page says to another, if one was named to the other lately, and the other
+    /// reads what it is told.
+    pub fn signal(&self, now: Instant, from: SessionId, to: [u8; 32], bytes: Bytes) {
+        let state = self.state();
+        let Some((identity, door)) = state.door(now, from, to) else {
+            return;
+        };
+        if door.try_send((identity, bytes)).is_ok() {
+            self.inner.metrics.signals.inc();
+        }
     }
 
     /// Records a report that the peer with this identity has sent wrong blocks, by a reporter with
@@ -348,10 +430,13 @@ impl Directory {
     }
 
     fn show(&self, state: &State) {
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let pages = state.pages.len();
+        self.inner.metrics.pages.set(count(pages));
         self.inner
             .metrics
             .offers
-            .set(i64::try_from(state.offers.len()).unwrap_or(i64::MAX));
+            .set(count(state.offers.len() - pages));
     }
 }
 
@@ -370,6 +455,9 @@ impl State {
         let Some(offer) = self.offers.remove(&session) else {
             return;
         };
+        if let Place::Page { .. } = offer.place {
+            self.pages.remove(&offer.identity);
+        }
         offer
             .held
             .keys()
@@ -378,6 +466,80 @@ impl State {
             .follows
             .keys()
             .for_each(|circle| self.leave(session, circle));
+    }
+
+    /// The peers to name to a client for a segment, those that are best first. Pages are named to
+    /// pages, and others to others.
+    fn choose(
+        &mut self,
+        now: Instant,
+        asker: Asker,
+        policy: Policy,
+        stream: &str,
+        (segment, coding): (SegmentId, Coding),
+    ) -> Vec<SessionId> {
+        let network = match policy {
+            Policy::Off => return Vec::new(),
+            Policy::Lan => Some(network(asker.address)),
+            Policy::All => None,
+        };
+        let circle = (stream.to_owned(), network);
+        let mut chosen = self.candidates(now, asker, policy, &(segment, Meant::Coded(coding)));
+        // Older peers do not report the coding. One that reports it only for some entries is named
+        // once.
+        let unsaid = self.candidates(now, asker, policy, &(segment, Meant::LastNamed));
+        let said: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
+        chosen.extend(
+            unsaid
+                .into_iter()
+                .filter(|(session, _)| !said.contains(session)),
+        );
+        if chosen.len() < NAMED_MAX {
+            let followers = self.following(now, asker, &circle);
+            let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
+            chosen.extend(
+                followers
+                    .into_iter()
+                    .filter(|session| !known.contains(session))
+                    .map(|session| (session, None)),
+            );
+        }
+        self.note_following(now, asker.session, circle);
+        chosen.shuffle(&mut self.random);
+        let named_before =
+            |session: &SessionId| self.offers.get(session).map_or(0, |offer| offer.named);
+        chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
+        // No peer should be asked by all others because it was the first with a part.
+        let complete = chosen
+            .iter()
+            .filter(|(_, held)| *held == Some(HoldingState::Complete))
+            .count();
+        if complete < NAMED_MAX {
+            chosen[complete..].sort_by_key(|(session, _)| named_before(session));
+        }
+        chosen.truncate(NAMED_MAX);
+        chosen.sort_by_key(|(_, held)| rank(*held));
+        chosen.into_iter().map(|(session, _)| session).collect()
+    }
+
+    /// The identity of a page, and the queue of the page to which it says something, if one was
+    /// named to the other lately.
+    fn door(
+        &self,
+        now: Instant,
+        from: SessionId,
+        to: [u8; 32],
+    ) -> Option<([u8; 32], &mpsc::Sender<Signal>)> {
+        let (sender, receiver) = (
+            self.offers.get(&from)?,
+            self.offers.get(self.pages.get(&to)?)?,
+        );
+        let Place::Page { signals, .. } = &receiver.place else {
+            return None;
+        };
+        let are_introduced =
+            sender.knows(now, &receiver.identity) || receiver.knows(now, &sender.identity);
+        are_introduced.then_some((sender.identity, signals))
     }
 
     /// Notes that an offering peer has asked for a segment of a stream.
@@ -431,12 +593,16 @@ impl State {
             .collect()
     }
 
-    /// Whether to name a peer to a client: it is another peer, and not accused.
+    /// Whether to name a peer to a client: it is another peer of its kind, and not accused.
     fn may_name(&self, now: Instant, asker: Asker, session: SessionId) -> bool {
-        let own = self.offers.get(&asker.session).map(|offer| offer.identity);
-        let Some(Offer { identity, .. }) = self.offers.get(&session) else {
+        let own = self.offers.get(&asker.session);
+        let Some(offer) = self.offers.get(&session) else {
             return false;
         };
+        if own.is_some_and(Offer::is_page) != offer.is_page() {
+            return false;
+        }
+        let (own, identity) = (own.map(|offer| offer.identity), &offer.identity);
         session != asker.session && Some(*identity) != own && !self.is_blamed(now, identity)
     }
 
@@ -509,7 +675,8 @@ impl State {
         let known = holders.filter_map(|session| Some((*session, self.offers.get(session)?)));
         let allowed = known.filter(|(_, offer)| match policy {
             Policy::Off => false,
-            Policy::Lan => network(offer.address.ip()) == network(asker.address),
+            Policy::Lan => matches!(offer.place, Place::Address(address)
+                if network(address.ip()) == network(asker.address)),
             Policy::All => true,
         });
         let trusted = allowed.filter(|(session, _)| self.may_name(now, asker, *session));
@@ -611,7 +778,34 @@ impl Followers {
 }
 
 impl Offer {
-    fn introduction(&mut self, now: Now, stream: &str, key: &SigningKey) -> Option<Introduction> {
+    fn new(place: Place, identity: [u8; 32]) -> Self {
+        Self {
+            place,
+            identity,
+            follows: HashMap::new(),
+            named: 0,
+            held: HashMap::new(),
+            order: VecDeque::new(),
+            tickets: HashMap::new(),
+        }
+    }
+
+    fn is_page(&self) -> bool {
+        matches!(self.place, Place::Page { .. })
+    }
+
+    /// Whether a page was named to this one lately.
+    fn knows(&self, now: Instant, identity: &[u8; 32]) -> bool {
+        let Place::Page { named, .. } = &self.place else {
+            return false;
+        };
+        let at = named.get(identity);
+        at.is_some_and(|at| now.saturating_duration_since(*at) < PAGES_FOR)
+    }
+
+    /// A ticket for this peer, and for how many milliseconds it counts. The peer is about to be
+    /// named.
+    fn ticket(&mut self, now: Now, stream: &str, key: &SigningKey) -> Option<(Ticket, u64)> {
         self.named += 1;
         let until = now.date + TICKET_LASTS;
         let fresh = |at: &Instant| now.instant.saturating_duration_since(*at) < TICKET_GIVEN;
@@ -625,12 +819,7 @@ impl Offer {
         });
         let left = (*at + TICKET_LASTS).checked_duration_since(now.instant)?;
         let lasts_ms = u64::try_from(left.as_millis()).ok()?;
-        Some(Introduction {
-            address: self.address,
-            identity: self.identity,
-            lasts_ms,
-            ticket: ticket.clone(),
-        })
+        Some((ticket.clone(), lasts_ms))
     }
 }
 

@@ -9,6 +9,9 @@
     reason = "functions that are exported and imported by name"
 )]
 
+#[cfg(feature = "share")]
+mod share;
+
 use std::panic;
 use std::time::Duration;
 
@@ -77,13 +80,17 @@ fn number(whole: u64) -> f64 {
 /// A peer that requests at most so many bytes ahead. It is never freed: it ends with its module.
 #[unsafe(no_mangle)]
 extern "C" fn create(window_max: f64) -> &'static mut Handle {
+    handle(Peer::new(random(), whole(window_max)))
+}
+
+fn handle(peer: Peer) -> &'static mut Handle {
     panic::set_hook(Box::new(|panic| {
         let text = panic.to_string();
         // SAFETY: the page reads as many bytes as the text has, and keeps none of them.
         unsafe { say(text.as_ptr(), text.len()) }
     }));
     Box::leak(Box::new(Handle {
-        peer: Peer::new(random(), whole(window_max)),
+        peer,
         input: Vec::new(),
         output: Vec::new(),
         numbers: [0.0; 2],
@@ -280,6 +287,14 @@ extern "C" fn event(handle: &mut Handle, now: f64) -> u32 {
             let code = f64::from(code.quic());
             (kind, [source.into(), code], reason.into_bytes())
         }
+        #[cfg(feature = "share")]
+        Event::Call(link, is_first) => (12, [link.0.into(), f64::from(is_first)], Vec::new()),
+        #[cfg(feature = "share")]
+        Event::Signal(link, is_first, bytes) => {
+            (13, [link.0.into(), f64::from(is_first)], bytes.to_vec())
+        }
+        #[cfg(feature = "share")]
+        Event::HangUp(link) => (14, [link.0.into(), 0.0], Vec::new()),
     };
     (handle.numbers, handle.output) = (numbers, bytes);
     kind

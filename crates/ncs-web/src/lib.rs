@@ -4,6 +4,9 @@
 //! page (`web/`) carries the bytes of WebTransport, and tells the time. [`Peer`] joins the protocol
 //! machine of `ncs-proto`, the decoders of `ncs-codec`, and the proof of segments.
 //!
+//! With the feature `share`, pages serve each other over data channels of WebRTC, which the page
+//! carries, too.
+//!
 //! A peer in a page has all codes but the one over the prime field, whose numbers need more code
 //! than everything else. It decodes in the thread that calls.
 
@@ -11,5 +14,9 @@
 mod exports;
 mod peer;
 mod read;
+#[cfg(feature = "share")]
+mod share;
 
 pub use peer::{Event, Peer, ReadId};
+#[cfg(feature = "share")]
+pub use share::{LinkId, SharedCounts};

@@ -22,6 +22,9 @@ use ncs_proto::wire::message::{
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
 
+#[cfg(feature = "share")]
+use crate::share::{LinkId, Share, link_of};
+
 use crate::read::{Next, Question, Read, Taken, WRONG, is_right};
 
 /// The name of a read.
@@ -82,6 +85,15 @@ pub enum Event {
         /// Whether it lies, and is not to be connected again.
         is_polluter: bool,
     },
+    /// A link with another page is to be made. True: this page is the caller if both call at once.
+    #[cfg(feature = "share")]
+    Call(LinkId, bool),
+    /// The page of a link says something, through the server. True: as above.
+    #[cfg(feature = "share")]
+    Signal(LinkId, bool, Bytes),
+    /// A link is to be ended.
+    #[cfg(feature = "share")]
+    HangUp(LinkId),
 }
 
 /// A peer without I/O. After any call that puts something in, poll
@@ -89,19 +101,22 @@ pub enum Event {
 /// [`poll_event`](Peer::poll_event), then read [`poll_timeout`](Peer::poll_timeout).
 #[derive(Debug)]
 pub struct Peer {
-    proto: Proto,
+    pub(crate) proto: Proto,
     sources: SortedMap<SourceId, Source>,
     reads: SortedMap<ReadId, Read>,
     next_read: u32,
     gets: SortedMap<u64, ReadId>,
     fetches: SortedMap<FetchId, ReadId>,
-    events: VecDeque<Event>,
+    pub(crate) events: VecDeque<Event>,
+    #[cfg(feature = "share")]
+    pub(crate) share: Option<Share>,
 }
 
 #[derive(Debug)]
 struct Source {
     frames: Reader,
-    visit: VisitId,
+    /// None of a page, whose connections are no visits.
+    visit: Option<VisitId>,
     grease: u32,
     heard_at: Instant,
     /// When it was first asked for something since then.
@@ -113,6 +128,11 @@ impl Peer {
     /// A peer without servers. `secret` is random; `window_max` bounds the bytes that are requested
     /// and have not come.
     pub fn new(secret: [u8; 32], window_max: u64) -> Self {
+        Self::with(secret, window_max, false)
+    }
+
+    /// The same; `shares`: it passes on what comes.
+    pub(crate) fn with(secret: [u8; 32], window_max: u64, shares: bool) -> Self {
         let hello = Hello {
             codecs: Codecs {
                 gfq: false,
@@ -121,7 +141,7 @@ impl Peer {
             n_max: Shape::N_LIMIT,
             block_bytes_max: Shape::BLOCK_BYTES_MAX,
             segment_bytes_max: SEGMENT_MAX,
-            // A page serves nothing.
+            // On these connections a page serves nothing.
             requests_max: 0,
             credit_max: 0,
             agent: concat!("ncs-web/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -139,7 +159,7 @@ impl Peer {
             rate_min: RATE_MIN,
             kernels: Kernels::detect(),
             gathers: false,
-            tells: false,
+            tells: shares,
             keys: Keys::default(),
             tests_max: 1,
             rows_max: ROWS_MAX,
@@ -153,6 +173,8 @@ impl Peer {
             gets: SortedMap::new(),
             fetches: SortedMap::new(),
             events: VecDeque::new(),
+            #[cfg(feature = "share")]
+            share: None,
         }
     }
 
@@ -181,7 +203,21 @@ impl Peer {
         visit: [u8; 16],
         grease: u32,
     ) {
-        let (frames, visit) = (Reader::new(), VisitId(visit));
+        let token = token.filter(|token| is_token(token));
+        let credential = token.map(|token| Credential::Token(Token(token)));
+        self.connect(now, source, credential, Some(VisitId(visit)), grease);
+    }
+
+    /// A source is connected, which is a server or, without a visit, a page.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        source: SourceId,
+        credential: Option<Credential>,
+        visit: Option<VisitId>,
+        grease: u32,
+    ) {
+        let frames = Reader::new();
         self.sources.insert(
             source,
             Source {
@@ -193,8 +229,6 @@ impl Peer {
                 is_silent: false,
             },
         );
-        let token = token.filter(|token| is_token(token));
-        let credential = token.map(|token| Credential::Token(Token(token)));
         self.proto.handle_connected(now, source, credential);
     }
 
@@ -223,8 +257,10 @@ impl Peer {
 
     /// Servers that owe answers, and when they count as silent unless something comes.
     fn silences(&self) -> impl Iterator<Item = (SourceId, Instant)> {
-        let owes =
-            |(source, known): &(&SourceId, &Source)| !known.is_silent && self.proto.owes(**source);
+        // A page may have to wait for blocks itself.
+        let owes = |(source, known): &(&SourceId, &Source)| {
+            known.visit.is_some() && !known.is_silent && self.proto.owes(**source)
+        };
         self.sources.iter().filter(owes).map(|(source, known)| {
             let since = known.asked_at.unwrap_or(known.heard_at);
             (*source, since + SILENCE)
@@ -303,6 +339,8 @@ impl Peer {
         for read in late {
             self.fail(read, "the deadline has passed");
         }
+        #[cfg(feature = "share")]
+        self.handle_shared_timeout(now);
     }
 
     /// When [`Peer::handle_timeout`] has something to do.
@@ -311,6 +349,8 @@ impl Peer {
         let due = reads.flat_map(|read| [read.due(), read.deadline]);
         let silences = self.silences().map(|(_, at)| at);
         let due = due.flatten().chain(silences);
+        #[cfg(feature = "share")]
+        let due = due.chain(self.share.as_ref().and_then(Share::poll_timeout));
         due.chain(self.proto.poll_timeout()).min()
     }
 
@@ -372,7 +412,7 @@ impl Peer {
         let Some(known) = self.sources.get_mut(&source) else {
             return out;
         };
-        let (visit, grease) = (Some(known.visit), known.grease);
+        let (visit, grease) = (known.visit, known.grease);
         while let Some(message) = self.proto.poll_message(now, source) {
             if let Message::Get(_) | Message::Request(_) | Message::Credit { .. } = message {
                 known.asked_at.get_or_insert(now);
@@ -473,6 +513,8 @@ impl Peer {
                 self.events.push_back(Event::TokenRefused(source));
             }
             proto::Event::GoingAway(source) => self.events.push_back(Event::GoingAway(source)),
+            #[cfg(feature = "share")]
+            proto::Event::Polluter(source) if self.take_liar(now, source) => {}
             proto::Event::Polluter(source) => {
                 self.events.push_back(Event::Close {
                     source,
@@ -482,12 +524,23 @@ impl Peer {
                 });
                 self.disconnected(now, source, false);
             }
-            // A page passes nothing on, has no neighbours, and no code over the prime field.
+            #[cfg(feature = "share")]
+            news @ (proto::Event::Brought { .. }
+            | proto::Event::Checked { .. }
+            | proto::Event::Page { .. }
+            | proto::Event::Pages { .. }
+            | proto::Event::Signal { .. }) => self.take_shared(now, news),
+            // A page has no neighbours with addresses, and no code over the prime field. It passes
+            // nothing on if it does not share.
+            #[cfg_attr(feature = "share", expect(unreachable_patterns))]
             proto::Event::Brought { .. }
             | proto::Event::Checked { .. }
             | proto::Event::Hashed { .. }
             | proto::Event::Test(_)
-            | proto::Event::Peers { .. } => {}
+            | proto::Event::Peers { .. }
+            | proto::Event::Page { .. }
+            | proto::Event::Pages { .. }
+            | proto::Event::Signal { .. } => {}
         }
     }
 
@@ -553,6 +606,11 @@ impl Peer {
             length: Some(meta.length),
         };
         let fetch = self.proto.fetch(now, order, Some(place));
+        #[cfg(feature = "share")]
+        if let Some(share) = &mut self.share {
+            share.retain(|fetch| self.fetches.contains_key(fetch));
+            share.begin(now, fetch, meta, order.cut());
+        }
         let assembly = Assembly::new(meta.id, *shape, meta.tree.clone());
         read.fetching(meta.offset, fetch, assembly);
         self.fetches.insert(fetch, id);
@@ -599,6 +657,10 @@ impl Peer {
         let Some(read) = self.reads.get_mut(&id) else {
             return;
         };
+        #[cfg(feature = "share")]
+        if let Some(share) = &mut self.share {
+            share.proved(fetch, &pieces, is_proven);
+        }
         read.proved(fetch, pieces);
         if is_proven {
             read.complete(fetch);
@@ -657,6 +719,10 @@ impl Peer {
     }
 
     fn close(&mut self, now: Instant, source: SourceId, violation: Violation) {
+        #[cfg(feature = "share")]
+        if let Some(link) = link_of(source) {
+            return self.hang_up(now, link);
+        }
         self.events.push_back(Event::Close {
             source,
             code: violation.close_code(),

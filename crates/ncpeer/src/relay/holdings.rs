@@ -25,13 +25,13 @@ use ncs_proto::object::{
     Codec, Coding, FirstPass, Generation, GenerationKey, Held, Released, SegmentId, SegmentKey,
     Shape, Standing,
 };
+use ncs_proto::rows::{Heap, News, Rows};
 use ncs_proto::wire::message::{Delivery, Holding, HoldingState, Meant, Meta};
 use ncs_serve::admission::Share;
 use ncs_serve::session::Ledgers;
 use tokio::sync::{Notify, oneshot};
 
 use super::Metrics;
-use super::rows::{Heap, News, Rows};
 use crate::Listener;
 use crate::proto::{Cut, SourceId};
 
@@ -720,9 +720,9 @@ fn whole_bytes(cut: &Cut) -> u64 {
 /// larger than blocks, and the client that fetches holds them too.
 fn rows_bytes(shape: &Shape) -> u64 {
     let more = |generation: Generation| {
-        let gfq = Rows::over_gfq(&generation)?;
+        let all_bytes = Rows::proven_bytes(&generation)?;
         let (all, payloads) = (
-            gfq.memory_bytes(),
+            all_bytes,
             u64::from(generation.coded_bytes()) * u64::from(generation.n),
         );
         Some((2 * all as u64 - payloads).saturating_sub(generation.length))

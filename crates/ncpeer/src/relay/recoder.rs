@@ -18,6 +18,7 @@ use ncs_codec::block::Vector;
 use ncs_codec::gfq::Cores;
 use ncs_codec::rlnc::Encoder;
 use ncs_proto::object::{Codec, Generation, GenerationKey, SegmentKey};
+use ncs_proto::rows::{Heap, News, Plan, Rows, plan};
 use ncs_serve::gfq::Wanted;
 use ncs_serve::planner::{Planner, Step, planned};
 use ncs_serve::ring::{self, Blocks, LineKey, LineKind, Order, Ring, Slot};
@@ -28,7 +29,6 @@ use tokio::task::JoinHandle;
 use super::Metrics;
 use super::fetcher::Fetcher;
 use super::holdings::{Holdings, Supply, Whole, counts};
-use super::rows::{Heap, News, Plan, Rows, plan};
 
 /// The maximum number of blocks per batch.
 pub(super) const BATCH_BLOCKS_MAX: u32 = 256;

@@ -78,8 +78,7 @@ impl Proto {
         }
         self.effects.report(Event::Ready(source));
         if let Some(offer) = self
-            .offer
-            .as_ref()
+            .offer_to(source)
             .filter(|_| !self.neighbours.contains(&source))
         {
             offer

@@ -99,6 +99,25 @@ pub enum Event {
         /// Where they are.
         peers: Vec<message::Introduction>,
     },
+    /// The trusted server has named this page: others know it by this identity.
+    Page {
+        /// The identity.
+        identity: [u8; 32],
+    },
+    /// The trusted server has named other pages that hold something of a segment.
+    Pages {
+        /// The segment.
+        segment: SegmentId,
+        /// Their identities and tickets.
+        pages: Vec<message::PageIntroduction>,
+    },
+    /// Another page has sent this through the trusted server.
+    Signal {
+        /// The page.
+        page: [u8; 32],
+        /// What it says.
+        bytes: Bytes,
+    },
     /// A source has sent data that was proved wrong. Close its connection with POLLUTION, and do
     /// not connect to it again.
     Polluter(SourceId),

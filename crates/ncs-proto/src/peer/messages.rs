@@ -83,6 +83,19 @@ impl Proto {
                 self.effects.report(Event::Peers { segment, peers });
                 Ok(())
             }
+            // The server that this side trusts introduces pages, if they were offered to.
+            Message::Page { identity } if self.is_introducer(source) => {
+                self.effects.report(Event::Page { identity });
+                Ok(())
+            }
+            Message::Pages { segment, pages } if self.is_introducer(source) => {
+                self.effects.report(Event::Pages { segment, pages });
+                Ok(())
+            }
+            Message::Signal { page, bytes } if self.is_introducer(source) => {
+                self.effects.report(Event::Signal { page, bytes });
+                Ok(())
+            }
             Message::Checks(checks) => {
                 if self.fetches.checks(source, &checks, &mut self.effects) {
                     return Ok(());
@@ -91,6 +104,10 @@ impl Proto {
             }
             // Not requested, or for servers alone.
             Message::Peers { .. }
+            | Message::Page { .. }
+            | Message::Pages { .. }
+            | Message::Signal { .. }
+            | Message::OfferPage { .. }
             | Message::Have(_)
             | Message::Offer { .. }
             | Message::Blame { .. }

@@ -10,8 +10,8 @@ const HOLDINGS_TOLD_MAX: usize = 1024;
 /// An offer, and the segments that are held under it.
 #[derive(Debug)]
 pub(super) struct Offer {
-    port: u16,
-    identity: [u8; 32],
+    /// Where it serves.
+    message: Message,
     /// For servers that connect later.
     held: VecDeque<Holding>,
 }
@@ -19,11 +19,24 @@ pub(super) struct Offer {
 impl Offer {
     /// Offers to serve on this UDP port, with the certificate of this SHA-256.
     pub(super) fn new(port: u16, identity: [u8; 32]) -> Self {
+        Self::with(Message::Offer { port, identity })
+    }
+
+    /// Offers to serve other web pages, to the trusted server alone.
+    pub(super) fn to_pages() -> Self {
+        Self::with(Message::OfferPage { serves: true })
+    }
+
+    fn with(message: Message) -> Self {
         Self {
-            port,
-            identity,
+            message,
             held: VecDeque::new(),
         }
+    }
+
+    /// Whether it is made to the trusted server alone.
+    pub(super) fn is_to_pages(&self) -> bool {
+        matches!(self.message, Message::OfferPage { .. })
     }
 
     /// Notes which holdings have changed. Beyond the limit, the oldest are forgotten.
@@ -42,10 +55,7 @@ impl Offer {
 
     /// The offer itself.
     pub(super) fn message(&self) -> Message {
-        Message::Offer {
-            port: self.port,
-            identity: self.identity,
-        }
+        self.message.clone()
     }
 
     /// The offer and all holdings, for a server that has just connected.

@@ -74,10 +74,24 @@ pub enum Event {
         /// SHA-256 of the certificate.
         identity: [u8; 32],
     },
+    /// The peer, a web page, serves other pages that are introduced to it, or ends that; answer
+    /// with [`Proto::name_page`](super::Proto::name_page).
+    OfferPage {
+        /// Whether it serves.
+        serves: bool,
+    },
+    /// Pass on what the page says to another page, if they were introduced.
+    Signal {
+        /// The other page.
+        page: [u8; 32],
+        /// What it says.
+        bytes: Bytes,
+    },
     /// Segments that the peer has begun to hold, has completed, or holds no longer.
     Have(Vec<Holding>),
     /// Name other peers that hold a segment, if there are any; answer with
-    /// [`Proto::introduce`](super::Proto::introduce).
+    /// [`Proto::introduce`](super::Proto::introduce) or
+    /// [`Proto::introduce_pages`](super::Proto::introduce_pages).
     Introduce {
         /// The segment.
         segment: SegmentId,

@@ -29,6 +29,10 @@ pub(super) const BLAMES_EVERY: Duration = Duration::from_secs(10);
 /// ones.
 const OFFERS_MAX: u32 = 32;
 const OFFERS_EVERY: Duration = Duration::from_millis(200);
+/// SIGNALs that are passed on at once, and the interval of further ones. Two pages connect with one
+/// in each direction.
+pub(super) const SIGNALS_MAX: u32 = 32;
+pub(super) const SIGNALS_EVERY: Duration = Duration::from_millis(500);
 
 /// The limits of one session.
 #[derive(Debug)]
@@ -42,6 +46,7 @@ pub(super) struct Limits {
     pub(super) checks: Rate,
     pub(super) blames: Rate,
     pub(super) offers: Rate,
+    pub(super) signals: Rate,
 }
 
 impl Limits {
@@ -54,6 +59,7 @@ impl Limits {
             checks: Rate::new(CHECKS_MAX, CHECKS_EVERY, now),
             blames: Rate::new(BLAMES_MAX, BLAMES_EVERY, now),
             offers: Rate::new(OFFERS_MAX, OFFERS_EVERY, now),
+            signals: Rate::new(SIGNALS_MAX, SIGNALS_EVERY, now),
         }
     }
 

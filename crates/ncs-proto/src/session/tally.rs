@@ -29,6 +29,8 @@ pub struct Tally {
     pub checks: (u64, u64),
     /// Reports of wrong blocks taken, and ignored.
     pub blames: (u64, u64),
+    /// SIGNALs taken, and dropped.
+    pub signals: (u64, u64),
 }
 
 /// Counts of one stream since the last look.

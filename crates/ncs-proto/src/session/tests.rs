@@ -2259,6 +2259,55 @@ fn offers_and_tickets_go_to_those_who_keep_them() {
     assert_eq!(proto.poll_credential(), Some(ticket));
 }
 
+#[test]
+fn what_a_page_says_to_others_is_passed_on_at_a_modest_rate() {
+    let (mut proto, now) = conversation(FirstPass::Coded);
+    let signal = || Message::Signal {
+        page: [2; 32],
+        bytes: Bytes::from_static(b"s"),
+    };
+    let passed = |proto: &mut Proto| {
+        std::iter::from_fn(|| proto.poll_event())
+            .filter(|event| matches!(event, Event::Signal { .. }))
+            .count()
+    };
+    // Not before it serves others itself.
+    proto.handle_message(now, signal()).unwrap();
+    assert_eq!(passed(&mut proto), 0);
+    let offer = |serves| Message::OfferPage { serves };
+    proto.handle_message(now, offer(true)).unwrap();
+    assert!(matches!(
+        proto.poll_event(),
+        Some(Event::OfferPage { serves: true })
+    ));
+    for _ in 0..100 {
+        proto.handle_message(now, signal()).unwrap();
+    }
+    assert_eq!(passed(&mut proto), limits::SIGNALS_MAX as usize);
+    assert_eq!(proto.take_tally().signals, (32, 69));
+    proto
+        .handle_message(now + limits::SIGNALS_EVERY, signal())
+        .unwrap();
+    assert_eq!(passed(&mut proto), 1);
+    // A page without rights is named to nobody, and says nothing.
+    proto.set_access(Access::Granted {
+        scope: Scope::parse(&["/live/*"]).unwrap(),
+        until: None,
+        grace: None,
+    });
+    proto.set_access(Access::Refused {
+        until: now + Duration::from_secs(60),
+    });
+    assert!(matches!(
+        std::iter::from_fn(|| proto.poll_event()).last(),
+        Some(Event::Offer { port: 0, .. })
+    ));
+    let later = now + Duration::from_secs(20);
+    proto.handle_message(later, offer(true)).unwrap();
+    proto.handle_message(later, signal()).unwrap();
+    assert!(proto.poll_event().is_none());
+}
+
 fn get_hashes(request: u64, segment: &[u8]) -> Message {
     Message::GetHashes {
         request,

@@ -14,6 +14,7 @@ mod coding;
 mod hello;
 mod kind;
 mod meta;
+mod pages;
 mod peers;
 mod request;
 
@@ -32,6 +33,10 @@ use hello::{parse_hello, write_hello, write_hello_with};
 use meta::{
     parse_error, parse_get, parse_meta, parse_subscribe, write_error, write_get, write_meta,
     write_subscribe,
+};
+use pages::{
+    parse_offer_page, parse_page, parse_pages, parse_signal, write_offer_page, write_page,
+    write_pages, write_signal,
 };
 use peers::{
     parse_auth, parse_have, parse_offer, parse_peers, write_auth, write_have, write_offer,
@@ -189,6 +194,10 @@ impl Message {
             Self::Have(holdings) => write_have(holdings, out),
             Self::Offer { port, identity } => write_offer(*port, identity, out),
             Self::Peers { segment, peers } => write_peers(*segment, peers, out),
+            Self::OfferPage { serves } => write_offer_page(*serves, out),
+            Self::Page { identity } => write_page(identity, out),
+            Self::Pages { segment, pages } => write_pages(*segment, pages, out),
+            Self::Signal { page, bytes } => write_signal(page, bytes, out),
         }
     }
 
@@ -236,6 +245,10 @@ impl Message {
             kind::OFFER => ("OFFER", parse_offer),
             kind::RESCHEDULE => ("RESCHEDULE", parse_reschedule),
             kind::PEERS => ("PEERS", parse_peers),
+            kind::OFFER_PAGE => ("OFFER_PAGE", parse_offer_page),
+            kind::PAGE => ("PAGE", parse_page),
+            kind::PAGES => ("PAGES", parse_pages),
+            kind::SIGNAL => ("SIGNAL", parse_signal),
             other => return Err(Violation::UnknownFrame(other)),
         };
         // The rest of the body are fields of a newer version.

@@ -24,6 +24,8 @@ pub const SIGNATURE_MAX: usize = 256;
 pub const TICKET_MAX: usize = 256;
 /// Most bytes of a peer's address in PEERS.
 pub const ADDRESS_MAX: usize = 64;
+/// Most bytes of a SIGNAL.
+pub const SIGNAL_MAX: usize = 8192;
 /// Most columns of CHECKS.
 pub const COLUMNS_MAX: u8 = 16;
 /// Most entries of HAVE.
@@ -194,6 +196,30 @@ pub enum Message {
         /// At most [`PEERS_MAX`].
         peers: Vec<Introduction>,
     },
+    /// Offers to serve other web pages, to which the server introduces this one (ignorable).
+    OfferPage {
+        /// Whether it serves. Otherwise the offer is withdrawn.
+        serves: bool,
+    },
+    /// Tells a page the identity under which others know it (ignorable).
+    Page {
+        /// Chosen by the server.
+        identity: [u8; 32],
+    },
+    /// Names other pages that serve a segment (ignorable).
+    Pages {
+        /// The segment.
+        segment: SegmentId,
+        /// At most [`PEERS_MAX`].
+        pages: Vec<PageIntroduction>,
+    },
+    /// Carries what a page says to another to connect with it (ignorable).
+    Signal {
+        /// The page that it is for; from the server: the page that it comes from.
+        page: [u8; 32],
+        /// 1 to [`SIGNAL_MAX`] bytes that concern the two pages alone.
+        bytes: Bytes,
+    },
 }
 
 /// The credential in AUTH.
@@ -296,6 +322,17 @@ pub struct Introduction {
     /// Address and UDP port.
     pub address: std::net::SocketAddr,
     /// SHA-256 of its certificate.
+    pub identity: [u8; 32],
+    /// How long the ticket counts, in milliseconds.
+    pub lasts_ms: u64,
+    /// The credential for it.
+    pub ticket: Ticket,
+}
+
+/// One page of PAGES.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageIntroduction {
+    /// Its identity at this server.
     pub identity: [u8; 32],
     /// How long the ticket counts, in milliseconds.
     pub lasts_ms: u64,

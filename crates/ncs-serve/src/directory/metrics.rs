@@ -8,6 +8,9 @@ use prometheus::{Error, IntCounter, IntGauge, Registry};
 pub struct Metrics {
     pub(super) offers: IntGauge,
     pub(super) introductions: IntCounter,
+    pub(super) pages: IntGauge,
+    pub(super) page_introductions: IntCounter,
+    pub(super) signals: IntCounter,
 }
 
 impl Metrics {
@@ -17,12 +20,27 @@ impl Metrics {
             offers: register::gauge(
                 registry,
                 "ncserverd_directory_peers",
-                "Connected peers that offer to serve others.",
+                "Connected peers that offer to serve others, without web pages.",
             )?,
             introductions: register::counter(
                 registry,
                 "ncserverd_directory_introductions_total",
-                "Times a peer was named to another.",
+                "Times a peer was named to another, without web pages.",
+            )?,
+            pages: register::gauge(
+                registry,
+                "ncserverd_directory_pages",
+                "Connected web pages that offer to serve others.",
+            )?,
+            page_introductions: register::counter(
+                registry,
+                "ncserverd_directory_page_introductions_total",
+                "Times a web page was named to another.",
+            )?,
+            signals: register::counter(
+                registry,
+                "ncserverd_directory_signals_total",
+                "Messages passed on from one web page to another, to connect.",
             )?,
         })
     }

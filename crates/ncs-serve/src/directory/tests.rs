@@ -407,3 +407,125 @@ fn what_a_peer_tells_is_bounded() {
     (1..=12).for_each(|number| rig.directory.withdraw(SessionId(number)));
     assert_eq!(noted(), (0, 0));
 }
+
+impl Rig {
+    /// Page `number` offers to serve, and follows the stream.
+    fn page(&self, number: u64) -> Page {
+        let page = self.directory.offer_page(SessionId(number)).unwrap();
+        self.pages_for(number, 0);
+        page
+    }
+
+    fn pages_for(&self, session: u64, seconds: u64) -> Vec<PageIntroduction> {
+        let asker = Asker {
+            session: SessionId(session),
+            address: [10, 0, 3, 9].into(),
+        };
+        self.directory
+            .introduce_pages(self.now(seconds), asker, "live", (segment(1), CODING))
+    }
+
+    fn says(&self, from: u64, to: &Page, seconds: u64) {
+        let bytes = Bytes::from_static(b"hello");
+        self.directory.signal(
+            self.now(seconds).instant,
+            SessionId(from),
+            to.identity,
+            bytes,
+        );
+    }
+}
+
+#[test]
+fn pages_are_named_to_pages_and_peers_to_peers() {
+    let rig = rig(Policy::All);
+    rig.peer(1, HoldingState::Complete);
+    let pages = [rig.page(11), rig.page(12)];
+    rig.directory.have(
+        SessionId(11),
+        &[Holding {
+            segment: segment(1),
+            meant: MEANT,
+            state: HoldingState::Partial,
+        }],
+    );
+    let named = rig.pages_for(12, 1);
+    assert_eq!(named.len(), 1);
+    assert_eq!(named[0].identity, pages[0].identity);
+    let says = Admitted::by(&named[0].ticket, |_| Some(rig.key.public())).unwrap();
+    assert_eq!(
+        (&says.stream[..], says.identity),
+        ("live", pages[0].identity)
+    );
+    // One that only follows the stream is named, too; peers are named the peer alone.
+    assert_eq!(rig.pages_for(11, 1)[0].identity, pages[1].identity);
+    assert_eq!(rig.named(9), [1]);
+    assert_eq!(rig.named(1), []);
+    // Who serves no pages is told of none.
+    assert_eq!(rig.pages_for(9, 1), []);
+    assert_eq!(rig.pages_for(1, 1), []);
+    rig.directory.withdraw(SessionId(11));
+    assert_eq!(rig.pages_for(12, 2), []);
+}
+
+#[test]
+fn pages_of_a_stream_that_keeps_viewers_apart_are_not_named() {
+    for policy in [Policy::Off, Policy::Lan] {
+        let rig = rig(policy);
+        let (mut one, _other) = (rig.page(11), rig.page(12));
+        assert_eq!(rig.pages_for(12, 1), [], "{policy:?}");
+        rig.says(12, &one, 1);
+        assert!(one.signals.try_recv().is_err());
+    }
+}
+
+#[test]
+fn pages_say_something_to_those_that_were_introduced() {
+    let rig = rig(Policy::All);
+    let (mut one, mut other, stranger) = (rig.page(11), rig.page(12), rig.page(13));
+    // The second was told of the first when it came, and the third of both.
+    rig.says(12, &one, 1);
+    rig.says(11, &other, 1);
+    let hello = Bytes::from_static(b"hello");
+    assert_eq!(one.signals.try_recv(), Ok((other.identity, hello.clone())));
+    assert_eq!(other.signals.try_recv(), Ok((one.identity, hello)));
+    // A peer with a port, and a session without an offer, say nothing.
+    rig.peer(1, HoldingState::Complete);
+    rig.says(1, &one, 1);
+    rig.says(9, &one, 1);
+    assert!(one.signals.try_recv().is_err());
+    // After a while they have to be introduced again.
+    rig.says(12, &one, 61);
+    assert!(one.signals.try_recv().is_err());
+    rig.pages_for(11, 61);
+    rig.says(12, &one, 62);
+    assert!(one.signals.try_recv().is_ok());
+    // A page that does not read is told a few things; the rest is dropped.
+    for _ in 0..100 {
+        rig.says(13, &other, 1);
+    }
+    let told = std::iter::from_fn(|| other.signals.try_recv().ok()).count();
+    assert_eq!(told, SIGNALS_MAX);
+    assert_eq!(rig.directory.inner.metrics.signals.get(), 3 + told as u64);
+    // Whoever is gone is told nothing.
+    rig.directory.withdraw(SessionId(13));
+    rig.says(12, &stranger, 1);
+    drop(stranger);
+}
+
+#[test]
+fn a_page_is_told_of_a_bounded_number_of_others() {
+    let rig = rig(Policy::All);
+    let one = rig.page(1000);
+    let others: Vec<Page> = (0..200).map(|number| rig.page(number)).collect();
+    for second in 0..50 {
+        rig.pages_for(1000, second);
+    }
+    let state = rig.directory.state();
+    let Place::Page { named, .. } = &state.offers[&SessionId(1000)].place else {
+        panic!("it is a page")
+    };
+    assert_eq!(named.len(), PAGES_MAX);
+    assert_eq!((state.pages.len(), others.len()), (201, 200));
+    drop(one);
+}

@@ -45,7 +45,7 @@ use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::accept::Place;
 use crate::admission::{Access, Admission, Now, Share, Visitor};
-use crate::directory::{Asker, Directory};
+use crate::directory::{self, Asker, Directory};
 use crate::headroom::Entry;
 use crate::ring::{Claimed, LineKey, LineKind, Quota, Ring, SessionId, Waiter};
 
@@ -228,6 +228,8 @@ struct Session {
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     draining: Option<Instant>,
     viewing: Viewing,
+    /// What other pages say to this one, if it serves them.
+    pages: Option<mpsc::Receiver<directory::Signal>>,
 }
 
 /// The number of blocks acknowledged, and the time of the last acknowledgement.
@@ -314,6 +316,16 @@ impl Patience {
     }
 }
 
+/// What another page says next; pending where no page can.
+async fn next_signal(pages: &mut Option<mpsc::Receiver<directory::Signal>>) -> directory::Signal {
+    if let Some(signals) = pages
+        && let Some(signal) = signals.recv().await
+    {
+        return signal;
+    }
+    std::future::pending().await
+}
+
 /// A chunk of the control stream, and the stream for more.
 type Heard = (RecvStream, Result<Option<quinn::Chunk>, quinn::ReadError>);
 
@@ -397,6 +409,7 @@ impl Session {
             datagrams: None,
             draining: None,
             viewing,
+            pages: None,
         };
         match session.converse(receive, ending).await {
             Ok(never) => match never {},
@@ -468,6 +481,8 @@ impl Session {
                 is_armed = true;
             }
             let reads = resumes.is_none() && !self.is_left_behind();
+            // What a page does not read waits in its short queue.
+            let listens = !self.is_left_behind();
             tokio::select! {
                 Some((receive, chunk)) = reading.next(), if reads => {
                     self.control_bytes(chunk.map(|chunk| chunk.map(|chunk| chunk.bytes)))?;
@@ -501,6 +516,9 @@ impl Session {
                     Signal::Stray => return Err(Violation::Unexpected("stream").into()),
                     Signal::Replaced => return Err(End::Replaced),
                 },
+                (page, bytes) = next_signal(&mut self.pages), if listens => {
+                    self.proto.signal(page, bytes);
+                }
                 () = timer.as_mut(), if is_armed => is_armed = false,
                 () = self.waiter.woken() => {}
             }
@@ -612,12 +630,22 @@ impl Session {
                 }
             }
             Event::Offer { port, identity } => match port {
-                0 => self.context.directory.withdraw(self.id),
+                0 => {
+                    self.pages = None;
+                    self.context.directory.withdraw(self.id);
+                }
                 port => {
                     let address = SocketAddr::new(self.visitor.ip(), port);
+                    self.pages = None;
                     self.context.directory.offer(self.id, address, identity);
                 }
             },
+            Event::OfferPage { serves } => self.offer_page(serves),
+            Event::Signal { page, bytes } => {
+                self.context
+                    .directory
+                    .signal(Instant::now(), self.id, page, bytes);
+            }
             Event::Have(holdings) => self.context.directory.have(self.id, &holdings),
             Event::Introduce {
                 segment,
@@ -711,12 +739,31 @@ impl Session {
             session: self.id,
             address: self.visitor.ip(),
         };
-        let peers = self
-            .context
-            .directory
-            .introduce(Now::read(), asker, stream, (segment, coding));
+        let (now, directory) = (Now::read(), &self.context.directory);
+        if self.pages.is_some() {
+            let pages = directory.introduce_pages(now, asker, stream, (segment, coding));
+            if !pages.is_empty() {
+                self.proto.introduce_pages(segment, pages);
+            }
+            return;
+        }
+        let peers = directory.introduce(now, asker, stream, (segment, coding));
         if !peers.is_empty() {
             self.proto.introduce(segment, peers);
+        }
+    }
+
+    /// A page serves others, or ends that. Programs offer an address instead.
+    fn offer_page(&mut self, serves: bool) {
+        self.pages = None;
+        if !serves {
+            return self.context.directory.withdraw(self.id);
+        }
+        if self.binding == Binding::Web
+            && let Some(page) = self.context.directory.offer_page(self.id)
+        {
+            self.proto.name_page(page.identity);
+            self.pages = Some(page.signals);
         }
     }
 

@@ -42,6 +42,7 @@ pub struct Metrics {
     hashes: Answered,
     checks: Answered,
     blames: Answered,
+    signals: Answered,
     /// Sessions closed because the peer had no valid token or certificate.
     pub unadmitted: IntCounter,
     /// Server time to the first block of a live segment that a peer waited for.
@@ -196,6 +197,13 @@ impl Metrics {
                  peer sent too many or is not admitted.",
                 ["heard", "ignored"],
             )?,
+            signals: Answered::new(
+                registry,
+                "ncserverd_session_signals_total",
+                "Messages of web pages to other pages (SIGNAL): heard, or ignored because the page \
+                 sent too many or does not serve others.",
+                ["heard", "ignored"],
+            )?,
             unadmitted: counter(
                 "ncserverd_session_unadmitted_total",
                 "Sessions closed because the peer had no valid token, or no longer had one.",
@@ -241,6 +249,7 @@ impl Metrics {
             hashes,
             checks,
             blames,
+            signals,
         } = tally;
         self.requests.inc_by(requests);
         self.useless.inc_by(useless);
@@ -255,6 +264,7 @@ impl Metrics {
         self.hashes.add(hashes);
         self.checks.add(checks);
         self.blames.add(blames);
+        self.signals.add(signals);
     }
 }
 

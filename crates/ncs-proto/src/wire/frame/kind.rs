@@ -23,6 +23,10 @@ pub(super) const GET: u64 = 0x24;
 pub(super) const GET_HASHES: u64 = 0x26;
 pub(super) const OFFER: u64 = 0x27;
 pub(super) const RESCHEDULE: u64 = 0x29;
+pub(super) const OFFER_PAGE: u64 = 0x2b;
+pub(super) const PAGE: u64 = 0x2d;
+pub(super) const PAGES: u64 = 0x2f;
+pub(super) const SIGNAL: u64 = 0x31;
 
 /// Whether this version knows a type.
 pub(super) const fn is_known(kind: u64) -> bool {
@@ -51,6 +55,10 @@ pub(super) const fn is_known(kind: u64) -> bool {
             | GET_HASHES
             | OFFER
             | RESCHEDULE
+            | OFFER_PAGE
+            | PAGE
+            | PAGES
+            | SIGNAL
     )
 }
 

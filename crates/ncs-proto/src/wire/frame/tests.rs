@@ -7,9 +7,9 @@ use super::*;
 use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
 use crate::wire::message::{
     Accept, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX,
-    Holding, HoldingState, Introduction, Meant, Meta, PEERS_MAX, RANGES_MAX, REASON_MAX, Request,
-    RequestCode, RequestError, Signature, StopReason, Subscribe, TICKET_MAX, TOKEN_MAX, Ticket,
-    Token, Tree, VisitId,
+    Holding, HoldingState, Introduction, Meant, Meta, PEERS_MAX, PageIntroduction, RANGES_MAX,
+    REASON_MAX, Request, RequestCode, RequestError, SIGNAL_MAX, Signature, StopReason, Subscribe,
+    TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, VisitId,
 };
 use crate::wire::text::plain;
 
@@ -390,7 +390,57 @@ fn about_peers() -> impl Strategy<Value = Message> {
             prop::collection::vec(introduction, 0..=PEERS_MAX)
         )
             .prop_map(|(segment, peers)| Message::Peers { segment, peers }),
+        pages(),
     ]
+}
+
+fn pages() -> impl Strategy<Value = Message> {
+    let introduction =
+        (any::<[u8; 32]>(), any_varint(), ticket()).prop_map(|(identity, lasts_ms, ticket)| {
+            PageIntroduction {
+                identity,
+                lasts_ms,
+                ticket,
+            }
+        });
+    let signal = prop::collection::vec(any::<u8>(), 1..=SIGNAL_MAX);
+    prop_oneof![
+        any::<bool>().prop_map(|serves| Message::OfferPage { serves }),
+        any::<[u8; 32]>().prop_map(|identity| Message::Page { identity }),
+        (
+            segment(),
+            prop::collection::vec(introduction, 0..=PEERS_MAX)
+        )
+            .prop_map(|(segment, pages)| Message::Pages { segment, pages }),
+        (any::<[u8; 32]>(), signal).prop_map(|(page, bytes)| Message::Signal {
+            page,
+            bytes: bytes.into()
+        }),
+    ]
+}
+
+/// What two pages say to each other has a size, and is not nothing.
+#[test]
+fn a_signal_is_neither_empty_nor_long() {
+    let with = |length: usize, carried: usize| {
+        let mut body = vec![7; 32];
+        varint::write(length as u64, &mut body);
+        body.resize(body.len() + carried, 1);
+        let mut frame = vec![0x31];
+        varint::write(body.len() as u64, &mut frame);
+        frame.append(&mut body);
+        let mut reader = Reader::new();
+        reader.push(&frame);
+        reader.next().map(|message| message.is_some())
+    };
+    assert_eq!(
+        (with(1, 1), with(SIGNAL_MAX, SIGNAL_MAX)),
+        (Ok(true), Ok(true))
+    );
+    let malformed = Err(Violation::Malformed("SIGNAL"));
+    for (length, carried) in [(0, 0), (SIGNAL_MAX + 1, SIGNAL_MAX + 1), (2, 1), (9000, 1)] {
+        assert_eq!(with(length, carried), malformed, "{length}, {carried}");
+    }
 }
 
 fn message() -> impl Strategy<Value = Message> {
@@ -558,7 +608,7 @@ proptest! {
 fn ignorable_frames_are_skipped_even_in_pieces() {
     let mut bytes = raw(0x21, &[9; 3000]);
     Message::GoAway { drain_ms: 5 }.encode(&mut bytes);
-    bytes.extend(raw(0x2b, &[]));
+    bytes.extend(raw(0x33, &[]));
     for step in [1, 7, 4096] {
         let mut reader = Reader::new();
         let mut found = Vec::new();

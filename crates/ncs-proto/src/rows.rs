@@ -6,17 +6,23 @@
 //!
 //! Rows over the prime field are tested by their hashes before they arrive here, and form one heap.
 
+#[cfg(feature = "gfq")]
+mod proven;
+#[cfg(not(feature = "gfq"))]
+#[path = "rows/without_gfq.rs"]
+mod proven;
+
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
 use ncs_codec::block::{Block, Vector};
-use ncs_codec::gfq::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
 use ncs_codec::rlnc::Decoder;
 use ncs_gf::{Kernels, RowKey};
-use ncs_proto::object::{Codec, Generation};
 use rand::Rng;
 
-use crate::proto::{SourceId, parsed};
+use crate::object::Generation;
+use crate::peer::SourceId;
+use proven::Proven;
 
 /// Rows that may be mixed with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,7 +60,7 @@ pub struct Rows {
     heaps: BTreeMap<Heap, Decoder>,
     /// Over the prime field: the tested rows. Those of one fetch are independent; those of several,
     /// after a failure, may not be.
-    proven: Option<gfq::Decoder>,
+    proven: Option<Proven>,
 }
 
 impl News {
@@ -79,7 +85,7 @@ impl News {
 impl Rows {
     /// No rows yet.
     pub fn new(generation: Generation, key: RowKey) -> Self {
-        let proven = Self::over_gfq(&generation);
+        let proven = Proven::new(&generation);
         Self {
             generation,
             key,
@@ -88,17 +94,16 @@ impl Rows {
         }
     }
 
-    /// A decoder that keeps rows over the prime field; `None` for other codes.
-    pub(super) fn over_gfq(generation: &Generation) -> Option<gfq::Decoder> {
-        let words = u16::try_from(generation.block_bytes / Codec::WORD_BYTES).ok()?;
-        let shape = gfq::Shape::new(generation.n, words).filter(|_| generation.codec.is_gfq());
-        shape.map(gfq::Decoder::new)
+    /// Bytes that all rows of a generation over the prime field take, with their vectors; `None`
+    /// for other codes.
+    pub fn proven_bytes(generation: &Generation) -> Option<usize> {
+        Some(Proven::new(generation)?.memory_bytes())
     }
 
     /// Absorbs new rows. Untested rows are ignored once there are tested ones.
     pub fn take(&mut self, news: News) {
         if let Some(proven) = &mut self.proven {
-            return absorb_proven(proven, news);
+            return proven.absorb(news);
         }
         match news {
             News::Row {
@@ -126,10 +131,7 @@ impl Rows {
     /// The rank of each heap.
     pub fn ranks(&self) -> BTreeMap<Heap, u32> {
         if let Some(proven) = &self.proven {
-            return BTreeMap::from([(
-                Heap::Checked,
-                u32::try_from(proven.rank()).unwrap_or(u32::MAX),
-            )]);
+            return BTreeMap::from([(Heap::Checked, proven.rank())]);
         }
         self.heaps
             .iter()
@@ -146,7 +148,7 @@ impl Rows {
         payloads: &mut [&mut [u8]],
     ) -> Vec<Vector> {
         if let Some(proven) = &self.proven {
-            return recode_proven(proven, random, payloads);
+            return proven.recode(random, payloads);
         }
         let heap = if self.is_checked() {
             Heap::Checked
@@ -193,62 +195,6 @@ impl Rows {
     }
 }
 
-fn absorb_proven(held: &mut gfq::Decoder, news: News) {
-    let blocks = match news {
-        News::Row {
-            block,
-            is_checked: true,
-            ..
-        } => vec![block],
-        News::Checked(blocks) => blocks,
-        // A wrong row would spoil all blocks made from then on.
-        News::Row {
-            is_checked: false, ..
-        } => return,
-    };
-    let shape = held.shape();
-    for coded in blocks
-        .iter()
-        .filter_map(|block| parsed(shape, &block.vector, &block.payload))
-    {
-        // Blocks received again after a restart are redundant.
-        let _ = held.absorb(coded);
-    }
-}
-
-fn recode_proven(
-    held: &gfq::Decoder,
-    random: &mut impl Rng,
-    payloads: &mut [&mut [u8]],
-) -> Vec<Vector> {
-    if held.rank() == 0 || payloads.is_empty() {
-        return Vec::new();
-    }
-    let (shape, count) = (held.shape(), payloads.len());
-    let held: Vec<&Coded> = held.blocks().iter().collect();
-    let rows = draw_factors(held.len(), count, random);
-    let mut vectors = BytesMut::zeroed(count * shape.recoded_vector_bytes());
-    let mut made = vec![0; count * shape.payload_bytes()];
-    let mut task = [Recode {
-        held: &held,
-        rows: &rows,
-        vectors: &mut vectors,
-        payloads: &mut made,
-    }];
-    Cores::all()
-        .recode(shape, &mut task)
-        .expect("the CPU does not fail");
-    payloads
-        .iter_mut()
-        .zip(made.chunks_exact(shape.payload_bytes()))
-        .for_each(|(out, payload)| out.copy_from_slice(payload));
-    let vectors = vectors.freeze();
-    let each = shape.recoded_vector_bytes();
-    (0..count)
-        .map(|index| Vector::Wide(vectors.slice(index * each..(index + 1) * each)))
-        .collect()
-}
-
 /// Which heaps to use for `count` blocks for one receiver: of each at most as many as it has rows
 /// (`held`), less those that the receiver already got (`made`, which is updated), in proportion to
 /// each source's rows. `is_tainted`: some of the rows used so far were wrong.
@@ -286,9 +232,9 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
+    use crate::object::row_key;
+    use crate::object::{HashGroup, SegmentId, Shape};
     use ncs_codec::rlnc::Encoder;
-    use ncs_proto::object::row_key;
-    use ncs_proto::object::{HashGroup, SegmentId, Shape};
 
     const ONE: SourceId = SourceId(1);
     const TWO: SourceId = SourceId(2);
