@@ -91,7 +91,7 @@ wasm:
 web:
 	CARGO="$(CARGO)" web/build.sh
 
-# Tries it in Chromium against two servers through loss.
+# Tries it in Chromium, and the element in Firefox, against servers through loss.
 test-web: web
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins
 	NCSERVERD=$(abspath $(NCSERVERD)) node web/test/run.mjs
