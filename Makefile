@@ -96,7 +96,8 @@ web:
 embed-web: web
 	web/embed.py
 
-# Tries it in Chromium against two servers through loss, and the copy in assets/web.
+# Tries it in Chromium, and the element in Firefox, against servers through loss; and compares the
+# copy in assets/web.
 test-web: web
 	web/embed.py --check
 	test -x $(NCSERVERD) || $(CARGO) build --locked --release --bins

@@ -1,8 +1,17 @@
-// Servers, paths, gateways, a site and a browser for tests. NCSERVERD, NCPEER and CHROMIUM name the
-// programs.
+// Servers, paths, gateways, a site and a browser for tests. NCSERVERD, NCPEER, CHROMIUM and
+// FIREFOX name the programs.
 import { spawn, spawnSync } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createHash, randomBytes } from 'node:crypto';
+import {
+  closeSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { dirname, extname, join, normalize } from 'node:path';
@@ -15,6 +24,7 @@ export const root = fileURLToPath(new URL('..', import.meta.url));
 const program = process.env.NCSERVERD ?? join(root, '../target/release/ncserverd');
 const peer = process.env.NCPEER ?? join(dirname(program), 'ncpeer');
 const chromium = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const firefox = process.env.FIREFOX ?? '/usr/bin/firefox-esr';
 const types = {
   '.html': 'text/html; charset=utf-8',
   '.js': 'text/javascript',
@@ -23,6 +33,9 @@ const types = {
   '.ts': 'video/mp2t',
   '.wasm': 'application/wasm',
 };
+
+/** Bytes of which servers keep as many in one piece, whatever the form of their memory. */
+const PIECE = 64;
 
 export const sha256 = (bytes) => createHash('sha256').update(bytes).digest('hex');
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -153,6 +166,43 @@ export class Lab {
     return relay;
   }
 
+  /**
+   * Overwrites an object that a server holds in its memory, as a faulty memory would: what it says
+   * of the object stays right, and the blocks that it makes of it are wrong. Tells how many bytes
+   * were overwritten; the server holds some of them more than once.
+   */
+  spoil({ child }, object) {
+    const pieces = new Map();
+    const known = new Uint8Array(1 << 20);
+    for (let at = 0; at + PIECE <= object.length; at += PIECE) {
+      const head = object.readUInt32LE(at);
+      pieces.set(head, object.subarray(at, at + PIECE));
+      known[head >>> 12] = 1;
+    }
+    const memory = openSync(`/proc/${child.pid}/mem`, 'r+');
+    const some = new Uint32Array(1 << 22);
+    const bytes = Buffer.from(some.buffer);
+    let spoiled = 0;
+    const search = (from, length) => {
+      readSync(memory, bytes, 0, length, from);
+      for (let word = 0; word < length / 4; word += 4) {
+        if (known[some[word] >>> 12] === 0) continue;
+        const [piece, at] = [pieces.get(some[word]), word * 4];
+        if (!piece || !bytes.subarray(at, at + PIECE).equals(piece)) continue;
+        writeSync(memory, randomBytes(PIECE), 0, PIECE, from + at);
+        spoiled += PIECE;
+      }
+    };
+    const maps = readFileSync(`/proc/${child.pid}/maps`, 'utf8');
+    for (const [, from, to] of maps.matchAll(/^(\w+)-(\w+) rw/gm)) {
+      const [start, end] = [from, to].map((hex) => Number(`0x${hex}`));
+      for (let at = start; at < end; at += bytes.length)
+        search(at, Math.min(bytes.length, end - at));
+    }
+    closeSync(memory);
+    return spoiled;
+  }
+
   /** `ncpeer gateway` at the end of a path. Players load from its `url`. */
   async gateway(path) {
     const child = this.start(peer, [
@@ -169,7 +219,18 @@ export class Lab {
     });
   }
 
-  /** A page of the site in Chromium. `errors` are those that nobody has caught. */
+  /** From now on, pages are those of Firefox. */
+  async useFirefox() {
+    this.browser = await puppeteer.launch({
+      browser: 'firefox',
+      executablePath: firefox,
+      headless: true,
+      extraPrefsFirefox: { 'media.autoplay.default': 0 },
+    });
+    this.#ends.push(() => this.browser.close());
+  }
+
+  /** A page of the site, in Chromium by default. `errors` are those that nobody has caught. */
   async page(url = '/test/page.html') {
     if (!this.browser) {
       this.browser = await puppeteer.launch({

@@ -1,12 +1,17 @@
 // The tests of this package: `node test/run.mjs`, or with a part of the names of those to run.
 // `--paths`: instead of them, players under all pairs of conditions of paths.
+import { inFirefox } from './firefox.mjs';
+import { hostile } from './hostile.mjs';
+import { lies } from './lies.mjs';
 import { packed } from './package.mjs';
 import { allPaths, paths } from './paths.mjs';
 import { players } from './players.mjs';
 import { reads } from './reads.mjs';
 
 const chosen = process.argv.slice(2).filter((part) => part !== '--paths');
-const suites = process.argv.includes('--paths') ? [allPaths] : [reads, players, paths, packed];
+const suites = process.argv.includes('--paths')
+  ? [allPaths]
+  : [reads, players, paths, hostile, lies, inFirefox, packed];
 const failed = [];
 let count = 0;
 
