@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::object::row_key;
-    use crate::object::{HashGroup, SegmentId, Shape};
+    use crate::object::{Codec, HashGroup, SegmentId, Shape};
     use ncs_codec::rlnc::Encoder;
 
     const ONE: SourceId = SourceId(1);

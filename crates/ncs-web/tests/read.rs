@@ -409,6 +409,28 @@ fn wrong_bytes_are_never_handed_on() {
     }
 }
 
+/// Whichever of two servers lies, the other one finishes, and is asked from then on.
+#[test]
+fn of_two_servers_the_one_that_lies_is_left() {
+    let object = content(3 * PART);
+    for lying in [0, 1] {
+        let nature = |index| Nature {
+            lies: index == lying,
+            ..Nature::default()
+        };
+        let mut world = World::new(&[nature(0), nature(1)], &object);
+        for _ in 0..2 {
+            world.got.clear();
+            let read = world.read(0..u64::MAX);
+            assert_eq!(world.run(read), Ok(()), "{lying} lies");
+            assert!(world.got == object);
+        }
+        // These servers answer no GET_CHECKS, so only the trusted one can be refuted.
+        assert_eq!(world.closed.contains(&SourceId(0)), lying == 0);
+        assert!(!world.closed.contains(&SourceId(1 - lying)));
+    }
+}
+
 #[test]
 fn without_a_tree_a_segment_comes_as_a_whole() {
     let object = content(2 * PART);

@@ -314,6 +314,25 @@ impl Evidence {
             .collect()
     }
 
+    /// Says whether generations that are fetched anew come from the trusted source alone.
+    pub(super) fn set_alone(&mut self, id: FetchId, is_alone: bool) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            case.is_alone = is_alone;
+        }
+    }
+
+    /// Whether wrong generations have come from the trusted source alone. They may then be fetched
+    /// anew once more, without it.
+    pub(super) fn refutes_trusted(&mut self, id: FetchId) -> bool {
+        let case = self.cases.get_mut(&id);
+        let Some(case) = case.filter(|case| case.is_alone) else {
+            return false;
+        };
+        case.is_alone = false;
+        case.again.clear();
+        true
+    }
+
     /// Forgets generations that are fetched anew. False if all of them were before: they stay
     /// wrong. Where two generations share wrong bytes, either of them may be to blame. So a
     /// generation is fetched anew more than once as long as another one was not.

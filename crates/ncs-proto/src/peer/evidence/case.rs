@@ -37,6 +37,8 @@ pub(super) struct Case {
     pub(super) tried_until: Option<Instant>,
     /// Generations that were fetched anew.
     pub(super) again: SortedSet<u32>,
+    /// Whether they were fetched from the trusted source alone.
+    pub(super) is_alone: bool,
 }
 
 #[derive(Debug)]
@@ -124,6 +126,7 @@ impl Case {
             dropped: SortedSet::new(),
             tried_until: None,
             again: SortedSet::new(),
+            is_alone: false,
         }
     }
 

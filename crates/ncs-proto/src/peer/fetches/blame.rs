@@ -70,7 +70,7 @@ impl Fetches {
     /// Whether wrong blocks may be right ones of another segment with the same bytes. That is so
     /// for a server that has not named this segment itself. It is asked to, and judged by the
     /// answer. A neighbour is named for the very segment that it is asked for.
-    fn doubt(&mut self, id: FetchId, pollution: Pollution) -> bool {
+    pub(super) fn doubt(&mut self, id: FetchId, pollution: Pollution) -> bool {
         let source = pollution.source;
         let Some((order, Some(place))) = self.evidence.order(id) else {
             return false;

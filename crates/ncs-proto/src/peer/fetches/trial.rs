@@ -7,12 +7,12 @@
 
 use ncs_codec::numbers::Numbers;
 
-use super::fetch::{Fetch, find};
+use super::fetch::{Fetch, Stranger, find};
 use super::state::Fetches;
 use crate::object::{Generation, SegmentId};
 use crate::peer::effects::Effects;
 use crate::peer::event::{Event, Failure};
-use crate::peer::evidence::Row;
+use crate::peer::evidence::{Pollution, Row};
 use crate::peer::ids::{FetchId, WorkId};
 use crate::peer::keyring::FIRST;
 use crate::peer::rebuilder::Rebuilder;
@@ -192,13 +192,28 @@ impl Fetches {
     }
 
     /// Requests generations once more, where no source knows which of their rows are wrong: from
-    /// the trusted source alone, if it can be asked. False if all of them have come twice already.
+    /// the trusted source alone, if it can be asked. If they are wrong again, that source lies: then
+    /// from the other servers. False if all of them have come so often already.
     fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &SortedSet<u32>) -> bool {
         let Some((order, place)) = self.evidence.order(id) else {
             return false;
         };
+        let mut is_without = false;
         if !self.evidence.begin_anew(id, refuted) {
-            return false;
+            is_without = self.has_other_server() && self.evidence.refutes_trusted(id);
+            if !is_without || !self.evidence.begin_anew(id, refuted) {
+                return false;
+            }
+            // Nothing else was there to be wrong.
+            let pollution = Pollution {
+                source: FIRST,
+                segment: order.segment,
+                generation: refuted.iter().next().copied().unwrap_or_default(),
+                blocks: 1,
+            };
+            if !self.doubt(id, pollution) {
+                self.polluters.push_back(pollution);
+            }
         }
         let count = order.shape.generations();
         let is_all = refuted.len() as u64 == u64::from(count) && !self.fetches.contains_key(&id);
@@ -211,7 +226,9 @@ impl Fetches {
         let works: Vec<_> = generations
             .map(|generation| (generation.index, decoder(generation)))
             .collect();
-        let is_alone = self.sources.get(FIRST).is_some_and(|path| path.is_open);
+        let is_open = self.sources.get(FIRST).is_some_and(|path| path.is_open);
+        let is_alone = is_open && !is_without;
+        self.evidence.set_alone(id, is_alone);
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let due = self.schedule().first_due(now, order);
         let next = if is_all { 0 } else { count };
@@ -226,7 +243,17 @@ impl Fetches {
                 .map(|(index, decoder)| (index, Box::new(Work::new(decoder, due)))),
         );
         fetch.exclude_others(self.sources.paths.keys());
+        if is_without {
+            fetch.strangers.insert(FIRST, Stranger::Excluded);
+        }
         self.stirred = true;
         true
+    }
+
+    /// Whether a server besides the trusted one takes requests.
+    fn has_other_server(&self) -> bool {
+        self.sources
+            .open()
+            .any(|(source, path)| source != FIRST && !path.is_neighbour)
     }
 }
