@@ -5,6 +5,7 @@
  * - `hashes`: SHA-256 of the certificates of that server, with commas, if no authority signed them.
  * - `servers`: more servers of the same objects, with blanks: `ncs://host:port#hash,hash`.
  * - `token`: what entitles to the stream.
+ * - `share`: viewers serve each other, where the stream allows it, and see each other's addresses.
  * - `fallback`: the URL of the same playlist at an origin, for browsers without WebTransport and
  *   for networks without UDP.
  * - `controls`, `autoplay`, `muted`, `loop`, `playsinline`, `poster`, `preload`, `crossorigin`: as
@@ -72,7 +73,7 @@ const COPIED = [
   'preload',
   'crossorigin',
 ];
-const OWN = ['src', 'hashes', 'servers', 'token', 'fallback'];
+const OWN = ['src', 'hashes', 'servers', 'token', 'fallback', 'share'];
 const STYLE =
   ':host{display:inline-block}:host([hidden]){display:none}' +
   'video{width:100%;height:100%;display:block}';
@@ -88,6 +89,9 @@ export class NcVideo extends HTMLElement {
   hlsConfig: object = {};
   /** The WebAssembly module, if it is not beside this script. */
   module: URL | string | undefined;
+  /** With `share`: servers of STUN and TURN, and bytes a second to other viewers, at most. */
+  iceServers: RTCIceServer[] | undefined;
+  uploadMax: number | undefined;
   private playback: Playback | undefined;
   private isDue = false;
 
@@ -211,13 +215,16 @@ class Playback {
     }
     const hashes = element.getAttribute('hashes')?.split(',').filter(Boolean);
     const others = element.getAttribute('servers')?.split(/\s+/).filter(Boolean) ?? [];
-    const { module } = element;
+    const { module, iceServers, uploadMax } = element;
     const token = element.getAttribute('token');
     const first = `ncs://${url.host}#${hashes?.join(',') ?? ''}`;
     const client = await connect({
       servers: [first, ...others],
       ...(token && { token }),
       ...(module && { module }),
+      share: element.hasAttribute('share'),
+      ...(iceServers && { iceServers }),
+      ...(uploadMax !== undefined && { uploadMax }),
     });
     this.client = client;
     if (this.isClosed) client.close();

@@ -1,8 +1,10 @@
 /** Reads of objects from several servers, in this thread. */
 
 import { Connection } from './connection.js';
+import { Mesh, type MeshNews, type MeshOrder } from './mesh.js';
 import { Peer, type PeerEvent } from './module.js';
 import type { Server } from './server.js';
+import { Sharing } from './sharing.js';
 import {
   ReadError,
   type Client,
@@ -18,6 +20,8 @@ export interface Settings {
   token: string | undefined;
   windowMax: number | undefined;
   module: string | BufferSource | undefined;
+  /** How pages serve each other, if they do. */
+  share: { iceServers: RTCIceServer[]; uploadMax: number | undefined } | undefined;
 }
 
 /** Bytes that wait for a reader. */
@@ -49,12 +53,21 @@ export class LocalClient extends EventTarget implements Client {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private isDue = false;
   private isClosed = false;
+  private readonly sharing: Sharing | undefined;
 
+  /** `orders` takes what is ordered of the mesh where it is elsewhere. */
   private constructor(
     private readonly peer: Peer,
     settings: Settings,
+    orders: ((order: MeshOrder) => void) | undefined,
   ) {
     super();
+    if (settings.share) {
+      const { iceServers, uploadMax } = settings.share;
+      const mesh = orders ? undefined : new Mesh(iceServers, (news) => this.meshTells(news));
+      const order = orders ?? ((order: MeshOrder) => mesh!.handle(order));
+      this.sharing = new Sharing(peer, order, uploadMax, () => this.pumpSoon());
+    }
     const pump = () => this.pumpSoon();
     this.connections = settings.servers.map((server, source) => {
       const changed = (state: ServerState) => this.tell('server', { url: server.url, state });
@@ -64,13 +77,25 @@ export class LocalClient extends EventTarget implements Client {
     this.ticker = setInterval(() => this.tell('statistics', this.count()), STATISTICS_MS);
   }
 
-  static async start(settings: Settings): Promise<LocalClient> {
-    const module = settings.module ?? new URL('./ncs_web.wasm', import.meta.url).href;
+  static async start(
+    settings: Settings,
+    orders?: (order: MeshOrder) => void,
+  ): Promise<LocalClient> {
+    const own = settings.share
+      ? new URL('./ncs_web_share.wasm', import.meta.url)
+      : new URL('./ncs_web.wasm', import.meta.url);
+    const module = settings.module ?? own.href;
     let client: LocalClient | undefined;
     const failed = () => client?.end(new ReadError('the module has failed'));
     client = new LocalClient(
-      await Peer.load(module, settings.windowMax ?? WINDOW_MAX, failed),
+      await Peer.load(
+        module,
+        settings.windowMax ?? WINDOW_MAX,
+        settings.share !== undefined,
+        failed,
+      ),
       settings,
+      orders,
     );
     return client;
   }
@@ -132,6 +157,13 @@ export class LocalClient extends EventTarget implements Client {
     });
   }
 
+  /** Takes what comes of the orders to the mesh. */
+  meshTells(news: MeshNews): void {
+    if (this.isClosed) return;
+    this.sharing?.take(news);
+    this.pumpSoon();
+  }
+
   statistics(): Promise<Statistics> {
     return Promise.resolve(this.count());
   }
@@ -149,6 +181,7 @@ export class LocalClient extends EventTarget implements Client {
     for (const read of [...this.reads.keys()]) this.take(read)?.failed(error);
     for (const news of this.news.values()) news.error(error);
     this.news.clear();
+    this.sharing?.close();
     for (const connection of this.connections) connection.close(DONE, '', true);
   }
 
@@ -167,6 +200,7 @@ export class LocalClient extends EventTarget implements Client {
         state: connection.state,
         ...of[source]!,
       })),
+      pages: this.sharing && this.peer.shared(),
     };
   }
 
@@ -181,9 +215,9 @@ export class LocalClient extends EventTarget implements Client {
   }
 
   private pump(): void {
-    for (const connection of this.connections) connection.flush();
+    this.flush();
     for (let event; (event = this.peer.event()); ) this.handle(event);
-    for (const connection of this.connections) connection.flush();
+    this.flush();
     clearTimeout(this.timer);
     const due = this.peer.due();
     if (due === undefined || this.isClosed) return;
@@ -191,6 +225,11 @@ export class LocalClient extends EventTarget implements Client {
       this.peer.handleTimeout();
       this.pump();
     }, due);
+  }
+
+  private flush(): void {
+    for (const connection of this.connections) connection.flush();
+    this.sharing?.flush();
   }
 
   private handle(event: PeerEvent): void {
@@ -229,6 +268,10 @@ export class LocalClient extends EventTarget implements Client {
         if (event.isPolluter) connection?.become('lying');
         return connection?.close(event.code, event.reason, event.isPolluter);
       }
+      case 'call':
+      case 'signal':
+      case 'hang-up':
+        return this.sharing?.handle(event);
     }
   }
 

@@ -28,6 +28,17 @@ interface Exports {
   event(peer: number, now: number): number;
   event_number(peer: number, index: number): number;
   statistics(peer: number, sources: number): number;
+  // What ncs_web_share.wasm has in addition. A link is a connection with another page.
+  create_sharing?(windowMax: number): number;
+  signal?(peer: number, link: number, length: number): void;
+  link_opened?(peer: number, now: number, link: number): void;
+  link_rtt?(peer: number, link: number, ms: number): void;
+  link_closed?(peer: number, now: number, link: number): void;
+  link_control?(peer: number, now: number, link: number, asConsumer: number, length: number): void;
+  link_datagram?(peer: number, now: number, link: number, length: number): void;
+  link_messages?(peer: number, now: number, link: number, asConsumer: number): number;
+  link_blocks?(peer: number, now: number, link: number, room: number): number;
+  shared?(peer: number): number;
 }
 
 /** What `statistics` of exports.rs counts, in its order. */
@@ -67,7 +78,10 @@ export type PeerEvent =
   | { kind: 'failed'; read: number; reason: string }
   | { kind: 'announced'; request: number; path: string }
   | { kind: 'unsubscribed'; request: number; reason: string }
-  | { kind: 'close'; source: number; code: number; reason: string; isPolluter: boolean };
+  | { kind: 'close'; source: number; code: number; reason: string; isPolluter: boolean }
+  | { kind: 'call'; link: number; isFirst: boolean }
+  | { kind: 'signal'; link: number; isFirst: boolean; bytes: Uint8Array<ArrayBuffer> }
+  | { kind: 'hang-up'; link: number };
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
@@ -79,10 +93,14 @@ export class Peer {
     private readonly peer: number,
   ) {}
 
-  /** Loads the module from an address or from its bytes. `failed`: it has, and is of no use. */
+  /**
+   * Loads the module from an address or from its bytes. `failed`: it has, and is of no use.
+   * `shares`: the peer serves other pages, which takes ncs_web_share.wasm.
+   */
   static async load(
     module: string | BufferSource,
     windowMax: number,
+    shares: boolean,
     failed: () => void,
   ): Promise<Peer> {
     let memory: WebAssembly.Memory | undefined;
@@ -97,7 +115,9 @@ export class Peer {
         : await WebAssembly.instantiate(module, { page });
     const exports = source.instance.exports as unknown as Exports;
     memory = exports.memory;
-    return new Peer(guarded(exports, failed), exports.create(windowMax));
+    if (shares && !exports.create_sharing) throw new TypeError('this module cannot share');
+    const peer = shares ? exports.create_sharing!(windowMax) : exports.create(windowMax);
+    return new Peer(guarded(exports, failed), peer);
   }
 
   connected(source: number, visit: bigint, token: string | undefined): void {
@@ -203,6 +223,14 @@ export class Peer {
         return { kind: 'token-refused', source: number(0) };
       case 9:
         return { kind: 'going-away', source: number(0) };
+      case 12:
+        return { kind: 'call', link: number(0), isFirst: number(1) === 1 };
+      case 13: {
+        const [link, isFirst, bytes] = [number(0), number(1) === 1, this.output()];
+        return { kind: 'signal', link, isFirst, bytes };
+      }
+      case 14:
+        return { kind: 'hang-up', link: number(0) };
       default: {
         const [source, code, isPolluter] = [number(0), number(1), kind === 11];
         return { kind: 'close', source, code, reason: text(), isPolluter };
@@ -226,6 +254,52 @@ export class Peer {
     const of = Array.from({ length: servers }, one);
     const ranks = Array.from({ length: (numbers.length - at) / 2 }, () => take(['rank', 'n']));
     return { blocks, bytes, generations, ranks, of };
+  }
+
+  /** What this page says to that of a link. */
+  signal(link: number, bytes: Uint8Array): void {
+    this.exports.signal!(this.peer, link, this.put(bytes));
+  }
+
+  linkOpened(link: number): void {
+    this.exports.link_opened!(this.peer, now(), link);
+  }
+
+  linkRtt(link: number, ms: number): void {
+    this.exports.link_rtt!(this.peer, link, ms);
+  }
+
+  linkClosed(link: number): void {
+    this.exports.link_closed!(this.peer, now(), link);
+  }
+
+  /** Bytes of frames: as a consumer of the other page, or as its sender. */
+  linkControl(link: number, asConsumer: boolean, bytes: Uint8Array): void {
+    const length = this.put(bytes);
+    this.exports.link_control!(this.peer, now(), link, asConsumer ? 1 : 0, length);
+  }
+
+  linkDatagram(link: number, bytes: Uint8Array): void {
+    this.exports.link_datagram!(this.peer, now(), link, this.put(bytes));
+  }
+
+  linkMessages(link: number, asConsumer: boolean): Uint8Array<ArrayBuffer> {
+    this.exports.link_messages!(this.peer, now(), link, asConsumer ? 1 : 0);
+    return this.output();
+  }
+
+  /** Datagrams for a link, as mesh.ts takes them, for so many bytes and a few more. */
+  linkBlocks(link: number, room: number): Uint8Array<ArrayBuffer> {
+    this.exports.link_blocks!(this.peer, now(), link, room);
+    return this.output();
+  }
+
+  /** What is counted of other pages. */
+  shared(): Statistics['pages'] {
+    if (!this.exports.shared) return undefined;
+    this.exports.shared(this.peer);
+    const [connected, received, sent, lying] = new Float64Array(this.output().buffer);
+    return { connected: connected!, received: received!, sent: sent!, lying: lying! };
   }
 
   private put(bytes: Uint8Array): number {

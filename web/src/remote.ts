@@ -1,6 +1,7 @@
 /** The client of a page, whose work a worker does. */
 
 import { ROOM, type Settings } from './local.js';
+import { Mesh, type MeshNews, type MeshOrder } from './mesh.js';
 import {
   ReadError,
   type Client,
@@ -17,6 +18,7 @@ export type Order =
   | { kind: 'cancel'; id: number }
   | { kind: 'subscribe'; id: number; stream: string }
   | { kind: 'statistics'; id: number }
+  | { kind: 'mesh'; news: MeshNews }
   | { kind: 'close' };
 
 /** What the worker answers. */
@@ -28,6 +30,7 @@ export type Answer =
   | { kind: 'ended'; id: number }
   | { kind: 'failed'; id: number; name: string; message: string }
   | { kind: 'statistics'; id: number; statistics: Statistics }
+  | { kind: 'mesh'; order: MeshOrder }
   | { kind: 'event'; type: string; detail: unknown };
 
 interface Pending {
@@ -43,9 +46,19 @@ export class RemoteClient extends EventTarget implements Client {
   private readonly pending = new Map<number, Pending>();
   private nextId = 0;
   private isClosed = false;
+  private readonly mesh: Mesh | undefined;
 
-  private constructor(private readonly worker: Worker) {
+  /** `settings` are those of the worker. Data channels exist in the thread of the page alone. */
+  private constructor(
+    private readonly worker: Worker,
+    { share }: Settings,
+  ) {
     super();
+    if (share) {
+      this.mesh = new Mesh(share.iceServers, (news) => {
+        this.order({ kind: 'mesh', news }, 'bytes' in news ? [news.bytes.buffer] : []);
+      });
+    }
     worker.onmessage = ({ data }) => this.handle(data);
     worker.onerror = (event) => this.end(new ReadError(`the worker has failed: ${event.message}`));
   }
@@ -65,7 +78,7 @@ export class RemoteClient extends EventTarget implements Client {
     });
     worker.postMessage({ kind: 'start', settings } satisfies Order);
     const answer = await started;
-    if (answer && answer.error === undefined) return new RemoteClient(worker);
+    if (answer && answer.error === undefined) return new RemoteClient(worker, settings);
     worker.terminate();
     if (answer) throw new ReadError(answer.error);
     return undefined;
@@ -166,12 +179,13 @@ export class RemoteClient extends EventTarget implements Client {
 
   private end(error: ReadError): void {
     this.isClosed = true;
+    this.mesh?.handle({ op: 'close' });
     for (const pending of [...this.pending.values()]) pending.failed(error);
     this.pending.clear();
   }
 
-  private order(order: Order): void {
-    if (!this.isClosed) this.worker.postMessage(order);
+  private order(order: Order, transfer: Transferable[] = []): void {
+    if (!this.isClosed) this.worker.postMessage(order, transfer);
   }
 
   private handle(answer: Answer): void {
@@ -180,6 +194,7 @@ export class RemoteClient extends EventTarget implements Client {
       return;
     }
     if (answer.kind === 'started') return;
+    if (answer.kind === 'mesh') return this.isClosed ? undefined : this.mesh?.handle(answer.order);
     const pending = this.pending.get(answer.id);
     switch (answer.kind) {
       case 'opened':

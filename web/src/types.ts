@@ -15,8 +15,17 @@ export interface Options {
   windowMax?: number;
   /** Whether it runs in a worker, which is the default in a page. */
   worker?: boolean;
-  /** The WebAssembly module, if it is not beside this script. */
+  /** The WebAssembly module, if it is not beside this script. With `share` it is another one. */
   module?: URL | string | BufferSource;
+  /**
+   * Whether this page and those of other viewers serve each other, where the stream allows it.
+   * Viewers that are connected see each other's addresses.
+   */
+  share?: boolean;
+  /** Servers of STUN and TURN that help pages to connect; none by default. */
+  iceServers?: RTCIceServer[];
+  /** Bytes a second that this page sends to others, at most; 1 MiB by default. */
+  uploadMax?: number;
 }
 
 /** What is read of an object. */
@@ -78,6 +87,17 @@ export interface Statistics {
     margin: number | undefined;
   };
   servers: ServerStatistics[];
+  /** What is shared with other pages; `undefined` without `share`. */
+  pages:
+    | {
+        connected: number;
+        /** Bytes of payload from them, of all `bytes`, and to them. */
+        received: number;
+        sent: number;
+        /** Pages that have lied, and are not connected again. */
+        lying: number;
+      }
+    | undefined;
 }
 
 /** What is counted of one server. */

@@ -40,6 +40,8 @@ scope.onmessage = ({ data }: MessageEvent<Order>) => {
       return void client!
         .statistics()
         .then((statistics) => answer({ kind: 'statistics', id: data.id, statistics }));
+    case 'mesh':
+      return client!.meshTells(data.news);
     case 'close':
       client!.close();
       // What is to be sent is with the browser then.
@@ -51,7 +53,10 @@ const CLOSING_MS = 500;
 
 async function start({ settings }: Order & { kind: 'start' }): Promise<void> {
   try {
-    client = await LocalClient.start(settings);
+    client = await LocalClient.start(settings, (order) => {
+      const transfer = 'bytes' in order ? [order.bytes.buffer] : [];
+      scope.postMessage({ kind: 'mesh', order }, transfer);
+    });
     const pass = ({ type, detail }: CustomEvent) => answer({ kind: 'event', type, detail });
     for (const type of ['statistics', 'server']) {
       client.addEventListener(type, pass as EventListener);

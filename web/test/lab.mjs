@@ -230,8 +230,11 @@ export class Lab {
     this.#ends.push(() => this.browser.close());
   }
 
-  /** A page of the site, in Chromium by default. `errors` are those that nobody has caught. */
-  async page(url = '/test/page.html') {
+  /**
+   * A page of the site, in Chromium by default. `errors` are those that nobody has caught.
+   * `isApart`: it shares nothing with the others but the program, as another viewer's.
+   */
+  async page(url = '/test/page.html', { isApart = false } = {}) {
     if (!this.browser) {
       this.browser = await puppeteer.launch({
         executablePath: chromium,
@@ -247,11 +250,19 @@ export class Lab {
           '--disable-sync',
           '--autoplay-policy=no-user-gesture-required',
           '--mute-audio',
+          // Pages of one machine connect with each other, and their names need no multicast.
+          '--allow-loopback-in-peer-connection',
+          '--disable-features=WebRtcHideLocalIpsWithMdns',
+          // All of them are watched.
+          '--disable-background-timer-throttling',
+          '--disable-backgrounding-occluded-windows',
+          '--disable-renderer-backgrounding',
         ],
       });
       this.#ends.push(() => this.browser.close());
     }
-    const page = await this.browser.newPage();
+    const context = isApart ? await this.browser.createBrowserContext() : this.browser;
+    const page = await context.newPage();
     page.setDefaultTimeout(180_000);
     page.errors = [];
     page.on('pageerror', (error) => page.errors.push(String(error.stack ?? error)));

@@ -7,11 +7,12 @@ import { packed } from './package.mjs';
 import { allPaths, paths } from './paths.mjs';
 import { players } from './players.mjs';
 import { reads } from './reads.mjs';
+import { sharing } from './sharing.mjs';
 
 const chosen = process.argv.slice(2).filter((part) => part !== '--paths');
 const suites = process.argv.includes('--paths')
   ? [allPaths]
-  : [reads, players, paths, hostile, lies, inFirefox, packed];
+  : [reads, sharing, players, paths, hostile, lies, inFirefox, packed];
 const failed = [];
 let count = 0;
 

@@ -255,11 +255,26 @@ impl Peer {
         }
     }
 
+    /// Whether it draws on other pages.
+    fn shares(&self) -> bool {
+        #[cfg(feature = "share")]
+        return self.share.is_some();
+        #[cfg(not(feature = "share"))]
+        return false;
+    }
+
     /// Servers that owe answers, and when they count as silent unless something comes.
     fn silences(&self) -> impl Iterator<Item = (SourceId, Instant)> {
-        // A page may have to wait for blocks itself.
-        let owes = |(source, known): &(&SourceId, &Source)| {
-            known.visit.is_some() && !known.is_silent && self.proto.owes(**source)
+        let shares = self.shares();
+        let servers = self.sources.values().filter(|known| known.visit.is_some());
+        // What pages are asked for is not asked of a server until they have had their time. So a
+        // server that has sent all it was asked for has nothing to say, and is not left for them.
+        let is_one_of_several = servers.count() > 1;
+        let owes = move |(source, known): &(&SourceId, &Source)| {
+            known.visit.is_some()
+                && !known.is_silent
+                && (!shares || (is_one_of_several && known.asked_at.is_some()))
+                && self.proto.owes(**source)
         };
         self.sources.iter().filter(owes).map(|(source, known)| {
             let since = known.asked_at.unwrap_or(known.heard_at);

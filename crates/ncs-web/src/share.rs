@@ -50,6 +50,9 @@ const CONTROL_MAX: usize = 64 << 10;
 /// Bytes of frames that a sender may send in such a time: nothing holds up a data channel.
 const HEARD_MAX: usize = 256 << 10;
 const HEARD_IN: Duration = Duration::from_secs(1);
+/// The round-trip time to a page until it is measured, and the longest that is believed.
+const RTT_ASSUMED: Duration = Duration::from_millis(100);
+const RTT_MAX: Duration = Duration::from_secs(1);
 /// Memory for segments that are passed on.
 const HELD_MAX: u64 = 24 << 20;
 /// The server is told this often what is held.
@@ -286,6 +289,12 @@ impl Peer {
             (link.is_open, link.moved.1) = (true, now);
             self.consume(now, id);
         }
+    }
+
+    /// The round-trip time to the page of a link, as ICE measures it. What answers take tells
+    /// nothing: a page waits for rows itself, and would seem to be far away.
+    pub fn set_link_rtt(&mut self, id: LinkId, rtt: Duration) {
+        self.set_rtt(id.source(), rtt.min(RTT_MAX));
     }
 
     /// A link has ended, or could not be made.
@@ -562,6 +571,7 @@ impl Peer {
         {
             let credential = Credential::Ticket(ticket.clone());
             self.connect(now, id.source(), Some(credential), None, grease(id));
+            self.set_link_rtt(id, RTT_ASSUMED);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What `web/` calls where pages serve each other. A link is a connection with another page.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::{Handle, handle, number, random, time, whole};
@@ -22,6 +24,14 @@ extern "C" fn signal(handle: &mut Handle, link: u32, length: usize) {
 #[unsafe(no_mangle)]
 extern "C" fn link_opened(handle: &mut Handle, now: f64, link: u32) {
     handle.peer.link_opened(time(now), LinkId(link));
+}
+
+/// The round-trip time to the page of a link.
+#[unsafe(no_mangle)]
+extern "C" fn link_rtt(handle: &mut Handle, link: u32, ms: f64) {
+    if let Ok(rtt) = Duration::try_from_secs_f64(ms / 1e3) {
+        handle.peer.set_link_rtt(LinkId(link), rtt);
+    }
 }
 
 /// A link has ended.

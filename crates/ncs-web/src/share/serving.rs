@@ -1,9 +1,8 @@
 //! One conversation in which another page is the consumer.
 //!
 //! The machine is that of a server's session. What a server does in several tasks happens here at
-//! once: blocks are made when the data channel has room for them. Everything that comes is hostile
-//! until it is proved to be nothing worse than useless: sizes and rates are bounded, and what breaks
-//! the rules ends the connection.
+//! once: blocks are made when the data channel has room for them. Nothing that comes is trusted:
+//! sizes and rates are bounded, and what breaks the rules ends the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
