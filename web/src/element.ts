@@ -73,7 +73,7 @@ const COPIED = [
   'preload',
   'crossorigin',
 ];
-const OWN = ['src', 'hashes', 'servers', 'token', 'fallback', 'share'];
+const OWN = ['src', 'hashes', 'servers', 'token', 'key', 'fallback', 'share'];
 const STYLE =
   ':host{display:inline-block}:host([hidden]){display:none}' +
   'video{width:100%;height:100%;display:block}';
@@ -217,10 +217,12 @@ class Playback {
     const others = element.getAttribute('servers')?.split(/\s+/).filter(Boolean) ?? [];
     const { module, iceServers, uploadMax } = element;
     const token = element.getAttribute('token');
+    const key = element.getAttribute('key')?.split(/\s+/).filter(Boolean) ?? [];
     const first = `ncs://${url.host}#${hashes?.join(',') ?? ''}`;
     const client = await connect({
       servers: [first, ...others],
       ...(token && { token }),
+      key,
       ...(module && { module }),
       share: element.hasAttribute('share'),
       ...(iceServers && { iceServers }),

@@ -18,6 +18,8 @@ import {
 export interface Settings {
   servers: Server[];
   token: string | undefined;
+  /** Keys of all streams, or of one: `stream=key`. */
+  keys: string[];
   windowMax: number | undefined;
   module: string | BufferSource | undefined;
   /** How pages serve each other, if they do. */
@@ -87,16 +89,11 @@ export class LocalClient extends EventTarget implements Client {
     const module = settings.module ?? own.href;
     let client: LocalClient | undefined;
     const failed = () => client?.end(new ReadError('the module has failed'));
-    client = new LocalClient(
-      await Peer.load(
-        module,
-        settings.windowMax ?? WINDOW_MAX,
-        settings.share !== undefined,
-        failed,
-      ),
-      settings,
-      orders,
-    );
+    const { windowMax = WINDOW_MAX, share, keys } = settings;
+    const peer = await Peer.load(module, windowMax, share !== undefined, failed);
+    const wrong = keys.find((key) => !peer.pin(key));
+    if (wrong !== undefined) throw new TypeError(`not the key of a stream: ${wrong}`);
+    client = new LocalClient(peer, settings, orders);
     return client;
   }
 

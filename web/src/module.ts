@@ -6,6 +6,7 @@ import type { ServerStatistics, Statistics } from './types.js';
 interface Exports {
   memory: WebAssembly.Memory;
   create(windowMax: number): number;
+  pin(peer: number, length: number): number;
   input(peer: number, length: number): number;
   output(peer: number): number;
   output_length(peer: number): number;
@@ -118,6 +119,11 @@ export class Peer {
     if (shares && !exports.create_sharing) throw new TypeError('this module cannot share');
     const peer = shares ? exports.create_sharing!(windowMax) : exports.create(windowMax);
     return new Peer(guarded(exports, failed), peer);
+  }
+
+  /** Pins a key. False: it is none. */
+  pin(key: string): boolean {
+    return this.exports.pin(this.peer, this.put(encoder.encode(key))) !== 0;
   }
 
   connected(source: number, visit: bigint, token: string | undefined): void {

@@ -11,6 +11,11 @@ export interface Options {
   servers: (Server | string)[];
   /** What entitles to streams, where servers ask for it. */
   token?: string;
+  /**
+   * The key that has signed all streams, in hexadecimal digits, or `stream=key` for one, or several
+   * of these. What no such key has signed is refused. Without it, the first server names the keys.
+   */
+  key?: string | string[];
   /** Bytes that are requested and have not come, at most; 4 MiB by default. */
   windowMax?: number;
   /** Whether it runs in a worker, which is the default in a page. */

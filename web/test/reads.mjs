@@ -1,7 +1,7 @@
 // Reads of objects by the library, through paths that lose a tenth of the packets in each direction.
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { createPublicKey, randomBytes } from 'node:crypto';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Lab, sha256 } from './lab.mjs';
 
@@ -24,6 +24,36 @@ export async function reads(test) {
     })) {
       writeFileSync(join(lab.media, name), bytes);
     }
+    await test('what the pinned key has not signed is refused', async () => {
+      const file = join(lab.directory, 'live.pem');
+      const signed = await lab.serve([`stream.live.signing_key=${file}`]);
+      const { x } = createPublicKey(readFileSync(file)).export({ format: 'jwk' });
+      const right = Buffer.from(x, 'base64url').toString('hex');
+      const { server } = await lab.path(signed);
+      const page = await lab.page();
+      await page.waitForFunction('globalThis.isLoaded');
+      const read = (key) =>
+        page.evaluate(
+          async (server, key) => {
+            const client = await peer.connect({ servers: [server], key });
+            try {
+              return await digest(await all((await client.fetch('/live/film.ts')).body));
+            } catch (error) {
+              return error.name;
+            } finally {
+              client.close();
+            }
+          },
+          server,
+          key,
+        );
+      const other = right.replace(/^./, (digit) => (digit === '0' ? '1' : '0'));
+      assert.equal(await read(right), sha256(film));
+      assert.equal(await read([`other=${other}`, `live=${right}`]), sha256(film));
+      assert.equal(await read(other), 'ReadError');
+      await assert.rejects(read('live'), /not the key of a stream/);
+      await page.close();
+    });
     const servers = [await lab.serve(), await lab.serve()];
     const paths = await Promise.all(servers.map((server) => lab.path(server, { loss: LOSS })));
     const all = paths.map(({ server }) => server);
