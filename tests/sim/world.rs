@@ -688,6 +688,8 @@ impl World {
             session::Event::Offer { .. }
             | session::Event::Have(_)
             | session::Event::Introduce { .. } => {}
+            // Nor is anybody a web page.
+            session::Event::OfferPage { .. } | session::Event::Signal { .. } => {}
             // No peer here requests these, or blames another.
             session::Event::Hashes { ticket, held } => {
                 let published = self
