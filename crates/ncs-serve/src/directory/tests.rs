@@ -460,12 +460,12 @@ fn pages_are_named_to_pages_and_peers_to_peers() {
     // One that only follows the stream is named, too; peers are named the peer alone.
     assert_eq!(rig.pages_for(11, 1)[0].identity, pages[1].identity);
     assert_eq!(rig.named(9), [1]);
-    assert_eq!(rig.named(1), []);
+    assert!(rig.named(1).is_empty());
     // Who serves no pages is told of none.
-    assert_eq!(rig.pages_for(9, 1), []);
-    assert_eq!(rig.pages_for(1, 1), []);
+    assert!(rig.pages_for(9, 1).is_empty());
+    assert!(rig.pages_for(1, 1).is_empty());
     rig.directory.withdraw(SessionId(11));
-    assert_eq!(rig.pages_for(12, 2), []);
+    assert!(rig.pages_for(12, 2).is_empty());
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn pages_of_a_stream_that_keeps_viewers_apart_are_not_named() {
     for policy in [Policy::Off, Policy::Lan] {
         let rig = rig(policy);
         let (mut one, _other) = (rig.page(11), rig.page(12));
-        assert_eq!(rig.pages_for(12, 1), [], "{policy:?}");
+        assert!(rig.pages_for(12, 1).is_empty(), "{policy:?}");
         rig.says(12, &one, 1);
         assert!(one.signals.try_recv().is_err());
     }
@@ -497,6 +497,7 @@ fn pages_say_something_to_those_that_were_introduced() {
     // After a while they have to be introduced again.
     rig.says(12, &one, 61);
     assert!(one.signals.try_recv().is_err());
+    rig.pages_for(12, 61);
     rig.pages_for(11, 61);
     rig.says(12, &one, 62);
     assert!(one.signals.try_recv().is_ok());
