@@ -129,7 +129,8 @@ async function suite(test, cells, outageMs) {
         for (const { stalls, recovered } of [told.page, told.http]) {
           if (names.includes('outage')) {
             const most = RECOVERY_MS + outageMs / RECOVERY_PART;
-            assert.ok(stalls <= 1 && recovered <= most, what);
+            // One in the outage, and one where little has come when it goes on.
+            assert.ok(stalls <= 2 && recovered <= most, what);
           } else assert.deepEqual([stalls, opened, problems, http.failures], [0, 2, [], 0], what);
         }
         for (const { packets } of Object.values(at)) {
