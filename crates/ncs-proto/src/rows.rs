@@ -6,6 +6,7 @@
 //!
 //! Rows over the prime field are tested by their hashes before they arrive here, and form one heap.
 
+mod news;
 #[cfg(feature = "gfq")]
 mod proven;
 #[cfg(not(feature = "gfq"))]
@@ -21,33 +22,8 @@ use ncs_gf::{Kernels, RowKey};
 use rand::Rng;
 
 use crate::object::Generation;
-use crate::peer::SourceId;
+pub use news::{Heap, News};
 use proven::Proven;
-
-/// Rows that may be mixed with each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Heap {
-    /// Tested rows.
-    Checked,
-    /// Rows of one source.
-    Of(SourceId),
-}
-
-/// New rows of a generation.
-#[derive(Debug, Clone)]
-pub enum News {
-    /// A row.
-    Row {
-        /// Its sender.
-        source: SourceId,
-        /// The row.
-        block: Block,
-        /// Whether it was tested.
-        is_checked: bool,
-    },
-    /// All rows so far were tested; these are right.
-    Checked(Vec<Block>),
-}
 
 /// The number of blocks to make of each heap.
 pub type Plan = Vec<(Heap, u32)>;
@@ -61,25 +37,6 @@ pub struct Rows {
     /// Over the prime field: the tested rows. Those of one fetch are independent; those of several,
     /// after a failure, may not be.
     proven: Option<Proven>,
-}
-
-impl News {
-    /// The number of rows of a heap in it.
-    pub fn count(&self, heap: Heap) -> usize {
-        match self {
-            Self::Row {
-                is_checked: true, ..
-            } => usize::from(heap == Heap::Checked),
-            Self::Row { source, .. } => usize::from(heap == Heap::Of(*source)),
-            Self::Checked(rows) => {
-                if heap == Heap::Checked {
-                    rows.len()
-                } else {
-                    0
-                }
-            }
-        }
-    }
 }
 
 impl Rows {
@@ -234,6 +191,7 @@ mod tests {
     use super::*;
     use crate::object::row_key;
     use crate::object::{Codec, HashGroup, SegmentId, Shape};
+    use crate::peer::SourceId;
     use ncs_codec::rlnc::Encoder;
 
     const ONE: SourceId = SourceId(1);

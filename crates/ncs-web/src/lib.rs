@@ -14,9 +14,7 @@
 mod exports;
 mod peer;
 mod read;
-#[cfg(feature = "share")]
-mod share;
 
 pub use peer::{Event, Peer, ReadId};
 #[cfg(feature = "share")]
-pub use share::{LinkId, SharedCounts};
+pub use peer::{LinkId, SharedCounts};

@@ -1,5 +1,8 @@
 //! The peer: connections in, messages and verified bytes out.
 
+#[cfg(feature = "share")]
+mod share;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -22,10 +25,11 @@ use ncs_proto::wire::message::{
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
 
-#[cfg(feature = "share")]
-use crate::share::{LinkId, Share, link_of};
-
 use crate::read::{Next, Question, Read, Taken, WRONG, is_right};
+#[cfg(feature = "share")]
+pub use share::{LinkId, SharedCounts};
+#[cfg(feature = "share")]
+use share::{Share, link_of};
 
 /// The name of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@ use ncs_codec::block::Vector;
 use ncs_codec::gfq::{self, Arithmetic as _, Coded, Cores, Recode, draw_factors};
 use rand::Rng;
 
-use super::News;
+use super::news::News;
 use crate::object::{Codec, Generation};
 use crate::peer::parsed;
 

@@ -3,7 +3,7 @@
 use ncs_codec::block::Vector;
 use rand::Rng;
 
-use super::News;
+use super::news::News;
 use crate::object::Generation;
 
 /// Nothing is of this type.

@@ -192,8 +192,8 @@ impl Fetches {
     }
 
     /// Requests generations once more, where no source knows which of their rows are wrong: from
-    /// the trusted source alone, if it can be asked. If they are wrong again, that source lies: then
-    /// from the other servers. False if all of them have come so often already.
+    /// the trusted source alone, if it can be asked. If they are wrong again, that source lies, and
+    /// the other servers are asked. False if all of them have come so often already.
     fn begin_anew(&mut self, now: Instant, id: FetchId, refuted: &SortedSet<u32>) -> bool {
         let Some((order, place)) = self.evidence.order(id) else {
             return false;

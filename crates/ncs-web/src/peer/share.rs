@@ -31,7 +31,7 @@ use ncs_proto::wire::message::{Credential, Meta, PageIntroduction, Ticket};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::peer::{Event, Peer};
+use super::{Event, Peer};
 use holdings::Holdings;
 use serving::Serving;
 
