@@ -402,6 +402,8 @@ impl World {
             }),
             // Nothing here is coded over the prime field.
             News::Hashed { .. } | News::Test(_) => false,
+            // Nobody here is a web page.
+            News::Page { .. } | News::Pages { .. } | News::Signal { .. } => false,
             News::Decoded { fetch, decoder } => {
                 let consumer = self.nodes[node].consumer.as_mut().expect("it asks");
                 consumer.weigh_neighbours(now);
