@@ -2,8 +2,8 @@
 """Puts the package, as web/build.sh has built it, and hls.js into assets/web, for the pages of
 `web.listen` and of the demo. With --check, says whether they are the same there.
 
-Modules of another compiler or another wasm-opt have other bytes, so --check only tells where a module
-differs. A script that differs is an error.
+Modules of another compiler or another wasm-opt have other bytes, so --check only tells where a
+module differs. A script that differs is an error.
 """
 
 import gzip
