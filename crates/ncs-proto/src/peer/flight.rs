@@ -32,15 +32,10 @@ pub(super) struct Flight {
     begun_at: Instant,
     credited_at: Instant,
     silences: u32,
-    asking: Option<Asking>,
-}
-
-/// Credit whose first block tells the round trip.
-#[derive(Debug, Clone, Copy)]
-struct Asking {
-    /// Its first number: no earlier credit brings it.
-    from: u64,
-    at: Instant,
+    /// The first number of the credit given last, which no earlier credit brings, until a block has
+    /// told the round trip.
+    untimed_from: Option<u64>,
+    /// Whether the sender had other blocks to send when that credit was given.
     was_busy: bool,
 }
 
@@ -68,8 +63,9 @@ pub(super) enum Arrival {
 }
 
 impl Flight {
-    /// A request that is sent now with this much credit.
-    pub(super) fn new(now: Instant, credit: u32) -> Self {
+    /// A request that is sent now with this much credit. `was_busy`: the sender has other blocks to
+    /// send.
+    pub(super) fn new(now: Instant, credit: u32, was_busy: bool) -> Self {
         Self {
             credited: u64::from(credit),
             received: 0,
@@ -82,25 +78,17 @@ impl Flight {
             begun_at: now,
             credited_at: now,
             silences: 0,
-            asking: None,
-        }
-    }
-
-    /// The credit given last was given now. `was_busy`: the sender had other blocks to send then.
-    pub(super) fn time(&mut self, credit: u32, was_busy: bool) {
-        self.asking = Some(Asking {
-            from: self.credited.saturating_sub(u64::from(credit)),
-            at: self.credited_at,
+            untimed_from: Some(0),
             was_busy,
-        });
+        }
     }
 
     /// How long the first block of the credit given last took, once, and whether the sender was
     /// busy.
     pub(super) fn take_round_trip(&mut self, now: Instant) -> Option<(Duration, bool)> {
-        let next = self.next;
-        let asking = self.asking.take_if(|asking| asking.from < next)?;
-        Some((now.saturating_duration_since(asking.at), asking.was_busy))
+        self.untimed_from.take_if(|from| *from < self.next)?;
+        let took = now.saturating_duration_since(self.credited_at);
+        Some((took, self.was_busy))
     }
 
     /// The same for a request that follows others, which this many silences in a row have ended.
@@ -177,15 +165,16 @@ impl Flight {
         self.by_datagram
     }
 
-    /// Gives more credit.
-    pub(super) fn credit(&mut self, now: Instant, blocks: u32) {
+    /// Gives more credit. `was_busy`: the sender has other blocks to send.
+    pub(super) fn credit(&mut self, now: Instant, blocks: u32, was_busy: bool) {
+        (self.untimed_from, self.was_busy) = (Some(self.credited), was_busy);
         self.credited += u64::from(blocks);
         self.credited_at = now;
     }
 
     /// Gives more credit because of a silence.
     pub(super) fn probe(&mut self, now: Instant, blocks: u32) {
-        self.credit(now, blocks);
+        self.credit(now, blocks, true);
         self.silences += 1;
     }
 
@@ -303,7 +292,7 @@ mod tests {
 
     fn flight(credit: u32) -> (Flight, Instant) {
         let now = Instant::now();
-        (Flight::new(now, credit), now)
+        (Flight::new(now, credit, false), now)
     }
 
     #[test]
@@ -341,7 +330,7 @@ mod tests {
         assert_eq!(flight.record(now), Arrival::New);
         assert!(flight.is_reliable());
         assert_eq!(flight.record(now), Arrival::Excess);
-        flight.credit(now, 1);
+        flight.credit(now, 1, false);
         assert_eq!(flight.record(now), Arrival::New);
     }
 
@@ -349,14 +338,12 @@ mod tests {
     fn the_first_block_of_a_credit_tells_the_round_trip() {
         let (mut flight, now) = flight(2);
         let at = |ms| now + Duration::from_millis(ms);
-        flight.time(2, false);
         assert_eq!(flight.take_round_trip(at(5)), None);
         flight.datagram(at(20), 0, false);
         let took = Some((Duration::from_millis(20), false));
         assert_eq!(flight.take_round_trip(at(20)), took);
         assert_eq!(flight.take_round_trip(at(20)), None);
-        flight.credit(at(30), 2);
-        flight.time(2, true);
+        flight.credit(at(30), 2, true);
         flight.datagram(at(31), 1, true);
         assert_eq!(
             flight.take_round_trip(at(31)),

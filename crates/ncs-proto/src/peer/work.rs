@@ -214,8 +214,7 @@ impl Work {
 }
 
 impl Asked {
-    pub(super) fn new(now: Instant, alias: u16, deadline: Instant, credit: u32) -> Self {
-        let flight = Flight::new(now, credit);
+    pub(super) fn new(now: Instant, alias: u16, deadline: Instant, flight: Flight) -> Self {
         Self {
             alias,
             deadline,
@@ -347,7 +346,7 @@ mod tests {
         let now = Instant::now();
         let asked = Asked {
             numbers: Some(numbers),
-            ..Asked::new(now, 1, now, blocks)
+            ..Asked::new(now, 1, now, Flight::new(now, blocks, false))
         };
         work.asked.insert(SourceId(source), asked);
         numbers.iter().collect()
@@ -396,7 +395,7 @@ mod tests {
                 && !asked.expects(&Vector::Shard(300))
         );
         assert!(!asked.is_exhausted());
-        asked.flight.credit(Instant::now(), 5);
+        asked.flight.credit(Instant::now(), 5, false);
         assert!(asked.is_exhausted() && asked.room(100) == 0);
     }
 }

@@ -15,6 +15,7 @@ use super::schedule::Beginning;
 use super::state::Fetches;
 use crate::peer::effects::Effects;
 use crate::peer::event::{Event, Failure};
+use crate::peer::flight::Flight;
 use crate::peer::ids::{FetchId, SourceId, WorkId};
 use crate::peer::order::Urgency;
 use crate::peer::pace;
@@ -214,8 +215,7 @@ impl Fetches {
         path.credited += u64::from(blocks);
         if let Some(asked) = work.asked.get_mut(&source) {
             path.load.add(order.urgency, 0, bytes);
-            asked.flight.credit(now, blocks);
-            asked.flight.time(blocks, was_busy);
+            asked.flight.credit(now, blocks, was_busy);
             self.counts.credits += 1;
             effects.send(
                 source,
@@ -262,10 +262,7 @@ impl Fetches {
             meant: Meant::Coded(order.shape.coding()),
         };
         effects.send(source, Message::Request(request));
-        let mut asked = Asked::new(now, alias, deadline, blocks);
-        asked.flight.time(blocks, was_busy);
-        let flight = asked
-            .flight
+        let flight = Flight::new(now, blocks, was_busy)
             .after(work.silences.get(&source).copied().unwrap_or_default());
         let flight = if is_on_stream {
             flight.on_stream()
@@ -276,8 +273,7 @@ impl Fetches {
             source,
             Asked {
                 numbers,
-                flight,
-                ..asked
+                ..Asked::new(now, alias, deadline, flight)
             },
         );
     }
@@ -315,7 +311,6 @@ impl Fetches {
             let probe = probe.min(asked.room(path.credit_max));
             if probe > 0 {
                 asked.flight.probe(now, probe);
-                asked.flight.time(probe, true);
                 work.needed += probe;
                 path.credited += u64::from(probe);
                 self.counts.credits += 1;
