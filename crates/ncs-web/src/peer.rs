@@ -105,15 +105,15 @@ pub enum Event {
 /// [`poll_event`](Peer::poll_event), then read [`poll_timeout`](Peer::poll_timeout).
 #[derive(Debug)]
 pub struct Peer {
-    pub(crate) proto: Proto,
+    proto: Proto,
     sources: SortedMap<SourceId, Source>,
     reads: SortedMap<ReadId, Read>,
     next_read: u32,
     gets: SortedMap<u64, ReadId>,
     fetches: SortedMap<FetchId, ReadId>,
-    pub(crate) events: VecDeque<Event>,
+    events: VecDeque<Event>,
     #[cfg(feature = "share")]
-    pub(crate) share: Option<Share>,
+    share: Option<Share>,
 }
 
 #[derive(Debug)]
@@ -125,7 +125,6 @@ struct Source {
     heard_at: Instant,
     /// When it was first asked for something since then.
     asked_at: Option<Instant>,
-    is_silent: bool,
 }
 
 impl Peer {
@@ -136,7 +135,7 @@ impl Peer {
     }
 
     /// The same; `shares`: it passes on what comes.
-    pub(crate) fn with(secret: [u8; 32], window_max: u64, shares: bool) -> Self {
+    fn with(secret: [u8; 32], window_max: u64, shares: bool) -> Self {
         let hello = Hello {
             codecs: Codecs {
                 gfq: false,
@@ -213,7 +212,7 @@ impl Peer {
     }
 
     /// A source is connected, which is a server or, without a visit, a page.
-    pub(crate) fn connect(
+    fn connect(
         &mut self,
         now: Instant,
         source: SourceId,
@@ -230,7 +229,6 @@ impl Peer {
                 grease,
                 heard_at: now,
                 asked_at: None,
-                is_silent: false,
             },
         );
         self.proto.handle_connected(now, source, credential);
@@ -254,10 +252,12 @@ impl Peer {
             return;
         };
         (known.heard_at, known.asked_at) = (now, None);
-        if std::mem::take(&mut known.is_silent) {
-            self.proto.set_silent(source, false);
-        }
+        self.proto.set_silent(source, false);
     }
+
+    /// This page passes nothing on.
+    #[cfg(not(feature = "share"))]
+    fn take_shared(&mut self, _: Instant, _: proto::Event) {}
 
     /// Whether it draws on other pages.
     fn shares(&self) -> bool {
@@ -276,7 +276,7 @@ impl Peer {
         let is_one_of_several = servers.count() > 1;
         let owes = move |(source, known): &(&SourceId, &Source)| {
             known.visit.is_some()
-                && !known.is_silent
+                && !self.proto.is_silent(**source)
                 && (!shares || (is_one_of_several && known.asked_at.is_some()))
                 && self.proto.owes(**source)
         };
@@ -345,9 +345,6 @@ impl Peer {
             .collect();
         for source in silent {
             self.proto.set_silent(source, true);
-            if let Some(known) = self.sources.get_mut(&source) {
-                known.is_silent = true;
-            }
         }
         let late: Vec<ReadId> = self
             .reads
@@ -543,23 +540,13 @@ impl Peer {
                 });
                 self.disconnected(now, source, false);
             }
-            #[cfg(feature = "share")]
+            // A page has no neighbours with addresses, and no code over the prime field.
+            proto::Event::Hashed { .. } | proto::Event::Test(_) | proto::Event::Peers { .. } => {}
             news @ (proto::Event::Brought { .. }
             | proto::Event::Checked { .. }
             | proto::Event::Page { .. }
             | proto::Event::Pages { .. }
             | proto::Event::Signal { .. }) => self.take_shared(now, news),
-            // A page has no neighbours with addresses, and no code over the prime field. It passes
-            // nothing on if it does not share.
-            #[cfg_attr(feature = "share", expect(unreachable_patterns))]
-            proto::Event::Brought { .. }
-            | proto::Event::Checked { .. }
-            | proto::Event::Hashed { .. }
-            | proto::Event::Test(_)
-            | proto::Event::Peers { .. }
-            | proto::Event::Page { .. }
-            | proto::Event::Pages { .. }
-            | proto::Event::Signal { .. } => {}
         }
     }
 

@@ -165,6 +165,17 @@ impl World {
         }
     }
 
+    /// Two pages read so many segments: the second one each after the first.
+    fn read_in_turn(&mut self, segments: usize) {
+        for index in 0..segments {
+            self.read(0, index);
+            self.run(&[0], index);
+            self.run_for(Duration::from_millis(500));
+            self.read(1, index);
+            self.run(&[1], index);
+        }
+    }
+
     fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -473,13 +484,7 @@ fn part(bytes: &Bytes, generation: u32) -> Bytes {
 #[test]
 fn a_page_serves_another_what_it_has() {
     let mut world = World::new(2, true);
-    for index in 0..6 {
-        world.read(0, index);
-        world.run(&[0], index);
-        world.run_for(Duration::from_millis(500));
-        world.read(1, index);
-        world.run(&[1], index);
-    }
+    world.read_in_turn(6);
     let [one, other] = [0, 1].map(|page| world.pages[page].peer.shared_counts());
     assert_eq!((one.connected, other.connected), (1, 1));
     let all = 6 * SEGMENT;
@@ -571,13 +576,7 @@ fn nobody_is_connected_who_was_not_introduced() {
 #[test]
 fn noise_on_a_link_ends_it() {
     let mut world = World::new(2, true);
-    for index in 0..2 {
-        world.read(0, index);
-        world.run(&[0], index);
-        world.run_for(Duration::from_millis(500));
-        world.read(1, index);
-        world.run(&[1], index);
-    }
+    world.read_in_turn(2);
     let link = world.pages[0].links[&1];
     let now = world.now;
     let noises: [(bool, Vec<u8>); 4] = [

@@ -130,6 +130,11 @@ impl Proto {
         }
     }
 
+    /// Whether a source is said to be silent.
+    pub fn is_silent(&self, source: SourceId) -> bool {
+        self.silent.contains(&source)
+    }
+
     /// Whether a source has been asked for something and has not sent all of it.
     pub fn owes(&self, source: SourceId) -> bool {
         self.gets.unanswered(source) > 0 || !self.fetches.is_quiet_at(source)

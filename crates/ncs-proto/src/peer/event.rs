@@ -115,7 +115,7 @@ pub enum Event {
     Signal {
         /// The page.
         page: [u8; 32],
-        /// What it says.
+        /// The bytes that it has sent.
         bytes: Bytes,
     },
     /// A source has sent data that was proved wrong. Close its connection with POLLUTION, and do

@@ -79,7 +79,7 @@ pub struct SharedCounts {
 
 /// All of it.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(super) struct Share {
     /// Under which others know this page, once the server has said.
     identity: Option<[u8; 32]>,
     holdings: Holdings,
@@ -123,12 +123,12 @@ impl LinkId {
 }
 
 /// The link of a source, if it is no server.
-pub(crate) fn link_of(source: SourceId) -> Option<LinkId> {
+pub(super) fn link_of(source: SourceId) -> Option<LinkId> {
     source.0.checked_sub(FIRST_SOURCE).map(LinkId)
 }
 
 impl Share {
-    pub(crate) fn new(seed: [u8; 32]) -> Self {
+    pub(super) fn new(seed: [u8; 32]) -> Self {
         Self {
             identity: None,
             holdings: Holdings::new(HELD_MAX),
@@ -144,14 +144,14 @@ impl Share {
     }
 
     /// A fetch begins.
-    pub(crate) fn begin(&mut self, now: Instant, fetch: FetchId, meta: &Meta, cut: Cut) {
+    pub(super) fn begin(&mut self, now: Instant, fetch: FetchId, meta: &Meta, cut: Cut) {
         self.told_at.get_or_insert(now);
         self.holdings.begin(now, cut, &meta.path);
         self.cuts.insert(fetch, cut);
     }
 
     /// Bytes of a fetch are verified: the next ones, or all of them.
-    pub(crate) fn proved(&mut self, fetch: FetchId, pieces: &[Bytes], is_all: bool) {
+    pub(super) fn proved(&mut self, fetch: FetchId, pieces: &[Bytes], is_all: bool) {
         let Some(cut) = self.cuts.get(&fetch).copied() else {
             return;
         };
@@ -163,7 +163,7 @@ impl Share {
     }
 
     /// Forgets fetches that have ended.
-    pub(crate) fn retain(&mut self, is_under_way: impl Fn(&FetchId) -> bool) {
+    pub(super) fn retain(&mut self, is_under_way: impl Fn(&FetchId) -> bool) {
         self.cuts.retain(|fetch, _| is_under_way(fetch));
     }
 
@@ -250,7 +250,7 @@ impl Share {
     }
 
     /// When something is due.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let calls = self.links.values().filter(|link| !link.is_open);
         let calls = calls.map(|link| link.begun + CALL_FOR);
         let serving = self.links.values().filter_map(|link| {
@@ -407,7 +407,7 @@ impl Peer {
     }
 
     /// Takes what concerns other pages.
-    pub(crate) fn take_shared(&mut self, now: Instant, news: News) {
+    pub(super) fn take_shared(&mut self, now: Instant, news: News) {
         let Some(share) = &mut self.share else { return };
         match news {
             News::Brought {
@@ -443,7 +443,7 @@ impl Peer {
     }
 
     /// The page of this source has lied.
-    pub(crate) fn take_liar(&mut self, now: Instant, source: SourceId) -> bool {
+    pub(super) fn take_liar(&mut self, now: Instant, source: SourceId) -> bool {
         let (Some(id), Some(share)) = (link_of(source), &mut self.share) else {
             return false;
         };
@@ -459,7 +459,7 @@ impl Peer {
     }
 
     /// Does what is due.
-    pub(crate) fn handle_shared_timeout(&mut self, now: Instant) {
+    pub(super) fn handle_shared_timeout(&mut self, now: Instant) {
         let Some(share) = &mut self.share else { return };
         let mut over = share.late(now);
         for (id, link) in share.links.iter_mut() {
@@ -479,7 +479,7 @@ impl Peer {
     }
 
     /// Ends a link.
-    pub(crate) fn hang_up(&mut self, now: Instant, id: LinkId) {
+    pub(super) fn hang_up(&mut self, now: Instant, id: LinkId) {
         if self
             .share
             .as_ref()
