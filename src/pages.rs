@@ -8,7 +8,7 @@
 mod files;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use ncs_net::listener::{self, Crowd, Limits};
 use ncs_net::page;
 use serde_json::{Value, json};
 
+use crate::host;
 use crate::tls::{self, Https, Rotated};
 use crate::web::Origins;
 
@@ -93,7 +94,7 @@ impl Site {
         } else {
             "http"
         };
-        format!("{scheme}://{}/", reachable(self.address))
+        format!("{scheme}://{}/", host::reachable(self.address))
     }
 
     /// The origins of its pages, where their names are known: on loopback.
@@ -134,12 +135,17 @@ impl Site {
 pub fn facts(addresses: &[SocketAddr], rotated: Option<Arc<Rotated>>) -> Facts {
     let ports: BTreeSet<u16> = addresses.iter().map(SocketAddr::port).collect();
     Arc::new(move || {
-        let hashes = rotated.as_ref().map(|rotated| rotated.fingerprints());
-        let hashes = hashes.map(|hashes| hashes.map(|hash| hash.to_string()).to_vec());
-        let hashes = hashes.unwrap_or_default();
+        let hashes = hashes(rotated.as_deref());
         let server = |port: &u16| json!({"port": port, "hashes": hashes});
         json!({"servers": ports.iter().map(server).collect::<Vec<_>>()})
     })
+}
+
+/// SHA-256 of the certificates that pages see, of the present and of the next term. None if an
+/// authority has signed it, or no page may connect.
+pub fn hashes(rotated: Option<&Rotated>) -> Vec<String> {
+    let hashes = rotated.map(|rotated| rotated.fingerprints().map(|hash| hash.to_string()));
+    hashes.map(Vec::from).unwrap_or_default()
 }
 
 fn respond<B>(index: Index, request: &Request<B>, facts: &Facts) -> Response<Body> {
@@ -159,11 +165,10 @@ fn respond<B>(index: Index, request: &Request<B>, facts: &Facts) -> Response<Bod
 }
 
 /// A file, unless the browser has it.
-fn of_file(file: File, headers: &HeaderMap) -> Response<Body> {
-    let tag = format!("\"{}\"", &blake3::hash(file.bytes).to_hex()[..16]);
+fn of_file(file: &File, headers: &HeaderMap) -> Response<Body> {
     let is_known = |known: &HeaderValue| {
         let known = known.to_str().unwrap_or_default();
-        known.split(',').any(|known| known.trim() == tag)
+        known.split(',').any(|known| known.trim() == file.tag)
     };
     let mut response = if headers.get_all(header::IF_NONE_MATCH).iter().any(is_known) {
         page::answer(StatusCode::NOT_MODIFIED, file.media_type, Body::empty())
@@ -178,7 +183,7 @@ fn of_file(file: File, headers: &HeaderMap) -> Response<Body> {
     for (name, value) in own {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
+    if let Ok(tag) = HeaderValue::from_str(&file.tag) {
         headers.insert(header::ETAG, tag);
     }
     if file.is_gzip {
@@ -186,16 +191,6 @@ fn of_file(file: File, headers: &HeaderMap) -> Response<Body> {
         headers.insert(header::CONTENT_ENCODING, encoding);
     }
     response
-}
-
-/// An address that a browser on this machine can reach.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
 }
 
 const FACTS: &str = "/facts.json";
@@ -230,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_file_is_served_once_and_then_known() {
-        for (path, _) in files::all() {
+        for path in files::FILES.keys() {
             let first = ask(Method::GET, path, &[]);
             assert_eq!(first.status(), StatusCode::OK, "{path}");
             let policy = first.headers()[header::CONTENT_SECURITY_POLICY].to_str();

@@ -8,7 +8,7 @@
 
 mod service;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -316,9 +316,7 @@ impl Server {
     /// SHA-256 of the certificates that pages see, of the present and of the next term. None if an
     /// authority has signed it, or no page may connect.
     pub fn page_hashes(&self) -> Vec<String> {
-        let rotated = self.rotated.as_ref();
-        let hashes = rotated.map(|rotated| rotated.fingerprints().map(|hash| hash.to_string()));
-        hashes.map(Vec::from).unwrap_or_default()
+        pages::hashes(self.rotated.as_deref())
     }
 
     /// Reads the certificate of the player's listener again.
@@ -412,16 +410,6 @@ async fn open_gfq(device: &Device, config: &config::Config) -> Result<(), Error>
     let device = device.clone();
     let opened = tokio::task::spawn_blocking(move || device.open_gfq()).await;
     Ok(opened.map_err(|_| device::Error::Closed)??)
-}
-
-/// An address that a peer on this machine can use: an unspecified one becomes loopback.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
 }
 
 /// Answers questions of sessions. A question about an object may take as long as its origin, so

@@ -342,7 +342,7 @@ async fn page(options: &Options, origin: &Origin, screen: &Screen) -> Result<(),
     let plain = Plain::start(&site.origins(), PREFIX)?;
     let coded = link(options, 0, server.address)?;
     let beside = link(options, 0, plain.address())?;
-    let (hashes, plain_hashes) = (server.server.page_hashes(), plain.hashes().clone());
+    let (hashes, plain_hashes) = (server.server.page_hashes(), plain.hashes().to_vec());
     let loss = options.loss;
     let facts = move || {
         json!({

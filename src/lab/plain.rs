@@ -13,16 +13,16 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::task::JoinSet;
 
 use super::clip;
-use crate::endpoint;
 use crate::tls::{self, ForPages, Rotated, ServerIdentity};
 use crate::web::{self, Origins};
 use crate::wire::CloseCode;
+use crate::{endpoint, pages};
 
 /// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Plain {
     address: SocketAddr,
-    hashes: [String; 2],
+    hashes: Vec<String>,
     _tasks: JoinSet<()>,
 }
 
@@ -42,7 +42,7 @@ impl Plain {
     /// Serves the clip on loopback to pages of these origins, with paths below `prefix`.
     pub fn start(origins: &Origins, prefix: &'static str) -> Result<Self, Error> {
         let rotated = std::sync::Arc::new(Rotated::ephemeral(tls::now())?);
-        let hashes = rotated.fingerprints().map(|hash| hash.to_string());
+        let hashes = pages::hashes(Some(&rotated));
         let identity = ServerIdentity::ephemeral()?.with_web(ForPages::Rotated(rotated));
         let config = endpoint::Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
@@ -70,7 +70,7 @@ impl Plain {
     }
 
     /// The hashes of its certificates.
-    pub const fn hashes(&self) -> &[String; 2] {
+    pub fn hashes(&self) -> &[String] {
         &self.hashes
     }
 }

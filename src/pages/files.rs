@@ -1,49 +1,49 @@
 //! The files of the pages, which are part of the program.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use ncs_net::page::{CSS, HTML, ICON, JS, SVG};
 
 use super::Index;
 
 /// A file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct File {
     pub(super) media_type: &'static str,
     pub(super) bytes: &'static [u8],
     pub(super) is_gzip: bool,
+    /// The validator of its content (RFC 9110, section 8.8.3).
+    pub(super) tag: String,
 }
 
 /// The file at this path.
-pub(super) fn find(index: Index, path: &str) -> Option<File> {
+pub(super) fn find(index: Index, path: &str) -> Option<&'static File> {
     let path = match (path, index) {
         ("/", Index::Player) => "/player.html",
         ("/", Index::Demo) => "/demo.html",
         _ => path,
     };
-    all()
-        .find(|(known, _)| *known == path)
-        .map(|(_, file)| file)
+    FILES.get(path)
 }
 
-/// All files, with their paths.
-pub(super) fn all() -> impl Iterator<Item = (&'static str, File)> {
-    let plain = |&(path, bytes): &(&'static str, &'static str)| {
-        let file = File {
-            media_type: media_type(path),
-            bytes: bytes.as_bytes(),
-            is_gzip: false,
-        };
-        (path, file)
-    };
-    let built = |&(path, bytes): &(&'static str, &'static [u8])| {
+/// All files, by their paths.
+pub(super) static FILES: LazyLock<BTreeMap<&str, File>> = LazyLock::new(|| {
+    let pages = PAGES
+        .iter()
+        .map(|(path, text)| (*path, text.as_bytes(), false));
+    let built = BUILT.iter().map(|(path, bytes)| (*path, *bytes, true));
+    let files = pages.chain(built).map(|(path, bytes, is_gzip)| {
         let file = File {
             media_type: media_type(path),
             bytes,
-            is_gzip: true,
+            is_gzip,
+            tag: format!("\"{}\"", &blake3::hash(bytes).to_hex()[..16]),
         };
         (path, file)
-    };
-    PAGES.iter().map(plain).chain(BUILT.iter().map(built))
-}
+    });
+    files.collect()
+});
 
 fn media_type(path: &str) -> &'static str {
     match path.rsplit('.').next() {

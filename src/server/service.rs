@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::{Error, Server};
 use crate::admin::{self, Facts};
 use crate::config::{Effect, Loaded, Sources, changes};
+use crate::host;
 use crate::machine::OpenFiles;
 use crate::supervise;
 use crate::telemetry::{self, Logs, MILESTONE, Readiness};
@@ -268,7 +269,7 @@ fn tell_how_to_connect(server: &Server, identity: &ServerIdentity, loaded: &Load
         .next()
         .map_or("STREAM", String::as_str);
     for address in server.addresses() {
-        let address = super::reachable(*address);
+        let address = host::reachable(*address);
         tracing::info!(
             "peers connect with: ncpeer gateway ncs://{address} --fingerprint {} --listen \
              127.0.0.1:8081, and play http://127.0.0.1:8081/{stream}/…",

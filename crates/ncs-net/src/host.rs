@@ -6,7 +6,7 @@
 //!
 //! No I/O here.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
@@ -51,6 +51,16 @@ pub fn is_own(host: &Authority, names: &[String], accepts: impl Fn(IpAddr) -> bo
         Ok(address) if accepts(address) => true,
         _ => host == "localhost" || host.ends_with(".localhost") || names.contains(&host),
     }
+}
+
+/// An address that a program on this machine can use: an unspecified one becomes loopback.
+pub fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
 }
 
 /// A host in lower case, without brackets and final dot; addresses in their shortest form.
