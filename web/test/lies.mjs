@@ -21,8 +21,7 @@ export async function lies(test) {
     for (const worker of [true, false]) {
       await test(`a server that lies is left for ever, in the ${worker ? 'worker' : 'page'}`, async () => {
         const [honest, liar] = [await lab.serve(), await lab.serve()];
-        const both = [honest, liar];
-        const paths = await Promise.all(both.map((server) => lab.path(server, { delay: 5 })));
+        const paths = [await lab.path(honest, { delay: 5 }), await lab.path(liar, { delay: 5 })];
         const servers = paths.map(({ server }) => server);
         const page = await lab.page();
         await page.waitForFunction('globalThis.isLoaded');
