@@ -78,7 +78,7 @@ check-kernels:
 	python3 kernels/build.py --check
 
 test:
-	$(CARGO) test --locked --release
+	$(CARGO) test --locked --release --no-fail-fast
 
 # Runs the fields, the codes and the protocol as WebAssembly, without and with vector instructions:
 # tests of the fields, a fetch with each code, the protocol's examples. Needs node, and

@@ -27,7 +27,8 @@ async function test(name, run) {
     console.log(`ok ${name} (${ms} ms)${told ? ` ${JSON.stringify(told)}` : ''}`);
   } catch (error) {
     failed.push(name);
-    console.log(`FAILED ${name}\n${error.stack ?? error}`);
+    // The first line says what was wrong: CI repeats it in its summary.
+    console.log(`FAILED ${name}: ${error.stack ?? error}`);
   }
 }
 
