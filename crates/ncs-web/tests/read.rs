@@ -9,11 +9,14 @@ use bytes::Bytes;
 use ncs_codec::block::Vector;
 use ncs_codec::rlnc::Encoder;
 use ncs_gf::Kernels;
-use ncs_proto::object::{Codec, SegmentId, Shape, Tree, row_key};
+use ncs_proto::integrity::checks::{COLUMNS, project};
+use ncs_proto::object::{Codec, Generation, SegmentId, Shape, Tree, row_key};
 use ncs_proto::peer::SourceId;
 use ncs_proto::wire::block::{self, StreamHead};
 use ncs_proto::wire::frame::Reader;
-use ncs_proto::wire::message::{Delivery, Hello, Message, Meta, RequestCode, RequestError};
+use ncs_proto::wire::message::{
+    Checks, Delivery, GetChecks, Hello, Message, Meta, RequestCode, RequestError,
+};
 use ncs_web::{Event, Peer, ReadId};
 
 const DELAY: Duration = Duration::from_millis(20);
@@ -31,8 +34,10 @@ fn content(length: usize) -> Bytes {
 struct Nature {
     /// Of so many datagrams one is lost; 0: none.
     loses: u64,
-    /// Its blocks are wrong.
+    /// Its memory is not as what it names: its blocks are wrong, and its checksums fit them.
     lies: bool,
+    /// It answers GET_CHECKS.
+    checks: bool,
     /// It names the version of another object from the second part on.
     changes: bool,
     /// It falls silent after so many blocks.
@@ -50,6 +55,7 @@ struct Nature {
 struct Server {
     nature: Nature,
     object: Bytes,
+    memory: Bytes,
     frames: Reader,
     open: Vec<(u16, SegmentId, u32)>,
     seed: u32,
@@ -66,9 +72,14 @@ enum Packet {
 
 impl Server {
     fn new(nature: Nature, object: &Bytes) -> Self {
+        let memory = match nature.lies {
+            true => object.iter().map(|byte| byte ^ 1).collect(),
+            false => object.clone(),
+        };
         Self {
             nature,
             object: object.clone(),
+            memory,
             frames: Reader::new(),
             open: Vec::new(),
             seed: 0,
@@ -125,6 +136,9 @@ impl Server {
                         .push((request.alias, request.segment, request.generation));
                     self.send(request.alias, request.credit, &mut out);
                 }
+                Message::GetChecks(asked) if self.nature.checks => {
+                    out.push(Packet::Control(self.check(&asked).to_frame()));
+                }
                 Message::Credit { alias, blocks } => self.send(alias, blocks, &mut out),
                 Message::Stop { alias, .. } => self.open.retain(|(open, ..)| *open != alias),
                 _ => {}
@@ -166,25 +180,44 @@ impl Server {
         }
     }
 
+    /// A generation of a segment as it lies in the memory.
+    fn remember(&self, segment: &SegmentId, generation: u32) -> (Generation, Bytes) {
+        let parts = (0..self.object.len() as u64).step_by(PART);
+        let (offset, bytes) = parts
+            .filter_map(|offset| self.part(offset))
+            .find(|(_, bytes)| SegmentId::of(bytes) == *segment)
+            .expect("it was named");
+        let shape = Shape::new(bytes.len() as u64, 1024, 16).unwrap();
+        let generation = shape.generation(generation).expect("the segment has it");
+        let begin = usize::try_from(offset + generation.offset).unwrap();
+        let end = begin + usize::try_from(generation.length).unwrap();
+        (generation, self.memory.slice(begin..end))
+    }
+
+    fn check(&self, asked: &GetChecks) -> Message {
+        let (generation, bytes) = self.remember(&asked.segment, asked.generation);
+        let seed = [7; 32];
+        let kernels = Kernels::detect();
+        let projections = project(kernels, &seed, &asked.segment, &generation, COLUMNS, &bytes);
+        Message::Checks(Checks {
+            request: asked.request,
+            seed,
+            columns: COLUMNS,
+            projections: projections.into(),
+            signature: None,
+        })
+    }
+
     fn send(&mut self, alias: u16, credit: u32, out: &mut Vec<Packet>) {
         let Some((_, segment, generation)) =
             self.open.iter().find(|(open, ..)| *open == alias).copied()
         else {
             return;
         };
-        let parts = (0..self.object.len() as u64).step_by(PART);
-        let bytes = parts
-            .filter_map(|offset| self.part(offset))
-            .map(|(_, bytes)| bytes)
-            .find(|bytes| SegmentId::of(bytes) == segment)
-            .expect("it was named");
-        let shape = Shape::new(bytes.len() as u64, 1024, 16).unwrap();
-        let generation = shape.generation(generation).expect("the segment has it");
-        let begin = usize::try_from(generation.offset).unwrap();
-        let end = begin + usize::try_from(generation.length).unwrap();
+        let (generation, bytes) = self.remember(&segment, generation);
         let key = row_key(&segment, &generation);
         let encoder =
-            Encoder::new(&generation, &bytes[begin..end], key, Kernels::detect()).unwrap();
+            Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap();
         for _ in 0..credit {
             if self.nature.blocks_max.is_some_and(|most| self.sent >= most) {
                 return;
@@ -199,9 +232,6 @@ impl Server {
             let head = datagram.len();
             datagram.resize(head + 1024, 0);
             encoder.block(self.seed, &mut datagram[head..]);
-            if self.nature.lies {
-                datagram[head] ^= 1;
-            }
             let is_lost = self.nature.loses > 0 && self.sent.is_multiple_of(self.nature.loses);
             if !is_lost {
                 out.push(Packet::Datagram(datagram.into()));
@@ -301,6 +331,7 @@ impl World {
 const LOSSY: Nature = Nature {
     loses: 6,
     lies: false,
+    checks: false,
     changes: false,
     blocks_max: None,
     has_no_tree: false,
@@ -409,25 +440,38 @@ fn wrong_bytes_are_never_handed_on() {
     }
 }
 
-/// Whichever of two servers lies, the other one finishes, and is asked from then on.
+/// Whichever of two servers lies, the other one finishes, and is asked from then on. The checksums
+/// of the first one are of its memory, whatever that holds: it is not believed against the hash.
 #[test]
 fn of_two_servers_the_one_that_lies_is_left() {
     let object = content(3 * PART);
-    for lying in [0, 1] {
+    for (lying, checks, has_no_tree) in [
+        (0, false, false),
+        (0, true, false),
+        (0, true, true),
+        (1, false, false),
+        (1, true, false),
+        (1, true, true),
+    ] {
         let nature = |index| Nature {
             lies: index == lying,
+            checks,
+            has_no_tree,
             ..Nature::default()
         };
+        let case = format!("{lying} lies, checks: {checks}, tree: {}", !has_no_tree);
         let mut world = World::new(&[nature(0), nature(1)], &object);
         for _ in 0..2 {
             world.got.clear();
             let read = world.read(0..u64::MAX);
-            assert_eq!(world.run(read), Ok(()), "{lying} lies");
-            assert!(world.got == object);
+            assert_eq!(world.run(read), Ok(()), "{case}");
+            assert!(world.got == object, "{case}");
         }
-        // These servers answer no GET_CHECKS, so only the trusted one can be refuted.
-        assert_eq!(world.closed.contains(&SourceId(0)), lying == 0);
-        assert!(!world.closed.contains(&SourceId(1 - lying)));
+        // Without checksums only the trusted one can be refuted.
+        let is_found = lying == 0 || checks;
+        let liar = SourceId(u32::from(lying == 1));
+        assert_eq!(world.closed.contains(&liar), is_found, "{case}");
+        assert!(!world.closed.contains(&SourceId(1 - liar.0)), "{case}");
     }
 }
 

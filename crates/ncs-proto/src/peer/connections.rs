@@ -235,6 +235,9 @@ impl Proto {
             );
             self.handle_disconnected(now, source, false);
             self.fetches.forget(source);
+            if source == FIRST {
+                self.fetches.acquit_all(now, &mut self.effects);
+            }
             self.effects.report(Event::Polluter(source));
         }
     }

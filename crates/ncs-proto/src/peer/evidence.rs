@@ -22,7 +22,7 @@ use super::keyring::{FIRST, Proof};
 use super::order::{Cut, Order, Place, Urgency};
 use crate::integrity::hashes::BlockHashes;
 use crate::object::Generation;
-use crate::sorted::SortedSet;
+use crate::sorted::{SortedMap, SortedSet};
 use crate::time::Instant;
 
 use case::{Case, Stage, Topic};
@@ -102,6 +102,49 @@ impl Evidence {
         self.cases
             .get(&id)
             .is_some_and(|case| case.named_by.contains(&source))
+    }
+
+    /// Charges a server with wrong blocks. It is judged with the bytes of the segment.
+    pub(super) fn charge(&mut self, id: FetchId, pollution: Pollution) {
+        if let Some(case) = self.cases.get_mut(&id) {
+            let charge = Pollution {
+                blocks: 0,
+                ..pollution
+            };
+            let known = case.charges.get_or_insert(pollution.source, charge);
+            known.blocks += pollution.blocks;
+        }
+    }
+
+    /// Segments for which servers are charged, and these servers.
+    pub(super) fn charged(&self) -> impl Iterator<Item = (FetchId, SourceId)> {
+        self.cases
+            .iter()
+            .flat_map(|(id, case)| case.charges.keys().map(|source| (*id, *source)))
+    }
+
+    /// A segment is right without the blocks of the servers that are charged: the charges are true.
+    pub(super) fn convict(&mut self, id: FetchId) -> SortedMap<SourceId, Pollution> {
+        let case = self.cases.get_mut(&id);
+        case.map(|case| std::mem::take(&mut case.charges))
+            .unwrap_or_default()
+    }
+
+    /// The trusted source lies: what it said about the blocks of others means nothing, and what it
+    /// has sent may come anew, once more. Returns the rows that wait to be tested by its checksums.
+    pub(super) fn acquit_all(&mut self) -> Vec<(FetchId, u32, Row)> {
+        let mut waiting = Vec::new();
+        for (id, case) in &mut self.cases {
+            case.charges.clear();
+            case.is_alone = false;
+            case.again.clear();
+            for (index, part) in &mut case.parts {
+                part.checks = None;
+                let rows = part.waiting.drain(..);
+                waiting.extend(rows.map(|row| (*id, *index, row)));
+            }
+        }
+        waiting
     }
 
     /// Whether a wrong row has ever come.

@@ -91,7 +91,7 @@ impl Fetches {
 
     /// Ends a fetch that is not wanted any more.
     pub(super) fn cancel(&mut self, id: FetchId, effects: &mut Effects) {
-        self.evidence.close(id);
+        self.drop_case(id);
         self.remove(id, StopReason::Cancelled, effects);
     }
 

@@ -2150,7 +2150,7 @@ fn a_server_is_held_to_what_it_has_named_and_to_nothing_else() {
                 .handle_message(now, source, Message::Hello(Hello::defaults()))
                 .unwrap();
         }
-        proto.fetch(now, order, Some(place.clone()));
+        let fetch = proto.fetch(now, order, Some(place.clone()));
         let request = requests_to(&mut proto, now, THERE).remove(0);
         let generation = ours.generation(request.generation).unwrap();
         let mut wrong = vec![0; 10 + 64];
@@ -2214,6 +2214,10 @@ fn a_server_is_held_to_what_it_has_named_and_to_nothing_else() {
         };
         proto.handle_message(now, THERE, answer).unwrap();
         assert!(requests_to(&mut proto, now + SECOND, THERE).is_empty());
+        // The checksums may be lies, too: only when the segment is right without it is it judged.
+        assert_eq!(proto.counts().polluters, 0, "{named:?}");
+        assert!(!proto.confirm(now, fetch, true));
+        requests_to(&mut proto, now + SECOND, THERE);
         assert_eq!(proto.counts().polluters, u64::from(is_lie), "{named:?}");
         let blames = std::iter::from_fn(|| proto.poll_message(now, HERE))
             .filter(|said| matches!(said, Message::Blame { .. }));

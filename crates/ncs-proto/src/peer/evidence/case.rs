@@ -39,6 +39,8 @@ pub(super) struct Case {
     pub(super) again: SortedSet<u32>,
     /// Whether they were fetched from the trusted source alone.
     pub(super) is_alone: bool,
+    /// Servers whose blocks are wrong by the checksums of another source.
+    pub(super) charges: SortedMap<SourceId, Pollution>,
 }
 
 #[derive(Debug)]
@@ -127,6 +129,7 @@ impl Case {
             tried_until: None,
             again: SortedSet::new(),
             is_alone: false,
+            charges: SortedMap::new(),
         }
     }
 

@@ -7,14 +7,17 @@
 
 use ncs_codec::block::Vector;
 
+use super::fetch::Stranger;
 use super::state::Fetches;
 use crate::object::SegmentId;
+use crate::peer::effects::Effects;
 use crate::peer::evidence::{Pollution, Row};
 use crate::peer::ids::{FetchId, SourceId, WorkId};
 use crate::peer::keyring::FIRST;
 use crate::sorted::SortedMap;
 use crate::time::Instant;
 use crate::wire::Violation;
+use crate::wire::message::StopReason;
 
 impl Fetches {
     /// Drops rows that were found to be wrong before they were absorbed, and blames their senders.
@@ -61,10 +64,69 @@ impl Fetches {
                 generation: id.index,
                 blocks,
             };
-            if proves_itself || !self.doubt(id.fetch, pollution) {
+            if proves_itself || self.sources.is_neighbour(source) {
                 self.polluters.push_back(pollution);
+            } else if !self.doubt(id.fetch, pollution) {
+                self.charge(id.fetch, pollution);
             }
         }
+    }
+
+    /// Leaves a server out for a segment that it has sent wrong blocks of. Who said that they are
+    /// wrong may lie, too, so the server is judged when the bytes of the segment are known to be
+    /// right without it.
+    pub(super) fn charge(&mut self, id: FetchId, pollution: Pollution) {
+        self.evidence.charge(id, pollution);
+        self.exclude_charged();
+    }
+
+    /// Leaves out servers that are charged.
+    pub(super) fn exclude_charged(&mut self) {
+        for (id, source) in self.evidence.charged() {
+            if let Some(fetch) = self.fetches.get_mut(&id) {
+                fetch.strangers.insert(source, Stranger::Excluded);
+                self.stirred = true;
+            }
+        }
+    }
+
+    /// Stops the requests at servers that are charged.
+    pub(super) fn stop_charged(&mut self, effects: &mut Effects) {
+        for (id, source) in self.evidence.charged() {
+            let works = self
+                .fetches
+                .get_mut(&id)
+                .into_iter()
+                .flat_map(|fetch| fetch.works.values_mut());
+            for asked in works.filter_map(|work| work.asked.remove(&source)) {
+                self.sources
+                    .stop(source, asked.alias, StopReason::Cancelled, effects);
+            }
+        }
+    }
+
+    /// Closes the case of a segment whose bytes are not known to be right: nobody is judged.
+    pub(super) fn drop_case(&mut self, id: FetchId) {
+        self.evidence.close(id);
+        self.accused.retain(|(fetch, _), _| *fetch != id);
+    }
+
+    /// The trusted source lies. Whom it has accused is asked again, and nothing is left to it alone.
+    pub(in crate::peer) fn acquit_all(&mut self, now: Instant, effects: &mut Effects) {
+        for fetch in self.fetches.values_mut() {
+            fetch.is_alone = false;
+            fetch
+                .strangers
+                .retain(|_, stranger| *stranger != Stranger::Excluded);
+        }
+        self.accused.retain(|(_, source), _| *source == FIRST);
+        for (fetch, index, row) in self.evidence.acquit_all() {
+            let (id, source) = (WorkId { fetch, index }, row.source);
+            if let Err(violation) = self.absorb(now, id, row, effects) {
+                self.broken.push_back((now, source, violation));
+            }
+        }
+        self.stirred = true;
     }
 
     /// Whether wrong blocks may be right ones of another segment with the same bytes. That is so

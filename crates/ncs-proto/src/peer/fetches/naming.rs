@@ -10,6 +10,7 @@ use crate::peer::effects::Effects;
 use crate::peer::event::Failure;
 use crate::peer::gets::Introduction;
 use crate::peer::ids::{FetchId, SourceId};
+use crate::peer::keyring::FIRST;
 use crate::peer::order::Place;
 use crate::time::Instant;
 use crate::wire::message::{StopReason, stream_of};
@@ -102,7 +103,12 @@ impl Fetches {
             && named == Some((pollution.segment, shape))
         {
             // It names the segment that was requested, and has sent something else.
-            self.polluters.push_back(pollution);
+            // A segment that is over is right, or nobody would be accused any more.
+            if source == FIRST || self.evidence.order(id).is_none() {
+                self.polluters.push_back(pollution);
+            } else {
+                self.charge(id, pollution);
+            }
             self.stirred = true;
             return;
         }

@@ -432,7 +432,7 @@ impl Fetches {
         reason: StopReason,
         effects: &mut Effects,
     ) {
-        self.evidence.close(id);
+        self.drop_case(id);
         self.remove(id, reason, effects);
         effects.report(Event::Failed { fetch: id, failure });
     }

@@ -26,6 +26,9 @@ impl Fetches {
     /// are wrong and all generations of the segment come again.
     pub(in crate::peer) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
         if is_right {
+            self.polluters
+                .extend(self.evidence.convict(id).into_values());
+            self.stirred |= !self.polluters.is_empty();
             self.evidence.close(id);
             return false;
         }
@@ -59,7 +62,7 @@ impl Fetches {
         {
             return true;
         }
-        self.evidence.close(id);
+        self.drop_case(id);
         self.given_up.push(id);
         false
     }
@@ -94,6 +97,7 @@ impl Fetches {
         for id in std::mem::take(&mut self.given_up) {
             self.remove(id, StopReason::Cancelled, effects);
         }
+        self.stop_charged(effects);
     }
 
     /// Decodes a generation under way again, from its remaining rows.
@@ -187,6 +191,7 @@ impl Fetches {
             });
             fetch.strangers = strangers;
             fetch.works.extend(works);
+            self.exclude_charged();
             self.ask_doubted(id, place.as_ref());
         }
     }
@@ -204,7 +209,8 @@ impl Fetches {
             if !is_without || !self.evidence.begin_anew(id, refuted) {
                 return false;
             }
-            // Nothing else was there to be wrong.
+            // Nothing else was there to be wrong, and its word against others is worth nothing.
+            self.evidence.convict(id);
             let pollution = Pollution {
                 source: FIRST,
                 segment: order.segment,
@@ -246,6 +252,7 @@ impl Fetches {
         if is_without {
             fetch.strangers.insert(FIRST, Stranger::Excluded);
         }
+        self.exclude_charged();
         self.stirred = true;
         true
     }
