@@ -2457,36 +2457,31 @@ fn a_neighbour_that_does_not_know_a_segment_yet_is_asked_again_for_a_while() {
 }
 
 #[test]
-fn neighbours_are_waited_for_as_long_as_the_stream_takes_for_a_segment_and_no_longer() {
-    let (mut proto, start) = beside_a_neighbour();
-    proto.cancel_fetch(FetchId(0));
-    let begun = start + 3 * SECOND;
-    next(&mut proto, begun, "/live/2", 2);
-    let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
-    let here = asked(&mut proto, begun, HERE).0.remove(0);
-    (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
-    let mut given = None;
-    for passed in (0..5000).step_by(20) {
-        let now = begun + Duration::from_millis(passed);
-        // It is there, and slow.
-        if passed % 1200 == 1000 {
-            arrives(
-                &mut proto,
-                now,
-                NEIGHBOUR,
-                2,
-                &there,
-                u16::try_from(passed / 1200).unwrap(),
-            );
+fn neighbours_are_waited_for_as_long_as_they_send_and_otherwise_for_half_of_the_interval() {
+    for (every, expected) in [(400, None), (1200, Some(1700))] {
+        let (mut proto, start) = beside_a_neighbour();
+        proto.cancel_fetch(FetchId(0));
+        let begun = start + 3 * SECOND;
+        next(&mut proto, begun, "/live/2", 2);
+        let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
+        let here = asked(&mut proto, begun, HERE).0.remove(0);
+        (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
+        let (mut sent, mut given) = (0, None);
+        for passed in (20..5000).step_by(20) {
+            let now = begun + Duration::from_millis(passed);
+            if passed % every == 0 && sent < 4 {
+                arrives(&mut proto, now, NEIGHBOUR, 2, &there, sent);
+                sent += 1;
+            }
+            proto.handle_timeout(now).unwrap();
+            asked(&mut proto, now, NEIGHBOUR);
+            if asked(&mut proto, now, HERE).1 > 0 {
+                given = Some(passed);
+                break;
+            }
         }
-        proto.handle_timeout(now).unwrap();
-        asked(&mut proto, now, NEIGHBOUR);
-        if asked(&mut proto, now, HERE).1 > 0 {
-            given = Some(passed);
-            break;
-        }
+        assert_eq!(given, expected, "a block every {every} ms");
     }
-    assert_eq!(given, Some(3000));
 }
 
 #[test]
@@ -2515,7 +2510,8 @@ fn a_neighbour_that_never_sends_is_not_waited_for_however_often_it_is_asked() {
             (0..credit).for_each(|seq| arrives(&mut proto, now, HERE, number, request, seq));
         });
     }
-    // The first was asked for at once, and what it lacks is asked of the server after three
-    // silences.
-    assert_eq!(given, Some(1500));
+    // The first was asked for at once. What it lacks is asked of the server after half of the
+    // interval, which was three seconds and has turned out to be half a second, when the neighbour
+    // has been silent for longer than usual.
+    assert_eq!(given, Some(760));
 }

@@ -77,6 +77,9 @@ pub(super) struct Asked {
     pub(super) served_before: Option<Instant>,
     pub(super) excess: u32,
     pub(super) useless: u32,
+    /// Whether its last block was redundant: a sender of combinations then has, but for one case in
+    /// 256, nothing that this side lacks.
+    pub(super) is_dry: bool,
     pub(super) unreported: u32,
     pub(super) reported_at: Instant,
 }
@@ -224,6 +227,7 @@ impl Asked {
             served_before: None,
             excess: 0,
             useless: 0,
+            is_dry: false,
             unreported: 0,
             reported_at: now,
         }

@@ -71,7 +71,8 @@ impl View<'_> {
         };
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &self.work.asked {
-            let is_left = self.shuns && self.is_left_behind(*source, asked.in_flight());
+            let is_left = self.is_dry(source)
+                || self.shuns && self.is_left_behind(*source, asked.in_flight());
             *if is_left {
                 &mut left_behind
             } else {
@@ -86,6 +87,8 @@ impl View<'_> {
                 spared = self.spare_servers(lacking, &mut candidates);
             }
             shares = split(lacking, candidates);
+            let dry = self.work.asked.keys().filter(|source| self.is_dry(source));
+            dry.for_each(|source| drop(spared.insert(*source)));
         }
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         let needed = given.min(u32::from(missing).saturating_sub(awaited));
@@ -139,6 +142,27 @@ impl View<'_> {
         others.any(|other| time > other * OUTRUN + silence * SUSPECT_AFTER)
     }
 
+    /// Whether a neighbour sends nothing more, or nothing new, of the generation: it may wait for
+    /// the very rows that this side lacks. Servers are then asked for its blocks, if there are any,
+    /// unless the fetch is early.
+    fn is_dry(&self, source: &SourceId) -> bool {
+        let path = self.sources.get(*source).filter(|path| path.is_neighbour);
+        let Some(path) = path.filter(|_| !self.fetch.is_early) else {
+            return false;
+        };
+        let mut others = self.sources.open();
+        if !others.any(|(other, path)| !path.is_neighbour && self.fetch.may_ask(&other)) {
+            return false;
+        }
+        let silence = path.silence(self.work.block_bytes(), 0);
+        let is_silent = path
+            .load
+            .heard
+            .is_some_and(|heard| heard + silence <= self.now);
+        let asked = self.work.asked.get(source);
+        is_silent || asked.is_some_and(|asked| asked.is_dry)
+    }
+
     /// Sources that could send more of the generation now.
     fn candidates(&self) -> Vec<Candidate> {
         let (fetch, work, urgency) = (self.fetch, self.work, self.fetch.order.urgency);
@@ -157,7 +181,7 @@ impl View<'_> {
             RATE_ASSUMED
         };
         let candidate = |(source, path): (&SourceId, &Path)| {
-            let is_shunned = self.shuns && path.trust == Trust::Suspect;
+            let is_shunned = self.shuns && path.trust == Trust::Suspect || self.is_dry(source);
             if !fetch.may_ask(source) || work.paused.contains_key(source) || is_shunned {
                 return None;
             }

@@ -259,6 +259,7 @@ impl Fetches {
         path.trust = Trust::Proven;
         if let Some(asked) = work.asked.get_mut(&source) {
             asked.unreported += 1;
+            asked.is_dry = outcome == Outcome::Redundant;
         }
         match outcome {
             Outcome::Redundant => work.note_redundant(source, &row.block.vector)?,

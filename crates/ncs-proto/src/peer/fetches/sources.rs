@@ -26,9 +26,9 @@ pub(super) const SUSPECT_AFTER: u32 = 3;
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Segments from which the interval of a stream is measured: those of several tracks come at the
-/// same time.
-const CADENCE_SEGMENTS: usize = 4;
+/// Segments from which the interval of a stream is measured: those of two or three tracks come at
+/// the same time.
+const CADENCE_SEGMENTS: usize = 6;
 /// Streams whose interval is known.
 const CADENCES_MAX: usize = 64;
 
@@ -174,8 +174,8 @@ impl Sources {
             .collect()
     }
 
-    /// How long neighbours may take for a segment that is ordered now: the interval between two
-    /// segments of the stream.
+    /// How long neighbours may take for a segment that is ordered now: the usual interval between
+    /// two segments of the stream.
     pub(super) fn patience_with_neighbours(
         &mut self,
         now: Instant,
@@ -196,7 +196,14 @@ impl Sources {
             .iter()
             .zip(ordered.iter().skip(1))
             .map(|(one, next)| next.saturating_duration_since(*one));
-        gaps.max()
+        // The longest but one: behind a segment that was late there is a longer gap than usual, and
+        // to wait as long again would make the next one late.
+        let (longest, second) = gaps.fold((None, None), |(longest, second), gap| {
+            let gap = Some(gap);
+            (gap.max(longest), gap.min(longest).max(second))
+        });
+        second
+            .or(longest)
             .unwrap_or(PATIENCE)
             .clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
