@@ -216,8 +216,7 @@ impl Server {
         };
         let (generation, bytes) = self.remember(&segment, generation);
         let key = row_key(&segment, &generation);
-        let encoder =
-            Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap();
+        let encoder = Encoder::new(&generation, &bytes, key, Kernels::detect()).unwrap();
         for _ in 0..credit {
             if self.nature.blocks_max.is_some_and(|most| self.sent >= most) {
                 return;

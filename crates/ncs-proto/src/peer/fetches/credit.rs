@@ -87,8 +87,9 @@ impl View<'_> {
                 spared = self.spare_servers(lacking, &mut candidates);
             }
             shares = split(lacking, candidates);
-            let dry = self.work.asked.keys().filter(|source| self.is_dry(source));
-            dry.for_each(|source| drop(spared.insert(*source)));
+            for source in self.work.asked.keys().filter(|source| self.is_dry(source)) {
+                spared.insert(*source);
+            }
         }
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         let needed = given.min(u32::from(missing).saturating_sub(awaited));
