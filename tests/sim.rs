@@ -117,7 +117,11 @@ fn what_is_received_is_what_is_needed_at_any_loss_and_the_path_is_full() {
                 received <= f64::from(n) * 1.005 + 1.0,
                 "{received} of {n} at {loss}: {counts:?}"
             );
-            assert_eq!((counts.ahead, counts.duplicate), (0, 0), "{counts:?}");
+            // Ahead is only what the loss may take of the last few blocks.
+            assert!(
+                counts.ahead <= u64::from(n) / 4 && counts.duplicate == 0,
+                "{counts:?}"
+            );
             let full = (nearly_all * 1088) as f64 / (1.0 - loss) / 2_500_000.0;
             assert!(
                 time.as_secs_f64() < full / 0.85 + 0.2,
@@ -465,7 +469,15 @@ fn near_the_deadline_losses_are_met_ahead() {
             });
             *late += u32::from(world.failures.get(&fetch) == Some(&Failure::Deadline));
             let counts = world.peer.counts();
-            assert_eq!(counts.ahead > 0, tight == 1, "{counts:?}");
+            // With time for more round trips, only for the last few blocks of the two.
+            assert!(
+                if tight == 1 {
+                    counts.ahead > 0
+                } else {
+                    counts.ahead <= 16
+                },
+                "{counts:?}"
+            );
             assert!(
                 counts.ahead_used <= counts.ahead && counts.generations_spared <= counts.ahead_used,
                 "{counts:?}"
@@ -501,7 +513,7 @@ fn what_a_full_queue_loses_is_not_met_ahead() {
             let first = live(&mut world);
             world.fetch_and_check("/live/1.m4s", &first, 10 * SECOND);
             let before = world.peer.counts();
-            assert!(before.lost > 10 && before.ahead == 0, "{before:?}");
+            assert!(before.lost > 10 && before.ahead <= 8, "{before:?}");
             // It keeps the queue full, and more urgent ones pass it.
             world.publish("/vod/1.ts", 8 << 20, 1088, 128);
             world.fetch("/vod/1.ts", None);
@@ -863,8 +875,9 @@ fn where_parity_blocks_run_out_lost_ones_come_again() {
         world.idle(SECOND);
         let (sent, counts) = (world.sent.datagrams as f64, world.peer.counts());
         assert!(world.doubled_sources > 0, "{counts:?}");
-        // Nothing arrives twice except what was lost, or given up too early.
-        assert!(counts.useless + counts.late <= 24, "{counts:?}");
+        // Nothing arrives twice except what was lost, or given up too early, or asked for ahead at
+        // the end.
+        assert!(counts.useless + counts.late <= 32, "{counts:?}");
         let needed = 512.0 / (1.0 - loss);
         assert!(
             sent < needed * 1.15 + 16.0,

@@ -500,9 +500,16 @@ fn the_end_of_a_fetch_is_asked_for_with_what_will_be_lost_of_it() {
             lose_a_fifth(&mut proto, now);
         }
         proto.fetch(now, order(), None);
-        let request = &requests(&messages(&mut proto, now))[1];
+        let [first, request] = &requests(&messages(&mut proto, now))[..] else {
+            panic!("there are two generations")
+        };
         assert_eq!(request.credit, 8, "at first as many as there are");
         let later = now + Duration::from_millis(50);
+        for seq in 0..8 {
+            let block = datagram(first, seq, u32::from(seq), seq == 7);
+            proto.handle_datagram(later, HERE, block).unwrap();
+        }
+        messages(&mut proto, later);
         for seq in [0, 2, 3, 4, 5, 7] {
             let block = datagram(request, seq, u32::from(seq), seq == 7);
             proto.handle_datagram(later, HERE, block).unwrap();

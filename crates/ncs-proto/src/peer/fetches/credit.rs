@@ -64,7 +64,7 @@ impl View<'_> {
     pub(super) fn plan(&self) -> Plan {
         let missing = self.work.decoder.missing();
         let (near, loss) = (self.work.near.is_some(), self.sources.path_loss());
-        let target = if !near && self.fetch.closes(missing, self.work.decoder.n()) {
+        let target = if !near && self.fetch.closes(self.work.decoder.n()) {
             pace::covering(missing.into(), loss)
         } else {
             pace::target(missing, near, loss)

@@ -15,7 +15,7 @@ use crate::time::Instant;
 /// time, up to this.
 const RETRY_MAX: Duration = Duration::from_secs(3);
 
-/// At the end of a fetch, losses are made up ahead for this part of a generation.
+/// Losses are made up ahead when no more than this part of a generation is missing of a fetch.
 const CLOSING_PART: u16 = 4;
 
 /// A segment under way.
@@ -133,13 +133,18 @@ impl Fetch {
         })
     }
 
-    /// Whether a generation that lacks so many blocks is better completed now than with as few
-    /// blocks as possible: somebody waits, no other generation of the segment will fill the path
-    /// meanwhile, and most of it has come.
-    pub(super) fn closes(&self, missing: u16, n: u16) -> bool {
+    /// Whether a generation of so many blocks is better completed now than with as few blocks as
+    /// possible: somebody waits, and nothing else of the segment fills the path meanwhile.
+    pub(super) fn closes(&self, n: u16) -> bool {
+        let mut left = n / CLOSING_PART;
+        let is_within = |work: &Work| {
+            let rest = left.checked_sub(work.decoder.missing());
+            left = rest.unwrap_or_default();
+            rest.is_some()
+        };
         self.order.urgency == Urgency::Now
             && self.next >= self.order.shape.generations()
-            && missing <= n / CLOSING_PART
+            && self.works.values().map(Box::as_ref).all(is_within)
     }
 
     /// Bytes of the generation that was requested last, and of all after it.
