@@ -214,8 +214,11 @@ fn off_loopback_the_player_speaks_tls() {
     ];
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let server = Server::start(&settings.collect::<Vec<_>>());
-    let said = server.wait_for("viewers play at https://127.0.0.1:");
-    let (_, rest) = said.split_once("https://127.0.0.1:").unwrap();
+    // Said before the address of the metrics, for which the start has waited.
+    let said = server.heard();
+    let (_, rest) = said
+        .split_once("viewers play at https://127.0.0.1:")
+        .unwrap_or_else(|| panic!("{said}"));
     let port = rest.split('/').next().unwrap().parse::<u16>().unwrap();
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
 
