@@ -2,8 +2,9 @@
 //!
 //! One task accepts, and one runs for each connection. A request's head must arrive within
 //! `head_timeout`, which also ends idle connections. There are `connections_max` places. When all
-//! are taken, a new connection gets the place of the one that has waited longest for the head of a
-//! request, so half-sent requests do not keep out complete ones. A connection whose request is
+//! are taken, a new connection gets the place of one that waits for the head of a request: of the
+//! network with the most places the one that has waited longest. So half-sent requests do not keep
+//! out complete ones, and one network that sends many small ones keeps out no other. A connection whose request is
 //! being answered keeps its place while its client reads. If its client has read nothing for
 //! `stall_timeout`, it is ended when another needs its place, or on request
 //! ([`Crowd::end_stalled`]). If no place can be freed, new connections wait in the kernel's queue.
@@ -13,6 +14,8 @@
 //! An answer to HTTP/1.0 without a known length ends with its connection. If it is cut short, the
 //! connection is reset, because otherwise the answer would look complete.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::IpAddr;
@@ -30,8 +33,9 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ncs_proto::admission::account::neighbourhood;
 use rustls::ServerConfig;
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -90,7 +94,7 @@ pub async fn serve_with<F, A>(
         tokio::select! {
             (stream, client) = Listener::accept(&mut listener) => {
                 let visit = tokio::select! {
-                    visit = crowd.enter() => visit,
+                    visit = crowd.enter(client.ip()) => visit,
                     () = &mut stop => break,
                 };
                 let span = tracing::debug_span!("http", %client);
@@ -135,6 +139,10 @@ async fn attend<F, A>(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
+    // What clients do not read must not fill the memory that the kernel has for all connections.
+    if let Err(error) = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER) {
+        tracing::debug!(%error, "no SO_SNDBUF");
+    }
     let Ok(socket) = stream
         .as_fd()
         .try_clone_to_owned()
@@ -175,8 +183,12 @@ async fn converse<S, F, A>(
     let limits = visit.crowd.limits;
     let visit = Arc::new(visit);
     let of_visit = Arc::clone(&visit);
+    let of_service = Arc::clone(&socket);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (socket, is_old) = (Arc::clone(&socket), request.version() == Version::HTTP_10);
+        let (socket, is_old) = (
+            Arc::clone(&of_service),
+            request.version() == Version::HTTP_10,
+        );
         let (working, answered) = (Working::new(&of_visit), answer(request, addresses));
         async move {
             let answered = answered.await;
@@ -211,6 +223,8 @@ async fn converse<S, F, A>(
                 });
             }
             () = visit.seat.leave.notified() => {
+                // The kernel would keep what was not read.
+                EndsWithConnection::reset_on_close(&socket, true);
                 return tracing::debug!("an idle connection made room for another");
             }
             () = &mut end => return,
@@ -257,7 +271,8 @@ impl Crowd {
         })
     }
 
-    /// Ends the connection that has waited longest for the head of a request.
+    /// Ends a connection that waits for the head of a request: of the network with the most places
+    /// the one that has waited longest.
     fn end_without_request(&self) -> bool {
         self.end_longest(|wait| match wait {
             Wait::Head(since) => Some(since),
@@ -267,10 +282,14 @@ impl Crowd {
 
     fn end_longest(&self, since: impl Fn(Wait) -> Option<Instant>) -> bool {
         let seats = self.seats();
+        let mut places: HashMap<IpAddr, usize> = HashMap::new();
+        for seat in &*seats {
+            *places.entry(seat.network).or_default() += 1;
+        }
         let longest = seats
             .iter()
             .filter_map(|seat| Some((since(*seat.wait())?, seat)))
-            .min_by_key(|(since, _)| *since);
+            .min_by_key(|(since, seat)| (Reverse(places[&seat.network]), *since));
         let Some((_, seat)) = longest else {
             return false;
         };
@@ -281,11 +300,12 @@ impl Crowd {
     }
 
     /// Waits for a place. If none is free, ends a connection that may be ended.
-    async fn enter(self: &Arc<Self>) -> Visit {
+    async fn enter(self: &Arc<Self>, client: IpAddr) -> Visit {
         let mut one_leaves = false;
         loop {
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
                 let seat = Arc::new(Seat {
+                    network: neighbourhood(client),
                     leave: Notify::new(),
                     wait: Mutex::new(Wait::Head(Instant::now())),
                 });
@@ -310,6 +330,7 @@ impl Crowd {
 /// A connection as seen by others.
 #[derive(Debug)]
 struct Seat {
+    network: IpAddr,
     /// Notified when others need its place, or the memory of its answer.
     leave: Notify,
     wait: Mutex<Wait>,
@@ -425,6 +446,8 @@ impl HttpBody for Held {
     }
 }
 
+/// Bytes that the kernel holds for a client, at most; it takes twice that for its own records.
+const SEND_BUFFER: usize = 256 << 10;
 /// The interval of checks for stalled clients, while a connection waits for a place.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -439,9 +462,37 @@ mod tests {
 
     fn seat(wait: Wait) -> Arc<Seat> {
         Arc::new(Seat {
+            network: [10, 0, 0, 1].into(),
             leave: Notify::new(),
             wait: Mutex::new(wait),
         })
+    }
+
+    #[tokio::test]
+    async fn the_network_with_the_most_places_gives_one_up() {
+        let second = Duration::from_secs(1);
+        let crowd = Crowd::new(Limits {
+            connections_max: 4,
+            head_timeout: second,
+            stall_timeout: second,
+            life: None,
+        });
+        let mut visits = Vec::new();
+        for last in [2, 1, 1, 1] {
+            visits.push(crowd.enter([10, 0, 0, last].into()).await);
+        }
+        let of_newcomer = Arc::clone(&crowd);
+        let newcomer =
+            tokio::spawn(async move { of_newcomer.enter([10, 0, 0, 3].into()).await.seat.network });
+        // Not the one that has waited longest of all.
+        let leaves = timeout(second, visits[1].seat.leave.notified());
+        leaves.await.expect("it is asked to leave");
+        drop(visits.remove(1));
+        assert_eq!(newcomer.await.unwrap(), IpAddr::from([10, 0, 0, 3]));
+        for visit in &visits {
+            let leaves = timeout(Duration::ZERO, visit.seat.leave.notified());
+            assert!(leaves.await.is_err(), "{visit:?}");
+        }
     }
 
     #[test]
