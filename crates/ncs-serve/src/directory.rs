@@ -268,13 +268,19 @@ impl Directory {
 
     fn put(&self, session: SessionId, place: Place, identity: [u8; 32]) -> bool {
         let mut state = self.state();
+        // A new offer is no way to be named before others again.
+        let named = state.offers.get(&session).map_or(0, |offer| offer.named);
         state.withdraw(session);
         let has_room = state.offers.len() < OFFERS_MAX;
         if has_room {
             if let Place::Page { .. } = place {
                 state.pages.insert(identity, session);
             }
-            state.offers.insert(session, Offer::new(place, identity));
+            let offer = Offer {
+                named,
+                ..Offer::new(place, identity)
+            };
+            state.offers.insert(session, offer);
         }
         self.show(&state);
         has_room

@@ -231,6 +231,34 @@ fn who_follows_a_stream_is_named_before_anybody_holds_what_is_new() {
 }
 
 #[test]
+fn a_new_offer_is_not_named_before_others_again() {
+    let rig = rig(Policy::All);
+    let [server, viewer] = [1, 2].map(SessionId);
+    let address = SocketAddr::from(([10, 0, 1, 1], 4444));
+    let named = || rig.directory.state().offers[&server].named;
+    rig.directory.offer(server, address, [1; 32]);
+    let holding = Holding {
+        segment: segment(2),
+        meant: MEANT,
+        state: HoldingState::Complete,
+    };
+    rig.directory.have(server, &[holding]);
+    let asker = Asker {
+        session: viewer,
+        address: [10, 0, 3, 9].into(),
+    };
+    let told = rig
+        .directory
+        .introduce(rig.now(0), asker, "live", (segment(2), CODING));
+    assert_eq!((told.len(), named()), (1, 1));
+    rig.directory.offer(server, address, [2; 32]);
+    assert_eq!(named(), 1);
+    rig.directory.withdraw(server);
+    rig.directory.offer(server, address, [3; 32]);
+    assert_eq!(named(), 0);
+}
+
+#[test]
 fn in_a_network_of_their_own_those_are_named_that_follow_there() {
     let rig = rig(Policy::Lan);
     (1..=2).for_each(|number| rig.peer(number, HoldingState::Complete));
