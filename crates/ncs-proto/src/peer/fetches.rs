@@ -69,7 +69,8 @@ impl Fetches {
         }
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let patience = self.sources.patience_with_neighbours(now, place.as_ref());
-        let (patient_until, expect_until) = (now + patience, now + patience / 2);
+        // It is early for half of the interval.
+        let (patient_until, expect_until) = (now + patience, now + patience * 2 / 3);
         self.evidence.open(id, order, place.clone(), proof);
         if order.shape.codec().is_gfq() {
             self.evidence.want_hashes(id);
@@ -129,6 +130,8 @@ impl Fetches {
         }
         self.tidy(now, effects);
         self.sources.weigh(now, &self.fetches);
+        // Whatever they have named since.
+        self.exclude_charged();
         for fetch in self.fetches.values_mut() {
             fetch.exclude_others(self.sources.paths.keys());
             fetch.is_impatient = fetch.patient_until <= now;

@@ -2223,6 +2223,23 @@ fn a_server_is_held_to_what_it_has_named_and_to_nothing_else() {
         assert!(requests_to(&mut proto, now + SECOND, THERE).is_empty());
         // The checksums may be lies, too: only when the segment is right without it is it judged.
         assert_eq!(proto.counts().polluters, 0, "{named:?}");
+        if is_lie {
+            // Another connection, on which it names the segment again, changes nothing.
+            proto.handle_disconnected(now, THERE, true);
+            proto.handle_connected(now, THERE, None);
+            let hello = Message::Hello(Hello::defaults());
+            proto.handle_message(now, THERE, hello).unwrap();
+            let said: Vec<_> = std::iter::from_fn(|| proto.poll_message(now, THERE)).collect();
+            for message in said {
+                if let Message::Get(get) = message {
+                    let meta = meta(get.request, Delivery::Coded(ours), &bytes);
+                    proto
+                        .handle_message(now, THERE, Message::Meta(meta))
+                        .unwrap();
+                }
+            }
+            assert!(requests_to(&mut proto, now + SECOND, THERE).is_empty());
+        }
         assert!(!proto.confirm(now, fetch, true));
         requests_to(&mut proto, now + SECOND, THERE);
         assert_eq!(proto.counts().polluters, u64::from(is_lie), "{named:?}");

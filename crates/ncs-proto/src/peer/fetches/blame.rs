@@ -84,8 +84,8 @@ impl Fetches {
     pub(super) fn exclude_charged(&mut self) {
         for (id, source) in self.evidence.charged() {
             if let Some(fetch) = self.fetches.get_mut(&id) {
-                fetch.strangers.insert(source, Stranger::Excluded);
-                self.stirred = true;
+                let before = fetch.strangers.insert(source, Stranger::Excluded);
+                self.stirred |= before != Some(Stranger::Excluded);
             }
         }
     }
@@ -111,7 +111,8 @@ impl Fetches {
         self.accused.retain(|(fetch, _), _| *fetch != id);
     }
 
-    /// The trusted source lies. Whom it has accused is asked again, and nothing is left to it alone.
+    /// The trusted source lies. Whom it has accused is asked again, and nothing is left to it
+    /// alone.
     pub(in crate::peer) fn acquit_all(&mut self, now: Instant, effects: &mut Effects) {
         for fetch in self.fetches.values_mut() {
             fetch.is_alone = false;

@@ -89,9 +89,7 @@ impl Fetches {
         path.requests_max = requests_max;
         path.credit_max = hello.credit_max;
         path.streams_from = None;
-        let must_name = path.is_doubted && !path.is_neighbour;
-        self.exclude_charged();
-        if must_name {
+        if path.is_doubted && !path.is_neighbour {
             let places = self
                 .fetches
                 .iter()
