@@ -229,9 +229,26 @@ function parse(bytes: Uint8Array): { offer?: string; answer?: string } {
     const { offer, answer } = Object(said) as Record<string, unknown>;
     const sdp = answer ?? offer;
     if (typeof sdp !== 'string') return {};
-    if (sdp.split('a=candidate:').length - 1 > CANDIDATES_MAX) return {};
-    return answer === undefined ? { offer: sdp } : { answer: sdp };
+    const lines = sdp.split(/\r?\n/);
+    if (lines.filter(isCandidate).length > CANDIDATES_MAX) return {};
+    const text = lines.filter((line) => !isCandidate(line) || mayBeTried(line)).join('\r\n');
+    return answer === undefined ? { offer: text } : { answer: text };
   } catch {
     return {};
   }
+}
+
+const isCandidate = (line: string) => line.startsWith('a=candidate:');
+
+/**
+ * Whether a candidate is what browsers name for data channels: UDP, to an address, or to a name
+ * that hides one in the own network. Another page cannot have this browser look up names, or
+ * connect by TCP.
+ */
+function mayBeTried(line: string): boolean {
+  const [, , transport = '', , address = ''] = line.split(' ');
+  return (
+    transport.toLowerCase() === 'udp' &&
+    /^([\d.]+|[\da-f:.]*:[\da-f:.]*|[^.]+\.local)$/i.test(address)
+  );
 }

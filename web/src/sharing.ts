@@ -13,6 +13,7 @@ export class Sharing {
   /** Bytes that may be uploaded now, and since when that is so. */
   private allowance: number;
   private since = performance.now();
+  private turn = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
@@ -65,7 +66,11 @@ export class Sharing {
 
   /** Sends what is ready. */
   flush(): void {
-    for (const [link, room] of this.rooms) {
+    // Another one begins each time, because the first may take all that may be uploaded.
+    const links = [...this.rooms.keys()];
+    const first = links.length > 0 ? (this.turn += 1) % links.length : 0;
+    for (const link of [...links.slice(first), ...links.slice(0, first)]) {
+      const room = this.rooms.get(link) ?? 0;
       for (const asConsumer of [true, false]) {
         const bytes = this.peer.linkMessages(link, asConsumer);
         if (bytes.length > 0) this.order({ op: 'control', link, asConsumer, bytes });
