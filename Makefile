@@ -10,7 +10,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
-	bench-viewers bench-abr bench-overload smoke-overload bench-profile \
+	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
 	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies screenshots
 
@@ -251,8 +251,14 @@ bench-abr:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
-# The same for one cell per player: through the gateway none may be clearly worse than by plain
-# HTTP.
+# hls.js plays a live stream through loss: from nginx, through the gateway, and with the peer in the
+# page. Needs the same; twenty minutes. LIVE="--loss 10 --runs 1" runs a part of it.
+bench-live:
+	$(CARGO) build --locked --profile release --bins
+	$(CARGO) bench --locked --profile release --bench abr -- --live --rates 10 --loss 0,5,10 $(LIVE)
+
+# Those of bench-abr in one cell per player: through the gateway none may be clearly worse than by
+# plain HTTP.
 smoke-abr:
 	$(CARGO) build --locked --profile release --bins --bench abr
 	$(CARGO) bench --locked --profile release --bench abr -- --smoke

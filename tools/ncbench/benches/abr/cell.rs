@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ncserverd::lab::path::Shape;
 use serde::{Deserialize, Serialize};
 
+use crate::media;
 use crate::net::{Box, Namespaces, address};
 use crate::watch::{Player, Report, WATCH};
 use nctest::netns::within;
@@ -29,6 +30,8 @@ pub(crate) struct Cell {
     /// In percent.
     pub(crate) loss: f64,
     pub(crate) way: Way,
+    /// Whether it plays a live stream instead of the film.
+    pub(crate) is_live: bool,
     pub(crate) run: u64,
     pub(crate) seconds: u64,
 }
@@ -46,6 +49,18 @@ pub(crate) enum Way {
     Direct,
     /// From `ncserverd` by `ncpeer gateway`.
     Gateway,
+    /// From `ncserverd` by the peer in the page.
+    Page,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Direct => "plain HTTP",
+            Self::Gateway => "gateway",
+            Self::Page => "page",
+        })
+    }
 }
 
 /// What the path carries, in Mbit/s.
@@ -140,9 +155,24 @@ pub(crate) fn inside(near: &str, far: &str, cell: &Cell, media: &Path, players: 
         cell.run,
     );
     let mut running = Running(Vec::new());
+    let live = files.path().join("live");
+    let media = if cell.is_live {
+        running.start(&mut media::live(&live));
+        let (playlist, until) = (live.join(media::LIVE), Instant::now() + PATIENCE);
+        let segments =
+            || fs::read_to_string(&playlist).map_or(0, |text| text.matches("#EXTINF").count());
+        while segments() < media::LIVE_BEHIND {
+            assert!(Instant::now() < until, "the encoder makes no segments");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        &live
+    } else {
+        media
+    };
     let url = match cell.way {
         Way::Direct => running.nginx(near, media, files.path()),
         Way::Gateway => running.gateway(near, far, media, files.path()),
+        Way::Page => running.server_of_pages(near, media, files.path()),
     };
     let mut watch = within(far);
     watch
@@ -150,6 +180,11 @@ pub(crate) fn inside(near: &str, far: &str, cell: &Cell, media: &Path, players: 
         .arg(WATCH);
     watch
         .args([&cell.player.to_string(), &url, &cell.seconds.to_string()])
+        .arg(if cell.is_live {
+            media::LIVE
+        } else {
+            "master.m3u8"
+        })
         .arg(players);
     let watcher = running.start(watch.stdout(Stdio::piped()));
     let began = Instant::now();
@@ -265,13 +300,12 @@ impl Running {
         format!("http://{address}/")
     }
 
-    /// Starts a server with the film and a gateway to it, both with their defaults; returns the
-    /// gateway's address.
-    fn gateway(&mut self, near: &str, far: &str, media: &Path, files: &Path) -> String {
-        let address = format!("{}:4443", address(0, false));
+    /// A server with the film and its defaults, for pages too; returns what it says after `mark`.
+    fn server(&mut self, near: &str, media: &Path, files: &Path, mark: &str) -> String {
         let configuration = format!(
-            "[endpoint]\nlisten = [\"{address}\"]\n[admission]\ninsecure = true\n[tls]\n\
-             directory = \"{}\"\n[stream.film]\ndirectory = \"{}\"\n",
+            "[endpoint]\nlisten = [\"{}\"]\n[admission]\ninsecure = true\n[tls]\n\
+             directory = \"{}\"\n[web]\norigins = [\"*\"]\n[stream.film]\ndirectory = \"{}\"\n",
+            server_address(),
             files.join("tls").display(),
             media.display(),
         );
@@ -279,14 +313,34 @@ impl Running {
         fs::write(&path, configuration).expect("a configuration");
         let mut serve = within(near);
         serve.arg(program("ncserverd")).arg("--config").arg(path);
-        let fingerprint = self.start_and_hear(serve, "--fingerprint ");
+        self.start_and_hear(serve, mark)
+    }
+
+    /// A server and a gateway to it, both with their defaults; returns the gateway's address.
+    fn gateway(&mut self, near: &str, far: &str, media: &Path, files: &Path) -> String {
+        let fingerprint = self.server(near, media, files, "--fingerprint ");
         let mut gateway = within(far);
-        gateway
-            .arg(program("ncpeer"))
-            .args(["gateway", &format!("ncs://{address}#{fingerprint}")]);
+        gateway.arg(program("ncpeer")).args([
+            "gateway",
+            &format!("ncs://{}#{fingerprint}", server_address()),
+        ]);
         gateway.args(["--listen", "127.0.0.1:8090"]);
         format!("{}film/", self.start_and_hear(gateway, " is served at "))
     }
+
+    /// A server with its defaults; returns its address and the hash of the certificate that it
+    /// shows to pages.
+    fn server_of_pages(&mut self, near: &str, media: &Path, files: &Path) -> String {
+        // The log is JSON where no terminal reads it.
+        let said = self.server(near, media, files, "\"present\":\"");
+        let hash = said.split('"').next().unwrap_or_default();
+        format!("ncs://{}/film/#{hash}", server_address())
+    }
+}
+
+/// Where a server listens.
+fn server_address() -> String {
+    format!("{}:4443", address(0, false))
 }
 
 impl Drop for Running {

@@ -1,8 +1,8 @@
 //! Compares adaptive players in a real browser on slow paths: plain HTTP beside the gateway.
 //!
 //! `cargo bench --bench abr -- [--players P,…] [--rates R,…] [--loss L,…] [--runs N] [--seconds N]
-//! [--parallel N] [--json FILE]`, or `-- --smoke` for one cell per player. Needs root, `ip`,
-//! ffmpeg, nginx, Chromium and npm, which fetches the players.
+//! [--parallel N] [--json FILE]`, `-- --live` for a live stream, or `-- --smoke` for one cell per
+//! player. Needs root, `ip`, ffmpeg, nginx, Chromium and npm, which fetches the players.
 //!
 //! hls.js, dash.js and Shaka play the same files with their defaults, each in headless Chromium:
 //! directly from nginx over the kernel's TCP, and from `ncpeer gateway`, which fetches from
@@ -14,6 +14,11 @@
 //! It prints a table in Markdown. It compares the mean bitrate that was played (by the height of
 //! the picture), the time that playback stalled after its start, and the time to the first moving
 //! picture.
+//!
+//! A live stream comes from an encoder that runs with the cell, in segments of two seconds. hls.js
+//! plays it in three ways. The third is the peer in the page itself, which reads from `ncserverd`
+//! by WebTransport (the package of `web/` as `make embed-web` has built it). The table has the time
+//! to the first moving picture, and how long after its recording a picture is shown.
 
 mod cell;
 mod media;
@@ -84,6 +89,9 @@ struct Arguments {
     /// clearly worse than plain HTTP
     #[arg(long, conflicts_with_all = ["rates", "loss", "runs", "seconds", "parallel"])]
     smoke: bool,
+    /// Play a live stream with hls.js, by plain HTTP, the gateway and the peer in the page
+    #[arg(long, conflicts_with_all = ["smoke", "players"])]
+    live: bool,
     /// Ignored: cargo passes it
     #[arg(long, hide = true)]
     bench: bool,
@@ -109,12 +117,13 @@ fn main() -> ExitCode {
                 Path::new(players),
             );
         }
-        [watch::WATCH, player, url, seconds, players] => {
+        [watch::WATCH, player, url, seconds, playlist, players] => {
             let player = Player::from_str(player, false).expect("a player");
             watch::watch(
                 player,
                 url,
                 seconds.parse().expect("a number"),
+                playlist,
                 Path::new(players),
             );
         }
@@ -142,19 +151,25 @@ fn all(arguments: &Arguments) -> ExitCode {
             arguments.parallel,
         ),
     };
+    let (players_tried, ways): (&[_], &[_]) = match arguments.live {
+        true => (&[Player::Hls], &[Way::Direct, Way::Gateway, Way::Page]),
+        false => (&arguments.players, &[Way::Direct, Way::Gateway]),
+    };
     let mut cells = VecDeque::new();
     for &rate in &rates {
         for &loss in &loss {
-            for &player in &arguments.players {
+            for &player in players_tried {
                 for run in 0..runs {
-                    cells.push_back([Way::Direct, Way::Gateway].map(|way| Cell {
+                    let cell = |way: &Way| Cell {
                         player,
                         rate,
                         loss,
-                        way,
+                        way: *way,
+                        is_live: arguments.live,
                         run,
                         seconds,
-                    }));
+                    };
+                    cells.push_back(ways.iter().map(cell).collect::<Vec<_>>());
                 }
             }
         }
@@ -168,9 +183,9 @@ fn all(arguments: &Arguments) -> ExitCode {
         for _ in 0..parallel {
             scope.spawn(|| {
                 // Not in the head of the loop, which would hold the lock while the cell runs.
-                while let Some(pair) = { cells.lock().expect("nobody panics with it").pop_front() }
+                while let Some(cells) = { cells.lock().expect("nobody panics with it").pop_front() }
                 {
-                    for cell in pair {
+                    for cell in cells {
                         let report = start(&cell, &media, &players);
                         eprintln!(
                             "{}",
@@ -195,6 +210,10 @@ fn all(arguments: &Arguments) -> ExitCode {
             )
             .expect("room for reports");
         }
+    }
+    if arguments.live {
+        live_table(&rates, &loss, ways, &reports);
+        return ExitCode::SUCCESS;
     }
     table(&rates, &loss, &arguments.players, &reports);
     match arguments.smoke
@@ -261,6 +280,38 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
                     "| {rate} | {loss} % | {player} | {direct:.0} | {gateway:.0} | {:.2} | {cells} \
                      |",
                     gateway / direct
+                );
+            }
+        }
+    }
+}
+
+/// What a viewer of the live stream saw, in medians of the runs; and of the starts the worst.
+fn live_table(rates: &[Rate], loss: &[f64], ways: &[Way], reports: &[(Cell, Report)]) {
+    println!(
+        "| Mbit/s | lost | way | start, s | worst start, s | behind the recording, s | stalls | \
+         stood still, s | on the path, kbit/s | runs without a picture |\n|{}",
+        "---|".repeat(10)
+    );
+    for &rate in rates {
+        for &loss in loss {
+            for &way in ways {
+                let reports: Vec<&Report> = reports
+                    .iter()
+                    .filter(|(cell, _)| cell.is(Player::Hls, rate, loss, way))
+                    .map(|(_, report)| report)
+                    .collect();
+                let of = |figure: fn(&Report) -> f64| median(reports.iter().map(|of| figure(of)));
+                println!(
+                    "| {rate} | {loss} % | {way} | {:.2} | {:.2} | {:.2} | {:.1} | {:.1} | {:.0} | \
+                     {} |",
+                    of(Report::start),
+                    reports.iter().map(|of| of.start()).fold(f64::NAN, f64::max),
+                    of(Report::behind),
+                    of(|report| report.stalls),
+                    of(|report| report.stalled),
+                    of(|report| report.sent),
+                    reports.iter().filter(|of| of.startup.is_none()).count(),
                 );
             }
         }

@@ -98,6 +98,46 @@ pub(crate) fn make(work: &Path) -> PathBuf {
     media
 }
 
+/// The playlist of the live stream.
+pub(crate) const LIVE: &str = "live.m3u8";
+/// Segments behind the edge of the live stream at which hls.js begins.
+pub(crate) const LIVE_BEHIND: usize = 3;
+/// Seconds of a segment of the live stream.
+const LIVE_SEGMENT: u32 = 2;
+
+/// An encoder of a live stream of one rendition, the best one of the film, into this folder. Its
+/// playlist tells when each segment was recorded.
+pub(crate) fn live(folder: &Path) -> Command {
+    fs::create_dir_all(folder).expect("a folder for the live stream");
+    let (bits, width, height) = RENDITIONS[2];
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-hide_banner", "-loglevel", "error", "-nostdin"]);
+    ffmpeg.args(["-re", "-f", "lavfi", "-i"]);
+    ffmpeg.arg(format!(
+        "testsrc2=size={width}x{height}:rate=25,noise=alls=24:allf=t"
+    ));
+    ffmpeg.args(["-re", "-f", "lavfi", "-i", "sine=frequency=440"]);
+    ffmpeg.args(["-c:a", "aac", "-b:a", &SOUND.to_string()]);
+    ffmpeg.args([
+        "-c:v",
+        "libx264",
+        "-preset",
+        "superfast",
+        "-tune",
+        "zerolatency",
+    ]);
+    ffmpeg.args(["-pix_fmt", "yuv420p", "-sc_threshold", "0"]);
+    ffmpeg.args(["-g", &(25 * LIVE_SEGMENT).to_string()]);
+    for option in ["-b:v", "-maxrate", "-bufsize"] {
+        ffmpeg.args([option, &bits.to_string()]);
+    }
+    ffmpeg.args(["-f", "hls", "-hls_time", &LIVE_SEGMENT.to_string()]);
+    ffmpeg.args(["-hls_flags", "program_date_time+delete_segments+temp_file"]);
+    ffmpeg.arg(folder.join(LIVE));
+    ffmpeg.stdout(Stdio::null());
+    ffmpeg
+}
+
 /// The folder with the players' packages, in the versions of package-lock.json.
 pub(crate) fn players(work: &Path) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/abr");

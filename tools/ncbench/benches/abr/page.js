@@ -19,6 +19,7 @@ const report = {
     heights: {}, // seconds of play by the height of the picture, which names the rendition
     switches: 0,
     estimates: [], // the player's estimate of the path in kbit/s, once a second
+    behind: [], // seconds since the picture was recorded, where the stream tells when; once a second
     errors: [],
 };
 
@@ -28,14 +29,14 @@ async function main() {
     const { script, start } = PLAYERS[words.get("player")];
     await load(`players/${script}`);
     const began = performance.now();
-    const estimate = await start(new URL(words.get("url")).href);
+    const { estimate, recorded } = await start(words.get("url"));
     video.play().catch((error) => report.errors.push(`play: ${error}`));
-    await watch(began, Number(words.get("seconds")), estimate);
+    await watch(began, Number(words.get("seconds")), estimate, recorded);
     await finish();
 }
 
 // Looks at the picture until the time is up. A stall is a time of at least 150 ms in which play does not move.
-async function watch(began, seconds, estimate) {
+async function watch(began, seconds, estimate, recorded) {
     let [at, position, height, still, isStalled, second] = [performance.now(), video.currentTime, 0, 0, false, 0];
     while (performance.now() - began < seconds * 1000 && !video.ended) {
         await new Promise((resolve) => setTimeout(resolve, TICK));
@@ -60,6 +61,8 @@ async function watch(began, seconds, estimate) {
         if (Math.floor((now - began) / 1000) > second) {
             second = Math.floor((now - began) / 1000);
             report.estimates.push(Math.round(estimate() / 1000) || 0);
+            const date = recorded?.();
+            if (date && report.startup !== null) report.behind.push((Date.now() - date) / 1000);
         }
     }
 }
@@ -79,21 +82,31 @@ function load(source) {
     });
 }
 
-// Each starts its player on the video and returns a function: its estimate of the path in bits a second.
+// Each starts its player on the video. Returns its estimate of the path in bits a second, as a function, and
+// where the player knows it, when the present picture was recorded.
 
 async function startHls(url) {
-    const player = new Hls();
+    // By the peer in this page: ncs://host:port/path#hash.
+    const [base, hash] = url.split("#");
+    const options = hash && { loader: await peerLoader(base, hash) };
+    const player = new Hls(options);
     player.on(Hls.Events.ERROR, (_, data) => data.fatal && report.errors.push(`${data.type}: ${data.details}`));
-    player.loadSource(`${url}master.m3u8`);
+    player.loadSource(`${base}${words.get("playlist")}`);
     player.attachMedia(video);
-    return () => player.bandwidthEstimate;
+    return { estimate: () => player.bandwidthEstimate, recorded: () => player.playingDate };
+}
+
+async function peerLoader(url, hash) {
+    const { connect, hlsLoader } = await import("/peer/index.js");
+    const { host } = new URL(url.replace("ncs:", "https:"));
+    return hlsLoader(await connect({ servers: [`ncs://${host}#${hash}`] }), Hls);
 }
 
 async function startDash(url) {
     const player = dashjs.MediaPlayer().create();
     player.on("error", (event) => report.errors.push(`${event.error?.code}: ${event.error?.message}`));
     player.initialize(video, `${url}manifest.mpd`, true);
-    return () => player.getAverageThroughput("video") * 1000;
+    return { estimate: () => player.getAverageThroughput("video") * 1000 };
 }
 
 async function startShaka(url) {
@@ -102,5 +115,5 @@ async function startShaka(url) {
     await player.attach(video);
     // Resolves when play can begin, which the watch is to see.
     player.load(`${url}manifest.mpd`).catch((error) => report.errors.push(`load: ${error?.code ?? error}`));
-    return () => player.getStats().estimatedBandwidth;
+    return { estimate: () => player.getStats().estimatedBandwidth };
 }

@@ -49,6 +49,7 @@ pub(crate) struct Report {
     pub(crate) heights: BTreeMap<u32, f64>,
     pub(crate) switches: u32,
     pub(crate) estimates: Vec<f64>,
+    pub(crate) behind: Vec<f64>,
     pub(crate) errors: Vec<String>,
     /// What the path sent to the viewer in kbit/s, in the mean; the cell fills it in.
     #[serde(default)]
@@ -65,6 +66,7 @@ impl Report {
             heights: BTreeMap::new(),
             switches: 0,
             estimates: Vec::new(),
+            behind: Vec::new(),
             errors: vec![error],
             sent: f64::NAN,
         }
@@ -91,6 +93,13 @@ impl Report {
         }
     }
 
+    /// Seconds from when a picture was recorded until it was shown, in the median of all seconds
+    /// of the second half, when play has settled.
+    pub(crate) fn behind(&self) -> f64 {
+        let settled = &self.behind[self.behind.len() / 2..];
+        crate::median(settled.iter().copied())
+    }
+
     /// Seconds until the picture moved.
     pub(crate) fn start(&self) -> f64 {
         self.startup.unwrap_or(f64::INFINITY)
@@ -104,7 +113,7 @@ impl Report {
 
 /// Has a browser play for so long, and prints the report.
 #[tokio::main(flavor = "current_thread")]
-pub(crate) async fn watch(player: Player, url: &str, seconds: u64, players: &Path) {
+pub(crate) async fn watch(player: Player, url: &str, seconds: u64, playlist: &str, players: &Path) {
     let (report, mut reports) = mpsc::channel(1);
     let page = Router::new()
         .route(
@@ -119,6 +128,7 @@ pub(crate) async fn watch(player: Player, url: &str, seconds: u64, players: &Pat
             "/players/{*path}",
             get(script).with_state(players.to_owned()),
         )
+        .route("/peer/{path}", get(peer))
         .route(
             "/result",
             post(
@@ -145,7 +155,8 @@ pub(crate) async fn watch(player: Player, url: &str, seconds: u64, players: &Pat
     ]);
     chromium.arg(format!("--user-data-dir={}", profile.path().display()));
     chromium.arg(format!(
-        "http://{own}/page.html?player={player}&url={url}&seconds={seconds}"
+        "http://{own}/page.html?player={player}&url={}&playlist={playlist}&seconds={seconds}",
+        url.replace('#', "%23"),
     ));
     let mut chromium = chromium
         .stdin(Stdio::null())
@@ -176,6 +187,25 @@ async fn script(
 ) -> Response {
     match tokio::fs::read(players.join(path)).await {
         Ok(script) => ([(header::CONTENT_TYPE, "text/javascript")], script).into_response(),
+        Err(_) => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+/// A file of the npm package of the peer, as `make embed-web` has built it.
+async fn peer(PathOf(name): PathOf<String>) -> Response {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/web");
+    let kind = match name.ends_with(".wasm") {
+        true => "application/wasm",
+        false => "text/javascript",
+    };
+    match tokio::fs::read(built.join(format!("peer-{name}.gz"))).await {
+        Ok(file) => {
+            let headers = [
+                (header::CONTENT_TYPE, kind),
+                (header::CONTENT_ENCODING, "gzip"),
+            ];
+            (headers, file).into_response()
+        }
         Err(_) => StatusCode::NOT_FOUND.into_response(),
     }
 }
