@@ -4,9 +4,9 @@
 //! `head_timeout`, which also ends idle connections. There are `connections_max` places. When all
 //! are taken, a new connection gets the place of one that waits for the head of a request: of the
 //! network with the most places the one that has waited longest. So half-sent requests do not keep
-//! out complete ones, and one network that sends many small ones keeps out no other. A connection whose request is
-//! being answered keeps its place while its client reads. If its client has read nothing for
-//! `stall_timeout`, it is ended when another needs its place, or on request
+//! out complete ones, and one network that sends many small ones keeps out no other. A connection
+//! whose request is being answered keeps its place while its client reads. If its client has read
+//! nothing for `stall_timeout`, it is ended when another needs its place, or on request
 //! ([`Crowd::end_stalled`]). If no place can be freed, new connections wait in the kernel's queue.
 //!
 //! With TLS, the handshake counts as the head of the first request: it has a place, and as long.
