@@ -38,7 +38,7 @@ fn the_player_plays_what_its_link_names() {
     browser.call("Page.navigate", json!({ "url": url }));
     let video = "document.querySelector('nc-video')?.video";
     browser.wait_for(&format!("{video}?.currentTime > 3"));
-    browser.wait_for("Number(document.getElementById('received').textContent) > 20");
+    browser.wait_for("Number(document.getElementById('received')?.textContent) > 20");
     assert_eq!(browser.value(&format!("{video}.videoWidth > 0")), true);
     assert_eq!(
         browser.value("document.getElementById('note').textContent"),
@@ -47,7 +47,7 @@ fn the_player_plays_what_its_link_names() {
 
     let url = format!("{site}?play=/live/nothing.m3u8");
     browser.call("Page.navigate", json!({ "url": url }));
-    browser.wait_for("document.getElementById('note').textContent !== ''");
+    browser.wait_for("document.getElementById('note')?.textContent.length > 0");
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
