@@ -252,7 +252,7 @@ bench-abr:
 	$(CARGO) bench --locked --profile release --bench abr -- $(ABR)
 
 # hls.js plays a live stream through loss: from nginx, through the gateway, and with the peer in the
-# page. Needs the same; twenty minutes. LIVE="--loss 10 --runs 1" runs a part of it.
+# page. Needs the same; half an hour. LIVE="--loss 10 --runs 1" runs a part of it.
 bench-live:
 	$(CARGO) build --locked --profile release --bins
 	$(CARGO) bench --locked --profile release --bench abr -- --live --rates 10 --loss 0,5,10 $(LIVE)
