@@ -35,7 +35,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ncs_proto::admission::account::neighbourhood;
 use rustls::ServerConfig;
-use socket2::{SockRef, Socket};
+use socket2::Socket;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -139,10 +139,6 @@ async fn attend<F, A>(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    // What clients do not read must not fill the memory that the kernel has for all connections.
-    if let Err(error) = SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER) {
-        tracing::debug!(%error, "no SO_SNDBUF");
-    }
     let Ok(socket) = stream
         .as_fd()
         .try_clone_to_owned()
@@ -151,6 +147,10 @@ async fn attend<F, A>(
     else {
         return;
     };
+    // Unread answers must not fill the memory that the kernel has for all connections.
+    if let Err(error) = socket.set_send_buffer_size(SEND_BUFFER) {
+        tracing::debug!(%error, "no SO_SNDBUF");
+    }
     let Some(tls) = tls else {
         return converse(stream, socket, ends, visit, answer, stopped).await;
     };
@@ -263,7 +263,7 @@ impl Crowd {
     /// after.
     pub fn end_stalled(&self, now: Instant) -> bool {
         let stall_timeout = self.limits.stall_timeout;
-        self.end_longest(|wait| match wait {
+        end_first(&self.seats(), |seat| match *seat.wait() {
             Wait::Reader(since) if now.saturating_duration_since(since) >= stall_timeout => {
                 Some(since)
             }
@@ -274,29 +274,15 @@ impl Crowd {
     /// Ends a connection that waits for the head of a request: of the network with the most places
     /// the one that has waited longest.
     fn end_without_request(&self) -> bool {
-        self.end_longest(|wait| match wait {
-            Wait::Head(since) => Some(since),
-            _ => None,
-        })
-    }
-
-    fn end_longest(&self, since: impl Fn(Wait) -> Option<Instant>) -> bool {
         let seats = self.seats();
         let mut places: HashMap<IpAddr, usize> = HashMap::new();
         for seat in &*seats {
             *places.entry(seat.network).or_default() += 1;
         }
-        let longest = seats
-            .iter()
-            .filter_map(|seat| Some((since(*seat.wait())?, seat)))
-            .min_by_key(|(since, seat)| (Reverse(places[&seat.network]), *since));
-        let Some((_, seat)) = longest else {
-            return false;
-        };
-        // So that the next call chooses another one.
-        *seat.wait() = Wait::Answer;
-        seat.leave.notify_one();
-        true
+        end_first(&seats, |seat| match *seat.wait() {
+            Wait::Head(since) => Some((Reverse(places[&seat.network]), since)),
+            _ => None,
+        })
     }
 
     /// Waits for a place. If none is free, ends a connection that may be ended.
@@ -325,6 +311,21 @@ impl Crowd {
     fn seats(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Ends the connection with the smallest rank. False if none has one.
+fn end_first<R: Ord>(seats: &[Arc<Seat>], rank: impl Fn(&Seat) -> Option<R>) -> bool {
+    let first = seats
+        .iter()
+        .filter_map(|seat| Some((rank(seat)?, seat)))
+        .min_by(|(one, _), (other, _)| one.cmp(other));
+    let Some((_, seat)) = first else {
+        return false;
+    };
+    // So that the next call chooses another one.
+    *seat.wait() = Wait::Answer;
+    seat.leave.notify_one();
+    true
 }
 
 /// A connection as seen by others.
