@@ -123,8 +123,8 @@ impl Evidence {
             .flat_map(|(id, case)| case.charges.keys().map(|source| (*id, *source)))
     }
 
-    /// A segment is right without the blocks of the servers that are charged: the charges are true.
-    pub(super) fn convict(&mut self, id: FetchId) -> SortedMap<SourceId, Pollution> {
+    /// Takes the charges of a segment, because it is known whether they are true.
+    pub(super) fn take_charges(&mut self, id: FetchId) -> SortedMap<SourceId, Pollution> {
         let case = self.cases.get_mut(&id);
         case.map(|case| std::mem::take(&mut case.charges))
             .unwrap_or_default()

@@ -130,7 +130,6 @@ impl Fetches {
         }
         self.tidy(now, effects);
         self.sources.weigh(now, &self.fetches);
-        // Whatever they have named since.
         self.exclude_charged();
         for fetch in self.fetches.values_mut() {
             fetch.exclude_others(self.sources.paths.keys());

@@ -17,7 +17,6 @@ use crate::peer::keyring::FIRST;
 use crate::sorted::SortedMap;
 use crate::time::Instant;
 use crate::wire::Violation;
-use crate::wire::message::StopReason;
 
 impl Fetches {
     /// Drops rows that were found to be wrong before they were absorbed, and blames their senders.
@@ -77,31 +76,22 @@ impl Fetches {
     /// right without it.
     pub(super) fn charge(&mut self, id: FetchId, pollution: Pollution) {
         self.evidence.charge(id, pollution);
-        self.exclude_charged();
+        self.stirred = true;
     }
 
-    /// Leaves out servers that are charged.
+    /// Leaves out servers that are charged, whatever they have named since.
     pub(super) fn exclude_charged(&mut self) {
         for (id, source) in self.evidence.charged() {
             if let Some(fetch) = self.fetches.get_mut(&id) {
-                let before = fetch.strangers.insert(source, Stranger::Excluded);
-                self.stirred |= before != Some(Stranger::Excluded);
+                fetch.strangers.insert(source, Stranger::Excluded);
             }
         }
     }
 
     /// Stops the requests at servers that are charged.
     pub(super) fn stop_charged(&mut self, effects: &mut Effects) {
-        for (id, source) in self.evidence.charged() {
-            let works = self
-                .fetches
-                .get_mut(&id)
-                .into_iter()
-                .flat_map(|fetch| fetch.works.values_mut());
-            for asked in works.filter_map(|work| work.asked.remove(&source)) {
-                self.sources
-                    .stop(source, asked.alias, StopReason::Cancelled, effects);
-            }
+        for (id, source) in self.evidence.charged().collect::<Vec<_>>() {
+            self.stop_at(source, id, effects);
         }
     }
 

@@ -69,9 +69,10 @@ impl View<'_> {
         } else {
             pace::target(missing, near, loss)
         };
+        let dry = self.dry();
         let (mut awaited, mut left_behind) = (0, 0);
         for (source, asked) in &self.work.asked {
-            let is_left = self.is_dry(source)
+            let is_left = dry.contains(source)
                 || self.shuns && self.is_left_behind(*source, asked.in_flight());
             *if is_left {
                 &mut left_behind
@@ -82,14 +83,12 @@ impl View<'_> {
         let lacking = target.saturating_sub(awaited);
         let (mut shares, mut spared) = (Vec::new(), SortedSet::new());
         if lacking > 0 {
-            let mut candidates = self.candidates();
+            let mut candidates = self.candidates(&dry);
             if self.is_patient() {
                 spared = self.spare_servers(lacking, &mut candidates);
             }
             shares = split(lacking, candidates);
-            for source in self.work.asked.keys().filter(|source| self.is_dry(source)) {
-                spared.insert(*source);
-            }
+            spared.extend(dry);
         }
         let given: u32 = shares.iter().map(|(_, share)| share).sum();
         let needed = given.min(u32::from(missing).saturating_sub(awaited));
@@ -143,29 +142,32 @@ impl View<'_> {
         others.any(|other| time > other * OUTRUN + silence * SUSPECT_AFTER)
     }
 
-    /// Whether a neighbour sends nothing more, or nothing new, of the generation: it may wait for
-    /// the very rows that this side lacks. Servers are then asked for its blocks, if there are any,
+    /// Neighbours that send nothing more, or nothing new, of the generation: they may wait for the
+    /// very rows that this side lacks. Servers are then asked for their blocks, if there are any,
     /// unless the fetch is early.
-    fn is_dry(&self, source: &SourceId) -> bool {
-        let path = self.sources.get(*source).filter(|path| path.is_neighbour);
-        let Some(path) = path.filter(|_| !self.fetch.is_early) else {
-            return false;
-        };
-        let mut others = self.sources.open();
-        if !others.any(|(other, path)| !path.is_neighbour && self.fetch.may_ask(&other)) {
-            return false;
+    fn dry(&self) -> SortedSet<SourceId> {
+        let mut open = self.sources.open();
+        let has_server =
+            open.any(|(source, path)| !path.is_neighbour && self.fetch.may_ask(&source));
+        if self.fetch.is_early || !has_server {
+            return SortedSet::new();
         }
-        let silence = path.silence(self.work.block_bytes(), 0);
-        let is_silent = path
-            .load
-            .heard
-            .is_some_and(|heard| heard + silence <= self.now);
-        let asked = self.work.asked.get(source);
-        is_silent || asked.is_some_and(|asked| asked.is_dry)
+        let is_dry = |source: &SourceId, path: &Path| {
+            let silence = path.silence(self.work.block_bytes(), 0);
+            let heard = path.load.heard;
+            let asked = self.work.asked.get(source);
+            heard.is_some_and(|heard| heard + silence <= self.now)
+                || asked.is_some_and(|asked| asked.is_dry)
+        };
+        let neighbours = self.sources.paths.iter();
+        neighbours
+            .filter(|(source, path)| path.is_neighbour && is_dry(source, path))
+            .map(|(source, _)| *source)
+            .collect()
     }
 
     /// Sources that could send more of the generation now.
-    fn candidates(&self) -> Vec<Candidate> {
+    fn candidates(&self, dry: &SortedSet<SourceId>) -> Vec<Candidate> {
         let (fetch, work, urgency) = (self.fetch, self.work, self.fetch.order.urgency);
         let is_first = fetch.is_waiting();
         let has_proven = self
@@ -182,7 +184,7 @@ impl View<'_> {
             RATE_ASSUMED
         };
         let candidate = |(source, path): (&SourceId, &Path)| {
-            let is_shunned = self.shuns && path.trust == Trust::Suspect || self.is_dry(source);
+            let is_shunned = self.shuns && path.trust == Trust::Suspect || dry.contains(source);
             if !fetch.may_ask(source) || work.paused.contains_key(source) || is_shunned {
                 return None;
             }

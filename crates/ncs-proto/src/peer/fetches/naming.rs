@@ -102,8 +102,8 @@ impl Fetches {
         if let Some((pollution, shape)) = self.accused.remove(&(id, source))
             && named == Some((pollution.segment, shape))
         {
-            // It names the segment that was requested, and has sent something else.
-            // A segment that is over is right, or nobody would be accused any more.
+            // It names the segment that was requested, and has sent something else. If the segment
+            // is over, it is right: otherwise nobody would be accused any more.
             if source == FIRST || self.evidence.order(id).is_none() {
                 self.polluters.push_back(pollution);
             } else {
@@ -190,16 +190,7 @@ impl Fetches {
         effects: &mut Effects,
     ) -> Option<(Introduction, Place)> {
         let (introduction, place) = self.unnamed.pop_front()?;
-        let Introduction { fetch, source } = introduction;
-        let works = self
-            .fetches
-            .get_mut(&fetch)
-            .into_iter()
-            .flat_map(|fetch| fetch.works.values_mut());
-        for asked in works.filter_map(|work| work.asked.remove(&source)) {
-            self.sources
-                .stop(source, asked.alias, StopReason::Cancelled, effects);
-        }
+        self.stop_at(introduction.source, introduction.fetch, effects);
         Some((introduction, place))
     }
 }

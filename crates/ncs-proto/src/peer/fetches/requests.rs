@@ -437,6 +437,19 @@ impl Fetches {
         effects.report(Event::Failed { fetch: id, failure });
     }
 
+    /// Stops the requests of a fetch at one source.
+    pub(super) fn stop_at(&mut self, source: SourceId, id: FetchId, effects: &mut Effects) {
+        let works = self
+            .fetches
+            .get_mut(&id)
+            .into_iter()
+            .flat_map(|fetch| fetch.works.values_mut());
+        for asked in works.filter_map(|work| work.asked.remove(&source)) {
+            self.sources
+                .stop(source, asked.alias, StopReason::Cancelled, effects);
+        }
+    }
+
     /// Ends a fetch and its requests.
     pub(super) fn remove(&mut self, id: FetchId, reason: StopReason, effects: &mut Effects) {
         let Some(fetch) = self.fetches.remove(&id) else {

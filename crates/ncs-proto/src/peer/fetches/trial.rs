@@ -27,7 +27,7 @@ impl Fetches {
     pub(in crate::peer) fn confirm(&mut self, now: Instant, id: FetchId, is_right: bool) -> bool {
         if is_right {
             self.polluters
-                .extend(self.evidence.convict(id).into_values());
+                .extend(self.evidence.take_charges(id).into_values());
             self.stirred |= !self.polluters.is_empty();
             self.evidence.close(id);
             return false;
@@ -191,7 +191,6 @@ impl Fetches {
             });
             fetch.strangers = strangers;
             fetch.works.extend(works);
-            self.exclude_charged();
             self.ask_doubted(id, place.as_ref());
         }
     }
@@ -210,7 +209,7 @@ impl Fetches {
                 return false;
             }
             // Nothing else was there to be wrong, and its word against others is worth nothing.
-            self.evidence.convict(id);
+            self.evidence.take_charges(id);
             let pollution = Pollution {
                 source: FIRST,
                 segment: order.segment,
@@ -252,7 +251,6 @@ impl Fetches {
         if is_without {
             fetch.strangers.insert(FIRST, Stranger::Excluded);
         }
-        self.exclude_charged();
         self.stirred = true;
         true
     }
