@@ -286,7 +286,7 @@ fn table(rates: &[Rate], loss: &[f64], players: &[Player], reports: &[(Cell, Rep
     }
 }
 
-/// What a viewer of the live stream saw, in medians of the runs; and of the starts the worst.
+/// Prints the table of the live stream: medians of the runs, and the worst start.
 fn live_table(rates: &[Rate], loss: &[f64], ways: &[Way], reports: &[(Cell, Report)]) {
     println!(
         "| Mbit/s | lost | way | start, s | worst start, s | behind the recording, s | stalls | \
