@@ -229,7 +229,7 @@ function parse(bytes: Uint8Array): { offer?: string; answer?: string } {
     const { offer, answer } = Object(said) as Record<string, unknown>;
     const sdp = answer ?? offer;
     if (typeof sdp !== 'string') return {};
-    const lines = sdp.split(/\r?\n/);
+    const lines = sdp.split(/[\r\n]+/);
     if (lines.filter(isCandidate).length > CANDIDATES_MAX) return {};
     const text = lines.filter((line) => !isCandidate(line) || mayBeTried(line)).join('\r\n');
     return answer === undefined ? { offer: text } : { answer: text };
