@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ncpeer::{Config, Server};
@@ -24,6 +25,8 @@ use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
 const N_MAX: u16 = 16;
+/// How often held blocks are looked at.
+const HELD: Duration = Duration::from_millis(10);
 /// The stated length of a segment that has fewer bytes.
 const STRETCHED: usize = 131_072;
 
@@ -107,7 +110,7 @@ struct State {
     /// No block of this generation or a later one is sent.
     held_from: Option<u32>,
     /// The pause after each block.
-    rest: std::time::Duration,
+    rest: Duration,
     /// A generation, and how many of its blocks will be wrong.
     spoiled: Option<(u32, u32)>,
 }
@@ -124,6 +127,8 @@ struct Open {
     /// Numbered blocks still to be sent, the last first.
     numbered: Vec<Vector>,
     seed: u32,
+    /// Blocks that it has credit for.
+    credit: u32,
     stream: SendStream,
 }
 
@@ -344,14 +349,13 @@ impl Script {
         self.state.lock().unwrap().gives_trees = true;
     }
 
-    /// Sends nothing of this generation or later ones, until called with `None`. A connection that
-    /// requests them waits, with all its later messages.
+    /// Sends nothing of this generation or later ones, until called with `None`.
     pub fn hold_from(&self, generation: Option<u32>) {
         self.state.lock().unwrap().held_from = generation;
     }
 
     /// Pauses this long after each block, like a slow path.
-    pub fn rest(&self, time: std::time::Duration) {
+    pub fn rest(&self, time: Duration) {
         self.state.lock().unwrap().rest = time;
     }
 
@@ -390,6 +394,11 @@ impl State {
             .unwrap()
             .coded_with(self.codec)
             .unwrap()
+    }
+
+    /// Whether the blocks of this generation are held.
+    fn holds(&self, generation: u32) -> bool {
+        self.held_from.is_some_and(|from| generation >= from)
     }
 
     /// Whether to apply this fault now.
@@ -564,7 +573,17 @@ async fn converse(
         HashMap::new(),
         state.lock().unwrap().blocks_max,
     );
-    while let Some(chunk) = receive.read_chunk(4096, true).await? {
+    loop {
+        // What is held is looked at again. A read that is given up loses nothing.
+        let Ok(chunk) = tokio::time::timeout(HELD, receive.read_chunk(4096, true)).await else {
+            for request in open.values_mut() {
+                send_blocks(request, state, &mut ration).await?;
+            }
+            continue;
+        };
+        let Some(chunk) = chunk? else {
+            return Ok(());
+        };
         reader.push(&chunk.bytes);
         while let Some(message) = reader.next()? {
             match message {
@@ -612,7 +631,8 @@ async fn converse(
                 }
                 Message::Credit { alias, blocks } => {
                     if let Some(request) = open.get_mut(&alias) {
-                        send_blocks(request, blocks, state, &mut ration).await?;
+                        request.credit += blocks;
+                        send_blocks(request, state, &mut ration).await?;
                     }
                 }
                 Message::GetChecks(asked) => {
@@ -657,7 +677,6 @@ async fn converse(
             }
         }
     }
-    Ok(())
 }
 
 async fn begin(
@@ -718,32 +737,28 @@ async fn begin(
         .map(|number| Vector::numbered(number, generation.n))
         .collect();
     numbered.reverse();
-    while state
-        .lock()
-        .unwrap()
-        .held_from
-        .is_some_and(|from| generation.index >= from)
-    {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
     let open = open.entry(request.alias).or_insert(Open {
         encoder,
         generation,
         numbered,
         seed,
+        credit: request.credit,
         stream,
     });
-    send_blocks(open, request.credit, state, ration).await?;
+    send_blocks(open, state, ration).await?;
     Ok(None)
 }
 
+/// Sends the blocks that a request has credit for, unless they are held.
 async fn send_blocks(
     open: &mut Open,
-    credit: u32,
     state: &Mutex<State>,
     ration: &mut Option<u32>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    for _ in 0..credit.min(ration.unwrap_or(u32::MAX)) {
+    if state.lock().unwrap().holds(open.generation.index) {
+        return Ok(());
+    }
+    for _ in 0..std::mem::take(&mut open.credit).min(ration.unwrap_or(u32::MAX)) {
         if let Some(left) = ration {
             *left -= 1;
         }
