@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use futures_util::future::BoxFuture;
 use ncs_serve::aside::Aside;
-use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
+use ncs_serve::front::{self, Front, FrontParts, ROOM_LOOK};
 use prometheus::Registry;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -86,6 +87,15 @@ pub enum Error {
     Died(#[from] Death),
 }
 
+impl From<front::Error> for Error {
+    fn from(error: front::Error) -> Self {
+        match error {
+            front::Error::Endpoint(error) => error.into(),
+            front::Error::Metrics(error) => error.into(),
+        }
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -124,7 +134,17 @@ pub(crate) fn workload(config: &config::Config) -> device::Workload {
 
 impl Server {
     /// Starts every part; returns when peers can connect. Must be called within a tokio runtime.
-    pub async fn start(
+    pub fn start(
+        config: config::Config,
+        identity: ServerIdentity,
+        registry: &Registry,
+        readiness: Readiness,
+    ) -> BoxFuture<'_, Result<Self, Error>> {
+        // Boxed: the body of an async function is compiled in each crate that awaits it.
+        Box::pin(Self::open(config, identity, registry, readiness))
+    }
+
+    async fn open(
         mut config: config::Config,
         identity: ServerIdentity,
         registry: &Registry,
@@ -261,7 +281,7 @@ impl Server {
         };
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
-        let front = Front::open::<Error>(parts, registry, &readiness).await?;
+        let front = Front::open(parts, registry, &readiness).await?;
         if let Some(site) = &site {
             let facts = pages::facts(front.addresses(), rotated.clone());
             let (served, url) = (Arc::clone(site), site.url());

@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
 use serde_json::json;
 
 use self::screen::{Line, Screen};
@@ -125,7 +125,12 @@ pub enum Error {
 
 /// Runs the demo and prints the table. [`is_complete`](Report::is_complete) of the report tells
 /// whether all is well.
-pub async fn run(options: Options) -> Result<Report, Error> {
+pub fn run(options: Options) -> BoxFuture<'static, Result<Report, Error>> {
+    // Boxed: the body of an async function is compiled in each crate that awaits it.
+    Box::pin(show(options))
+}
+
+async fn show(options: Options) -> Result<Report, Error> {
     let origin = Origin::of_clip().await?;
     let screen = Screen::start(options.quiet);
     if options.web {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use tokio::sync::watch;
@@ -16,7 +17,12 @@ use crate::telemetry::{self, Logs, MILESTONE, Readiness};
 use crate::tls::{self, ServerIdentity};
 
 /// Serves until SIGTERM or SIGINT, then drains.
-pub async fn run(sources: Sources, loaded: Loaded) -> Result<(), Error> {
+pub fn run(sources: Sources, loaded: Loaded) -> BoxFuture<'static, Result<(), Error>> {
+    // Boxed: the body of an async function is compiled in each crate that awaits it.
+    Box::pin(serve(sources, loaded))
+}
+
+async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // From here on a request for a reload waits for the end of the start, and does not end the
     // process.
     let hangup = listen(SignalKind::hangup())?;

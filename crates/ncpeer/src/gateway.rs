@@ -40,6 +40,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use bytesize::ByteSize;
+use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -140,7 +141,12 @@ pub struct Gateway {
 
 impl Gateway {
     /// Listens, and serves the objects of `client`.
-    pub async fn start(config: Config, client: Client) -> Result<Self, Error> {
+    pub fn start(config: Config, client: Client) -> BoxFuture<'static, Result<Self, Error>> {
+        // Boxed: the body of an async function is compiled in each crate that awaits it.
+        Box::pin(Self::open(config, client))
+    }
+
+    async fn open(config: Config, client: Client) -> Result<Self, Error> {
         let access = Access::new(&config.hosts, &config.origins, client.has_credential())
             .map_err(Error::Name)?;
         let refused = |error| Error::Listen(config.listen, error);

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use futures_util::future::BoxFuture;
 use ncs_net::endpoint;
 use ncs_net::machine::Machine;
 use ncs_net::supervise::{self, ServerPart, Supervisor};
@@ -42,7 +43,7 @@ use ncs_proto::wire::message::{Delivery, Meta};
 use ncs_serve::admission::{self, Admission, Tickets};
 use ncs_serve::aside::Aside;
 use ncs_serve::directory::{self, Directory};
-use ncs_serve::front::{Front, FrontParts, ROOM_LOOK};
+use ncs_serve::front::{self, Front, FrontParts, ROOM_LOOK};
 use ncs_serve::ring::{self, Ring};
 use ncs_serve::session::{self, Ask, Ledgers};
 use ncs_serve::sizes::{Load, Sizes};
@@ -163,6 +164,15 @@ pub enum Error {
     Thread(#[source] std::io::Error),
 }
 
+impl From<front::Error> for Error {
+    fn from(error: front::Error) -> Self {
+        match error {
+            front::Error::Endpoint(error) => error.into(),
+            front::Error::Metrics(error) => error.into(),
+        }
+    }
+}
+
 /// A running relay.
 #[derive(Debug)]
 pub struct Relay {
@@ -179,7 +189,18 @@ pub struct Relay {
 impl Relay {
     /// Connects to its sources and starts every part; returns when peers can connect. Must be
     /// called within a tokio runtime.
-    pub async fn start(
+    pub fn start<'a>(
+        config: Config,
+        sources: crate::Config,
+        identity: ServerIdentity,
+        registry: &'a Registry,
+        readiness: &'a Readiness,
+    ) -> BoxFuture<'a, Result<Self, Error>> {
+        // Boxed: the body of an async function is compiled in each crate that awaits it.
+        Box::pin(Self::open(config, sources, identity, registry, readiness))
+    }
+
+    async fn open(
         mut config: Config,
         sources: crate::Config,
         identity: ServerIdentity,
@@ -299,7 +320,7 @@ impl Relay {
         };
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
-        let front = Front::open::<Error>(parts, registry, readiness).await?;
+        let front = Front::open(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
             client.offer(address.port(), fingerprint).await?;
             let teller = client.clone();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use ncs_net::endpoint;
 use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
@@ -31,6 +32,17 @@ const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 /// The interval of checks for room.
 pub const ROOM_LOOK: Duration = Duration::from_secs(1);
+
+/// Why a front does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A socket cannot be opened.
+    #[error(transparent)]
+    Endpoint(#[from] endpoint::Error),
+    /// A series cannot be registered.
+    #[error(transparent)]
+    Metrics(#[from] prometheus::Error),
+}
 
 /// Open sockets and their sessions.
 #[derive(Debug)]
@@ -70,14 +82,20 @@ pub struct FrontParts<'a> {
 impl Front {
     /// Opens the sockets. The tasks that answer and encode must be running already. Must be called
     /// within a tokio runtime.
-    pub async fn open<E>(
+    pub fn open<'a>(
+        parts: FrontParts<'a>,
+        registry: &'a Registry,
+        readiness: &'a Readiness,
+    ) -> BoxFuture<'a, Result<Self, Error>> {
+        // Boxed: the body of an async function is compiled in each crate that awaits it.
+        Box::pin(Self::bind(parts, registry, readiness))
+    }
+
+    async fn bind(
         parts: FrontParts<'_>,
         registry: &Registry,
         readiness: &Readiness,
-    ) -> Result<Self, E>
-    where
-        E: From<endpoint::Error> + From<prometheus::Error>,
-    {
+    ) -> Result<Self, Error> {
         let FrontParts {
             endpoint: config,
             origins,
