@@ -62,6 +62,9 @@ const HOLDERS_MAX: usize = 512;
 const LOOKED_AT_MAX: usize = 64;
 /// Peers named in one answer.
 const NAMED_MAX: usize = 8;
+/// A serving peer that was told of so many followers of a stream is told of others after this time:
+/// it has as many as it draws on, and asks them for the next segments too.
+const FOLLOWERS_AGAIN: Duration = Duration::from_secs(10);
 /// Streams that a peer is known to follow, and for how long after it has asked for a segment.
 const FOLLOWED_MAX: usize = 8;
 const FOLLOWS_FOR: Duration = Duration::from_secs(30);
@@ -153,6 +156,8 @@ struct Offer {
     identity: [u8; 32],
     /// When it last asked for a segment, per stream that it follows.
     follows: HashMap<Circle, Instant>,
+    /// When it was last told of as many peers as one answer names, per stream that it follows.
+    told: HashMap<Circle, Instant>,
     /// How often it was named.
     named: u64,
     held: HashMap<Name, HoldingState>,
@@ -500,6 +505,13 @@ impl State {
                 .into_iter()
                 .filter(|(session, _)| !said.contains(session)),
         );
+        let complete = |held: &Option<HoldingState>| *held == Some(HoldingState::Complete);
+        // A segment that few have is new, and those who follow the stream soon have it.
+        let is_new = chosen.iter().filter(|(_, held)| complete(held)).count() < NAMED_MAX;
+        if is_new && self.was_told(now, asker.session, &circle) {
+            self.note_following(now, asker.session, circle);
+            return Vec::new();
+        }
         if chosen.len() < NAMED_MAX {
             let followers = self.following(now, asker, &circle);
             let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
@@ -510,21 +522,21 @@ impl State {
                     .map(|session| (session, None)),
             );
         }
-        self.note_following(now, asker.session, circle);
+        self.note_following(now, asker.session, circle.clone());
         chosen.shuffle(&mut self.random);
         let named_before =
             |session: &SessionId| self.offers.get(session).map_or(0, |offer| offer.named);
         chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
         // No peer should be asked by all others because it was the first with a part.
-        let complete = chosen
-            .iter()
-            .filter(|(_, held)| *held == Some(HoldingState::Complete))
-            .count();
-        if complete < NAMED_MAX {
+        if is_new {
+            let complete = chosen.iter().filter(|(_, held)| complete(held)).count();
             chosen[complete..].sort_by_key(|(session, _)| named_before(session));
         }
         chosen.truncate(NAMED_MAX);
         chosen.sort_by_key(|(_, held)| rank(*held));
+        if chosen.len() == NAMED_MAX {
+            self.note_told(now, asker.session, circle);
+        }
         chosen.into_iter().map(|(session, _)| session).collect()
     }
 
@@ -556,6 +568,24 @@ impl State {
         if offer.follows.len() < FOLLOWED_MAX || offer.follows.contains_key(&circle) {
             offer.follows.insert(circle.clone(), now);
             self.followers.entry(circle).or_default().add(session);
+        }
+    }
+
+    /// Whether a serving peer was told of enough others that follow the stream, lately.
+    fn was_told(&self, now: Instant, session: SessionId, circle: &Circle) -> bool {
+        let told = self
+            .offers
+            .get(&session)
+            .and_then(|offer| offer.told.get(circle));
+        told.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWERS_AGAIN)
+    }
+
+    /// Notes that a peer was told of as many others as one answer names.
+    fn note_told(&mut self, now: Instant, session: SessionId, circle: Circle) {
+        if let Some(offer) = self.offers.get_mut(&session)
+            && offer.follows.contains_key(&circle)
+        {
+            offer.told.insert(circle, now);
         }
     }
 
@@ -591,6 +621,7 @@ impl State {
             self.leave(session, circle);
             if let Some(offer) = self.offers.get_mut(&session) {
                 offer.follows.remove(circle);
+                offer.told.remove(circle);
             }
         }
         current
@@ -789,6 +820,7 @@ impl Offer {
             place,
             identity,
             follows: HashMap::new(),
+            told: HashMap::new(),
             named: 0,
             held: HashMap::new(),
             order: VecDeque::new(),

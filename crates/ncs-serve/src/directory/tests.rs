@@ -259,6 +259,43 @@ fn a_new_offer_is_not_named_before_others_again() {
 }
 
 #[test]
+fn a_follower_that_knows_enough_others_is_not_told_with_every_new_segment() {
+    let rig = rig(Policy::All);
+    let ask = |session: u64, seconds| {
+        let asker = Asker {
+            session: SessionId(session),
+            address: [10, 0, 3, 9].into(),
+        };
+        let named = rig
+            .directory
+            .introduce(rig.now(seconds), asker, "live", (segment(2), CODING));
+        named.len()
+    };
+    for number in 0..10 {
+        let address = SocketAddr::from(([10, 0, number, 1], 4444));
+        rig.directory
+            .offer(SessionId(number.into()), address, [number; 32]);
+        assert_eq!(ask(number.into(), 0), NAMED_MAX.min(number.into()));
+    }
+    assert_eq!(ask(0, 2), NAMED_MAX, "nobody was there before");
+    assert_eq!([ask(9, 2), ask(9, 9), ask(9, 10)], [0, 0, NAMED_MAX]);
+    assert_eq!(
+        [ask(99, 10), ask(99, 11)],
+        [NAMED_MAX; 2],
+        "it serves nobody"
+    );
+    for number in 0..9 {
+        assert_eq!(ask(9, 12), if number < 8 { 0 } else { NAMED_MAX });
+        let holding = Holding {
+            segment: segment(2),
+            meant: MEANT,
+            state: HoldingState::Complete,
+        };
+        rig.directory.have(SessionId(number), &[holding]);
+    }
+}
+
+#[test]
 fn in_a_network_of_their_own_those_are_named_that_follow_there() {
     let rig = rig(Policy::Lan);
     (1..=2).for_each(|number| rig.peer(number, HoldingState::Complete));
