@@ -18,6 +18,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use ncs_gf::Kernels;
 use ncs_net::tls;
 use ncs_proto::object::Shape;
@@ -34,13 +35,20 @@ use super::{Config, Error, KnownKeys, Listener, Server, Stats};
 pub(super) use callers::Command;
 use connections::Waiting;
 use jobs::{Done, PoolJobs, gather, gfq, multiply};
-use link::{End, Link, Shown};
+use link::{End, Happening, Link, Shown};
 use segments::Rebuild;
 
 /// How long to wait for a first answer of any server before the caller is told that none answers.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// The minimum interval of published statistics.
 const STATS_EVERY: Duration = Duration::from_millis(50);
+
+/// How long blocks of neighbours gather before the next is looked at, if they have come one by one:
+/// so few neighbours send over slow lines, on which a block takes as long.
+const GATHER: Duration = Duration::from_millis(10);
+const GATHERED_FEW: usize = 8;
+/// Events of a link that are handled in one turn, on average.
+const EVENTS_A_LINK: usize = 4;
 
 /// The result of the first attempts to connect.
 pub(super) type Ready = Result<(), Error>;
@@ -202,8 +210,15 @@ impl Driver {
     /// Serves the program until all handles are dropped.
     async fn drive(&mut self, links: &mut Vec<Link>) {
         let mut first = 0;
+        // Until when blocks of neighbours gather.
+        let mut gathers: Option<Instant> = None;
         loop {
             self.turn(links);
+            if let Some(until) = gathers.take()
+                && self.gather(until).await
+            {
+                continue;
+            }
             first %= links.len();
             let tokens = links
                 .iter()
@@ -211,9 +226,11 @@ impl Driver {
                 .filter_map(|link| link.shown.due());
             let due = tokens.chain(self.due()).min();
             tokio::select! {
-                (index, happening) = link::next(links, first) => {
-                    first = index + 1;
-                    self.happened(&mut links[index], happening);
+                happening = link::next(links, first) => {
+                    let blocks = self.take_all(links, &mut first, happening);
+                    let has_neighbours = links.len() > self.config.servers.len();
+                    gathers = (has_neighbours && (1..GATHERED_FEW).contains(&blocks))
+                        .then(|| Instant::now() + GATHER);
                 }
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command),
@@ -224,6 +241,42 @@ impl Driver {
                 () = until(due) => {}
             }
         }
+    }
+
+    /// Waits while blocks gather: each turn looks at everything, and costs as much for one block as
+    /// for many. Returns early, and true, if something else was to do.
+    async fn gather(&mut self, until: Instant) -> bool {
+        tokio::select! {
+            // Without any handle left, the next look ends this.
+            Some(command) = self.commands.recv() => self.command(command),
+            done = self.jobs.next() => self.done(done),
+            outcomes = self.bulk.next() => self.decoded(outcomes),
+            () = tokio::time::sleep_until(until.into()) => return false,
+        }
+        true
+    }
+
+    /// Handles an event, and all others that are there. Returns how often blocks were there.
+    fn take_all(
+        &mut self,
+        links: &mut [Link],
+        first: &mut usize,
+        happening: (usize, Happening),
+    ) -> usize {
+        let (mut next, mut blocks) = (Some(happening), 0);
+        let mut left = EVENTS_A_LINK * links.len();
+        while let Some((index, happening)) = next {
+            *first = (index + 1) % links.len();
+            blocks += usize::from(matches!(happening, Happening::Datagram(_)));
+            self.happened(&mut links[index], happening);
+            left -= 1;
+            next = if left > 0 {
+                link::next(links, *first).now_or_never()
+            } else {
+                None
+            };
+        }
+        blocks
     }
 
     /// Carries out the protocol's decisions.

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
 use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
 use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
@@ -100,7 +100,6 @@ struct Watch {
     /// UDP datagrams received by then.
     heard: u64,
     heard_at: Instant,
-    look_at: Instant,
     /// Whether attempts are made beside it.
     is_silent: bool,
     /// A connection that answered while this one was silent.
@@ -113,7 +112,6 @@ impl Watch {
             begun: now,
             heard: 0,
             heard_at: now,
-            look_at: now + LOOK_EVERY,
             is_silent: false,
             successor: None,
         }
@@ -122,7 +120,6 @@ impl Watch {
     /// Looks at the number of received datagrams. Returns whether the connection has just become
     /// silent, or active again.
     fn look(&mut self, now: Instant, heard: u64, rtt: Duration) -> Option<Change> {
-        self.look_at = now + LOOK_EVERY;
         if self.heard != heard {
             (self.heard, self.heard_at) = (heard, now);
             return std::mem::replace(&mut self.is_silent, false).then_some(Change::Speaks);
@@ -143,15 +140,28 @@ enum Change {
 pub(super) struct Wires {
     endpoint: Endpoint,
     pub(super) connection: Connection,
-    control: RecvStream,
     pub(super) frames: frame::Reader,
     out: Option<SendStream>,
-    writing: Option<Writing>,
-    reading: FuturesUnordered<Reading>,
+    /// Everything that is waited for. Each wait lasts until its end: the driver looks at all links
+    /// whenever one of them has something, and beginning every wait anew would take locks of QUIC
+    /// and of timers each time.
+    waits: FuturesUnordered<Wait>,
 }
 
-type Writing = Pin<Box<dyn Future<Output = Result<SendStream, WriteError>> + Send>>;
-type Reading = Pin<Box<dyn Future<Output = Read> + Send>>;
+type Wait = Pin<Box<dyn Future<Output = Came> + Send>>;
+
+/// The end of a wait.
+enum Came {
+    /// A chunk of the control stream, and the stream for more.
+    Control(RecvStream, Result<Option<quinn::Chunk>, ReadError>),
+    Datagram(Result<Bytes, ConnectionError>),
+    /// The source has opened a stream.
+    Opened(Result<RecvStream, ConnectionError>),
+    Stream(Read),
+    Written(Result<SendStream, WriteError>),
+    /// It is time to look at the received packets.
+    Look,
+}
 
 /// Data read from a stream.
 pub(super) struct Read {
@@ -510,11 +520,13 @@ impl Link {
             match &mut self.state {
                 State::Up(wires, watch) => {
                     tokio::select! {
-                        happening = wires.next() => return happening,
-                        () = tokio::time::sleep_until(watch.look_at.into()) => {
+                        happening = wires.next() => {
+                            if let Some(happening) = happening {
+                                return happening;
+                            }
                             let (now, stats) = (Instant::now(), wires.connection.stats());
                             match watch.look(now, stats.udp_rx.datagrams, stats.path.rtt) {
-                                Some(Change::Silent) if matches!(self.shown, Shown::Token(_)) => {
+                                Some(Change::Silent) => {
                                     self.attempts.silent(now, watch.heard_at, stats.path.rtt);
                                     return Happening::Silence(true);
                                 }
@@ -522,8 +534,6 @@ impl Link {
                                     self.attempts.cancel();
                                     return Happening::Silence(false);
                                 }
-                                // Neighbours can be replaced by others.
-                                Some(Change::Silent) => watch.is_silent = false,
                                 None => {}
                             }
                         }
@@ -543,6 +553,10 @@ impl Link {
                 },
                 State::Next(_) => {
                     if let State::Next(wires) = std::mem::replace(&mut self.state, State::Down) {
+                        // Neighbours can be replaced by others, so their silence is not watched.
+                        if matches!(self.shown, Shown::Token(_)) {
+                            wires.look_later();
+                        }
                         self.state = State::Up(wires, Watch::new(Instant::now()));
                     }
                     return Happening::Connected;
@@ -561,58 +575,106 @@ impl Wires {
 
     /// Writes to the control stream; see [`Wires::is_writable`].
     pub(super) fn write(&mut self, bytes: Vec<u8>) {
-        if let Some(mut stream) = self.out.take() {
-            self.writing = Some(Box::pin(async move {
-                stream.write_chunk(bytes.into()).await.map(|()| stream)
-            }));
+        let Some(mut stream) = self.out.take() else {
+            return;
+        };
+        let mut write = Box::pin(async move {
+            let written = stream.write_chunk(bytes.into()).await;
+            written.map(|()| stream)
+        });
+        // QUIC mostly takes the few bytes at once.
+        match write.as_mut().now_or_never() {
+            Some(Ok(stream)) => self.out = Some(stream),
+            Some(Err(error)) => self
+                .waits
+                .push(Box::pin(async move { Came::Written(Err(error)) })),
+            None => self
+                .waits
+                .push(Box::pin(async move { Came::Written(write.await) })),
         }
     }
 
     /// Continues to read a stream.
     pub(super) fn read_on(&self, stream: RecvStream) {
-        self.reading.push(read(stream));
+        self.waits.push(Box::pin(read(stream)));
     }
 
-    async fn next(&mut self) -> Happening {
+    fn await_control(&self, mut stream: RecvStream) {
+        self.waits.push(Box::pin(async move {
+            let chunk = stream.read_chunk(CONTROL_READ_MAX, true).await;
+            Came::Control(stream, chunk)
+        }));
+    }
+
+    fn await_datagram(&self) {
+        let connection = self.connection.clone();
+        self.waits.push(Box::pin(async move {
+            Came::Datagram(connection.read_datagram().await)
+        }));
+    }
+
+    fn await_stream(&self) {
+        let connection = self.connection.clone();
+        self.waits.push(Box::pin(async move {
+            Came::Opened(connection.accept_uni().await)
+        }));
+    }
+
+    fn look_later(&self) {
+        self.waits.push(Box::pin(async move {
+            tokio::time::sleep(LOOK_EVERY).await;
+            Came::Look
+        }));
+    }
+
+    /// The next event; `None` when it is time to look at the received packets.
+    async fn next(&mut self) -> Option<Happening> {
         let lost = |error: ConnectionError| Happening::Ended(error.into());
         loop {
-            tokio::select! {
-                chunk = self.control.read_chunk(CONTROL_READ_MAX, true) => return match chunk {
-                    Ok(Some(chunk)) => Happening::Control(chunk.bytes),
-                    Ok(None) => Happening::Ended(
-                        Violation::Unexpected("end of the control stream").into(),
-                    ),
+            // Datagrams and streams are waited for until the connection ends.
+            let Some(came) = self.waits.next().await else {
+                return pending().await;
+            };
+            return Some(match came {
+                Came::Control(stream, chunk) => match chunk {
+                    Ok(Some(chunk)) => {
+                        self.await_control(stream);
+                        Happening::Control(chunk.bytes)
+                    }
+                    Ok(None) => {
+                        Happening::Ended(Violation::Unexpected("end of the control stream").into())
+                    }
                     Err(ReadError::Reset(_)) => Happening::Ended(
                         Violation::Unexpected("reset of the control stream").into(),
                     ),
                     Err(ReadError::ConnectionLost(error)) => lost(error),
                     Err(error) => Happening::Ended(End::Lost(error.to_string())),
                 },
-                datagram = self.connection.read_datagram() => {
-                    return datagram.map_or_else(lost, Happening::Datagram);
+                Came::Datagram(Ok(datagram)) => {
+                    self.await_datagram();
+                    Happening::Datagram(datagram)
                 }
-                stream = self.connection.accept_uni() => match stream {
-                    Ok(stream) => self.reading.push(read(stream)),
-                    Err(error) => return lost(error),
-                },
-                Some(read) = self.reading.next() => return Happening::Stream(read),
-                out = written(&mut self.writing) => {
-                    self.writing = None;
-                    return match out {
-                        Ok(stream) => {
-                            self.out = Some(stream);
-                            Happening::Written
-                        }
-                        Err(WriteError::Stopped(_)) => {
-                            Happening::Ended(
-                                Violation::Unexpected("STOP_SENDING of the control stream").into(),
-                            )
-                        }
-                        Err(WriteError::ConnectionLost(error)) => lost(error),
-                        Err(error) => Happening::Ended(End::Lost(error.to_string())),
-                    };
+                Came::Opened(Ok(stream)) => {
+                    self.read_on(stream);
+                    self.await_stream();
+                    continue;
                 }
-            }
+                Came::Datagram(Err(error)) | Came::Opened(Err(error)) => lost(error),
+                Came::Stream(read) => Happening::Stream(read),
+                Came::Written(Ok(stream)) => {
+                    self.out = Some(stream);
+                    Happening::Written
+                }
+                Came::Written(Err(WriteError::Stopped(_))) => Happening::Ended(
+                    Violation::Unexpected("STOP_SENDING of the control stream").into(),
+                ),
+                Came::Written(Err(WriteError::ConnectionLost(error))) => lost(error),
+                Came::Written(Err(error)) => Happening::Ended(End::Lost(error.to_string())),
+                Came::Look => {
+                    self.look_later();
+                    return None;
+                }
+            });
         }
     }
 
@@ -641,30 +703,21 @@ fn connecting(
 }
 
 /// Waits for the next data of a stream.
-fn read(mut stream: RecvStream) -> Reading {
-    Box::pin(async move {
-        let mut chunks = vec![Bytes::new(); CHUNKS];
-        let (count, end) = match stream.read_chunks(&mut chunks).await {
-            Ok(Some(count)) => (count, None),
-            Ok(None) => (0, Some(StreamEnd::Finished)),
-            Err(ReadError::Reset(code)) => (0, Some(StreamEnd::Reset(code.into_inner()))),
-            // A lost connection is reported elsewhere.
-            Err(_) => (0, Some(StreamEnd::Reset(0))),
-        };
-        chunks.truncate(count);
-        Read {
-            stream,
-            chunks,
-            end,
-        }
+async fn read(mut stream: RecvStream) -> Came {
+    let mut chunks = vec![Bytes::new(); CHUNKS];
+    let (count, end) = match stream.read_chunks(&mut chunks).await {
+        Ok(Some(count)) => (count, None),
+        Ok(None) => (0, Some(StreamEnd::Finished)),
+        Err(ReadError::Reset(code)) => (0, Some(StreamEnd::Reset(code.into_inner()))),
+        // A lost connection is reported elsewhere.
+        Err(_) => (0, Some(StreamEnd::Reset(0))),
+    };
+    chunks.truncate(count);
+    Came::Stream(Read {
+        stream,
+        chunks,
+        end,
     })
-}
-
-async fn written(writing: &mut Option<Writing>) -> Result<SendStream, WriteError> {
-    match writing {
-        Some(writing) => writing.await,
-        None => pending().await,
-    }
 }
 
 /// Connects to the first of a server's addresses that answers. Each attempt begins with another
@@ -707,16 +760,17 @@ async fn connect_to(
     let failed = |error: ConnectionError| Fault::of(address, &error, rejection.last());
     let connection = connecting.await.map_err(failed)?;
     let (out, control) = connection.open_bi().await.map_err(failed)?;
-    let frames = frame::Reader::new();
-    Ok(Wires {
+    let wires = Wires {
         endpoint,
         connection,
-        control,
-        frames,
+        frames: frame::Reader::new(),
         out: Some(out),
-        writing: None,
-        reading: FuturesUnordered::new(),
-    })
+        waits: FuturesUnordered::new(),
+    };
+    wires.await_control(control);
+    wires.await_datagram();
+    wires.await_stream();
+    Ok(wires)
 }
 
 /// Describes why a connection ended. The server's text is made safe to show.
