@@ -68,6 +68,8 @@ struct State {
     clock: u64,
     /// Segments of which more blocks can be made than before.
     changed: HashSet<SegmentKey>,
+    /// The number of rows, and of whole segments, that have come since these were taken.
+    news: usize,
     /// Changes that servers have not been told of.
     untold: HashMap<(SegmentId, Coding), HoldingState>,
     tells: bool,
@@ -184,6 +186,7 @@ impl Holdings {
             next: 0,
             clock: 0,
             changed: HashSet::new(),
+            news: 0,
             untold: HashMap::new(),
             tells,
             refused: None,
@@ -387,7 +390,7 @@ impl Holdings {
             let before = std::mem::replace(&mut segment.charged, whole);
             state.used = state.used + whole - before;
             self.show(&state);
-            state.changed.insert(key);
+            state.change(key);
             state.note((id, shape.coding()), HoldingState::Complete);
             self.metrics.completed.inc();
             self.changed.notify_one();
@@ -543,16 +546,21 @@ impl Holdings {
         self.state().refused(now)
     }
 
-    /// Waits until more blocks of some segments can be made than before, and returns those
-    /// segments.
-    pub(super) async fn changes(&self) -> HashSet<SegmentKey> {
-        loop {
-            self.changed.notified().await;
-            let changed = std::mem::take(&mut self.state().changed);
-            if !changed.is_empty() {
-                return changed;
-            }
-        }
+    /// Waits until more blocks of some segments can be made than before.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// How much has come since these segments were last taken.
+    pub(super) fn news(&self) -> usize {
+        self.state().news
+    }
+
+    /// The segments of which more blocks can be made than before. May be empty.
+    pub(super) fn take_changed(&self) -> HashSet<SegmentKey> {
+        let mut state = self.state();
+        state.news = 0;
+        std::mem::take(&mut state.changed)
     }
 
     /// Changes of the segments held since the last call.
@@ -592,7 +600,7 @@ impl Holdings {
         if !std::mem::replace(is_told, true) {
             state.note((cut.segment, cut.shape.coding()), HoldingState::Partial);
         }
-        state.changed.insert(key);
+        state.change(key);
         self.changed.notify_one();
     }
 
@@ -793,6 +801,12 @@ pub(super) fn counts(news: &[News]) -> BTreeMap<Heap, u32> {
 }
 
 impl State {
+    /// More blocks of this segment can be made than before.
+    fn change(&mut self, key: SegmentKey) {
+        self.changed.insert(key);
+        self.news += 1;
+    }
+
     /// Records a change to report.
     fn note(&mut self, segment: (SegmentId, Coding), state: HoldingState) {
         if self.tells {

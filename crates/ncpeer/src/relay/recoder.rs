@@ -34,8 +34,15 @@ use super::holdings::{Holdings, Supply, Whole, counts};
 pub(super) const BATCH_BLOCKS_MAX: u32 = 256;
 /// How long the first requested block waits for others.
 const BATCH_WAIT: Duration = Duration::from_micros(500);
-/// The minimum interval between looks at new rows.
-const ROWS_EVERY: Duration = Duration::from_millis(2);
+/// How long after the first new row there is a look at all of them: soon if many have come, and
+/// otherwise within the time of two blocks on a line of a megabit a second. Each look makes blocks
+/// for all who wait for rows, and a look for every row would cost more than all other work.
+const ROWS_AFTER: Duration = Duration::from_millis(2);
+const ROWS_WITHIN: Duration = Duration::from_millis(20);
+const ROWS_MANY: usize = 8;
+/// A batch that reads at most so many bytes is made on the recoder's own thread: in less time than
+/// another thread takes to begin.
+const OWN_BYTES_MAX: usize = 1 << 20;
 /// The interval of retries of held orders.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
 
@@ -103,6 +110,8 @@ struct RecodeOrder {
     line: LineKey,
     source: Source,
     slots: Vec<Slot>,
+    /// The bytes that are read for each block.
+    reads: usize,
 }
 
 /// A finished part: its blocks, and, if rows were absorbed, their number and the rank of each heap.
@@ -144,16 +153,19 @@ impl Recoder {
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let holdings = Arc::clone(&self.holdings);
         let changes = || async {
-            let changed = holdings.changes().await;
-            tokio::time::sleep(ROWS_EVERY).await;
-            changed
+            holdings.changed().await;
+            tokio::time::sleep(ROWS_AFTER).await;
+            if holdings.news() < ROWS_MANY {
+                tokio::time::sleep(ROWS_WITHIN - ROWS_AFTER).await;
+            }
+            holdings.take_changed()
         };
         let mut changed = Box::pin(changes());
         loop {
             let waker = ring::own_waker().await;
             let step = self.planner.step(Instant::now(), self.ring.needed(&waker));
             if let Step::Launch(blocks) = step
-                && self.launch(blocks, &waker, &mut running)
+                && self.launch(blocks, &waker, &running)
             {
                 continue;
             }
@@ -176,7 +188,7 @@ impl Recoder {
 
     /// Begins a batch. False if the ring is full: a returning slot then wakes the task. If true,
     /// check demand again.
-    fn launch(&mut self, blocks: u32, waker: &Waker, running: &mut Running) -> bool {
+    fn launch(&mut self, blocks: u32, waker: &Waker, running: &Running) -> bool {
         let (mut parts, mut is_full) = (Vec::new(), false);
         for order in self.ring.take_orders(blocks) {
             match self.prepare(order, waker) {
@@ -189,14 +201,20 @@ impl Recoder {
             return !is_full;
         }
         self.planner.launched();
-        let seed = self.random.next_u64();
-        running.push(tokio::task::spawn_blocking(move || {
-            let mut random = SmallRng::seed_from_u64(seed);
+        let mut random = SmallRng::seed_from_u64(self.random.next_u64());
+        let bytes = parts.iter().map(RecodeOrder::bytes);
+        let bytes = bytes.fold(0, usize::saturating_add);
+        let make = move || {
             parts
                 .into_iter()
                 .map(|part| part.make(&mut random))
                 .collect()
-        }));
+        };
+        if bytes <= OWN_BYTES_MAX {
+            self.finish(make());
+        } else {
+            running.push(tokio::task::spawn_blocking(make));
+        }
         true
     }
 
@@ -207,6 +225,11 @@ impl Recoder {
             .holdings
             .shape(key.segment)
             .and_then(|shape| shape.generation(key.index));
+        // Arithmetic over the prime field is slow.
+        let reads = match generation {
+            Some(own) if !own.codec.is_gfq() => usize::from(own.n) * own.block_bytes as usize,
+            _ => usize::MAX,
+        };
         let (source, order) = match self.holdings.supply(key) {
             Supply::Gone => {
                 self.forget(key.segment);
@@ -244,6 +267,7 @@ impl Recoder {
                             line,
                             source,
                             slots: Vec::new(),
+                            reads,
                         });
                     }
                 }
@@ -293,6 +317,7 @@ impl Recoder {
                         line,
                         source,
                         slots,
+                        reads,
                     })
                 }
                 _ => Prepared::NoSlots,
@@ -313,6 +338,7 @@ impl Recoder {
             line,
             source,
             slots,
+            reads,
         })
     }
 
@@ -502,6 +528,11 @@ impl Sizes {
 }
 
 impl RecodeOrder {
+    /// The bytes that are read to make its blocks. To absorb rows takes no longer than a block.
+    fn bytes(&self) -> usize {
+        self.slots.len().max(1).saturating_mul(self.reads)
+    }
+
     fn make(mut self, random: &mut SmallRng) -> Made {
         let (line, mut absorbed) = (self.line, None);
         let vectors = match self.source {
