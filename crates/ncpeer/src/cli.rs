@@ -392,6 +392,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
                 Connections::at_most(share_peers.saturating_add(TICKETLESS_MAX));
             // A receiving thread for each core would be too much for a few peers.
             shared.endpoint.sockets = Sockets::ONE;
+            shared.endpoint.is_aside = true;
             shared.admission.address_connections_max =
                 Some(share_peers.saturating_add(TICKETLESS_OF_ADDRESS_MAX));
             cli.connection

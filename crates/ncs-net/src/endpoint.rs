@@ -94,6 +94,10 @@ pub struct Config {
     pub gso: bool,
     /// The congestion controller.
     pub congestion: Congestion,
+    /// Whether a program serves a few peers beside its own work: its runtime receives, because a
+    /// thread for that would have to be woken, and to wake the runtime, for every few packets.
+    #[serde(skip)]
+    pub is_aside: bool,
 }
 
 impl Default for Config {
@@ -108,6 +112,7 @@ impl Default for Config {
             send_buffer: ByteSize::mib(4),
             gso: true,
             congestion: Congestion::default(),
+            is_aside: false,
         }
     }
 }
@@ -157,7 +162,11 @@ pub fn open_guarded(
     keeper: Arc<dyn Doorkeeper>,
 ) -> Result<Vec<Listener>, Error> {
     open_each(config, idle_timeout, identity, Some(keeper), || {
-        receiver::start(config.gso)
+        if config.is_aside {
+            Ok(receiver::here(config.gso))
+        } else {
+            receiver::start(config.gso)
+        }
     })
 }
 
