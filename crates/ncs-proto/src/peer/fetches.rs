@@ -69,8 +69,9 @@ impl Fetches {
         }
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let patience = self.sources.patience_with_neighbours(now, place.as_ref());
-        // It is early for half of the interval.
+        // It is early for half of the interval, and a lull takes an eighth of it.
         let (patient_until, expect_until) = (now + patience, now + patience * 2 / 3);
+        let lull = patience / 6;
         self.evidence.open(id, order, place.clone(), proof);
         if order.shape.codec().is_gfq() {
             self.evidence.want_hashes(id);
@@ -82,6 +83,7 @@ impl Fetches {
                 strangers,
                 patient_until,
                 expect_until,
+                lull,
                 ..fetch
             },
         );
@@ -135,6 +137,7 @@ impl Fetches {
             fetch.exclude_others(self.sources.paths.keys());
             fetch.is_impatient = fetch.patient_until <= now;
             fetch.is_early = now < fetch.expect_until;
+            fetch.fresh_until = fetch.fresh_until.filter(|until| now < *until);
         }
         for id in self.schedule().work_order() {
             self.tend(now, id, effects);
@@ -167,6 +170,7 @@ impl Fetches {
                 Some(self.stalls_at(fetch)),
                 fetch.order.deadline,
                 fetch.patience_ends(),
+                fetch.fresh_until,
             ]
         };
         let of_fetches = self.fetches.values().flat_map(of_fetch);

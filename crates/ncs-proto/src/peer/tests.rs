@@ -2414,10 +2414,21 @@ fn arrives(
     request: &Request,
     seq: u16,
 ) {
+    let seed = u32::from(seq) + 1000 * source.0;
+    arrives_as(proto, now, source, number, request, (seq, seed));
+}
+
+fn arrives_as(
+    proto: &mut Proto,
+    now: Instant,
+    source: SourceId,
+    number: u8,
+    request: &Request,
+    (seq, seed): (u16, u32),
+) {
     let generation = request_generation();
     let key = row_key(&SegmentId::of(&[number]), &generation);
     let bytes: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(2);
-    let seed = u32::from(seq) + 1000 * source.0;
     let mut payload = vec![0; 64];
     Encoder::new(&generation, &bytes, key, Kernels::detect())
         .unwrap()
@@ -2506,6 +2517,42 @@ fn neighbours_are_waited_for_as_long_as_they_send_and_otherwise_for_half_of_the_
         }
         assert_eq!(given, expected, "a block every {every} ms");
     }
+}
+
+#[test]
+fn neighbours_without_anything_new_are_waited_for_until_a_lull() {
+    let (mut proto, start) = beside_a_neighbour();
+    proto.cancel_fetch(FetchId(0));
+    let begun = start + 3 * SECOND;
+    next(&mut proto, begun, "/live/2", 2);
+    let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
+    let here = asked(&mut proto, begun, HERE).0.remove(0);
+    (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
+    let mut given = None;
+    for passed in (20..3000).step_by(20) {
+        let now = begun + Duration::from_millis(passed);
+        match passed {
+            1400 => arrives(&mut proto, now, NEIGHBOUR, 2, &there, 0),
+            // The same again.
+            1600 => arrives_as(
+                &mut proto,
+                now,
+                NEIGHBOUR,
+                2,
+                &there,
+                (1, 1000 * NEIGHBOUR.0),
+            ),
+            _ => {}
+        }
+        proto.handle_timeout(now).unwrap();
+        asked(&mut proto, now, NEIGHBOUR);
+        if asked(&mut proto, now, HERE).1 > 0 {
+            given = Some(passed);
+            break;
+        }
+    }
+    // After an eighth of the interval of three seconds.
+    assert_eq!(given, Some(1780));
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub(super) struct Fetch {
     /// open how much they can send; and whether that time still runs.
     pub(super) expect_until: Instant,
     pub(super) is_early: bool,
+    /// How long neighbours are taken to have more that is new after one has sent something new, and
+    /// until when they are.
+    pub(super) lull: Duration,
+    pub(super) fresh_until: Option<Instant>,
     /// The path that leads to it.
     pub(super) place: Option<Place>,
     /// Sources that did not know it.
@@ -99,6 +103,8 @@ impl Fetch {
             is_impatient: false,
             expect_until: now,
             is_early: true,
+            lull: Duration::ZERO,
+            fresh_until: None,
             place,
             strangers,
             is_alone: false,

@@ -264,6 +264,9 @@ impl Fetches {
         match outcome {
             Outcome::Redundant => work.note_redundant(source, &row.block.vector)?,
             Outcome::Innovative | Outcome::Complete => {
+                if path.is_neighbour {
+                    fetch.fresh_until = Some(now + fetch.lull);
+                }
                 (
                     fetch.touched,
                     fetch.trickles,
