@@ -272,7 +272,10 @@ impl Relay {
             metrics,
             random,
         );
-        let aside = Aside::start("recode").map_err(Error::Thread)?;
+        let aside = match config.endpoint.is_aside {
+            true => Aside::here(),
+            false => Aside::start("recode").map_err(Error::Thread)?,
+        };
         let (room, heeded) = (Arc::clone(&holdings), readiness.clone());
         let heed = move || {
             let room = Arc::clone(&room);

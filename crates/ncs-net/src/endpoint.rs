@@ -94,8 +94,9 @@ pub struct Config {
     pub gso: bool,
     /// The congestion controller.
     pub congestion: Congestion,
-    /// Whether a program serves a few peers beside its own work: its runtime receives, because a
-    /// thread for that would have to be woken, and to wake the runtime, for every few packets.
+    /// Whether a program serves a few peers beside its own work: its runtime also receives and
+    /// recodes, because threads for that would have to be woken, and to wake the runtime, for every
+    /// few packets.
     #[serde(skip)]
     pub is_aside: bool,
 }

@@ -22,7 +22,7 @@ use crate::accept::{self, Keeper};
 use crate::admission::Admission;
 use crate::aside::Aside;
 use crate::directory::Directory;
-use crate::headroom::Headroom;
+use crate::headroom::{self, Headroom};
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
 use crate::session::{self, Ask};
@@ -128,10 +128,14 @@ impl Front {
             Handle::current(),
         );
         let wait_max = config.wait_max;
+        let every = match config.is_aside {
+            true => headroom::LOOK_SELDOM,
+            false => headroom::LOOK_EVERY,
+        };
         tasks.push(
             aside.spawn(supervisor.clone().revived(ServerPart::Headroom, move || {
                 let (headroom, ring, readiness) = watched.clone();
-                headroom.watch(ring, sessions.clone(), wait_max, readiness)
+                headroom.watch(ring, sessions.clone(), wait_max, readiness, every)
             })),
         );
         let context = Context {

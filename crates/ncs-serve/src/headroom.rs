@@ -37,7 +37,9 @@ use entry::{Door, Outside};
 use shares::{Reports, Shares};
 
 /// The interval between looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The same where only a few peers are served.
+pub(crate) const LOOK_SELDOM: Duration = Duration::from_millis(200);
 /// The time over which values are averaged, and for which the wait has to be too long.
 const MEMORY: Duration = Duration::from_secs(1);
 /// There is room again when the wait falls to this part of the maximum.
@@ -196,17 +198,19 @@ impl Headroom {
         }
     }
 
-    /// Watches the ring and, from outside, the runtime of its sessions until that ends. There is no
-    /// room while requested blocks wait longer than `wait_max`; `/readyz` reports it.
+    /// Watches the ring and, from outside, the runtime of its sessions until that ends, at this
+    /// interval. There is no room while requested blocks wait longer than `wait_max`; `/readyz`
+    /// reports it.
     pub async fn watch(
         self,
         ring: Ring,
         sessions: Handle,
         wait_max: Duration,
         readiness: Readiness,
+        every: Duration,
     ) {
         let metrics = sessions.metrics();
-        let mut tick = tokio::time::interval(LOOK_EVERY);
+        let mut tick = tokio::time::interval(every);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let cores = Machine::here().cores;
         let mut load = Load::default();
@@ -531,6 +535,7 @@ mod tests {
             sessions.handle().clone(),
             MAX,
             readiness.clone(),
+            LOOK_EVERY,
         ));
         let line = LineKey {
             generation: GenerationKey {
