@@ -298,10 +298,14 @@ impl FromStr for Source {
 /// The program: parses the command line, runs the command, and reports errors.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Command::Gateway { share, .. } = &cli.command
+        && !share.is_empty()
     {
+        // Neighbours send single packets. Of several threads, each packet would wake another one.
+        runtime.worker_threads(1);
+    }
+    let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             console::note(format_args!("ncpeer: cannot start worker threads: {error}"));

@@ -45,7 +45,7 @@ const STATS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long blocks of neighbours gather before the next is looked at, if they have come one by one:
 /// so few neighbours send over slow lines, on which a block takes as long.
-const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(20);
 const GATHERED_FEW: usize = 8;
 /// Events of a link that are handled in one turn, on average.
 const EVENTS_A_LINK: usize = 4;
