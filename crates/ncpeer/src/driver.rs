@@ -43,12 +43,14 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// The minimum interval of published statistics.
 const STATS_EVERY: Duration = Duration::from_millis(50);
 
-/// How long blocks of neighbours gather before the next is looked at, if they have come one by one:
-/// so few neighbours send over slow lines, on which a block takes as long.
+/// How long blocks of neighbours gather before there is another look, if nothing else has come and
+/// there were fewer than these. On slow lines, neighbours send as few.
 const GATHER: Duration = Duration::from_millis(20);
 const GATHERED_FEW: usize = 8;
-/// Events of a link that are handled in one turn, on average.
+/// Events of a link that are handled in one turn, on average, and the datagrams of one link; a turn
+/// that has handled as many of all links takes no more.
 const EVENTS_A_LINK: usize = 4;
+const DATAGRAMS_A_TURN: usize = 512;
 
 /// The result of the first attempts to connect.
 pub(super) type Ready = Result<(), Error>;
@@ -210,27 +212,27 @@ impl Driver {
     /// Serves the program until all handles are dropped.
     async fn drive(&mut self, links: &mut Vec<Link>) {
         let mut first = 0;
-        // Until when blocks of neighbours gather.
-        let mut gathers: Option<Instant> = None;
+        // Whether only a few blocks of neighbours have come, and more may gather.
+        let mut gathers = false;
         loop {
             self.turn(links);
-            if let Some(until) = gathers.take()
-                && self.gather(until).await
-            {
-                continue;
-            }
             first %= links.len();
             let tokens = links
                 .iter()
                 .filter(|link| link.connection().is_some())
                 .filter_map(|link| link.shown.due());
             let due = tokens.chain(self.due()).min();
+            if std::mem::take(&mut gathers) {
+                self.gather(due).await;
+                // What has come meanwhile was in time, whatever is due now.
+                if let Some(happening) = link::next(links, first).now_or_never() {
+                    gathers = self.take_all(links, &mut first, happening);
+                }
+                continue;
+            }
             tokio::select! {
                 happening = link::next(links, first) => {
-                    let blocks = self.take_all(links, &mut first, happening);
-                    let has_neighbours = links.len() > self.config.servers.len();
-                    gathers = (has_neighbours && (1..GATHERED_FEW).contains(&blocks))
-                        .then(|| Instant::now() + GATHER);
+                    gathers = self.take_all(links, &mut first, happening);
                 }
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command),
@@ -243,40 +245,44 @@ impl Driver {
         }
     }
 
-    /// Waits while blocks gather: each turn looks at everything, and costs as much for one block as
-    /// for many. Returns early, and true, if something else was to do.
-    async fn gather(&mut self, until: Instant) -> bool {
+    /// Waits while blocks gather, until something is due or else to do: each turn looks at
+    /// everything, and costs as much for one block as for many.
+    async fn gather(&mut self, due: Option<Instant>) {
+        let until = Instant::now() + GATHER;
+        let until = due.map_or(until, |due| due.min(until));
         tokio::select! {
             // Without any handle left, the next look ends this.
             Some(command) = self.commands.recv() => self.command(command),
             done = self.jobs.next() => self.done(done),
             outcomes = self.bulk.next() => self.decoded(outcomes),
-            () = tokio::time::sleep_until(until.into()) => return false,
+            () = tokio::time::sleep_until(until.into()) => {}
         }
-        true
     }
 
-    /// Handles an event, and all others that are there. Returns how often blocks were there.
+    /// Handles an event, and all others that are there. Returns whether they were a few blocks of
+    /// neighbours, and nothing else.
     fn take_all(
         &mut self,
         links: &mut [Link],
         first: &mut usize,
         happening: (usize, Happening),
-    ) -> usize {
-        let (mut next, mut blocks) = (Some(happening), 0);
+    ) -> bool {
+        let (mut next, mut datagrams, mut is_other) = (Some(happening), 0, false);
         let mut left = EVENTS_A_LINK * links.len();
         while let Some((index, happening)) = next {
             *first = (index + 1) % links.len();
-            blocks += usize::from(matches!(happening, Happening::Datagram(_)));
-            self.happened(&mut links[index], happening);
+            let link = &mut links[index];
+            is_other |=
+                !matches!(happening, Happening::Datagram(_)) || !self.neighbours.is_one(link.id);
+            datagrams += self.happened(link, happening);
             left -= 1;
-            next = if left > 0 {
+            next = if left > 0 && datagrams < DATAGRAMS_A_TURN {
                 link::next(links, *first).now_or_never()
             } else {
                 None
             };
         }
-        blocks
+        !is_other && datagrams < GATHERED_FEW
     }
 
     /// Carries out the protocol's decisions.

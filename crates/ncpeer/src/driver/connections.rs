@@ -10,12 +10,9 @@ use quinn::{Connection, VarInt};
 use tokio::sync::oneshot;
 
 use super::link::{End, Fault, Happening, Link, Next, Read, Wires};
-use super::{Driver, Ready};
+use super::{DATAGRAMS_A_TURN, Driver, Ready};
 use crate::proto::{SourceId, StreamEnd};
 use crate::{Error, Server};
-
-/// The maximum number of datagrams taken in one turn.
-const DATAGRAMS_A_TURN: usize = 512;
 
 /// A caller that waits for the first connection.
 pub(super) struct Waiting {
@@ -29,8 +26,9 @@ pub(super) struct Waiting {
 }
 
 impl Driver {
-    pub(super) fn happened(&mut self, link: &mut Link, happening: Happening) {
-        let source = link.id;
+    /// Returns the number of datagrams.
+    pub(super) fn happened(&mut self, link: &mut Link, happening: Happening) -> usize {
+        let (source, mut datagrams) = (link.id, 0);
         let outcome = match happening {
             Happening::Connected => {
                 let _entered = link.span.clone().entered();
@@ -81,7 +79,7 @@ impl Driver {
                 .wires()
                 .map_or(Ok(()), |wires| self.control(source, wires, &bytes)),
             Happening::Datagram(first) => match link.connection() {
-                Some(connection) => self.datagrams(source, connection, first),
+                Some(connection) => self.datagrams(source, connection, first, &mut datagrams),
                 None => Ok(()),
             },
             Happening::Stream(read) => link
@@ -91,6 +89,7 @@ impl Driver {
         if let Err(end) = outcome {
             self.end(link, end);
         }
+        datagrams
     }
 
     fn control(&mut self, source: SourceId, wires: &mut Wires, bytes: &[u8]) -> Result<(), End> {
@@ -107,15 +106,17 @@ impl Driver {
         source: SourceId,
         connection: &Connection,
         first: Bytes,
+        count: &mut usize,
     ) -> Result<(), End> {
-        let now = Instant::now();
-        self.proto.handle_datagram(now, source, first)?;
-        for _ in 1..DATAGRAMS_A_TURN {
-            match connection.read_datagram().now_or_never() {
-                Some(Ok(datagram)) => self.proto.handle_datagram(now, source, datagram)?,
-                Some(Err(error)) => return Err(error.into()),
-                None => break,
-            }
+        let (now, mut next) = (Instant::now(), Some(Ok(first)));
+        while let Some(datagram) = next {
+            self.proto.handle_datagram(now, source, datagram?)?;
+            *count += 1;
+            next = if *count < DATAGRAMS_A_TURN {
+                connection.read_datagram().now_or_never()
+            } else {
+                None
+            };
         }
         Ok(())
     }
