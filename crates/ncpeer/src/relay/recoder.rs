@@ -210,7 +210,8 @@ impl Recoder {
                 .map(|part| part.make(&mut random))
                 .collect()
         };
-        if bytes <= OWN_BYTES_MAX {
+        // A batch in the pool may lock the rows for longer.
+        if bytes <= OWN_BYTES_MAX && running.is_empty() {
             self.finish(make());
         } else {
             running.push(tokio::task::spawn_blocking(make));
@@ -528,9 +529,14 @@ impl Sizes {
 }
 
 impl RecodeOrder {
-    /// The bytes that are read to make its blocks. To absorb rows takes no longer than a block.
+    /// The bytes that are read to make its blocks, and to absorb rows, each of which takes no
+    /// longer than a block.
     fn bytes(&self) -> usize {
-        self.slots.len().max(1).saturating_mul(self.reads)
+        let rows = match &self.source {
+            Source::Rows { pending, .. } => pending.len(),
+            _ => 0,
+        };
+        (self.slots.len() + rows).saturating_mul(self.reads)
     }
 
     fn make(mut self, random: &mut SmallRng) -> Made {
