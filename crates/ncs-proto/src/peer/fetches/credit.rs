@@ -64,7 +64,7 @@ impl View<'_> {
     pub(super) fn plan(&self) -> Plan {
         let missing = self.work.decoder.missing();
         let (near, loss) = (self.work.near.is_some(), self.sources.path_loss());
-        // A viewer that serves others has little time for blocks beyond need.
+        // A neighbour serves others, too, and has little time for blocks beyond need.
         let mut asked = self.work.asked.keys();
         let has_neighbour = asked.any(|source| self.sources.is_neighbour(*source));
         let target = if !near && !has_neighbour && self.fetch.closes(self.work.decoder.n()) {
@@ -147,13 +147,14 @@ impl View<'_> {
 
     /// Neighbours that send nothing more, or nothing new, of the generation: they may wait for the
     /// very rows that this side lacks. Servers are then asked for their blocks, if there are any,
-    /// unless the fetch is early, or rows still come to the neighbours from others: then one of
-    /// them has just sent something new.
+    /// unless the fetch is early, or there is time to wait, and rows still come to the neighbours
+    /// from others: then one of them has just sent something new.
     fn dry(&self) -> SortedSet<SourceId> {
         let mut open = self.sources.open();
         let has_server =
             open.any(|(source, path)| !path.is_neighbour && self.fetch.may_ask(&source));
-        if self.fetch.is_early || self.fetch.fresh_until.is_some() || !has_server {
+        let is_fresh = self.is_patient() && self.fetch.fresh_until.is_some();
+        if self.fetch.is_early || is_fresh || !has_server {
             return SortedSet::new();
         }
         let is_dry = |source: &SourceId, path: &Path| {
