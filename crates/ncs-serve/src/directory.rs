@@ -62,8 +62,9 @@ const HOLDERS_MAX: usize = 512;
 const LOOKED_AT_MAX: usize = 64;
 /// Peers named in one answer.
 const NAMED_MAX: usize = 8;
-/// A serving peer that was told of so many followers of a stream is told of others after this time:
-/// it has as many as it draws on, and asks them for the next segments too.
+/// A serving peer that was told of so many followers of a stream is told of others after this time,
+/// if most of them are still there: it has as many as it draws on by default, and asks them for the
+/// next segments too.
 const FOLLOWERS_AGAIN: Duration = Duration::from_secs(10);
 /// Streams that a peer is known to follow, and for how long after it has asked for a segment.
 const FOLLOWED_MAX: usize = 8;
@@ -156,8 +157,9 @@ struct Offer {
     identity: [u8; 32],
     /// When it last asked for a segment, per stream that it follows.
     follows: HashMap<Circle, Instant>,
-    /// When it was last told of as many peers as one answer names, per stream that it follows.
-    told: HashMap<Circle, Instant>,
+    /// When it was last told of as many peers as one answer names, and of which, per stream that
+    /// it follows.
+    told: HashMap<Circle, (Instant, Vec<SessionId>)>,
     /// How often it was named.
     named: u64,
     held: HashMap<Name, HoldingState>,
@@ -506,9 +508,14 @@ impl State {
                 .filter(|(session, _)| !said.contains(session)),
         );
         let complete = |held: &Option<HoldingState>| *held == Some(HoldingState::Complete);
-        // A segment that few have is new, and those who follow the stream soon have it.
-        let is_new = chosen.iter().filter(|(_, held)| complete(held)).count() < NAMED_MAX;
-        if is_new && self.was_told(now, asker.session, &circle) {
+        // A segment that few have is mostly new, and those who follow the stream soon have it.
+        let holders: Vec<SessionId> = chosen
+            .iter()
+            .filter(|(_, held)| complete(held))
+            .map(|(session, _)| *session)
+            .collect();
+        let is_new = holders.len() < NAMED_MAX;
+        if is_new && self.knows_enough(now, asker.session, &circle, &holders) {
             self.note_following(now, asker.session, circle);
             return Vec::new();
         }
@@ -529,15 +536,15 @@ impl State {
         chosen.sort_by_key(|(session, held)| (rank(*held), named_before(session)));
         // No peer should be asked by all others because it was the first with a part.
         if is_new {
-            let complete = chosen.iter().filter(|(_, held)| complete(held)).count();
-            chosen[complete..].sort_by_key(|(session, _)| named_before(session));
+            chosen[holders.len()..].sort_by_key(|(session, _)| named_before(session));
         }
         chosen.truncate(NAMED_MAX);
         chosen.sort_by_key(|(_, held)| rank(*held));
+        let chosen: Vec<SessionId> = chosen.into_iter().map(|(session, _)| session).collect();
         if chosen.len() == NAMED_MAX {
-            self.note_told(now, asker.session, circle);
+            self.note_told(now, asker.session, circle, chosen.clone());
         }
-        chosen.into_iter().map(|(session, _)| session).collect()
+        chosen
     }
 
     /// The identity of a page, and the queue of the page to which it says something, if one was
@@ -571,21 +578,39 @@ impl State {
         }
     }
 
-    /// Whether a serving peer was told of enough others that follow the stream, lately.
-    fn was_told(&self, now: Instant, session: SessionId, circle: &Circle) -> bool {
-        let told = self
-            .offers
-            .get(&session)
-            .and_then(|offer| offer.told.get(circle));
-        told.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWERS_AGAIN)
+    /// Whether a serving peer was lately told of enough others that follow the stream, most of
+    /// which still serve, and of one of these holders, if there are any. Pages often cannot connect
+    /// to each other, and never know enough.
+    fn knows_enough(
+        &self,
+        now: Instant,
+        session: SessionId,
+        circle: &Circle,
+        holders: &[SessionId],
+    ) -> bool {
+        let offer = self.offers.get(&session);
+        let offer = offer.filter(|offer| !matches!(offer.place, Place::Page { .. }));
+        let Some((at, told)) = offer.and_then(|offer| offer.told.get(circle)) else {
+            return false;
+        };
+        let serving = told.iter().filter(|peer| self.offers.contains_key(peer));
+        now.saturating_duration_since(*at) < FOLLOWERS_AGAIN
+            && 2 * serving.count() >= NAMED_MAX
+            && (holders.is_empty() || holders.iter().any(|holder| told.contains(holder)))
     }
 
-    /// Notes that a peer was told of as many others as one answer names.
-    fn note_told(&mut self, now: Instant, session: SessionId, circle: Circle) {
+    /// Notes that a peer was told of these others, as many as one answer names.
+    fn note_told(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        circle: Circle,
+        others: Vec<SessionId>,
+    ) {
         if let Some(offer) = self.offers.get_mut(&session)
             && offer.follows.contains_key(&circle)
         {
-            offer.told.insert(circle, now);
+            offer.told.insert(circle, (now, others));
         }
     }
 

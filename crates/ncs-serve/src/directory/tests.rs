@@ -261,16 +261,17 @@ fn a_new_offer_is_not_named_before_others_again() {
 #[test]
 fn a_follower_that_knows_enough_others_is_not_told_with_every_new_segment() {
     let rig = rig(Policy::All);
-    let ask = |session: u64, seconds| {
+    let named = |session: u64, seconds, segment| -> Vec<u8> {
         let asker = Asker {
             session: SessionId(session),
             address: [10, 0, 3, 9].into(),
         };
         let named = rig
             .directory
-            .introduce(rig.now(seconds), asker, "live", (segment(2), CODING));
-        named.len()
+            .introduce(rig.now(seconds), asker, "live", (segment, CODING));
+        named.iter().map(|peer| peer.identity[0]).collect()
     };
+    let ask = |session, seconds| named(session, seconds, segment(2)).len();
     for number in 0..10 {
         let address = SocketAddr::from(([10, 0, number, 1], 4444));
         rig.directory
@@ -278,21 +279,39 @@ fn a_follower_that_knows_enough_others_is_not_told_with_every_new_segment() {
         assert_eq!(ask(number.into(), 0), NAMED_MAX.min(number.into()));
     }
     assert_eq!(ask(0, 2), NAMED_MAX, "nobody was there before");
-    assert_eq!([ask(9, 2), ask(9, 9), ask(9, 10)], [0, 0, NAMED_MAX]);
+    assert_eq!([ask(9, 2), ask(9, 9)], [0, 0]);
     assert_eq!(
         [ask(99, 10), ask(99, 11)],
         [NAMED_MAX; 2],
         "it serves nobody"
     );
-    for number in 0..9 {
-        assert_eq!(ask(9, 12), if number < 8 { 0 } else { NAMED_MAX });
+    let told = named(9, 10, segment(2));
+    assert_eq!(told.len(), NAMED_MAX, "after a while");
+    let holds = |number: u8, segment| {
         let holding = Holding {
-            segment: segment(2),
+            segment,
             meant: MEANT,
             state: HoldingState::Complete,
         };
-        rig.directory.have(SessionId(number), &[holding]);
-    }
+        rig.directory.have(SessionId(number.into()), &[holding]);
+    };
+    told.iter().for_each(|number| {
+        assert_eq!(ask(9, 12), 0);
+        holds(*number, segment(2));
+    });
+    assert_eq!(ask(9, 12), NAMED_MAX, "all of them have it");
+    // Of another segment, and of peers that leave.
+    let told = named(9, 22, segment(3));
+    let stranger = (0..9).find(|number| !told.contains(number)).unwrap();
+    assert!(named(9, 23, segment(4)).is_empty());
+    holds(stranger, segment(4));
+    let told = named(9, 23, segment(4));
+    assert_eq!(told[0], stranger, "none of those has it");
+    let withdraw = |number: &u8| rig.directory.withdraw(SessionId((*number).into()));
+    told[..4].iter().for_each(withdraw);
+    assert!(named(9, 24, segment(5)).is_empty());
+    withdraw(&told[4]);
+    assert_eq!(named(9, 24, segment(5)).len(), 4);
 }
 
 #[test]
