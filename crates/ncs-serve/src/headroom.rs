@@ -11,8 +11,8 @@
 //!
 //! The wait has two parts: the time to make the requested blocks, at the present rate, and the
 //! scheduling latency of the sessions that send them. The latency is measured by a task that does
-//! nothing. It is made runnable again and again from outside of the sessions' threads, as blocks
-//! and acknowledgements make sessions runnable. A short queue is harmless, and each new segment of
+//! nothing. It is made runnable again and again, as blocks and acknowledgements make sessions
+//! runnable. A short queue is harmless, and each new segment of
 //! a live stream causes one. So what counts is a standing queue: the shortest wait of a second (as
 //! in RFC 8289, CoDel, section 3.2).
 
@@ -198,9 +198,8 @@ impl Headroom {
         }
     }
 
-    /// Watches the ring and, from outside, the runtime of its sessions until that ends, at this
-    /// interval. There is no room while requested blocks wait longer than `wait_max`; `/readyz`
-    /// reports it.
+    /// Watches the ring and the runtime of its sessions until that ends, at this interval. There is
+    /// no room while requested blocks wait longer than `wait_max`; `/readyz` reports it.
     pub async fn watch(
         self,
         ring: Ring,

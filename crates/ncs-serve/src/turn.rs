@@ -13,12 +13,20 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Makes the task runnable now, from outside of the runtime's threads, as blocks and
-    /// acknowledgements make sessions runnable.
+    /// Makes the task runnable now, as blocks and acknowledgements make sessions runnable: from
+    /// outside of the runtime's threads, or behind what these have to run.
     pub fn of(runtime: &Handle, now: Instant) -> Self {
+        let is_within = Handle::try_current().is_ok_and(|current| current.id() == runtime.id());
+        let probe = async move {
+            // A thread first runs the task that it has made runnable itself.
+            if is_within {
+                tokio::task::yield_now().await;
+            }
+            now.elapsed()
+        };
         Self {
             ready: now,
-            task: runtime.spawn(async move { now.elapsed() }),
+            task: runtime.spawn(probe),
         }
     }
 
