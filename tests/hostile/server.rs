@@ -604,7 +604,9 @@ async fn answers_that_are_not_read_do_not_pile_up() {
                     break;
                 }
                 asked += 8;
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                // Far fewer than a peer may leave unanswered come in the time that a busy host
+                // takes for an answer.
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
             attacker
         }));
@@ -613,10 +615,11 @@ async fn answers_that_are_not_read_do_not_pile_up() {
     for attacker in attackers {
         held.push(attacker.await.unwrap());
     }
-    assert!(
-        held.iter()
-            .all(|attacker| attacker.connection.close_reason().is_none())
-    );
+    let ends: Vec<_> = held
+        .iter()
+        .filter_map(|attacker| attacker.connection.close_reason())
+        .collect();
+    assert!(ends.is_empty(), "{ends:?}");
     viewer.went_on().await;
     ground.assert_grown_less_than(LITTLE);
 }
