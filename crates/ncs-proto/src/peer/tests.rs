@@ -2494,33 +2494,20 @@ fn a_neighbour_that_does_not_know_a_segment_yet_is_asked_again_for_a_while() {
 #[test]
 fn neighbours_are_waited_for_as_long_as_they_send_and_otherwise_for_half_of_the_interval() {
     for (every, expected) in [(400, None), (1200, Some(1700))] {
-        let (mut proto, start) = beside_a_neighbour();
-        proto.cancel_fetch(FetchId(0));
-        let begun = start + 3 * SECOND;
-        next(&mut proto, begun, "/live/2", 2);
-        let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
-        let here = asked(&mut proto, begun, HERE).0.remove(0);
-        (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
-        let (mut sent, mut given) = (0, None);
-        for passed in (20..5000).step_by(20) {
-            let now = begun + Duration::from_millis(passed);
+        let mut sent = 0;
+        let given = server_is_asked_again(|proto, now, there, passed| {
             if passed % every == 0 && sent < 4 {
-                arrives(&mut proto, now, NEIGHBOUR, 2, &there, sent);
+                arrives(proto, now, NEIGHBOUR, 2, there, sent);
                 sent += 1;
             }
-            proto.handle_timeout(now).unwrap();
-            asked(&mut proto, now, NEIGHBOUR);
-            if asked(&mut proto, now, HERE).1 > 0 {
-                given = Some(passed);
-                break;
-            }
-        }
+        });
         assert_eq!(given, expected, "a block every {every} ms");
     }
 }
 
-#[test]
-fn neighbours_without_anything_new_are_waited_for_until_a_lull() {
+/// When the server is asked for more of a segment of a stream with one every three seconds, in
+/// milliseconds, where it has sent half of it at once and the neighbour `sends`.
+fn server_is_asked_again(mut sends: impl FnMut(&mut Proto, Instant, &Request, u64)) -> Option<u64> {
     let (mut proto, start) = beside_a_neighbour();
     proto.cancel_fetch(FetchId(0));
     let begun = start + 3 * SECOND;
@@ -2528,29 +2515,23 @@ fn neighbours_without_anything_new_are_waited_for_until_a_lull() {
     let there = asked(&mut proto, begun, NEIGHBOUR).0.remove(0);
     let here = asked(&mut proto, begun, HERE).0.remove(0);
     (0..4).for_each(|seq| arrives(&mut proto, begun, HERE, 2, &here, seq));
-    let mut given = None;
-    for passed in (20..3000).step_by(20) {
-        let now = begun + Duration::from_millis(passed);
-        match passed {
-            1400 => arrives(&mut proto, now, NEIGHBOUR, 2, &there, 0),
-            // The same again.
-            1600 => arrives_as(
-                &mut proto,
-                now,
-                NEIGHBOUR,
-                2,
-                &there,
-                (1, 1000 * NEIGHBOUR.0),
-            ),
-            _ => {}
-        }
+    (20..5000).step_by(20).find(|passed| {
+        let now = begun + Duration::from_millis(*passed);
+        sends(&mut proto, now, &there, *passed);
         proto.handle_timeout(now).unwrap();
         asked(&mut proto, now, NEIGHBOUR);
-        if asked(&mut proto, now, HERE).1 > 0 {
-            given = Some(passed);
-            break;
-        }
-    }
+        asked(&mut proto, now, HERE).1 > 0
+    })
+}
+
+#[test]
+fn neighbours_without_anything_new_are_waited_for_until_a_lull() {
+    let given = server_is_asked_again(|proto, now, there, passed| match passed {
+        1400 => arrives(proto, now, NEIGHBOUR, 2, there, 0),
+        // The same again.
+        1600 => arrives_as(proto, now, NEIGHBOUR, 2, there, (1, 1000 * NEIGHBOUR.0)),
+        _ => {}
+    });
     // After an eighth of the interval of three seconds.
     assert_eq!(given, Some(1780));
 }
