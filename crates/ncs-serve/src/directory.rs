@@ -579,8 +579,7 @@ impl State {
     }
 
     /// Whether a serving peer was lately told of enough others that follow the stream, most of
-    /// which still serve, and of one of these holders, if there are any. Pages often cannot connect
-    /// to each other, and never know enough.
+    /// which still serve, and of one of these holders, if there are any.
     fn knows_enough(
         &self,
         now: Instant,
@@ -589,7 +588,6 @@ impl State {
         holders: &[SessionId],
     ) -> bool {
         let offer = self.offers.get(&session);
-        let offer = offer.filter(|offer| !matches!(offer.place, Place::Page { .. }));
         let Some((at, told)) = offer.and_then(|offer| offer.told.get(circle)) else {
             return false;
         };
@@ -599,7 +597,8 @@ impl State {
             && (holders.is_empty() || holders.iter().any(|holder| told.contains(holder)))
     }
 
-    /// Notes that a peer was told of these others, as many as one answer names.
+    /// Notes that a peer was told of these others, as many as one answer names. Pages often cannot
+    /// connect to each other, and never know enough.
     fn note_told(
         &mut self,
         now: Instant,
@@ -609,6 +608,7 @@ impl State {
     ) {
         if let Some(offer) = self.offers.get_mut(&session)
             && offer.follows.contains_key(&circle)
+            && !matches!(offer.place, Place::Page { .. })
         {
             offer.told.insert(circle, (now, others));
         }
