@@ -43,8 +43,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(2);
 /// The minimum interval of published statistics.
 const STATS_EVERY: Duration = Duration::from_millis(50);
 
-/// How long blocks of neighbours gather before there is another look, if nothing else has come and
-/// there were fewer than these. On slow lines, neighbours send as few.
+/// The time for which blocks of neighbours gather, if nothing else has come and there were fewer
+/// than these. Neighbours on slow lines send so few.
 const GATHER: Duration = Duration::from_millis(20);
 const GATHERED_FEW: usize = 8;
 /// Events of a link that are handled in one turn, on average, and the datagrams of one link; a turn
@@ -223,8 +223,8 @@ impl Driver {
                 .filter_map(|link| link.shown.due());
             let due = tokens.chain(self.due()).min();
             if std::mem::take(&mut gathers) {
-                self.gather(due).await;
-                // What has come meanwhile was in time, whatever is due now.
+                self.wait_for_more(due).await;
+                // These events were in time, even if something is due now.
                 if let Some(happening) = link::next(links, first).now_or_never() {
                     gathers = self.take_all(links, &mut first, happening);
                 }
@@ -247,7 +247,7 @@ impl Driver {
 
     /// Waits while blocks gather, until something is due or else to do: each turn looks at
     /// everything, and costs as much for one block as for many.
-    async fn gather(&mut self, due: Option<Instant>) {
+    async fn wait_for_more(&mut self, due: Option<Instant>) {
         let until = Instant::now() + GATHER;
         let until = due.map_or(until, |due| due.min(until));
         tokio::select! {

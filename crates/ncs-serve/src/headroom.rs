@@ -12,9 +12,8 @@
 //! The wait has two parts: the time to make the requested blocks, at the present rate, and the
 //! scheduling latency of the sessions that send them. The latency is measured by a task that does
 //! nothing. It is made runnable again and again, as blocks and acknowledgements make sessions
-//! runnable. A short queue is harmless, and each new segment of
-//! a live stream causes one. So what counts is a standing queue: the shortest wait of a second (as
-//! in RFC 8289, CoDel, section 3.2).
+//! runnable. A short queue is harmless, and each new segment of a live stream causes one. So what
+//! counts is a standing queue: the shortest wait of a second (as in RFC 8289, CoDel, section 3.2).
 
 mod entry;
 mod shares;

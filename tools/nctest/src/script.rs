@@ -25,7 +25,7 @@ use quinn::{Connection, ConnectionError, Endpoint, SendStream};
 
 const BLOCK_BYTES: u32 = 1024;
 const N_MAX: u16 = 16;
-/// How often held blocks are looked at.
+/// The interval of looks at held blocks.
 const HELD: Duration = Duration::from_millis(10);
 /// The stated length of a segment that has fewer bytes.
 const STRETCHED: usize = 131_072;

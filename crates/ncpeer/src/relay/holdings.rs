@@ -551,7 +551,7 @@ impl Holdings {
         self.changed.notified().await;
     }
 
-    /// How much has come since these segments were last taken.
+    /// The number of rows, and of whole segments, since the changed segments were last taken.
     pub(super) fn news(&self) -> usize {
         self.state().news
     }

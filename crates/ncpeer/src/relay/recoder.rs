@@ -34,9 +34,9 @@ use super::holdings::{Holdings, Supply, Whole, counts};
 pub(super) const BATCH_BLOCKS_MAX: u32 = 256;
 /// How long the first requested block waits for others.
 const BATCH_WAIT: Duration = Duration::from_micros(500);
-/// How long after the first new row there is a look at all of them: soon if many have come, and
-/// otherwise within the time of two blocks on a line of a megabit a second. Each look makes blocks
-/// for all who wait for rows, and a look for every row would cost more than all other work.
+/// The time from the first new row to a look at all of them: short if many have come, and otherwise
+/// that of two blocks on a line of a megabit a second. Each look makes blocks for all who wait for
+/// rows, and a look for every row would cost more than all other work.
 const ROWS_AFTER: Duration = Duration::from_millis(2);
 const ROWS_WITHIN: Duration = Duration::from_millis(20);
 const ROWS_MANY: usize = 8;

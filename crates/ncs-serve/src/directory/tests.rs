@@ -300,7 +300,7 @@ fn a_follower_that_knows_enough_others_is_not_told_with_every_new_segment() {
         holds(*number, segment(2));
     });
     assert_eq!(ask(9, 12), NAMED_MAX, "all of them have it");
-    // Of another segment, and of peers that leave.
+    // Another segment is held by a peer that it was not told of. Then peers leave.
     let told = named(9, 22, segment(3));
     let stranger = (0..9).find(|number| !told.contains(number)).unwrap();
     assert!(named(9, 23, segment(4)).is_empty());

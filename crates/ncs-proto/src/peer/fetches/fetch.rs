@@ -45,8 +45,8 @@ pub(super) struct Fetch {
     /// open how much they can send; and whether that time still runs.
     pub(super) expect_until: Instant,
     pub(super) is_early: bool,
-    /// How long neighbours are taken to have more that is new after one has sent something new, and
-    /// until when they are.
+    /// The time for which neighbours are taken to have more new blocks after one has sent a new
+    /// block, and the end of it.
     pub(super) lull: Duration,
     pub(super) fresh_until: Option<Instant>,
     /// The path that leads to it.
