@@ -9,7 +9,8 @@
 //!
 //! A thread per socket receives packets ([`receiver`]), and refuses clients for which there is no
 //! room ([`doorway`]). Packets are sent in trains ([`train`]).
-//! [`congestion`] decides how fast a connection sends.
+//! [`congestion`] decides how fast a connection sends, and [`Uplink`] when, where all of them share
+//! a slow line.
 
 mod congestion;
 mod connections;
@@ -20,6 +21,7 @@ mod sockets;
 mod steering;
 mod task;
 mod train;
+mod uplink;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,7 +30,9 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use ncs_proto::wire::CloseCode;
-use quinn::{Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    AckFrequencyConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -36,6 +40,7 @@ pub use congestion::{Congestion, close, close_with};
 pub use connections::{Connections, NotConnections};
 pub use doorway::{Doorkeeper, keep, retry_after};
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
+pub use uplink::Uplink;
 
 use crate::tls::{self, ServerIdentity};
 use doorway::Doorway;
@@ -63,6 +68,11 @@ const INCOMING_BYTES_MAX: u64 = 16 << 20;
 /// for SETTINGS and for QPACK's encoder and decoder.
 const PAGE_BIDIRECTIONAL: u32 = 2;
 pub(crate) const PAGE_UNIDIRECTIONAL: u32 = 3;
+
+/// A peer acknowledges at once what exceeds this number of packets, which is the fourth: at a megabit
+/// a second the last of a turn ([`Uplink`]). Its acknowledgements take a part of a line that is as
+/// slow.
+const ACK_AFTER: u32 = 3;
 
 /// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -155,14 +165,16 @@ pub fn open(
     })
 }
 
-/// The same, but `keeper` may refuse handshakes.
+/// The same, but `keeper` may refuse handshakes, and `uplink` measures the line that all
+/// connections share.
 pub fn open_guarded(
     config: &Config,
     idle_timeout: Duration,
     identity: &ServerIdentity,
     keeper: Arc<dyn Doorkeeper>,
+    uplink: Option<&Uplink>,
 ) -> Result<Vec<Listener>, Error> {
-    open_each(config, idle_timeout, identity, Some(keeper), || {
+    open_each(config, idle_timeout, identity, Some(keeper), uplink, || {
         if config.is_aside {
             Ok(receiver::here(config.gso))
         } else {
@@ -189,7 +201,7 @@ pub fn open_with(
     identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Listener>, Error> {
-    open_each(config, idle_timeout, identity, None, runtime)
+    open_each(config, idle_timeout, identity, None, None, runtime)
 }
 
 fn open_each(
@@ -197,9 +209,10 @@ fn open_each(
     idle_timeout: Duration,
     identity: &ServerIdentity,
     keeper: Option<Arc<dyn Doorkeeper>>,
+    uplink: Option<&Uplink>,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Listener>, Error> {
-    let server = server_config(config, idle_timeout, identity)?;
+    let server = server_config(config, idle_timeout, identity, uplink)?;
     config
         .listen
         .iter()
@@ -293,10 +306,11 @@ fn server_config(
     config: &Config,
     idle_timeout: Duration,
     identity: &ServerIdentity,
+    uplink: Option<&Uplink>,
 ) -> Result<ServerConfig, Error> {
     let (tls, tokens) = (Arc::new(identity.quic()?), Arc::new(identity.token_key()));
     let mut server = ServerConfig::new(tls, tokens);
-    let mut transport = transport(config, idle_timeout);
+    let mut transport = transport(config, idle_timeout, uplink);
     if identity.speaks_web() {
         transport.max_concurrent_bidi_streams(VarInt::from_u32(PAGE_BIDIRECTIONAL));
         transport.max_concurrent_uni_streams(VarInt::from_u32(PAGE_UNIDIRECTIONAL));
@@ -311,7 +325,7 @@ pub const SEND_WINDOW: u64 = 1 << 20;
 
 /// The limits on a connection's memory. A peer sends little, so receive buffers are small. Data
 /// sent to it is bounded by the send window, and by the session's limit on slots.
-fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
+fn transport(config: &Config, idle_timeout: Duration, uplink: Option<&Uplink>) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport.max_idle_timeout(idle_timeout.try_into().ok());
     transport.initial_rtt(INITIAL_RTT);
@@ -323,7 +337,12 @@ fn transport(config: &Config, idle_timeout: Duration) -> TransportConfig {
     transport.datagram_receive_buffer_size(Some(64 << 10));
     transport.datagram_send_buffer_size(64 << 10);
     transport.enable_segmentation_offload(config.gso);
-    transport.congestion_controller_factory(config.congestion.factory());
+    transport.congestion_controller_factory(config.congestion.factory_on(uplink));
+    if uplink.is_some() {
+        let mut often = AckFrequencyConfig::default();
+        often.ack_eliciting_threshold(VarInt::from_u32(ACK_AFTER));
+        transport.ack_frequency_config(Some(often));
+    }
     transport
 }
 

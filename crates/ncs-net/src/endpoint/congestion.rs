@@ -6,7 +6,10 @@ use std::sync::Arc;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use serde::{Deserialize, Serialize};
 
+pub(super) use filter::Floor;
 pub use gate::{close, close_with};
+
+use super::uplink::Uplink;
 
 mod delay;
 mod filter;
@@ -34,11 +37,23 @@ pub enum Congestion {
 impl Congestion {
     /// The factory of a connection's controllers.
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        Arc::new(gate::Gated(match self {
+        self.factory_on(None)
+    }
+
+    /// The same where all connections share a line, whose rate is measured.
+    pub(super) fn factory_on(
+        self,
+        uplink: Option<&Uplink>,
+    ) -> Arc<dyn ControllerFactory + Send + Sync> {
+        let controllers: Arc<dyn ControllerFactory + Send + Sync> = match self {
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::Bbr => Arc::new(BbrConfig::default()),
             Self::Delay => Arc::new(delay::DelayConfig::new()),
-        }))
+        };
+        Arc::new(gate::Gated {
+            controllers,
+            uplink: uplink.cloned(),
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The shortest round trip of the last seconds: at least one span, at most two.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Floor {
+pub(in crate::endpoint) struct Floor {
     began: Option<Instant>,
     current: Option<Duration>,
     previous: Option<Duration>,
@@ -12,7 +12,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    pub(super) fn add(&mut self, now: Instant, sample: Duration) {
+    pub(in crate::endpoint) fn add(&mut self, now: Instant, sample: Duration) {
         let age = now.saturating_duration_since(*self.began.get_or_insert(now));
         if age > SPAN && !self.kept {
             self.began = Some(now);
@@ -21,7 +21,7 @@ impl Floor {
         self.current = Some(self.current.map_or(sample, |shortest| shortest.min(sample)));
     }
 
-    pub(super) fn get(&self) -> Option<Duration> {
+    pub(in crate::endpoint) fn get(&self) -> Option<Duration> {
         self.current.into_iter().chain(self.previous).min()
     }
 

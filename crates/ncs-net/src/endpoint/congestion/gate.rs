@@ -15,6 +15,8 @@ use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn::{Connection, VarInt};
 use quinn_proto::RttEstimator;
 
+use crate::endpoint::uplink::{Member, Uplink};
+
 /// Closes a connection, and tells its peer at once.
 pub fn close(connection: &Connection, code: CloseCode, reason: &str) {
     close_with(connection, VarInt::from_u32(code.quic()), reason);
@@ -29,12 +31,17 @@ pub fn close_with(connection: &Connection, code: VarInt, reason: &str) {
 }
 
 /// Wraps controllers in gates.
-pub(super) struct Gated(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+pub(super) struct Gated {
+    pub(super) controllers: Arc<dyn ControllerFactory + Send + Sync>,
+    /// The line that all connections share, if its rate is to be known.
+    pub(super) uplink: Option<Uplink>,
+}
 
 impl ControllerFactory for Gated {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         Box::new(Gate {
-            controller: Arc::clone(&self.0).build(now, current_mtu),
+            controller: Arc::clone(&self.controllers).build(now, current_mtu),
+            member: self.uplink.as_ref().map(Uplink::member),
             is_open: Arc::default(),
         })
     }
@@ -43,6 +50,7 @@ impl ControllerFactory for Gated {
 /// A controller whose window can be lifted, for all of its clones.
 struct Gate {
     controller: Box<dyn Controller>,
+    member: Option<Member>,
     is_open: Arc<AtomicBool>,
 }
 
@@ -59,6 +67,9 @@ impl Controller for Gate {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
+        if let Some(member) = &mut self.member {
+            member.acked(now, sent, bytes);
+        }
         self.controller.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
@@ -104,6 +115,7 @@ impl Controller for Gate {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             controller: self.controller.clone_box(),
+            member: self.member.clone(),
             is_open: Arc::clone(&self.is_open),
         })
     }

@@ -43,7 +43,7 @@ impl Doorkeeper for Keeper {
 
 fn crypto() -> Arc<dyn crypto::ServerConfig> {
     let place = TempDir::new().unwrap();
-    let server = server_config(&config(1), IDLE, &identity(place.path())).unwrap();
+    let server = server_config(&config(1), IDLE, &identity(place.path()), None).unwrap();
     Arc::clone(&server.crypto)
 }
 
@@ -64,7 +64,7 @@ fn guarded(sockets: u8, keeper: &Arc<Keeper>) -> (Listener, ServerIdentity) {
     let place = TempDir::new().unwrap();
     let identity = identity(place.path());
     let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
-    let mut listeners = open_guarded(&config(sockets), IDLE, &identity, guard).unwrap();
+    let mut listeners = open_guarded(&config(sockets), IDLE, &identity, guard, None).unwrap();
     (listeners.remove(0), identity)
 }
 
