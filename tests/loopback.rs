@@ -187,6 +187,7 @@ async fn serve_coded(
         admission: admission.clone(),
         config: session,
         metrics: session::Metrics::new(&registry).unwrap(),
+        uplink: None,
         drain: drained,
     };
     let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use ncs_net::endpoint;
+use ncs_net::endpoint::{self, Uplink};
 use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
 use ncs_net::tls::ServerIdentity;
@@ -138,6 +138,8 @@ impl Front {
                 headroom.watch(ring, sessions.clone(), wait_max, readiness, every)
             })),
         );
+        // A server's own line is not what limits it.
+        let uplink = config.is_aside.then(Uplink::new);
         let context = Context {
             ring,
             asks,
@@ -146,6 +148,7 @@ impl Front {
             origins,
             config: session,
             metrics,
+            uplink: uplink.clone(),
             drain: drained,
         };
         admission.refresh(readiness).await;
@@ -161,7 +164,13 @@ impl Front {
             context.drain.clone(),
             metrics.clone(),
         ));
-        let listeners = endpoint::open_guarded(config, session.idle_timeout, &identity, keeper)?;
+        let listeners = endpoint::open_guarded(
+            config,
+            session.idle_timeout,
+            &identity,
+            keeper,
+            uplink.as_ref(),
+        )?;
         let addresses = listeners.iter().map(|listener| listener.address).collect();
         let endpoints: Vec<_> = listeners
             .into_iter()

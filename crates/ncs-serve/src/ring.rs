@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use ncs_proto::ring::Board;
+use ncs_proto::wire::block;
 use serde::{Deserialize, Serialize};
 
 pub use capacity::{Capacity, NotCapacity};
@@ -483,6 +484,11 @@ impl Claimed {
             Payload::Sole(slot) => slot.payload(),
             Payload::Shared(slot) => slot.payload(),
         }
+    }
+
+    /// The approximate size of a datagram with it.
+    pub fn datagram_bytes(&self) -> u64 {
+        (block::datagram_header_len(&self.vector) + self.payload().len()) as u64
     }
 
     /// The header and the first `length` bytes of the payload in one piece, and the number of bytes

@@ -5,7 +5,8 @@
 //! a slot or a block of the ring, a deadline, the drain. Blocks are claimed for a stream only when
 //! QUIC has taken its last write and few bytes of all streams wait; for datagrams, only when the
 //! last batch has left. QUIC holds little more than the path takes, so the order of deadlines is
-//! decided late.
+//! decided late. Where all sessions share a slow line, a few blocks of a session wait at a time
+//! until it is free, and are dropped if their request ends.
 //!
 //! There is a turn for every few blocks, so a turn avoids contended locks: those of the timers, of
 //! channels that all sessions listen to, and of the connection, which QUIC's driver holds while it
@@ -25,7 +26,7 @@ use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use ncs_net::endpoint;
+use ncs_net::endpoint::{self, Uplink};
 use ncs_net::web::{self, Binding, Origins};
 use ncs_proto::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use ncs_proto::wire::block::StreamHead;
@@ -98,6 +99,8 @@ pub struct Context {
     pub config: Config,
     /// Counters of all sessions.
     pub metrics: Metrics,
+    /// The line over which all sessions send, if it may be slower than their peers ask.
+    pub uplink: Option<Uplink>,
     /// Set once, when the server shuts down: the time that open requests may still take.
     pub drain: watch::Receiver<Option<Duration>>,
 }
@@ -226,6 +229,7 @@ struct Session {
     deliveries: Pending<Delivered>,
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
+    queued: Option<Queued>,
     draining: Option<Instant>,
     viewing: Viewing,
     /// What other pages say to this one, if it serves them.
@@ -245,6 +249,13 @@ struct Window {
     /// Bytes of blocks that may wait until QUIC takes them.
     waiting_max: usize,
     look_at: Instant,
+}
+
+/// Blocks that leave when the line is free for them ([`Uplink`]).
+struct Queued {
+    claim: Claim,
+    blocks: Vec<Claimed>,
+    free: BoxFuture<()>,
 }
 
 /// The stream of one request.
@@ -407,6 +418,7 @@ impl Session {
             deliveries: Pending::new(),
             streams: HashMap::new(),
             datagrams: None,
+            queued: None,
             draining: None,
             viewing,
             pages: None,
@@ -451,8 +463,7 @@ impl Session {
             self.waiter.look();
             self.turn();
             if let Some(until) = self.draining
-                && (Instant::now() >= until
-                    || (self.proto.is_idle() && self.writes.is_empty() && self.datagrams.is_none()))
+                && (Instant::now() >= until || self.is_idle())
             {
                 return Err(End::Drained);
             }
@@ -498,6 +509,7 @@ impl Session {
                     Delivered::Object => {}
                 },
                 result = leaving(&mut self.datagrams) => self.datagrams_left(result)?,
+                () = line_is_free(&mut self.queued) => self.send_queued(),
                 Some(signal) = signals.next() => match signal {
                     Signal::Drain(Some(mut drain)) => {
                         let bound = drain.borrow_and_update().unwrap_or_default();
@@ -523,6 +535,14 @@ impl Session {
                 () = self.waiter.woken() => {}
             }
         }
+    }
+
+    /// Whether nothing is owed to the peer, and nothing is on its way to QUIC.
+    fn is_idle(&self) -> bool {
+        self.proto.is_idle()
+            && self.writes.is_empty()
+            && self.datagrams.is_none()
+            && self.queued.is_none()
     }
 
     /// Applies the visitor's rights from now on.
@@ -795,7 +815,8 @@ impl Session {
         if released != self.progress.released {
             self.proto.note_progress(now);
         }
-        if is_read || released != self.progress.released {
+        // What waits for the line says nothing about the peer.
+        if is_read || self.queued.is_some() || released != self.progress.released {
             self.progress = Progress {
                 released,
                 since: now,
@@ -1014,9 +1035,14 @@ impl Session {
         })
     }
 
-    /// Claims blocks for requests, earliest deadline first, and hands them to QUIC.
+    /// Claims blocks for requests, earliest deadline first, and hands them to QUIC; on a line that
+    /// is not free, it queues the first of them.
     fn push(&mut self, share: u32) {
         self.resumes = None;
+        if self.queued.is_some() {
+            return;
+        }
+        let portion = self.context.uplink.as_ref().and_then(Uplink::portion);
         let (mut waiting, _) = self.waiting(Instant::now());
         let was_full = waiting >= self.window.waiting_max;
         let claims = self.proto.claims();
@@ -1047,7 +1073,8 @@ impl Session {
                 Route::Datagram => u64::MAX,
                 Route::Stream => self.window.waiting_max.saturating_sub(waiting) as u64,
             };
-            let room = room.min(self.affordable(claim.alias, allowance.min(left)));
+            let most = allowance.min(left).min(portion.unwrap_or(u64::MAX));
+            let room = room.min(self.affordable(claim.alias, most));
             if busy || room == 0 || left == 0 {
                 // Without a share, the server lacks the memory; otherwise the peer has not taken
                 // its blocks. Writes begun in this turn may be taken at once, so they do not count.
@@ -1063,13 +1090,42 @@ impl Session {
                 &self.quota,
                 self.waiter.waker(),
             );
-            if !blocks.is_empty() {
-                self.observe_birth(claim.alias);
-                match claim.route {
-                    Route::Datagram => self.send_datagrams(claim, blocks),
-                    Route::Stream => waiting += self.send_records(claim, blocks),
-                }
+            if blocks.is_empty() {
+                continue;
             }
+            if let Some(uplink) = self.context.uplink.clone()
+                && portion.is_some()
+            {
+                let bytes = blocks.iter().map(Claimed::datagram_bytes).sum();
+                self.queued = Some(Queued {
+                    claim: *claim,
+                    blocks,
+                    free: Box::pin(async move { uplink.free(bytes).await }),
+                });
+                claims[index..]
+                    .iter()
+                    .for_each(|claim| self.proto.note_held_back(claim.alias));
+                return;
+            }
+            waiting += self.send(claim, blocks);
+        }
+    }
+
+    /// Returns the number of bytes that it has begun to write.
+    fn send(&mut self, claim: &Claim, blocks: Vec<Claimed>) -> usize {
+        self.observe_birth(claim.alias);
+        match claim.route {
+            Route::Datagram => {
+                self.send_datagrams(claim, blocks);
+                0
+            }
+            Route::Stream => self.send_records(claim, blocks),
+        }
+    }
+
+    fn send_queued(&mut self) {
+        if let Some(Queued { claim, blocks, .. }) = self.queued.take() {
+            self.send(&claim, blocks);
         }
     }
 
@@ -1306,6 +1362,8 @@ impl Session {
 
     fn ended(&mut self, ended: Ended) {
         self.leave(ended);
+        self.queued
+            .take_if(|queued| queued.claim.alias == ended.alias);
         match self.streams.remove(&ended.alias).map(|stream| stream.state) {
             Some(StreamState::Idle(stream)) if ended.abandon => abandon(stream, self.binding),
             Some(StreamState::Idle(mut stream)) => drop(stream.finish()),
@@ -1437,6 +1495,13 @@ async fn leaving(
 ) -> Result<(), SendDatagramError> {
     match datagrams {
         Some(sending) => sending.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn line_is_free(queued: &mut Option<Queued>) {
+    match queued {
+        Some(queued) => queued.free.as_mut().await,
         None => std::future::pending().await,
     }
 }
