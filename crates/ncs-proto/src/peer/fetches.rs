@@ -69,8 +69,8 @@ impl Fetches {
         }
         let strangers = self.sources.strangers(&order.segment, place.as_ref());
         let patience = self.sources.patience_with_neighbours(now, place.as_ref());
-        // It is early for half of the interval, and a lull takes an eighth of it.
-        let (patient_until, expect_until) = (now + patience, now + patience * 2 / 3);
+        // It is early for three quarters of the interval, and a lull takes a sixth of it.
+        let (patient_until, expect_until) = (now + patience, now + patience * 4 / 5);
         let lull = patience / 6;
         self.evidence.open(id, order, place.clone(), proof);
         if order.shape.codec().is_gfq() {

@@ -51,6 +51,8 @@ pub(super) struct Work {
     pub(super) ahead: u32,
     /// Missing blocks that no source is asked for.
     pub(super) lacking: u32,
+    /// Whether neighbours could be asked for some of them, and have enough to do.
+    pub(super) withholds: bool,
     pub(super) lost: u64,
 }
 
@@ -100,6 +102,7 @@ impl Work {
             needed: 0,
             ahead: 0,
             lacking: 0,
+            withholds: false,
             lost: 0,
         }
     }

@@ -25,6 +25,8 @@ const NEW_MAX: u32 = 8;
 /// From this many neighbours on, they are taken for a part of a larger swarm, where each of them
 /// has further sources.
 const CROWD: u32 = 6;
+/// Blocks of a generation that a neighbour is asked for at once, at least.
+const AT_ONCE_MIN: u32 = 2;
 /// A source is not waited for if the others could send its part in a time that is shorter by this
 /// factor.
 const OUTRUN: u32 = 2;
@@ -50,6 +52,8 @@ pub(super) struct Plan {
     pub(super) spared: SortedSet<SourceId>,
     /// Missing blocks that no source is asked for.
     pub(super) lacking: u32,
+    /// Whether neighbours could be asked for some of them, and have enough to do.
+    pub(super) withholds: bool,
     /// Of the shares: blocks that are missing, and blocks beyond them, ahead of need.
     pub(super) needed: u32,
     pub(super) ahead: u32,
@@ -84,11 +88,11 @@ impl View<'_> {
             } += asked.in_flight();
         }
         let lacking = target.saturating_sub(awaited);
-        let (mut shares, mut spared) = (Vec::new(), SortedSet::new());
+        let (mut shares, mut spared, mut withholds) = (Vec::new(), SortedSet::new(), false);
         if lacking > 0 {
             let mut candidates = self.candidates(&dry);
             if self.is_patient() {
-                spared = self.spare_servers(lacking, &mut candidates);
+                (spared, withholds) = self.spare_servers(lacking, &mut candidates);
             }
             shares = split(lacking, candidates);
             spared.extend(dry);
@@ -102,7 +106,8 @@ impl View<'_> {
             needed,
             ahead: given - needed,
             reassigned: given.min(left_behind),
-            probes: lacking == 0 || left_behind > 0,
+            withholds,
+            probes: lacking == 0 || left_behind > 0 || withholds,
         }
     }
 
@@ -229,16 +234,23 @@ impl View<'_> {
         self.sources.paths.iter().filter_map(candidate).collect()
     }
 
-    /// Limits the room of servers where neighbours have something of the segment, and returns the
-    /// sources that get nothing more because of that.
+    /// Limits the room of servers where neighbours have something of the segment, and that of
+    /// neighbours. Returns the sources that get nothing more because of that, and whether neighbours
+    /// are among them that have enough to do.
     ///
     /// Each server is asked for its part if all sent the same, or two thirds of that in a crowd.
-    /// Everything else is left to the neighbours, lost blocks too. Once the fetch is not early any
-    /// more, servers are also asked for what the neighbours cannot send in the remaining time.
-    /// Before, the rates of neighbours say little, because they reflect what was requested. While
-    /// some neighbours are expected to have the segment soon, their parts are not requested from
-    /// others.
-    fn spare_servers(&self, lacking: u32, candidates: &mut [Candidate]) -> SortedSet<SourceId> {
+    /// Everything else is left to the neighbours, lost blocks too. Each of them is asked for a few
+    /// blocks at a time, and for more when it has sent half of these: so one whose line is busy
+    /// with other viewers gets less to do, and blocks that nobody needs any more are few. Once the
+    /// fetch is not early any more, servers are also asked for what the neighbours cannot send in
+    /// the remaining time. Before, the rates of neighbours say little, because they reflect what
+    /// was requested. While some neighbours are expected to have the segment soon, their parts are
+    /// not requested from others.
+    fn spare_servers(
+        &self,
+        lacking: u32,
+        candidates: &mut [Candidate],
+    ) -> (SortedSet<SourceId>, bool) {
         let (fetch, work) = (self.fetch, self.work);
         let left = fetch.patient_until.saturating_duration_since(self.now);
         let is_neighbour = |source: &SourceId| self.sources.is_neighbour(*source);
@@ -258,16 +270,13 @@ impl View<'_> {
             .collect::<SortedSet<_>>()
             .len();
         if sharing == 0 {
-            return SortedSet::new();
+            return (SortedSet::new(), false);
         }
         let sharing = u32::try_from(sharing).unwrap_or(u32::MAX);
         let n = u32::from(work.decoder.n());
         let part = n.div_ceil(sharing.saturating_add(1));
-        let servers_part = if sharing < CROWD {
-            part
-        } else {
-            (2 * n).div_ceil(sharing.saturating_mul(3))
-        };
+        let servers_part = servers_part(n, sharing);
+        let at_once = (part * 3).div_ceil(4).max(AT_ONCE_MIN);
         let given = |source: &SourceId| {
             work.asked
                 .get(source)
@@ -275,7 +284,7 @@ impl View<'_> {
         };
         // What the neighbours can send in time, of what they are asked for now or in a round trip.
         let mut theirs = part.saturating_mul(u32::try_from(expected.len()).unwrap_or(u32::MAX));
-        let mut spared = SortedSet::new();
+        let (mut spared, mut withholds) = (SortedSet::new(), false);
         for candidate in candidates
             .iter_mut()
             .filter(|candidate| is_neighbour(&candidate.source))
@@ -293,20 +302,27 @@ impl View<'_> {
             } else {
                 most
             };
+            let (able, in_flight) = (candidate.room, work.in_flight_at(&candidate.source));
+            let now = if in_flight > at_once / 2 {
+                0
+            } else {
+                able.min(at_once - in_flight)
+            };
             // At least one block: only blocks tell how fast it is.
             let in_time = in_time
                 .max(u32::from(given(&candidate.source) == 0))
                 .min(most);
-            let later = if candidate.room == 0 && path.is_open && !path.is_doubtful() {
+            let later = if able == 0 && path.is_open && !path.is_doubtful() {
                 path.credit_max
             } else {
                 0
             };
-            theirs = theirs.saturating_add(candidate.room.max(later).min(in_time));
-            if candidate.room > 0 && in_time == 0 {
+            theirs = theirs.saturating_add(able.max(later).min(in_time));
+            withholds |= now < able;
+            if able > 0 && (in_time == 0 || now < able) {
                 spared.insert(candidate.source);
             }
-            candidate.room = candidate.room.min(in_time);
+            candidate.room = now.min(in_time);
         }
         let unmet = if fetch.is_early {
             0
@@ -326,6 +342,30 @@ impl View<'_> {
                 spared.insert(candidate.source);
             }
         }
-        spared
+        (spared, withholds)
+    }
+}
+
+/// What each server is asked for of a generation of `n` blocks, beside so many neighbours, before
+/// it is known what they lack.
+fn servers_part(n: u32, sharing: u32) -> u32 {
+    if sharing < CROWD {
+        return n.div_ceil(sharing + 1);
+    }
+    // Two thirds of it, rounded to the nearest. Without any block of its own, everybody would wait
+    // for the others.
+    ((4 * n + 3 * sharing) / (6 * sharing)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_sends_its_part_and_in_a_crowd_less_but_something() {
+        let parts = |n: u32| [1, 5, 6, 8, 50].map(|sharing| servers_part(n, sharing));
+        assert_eq!(parts(64), [32, 11, 7, 5, 1]);
+        assert_eq!(parts(4), [2, 1, 1, 1, 1]);
+        assert_eq!(parts(1), [1, 1, 1, 1, 1]);
     }
 }

@@ -167,6 +167,7 @@ impl Fetches {
             shares,
             spared,
             lacking,
+            withholds,
             needed,
             ahead,
             reassigned,
@@ -175,7 +176,7 @@ impl Fetches {
         let Some(work) = find(&mut self.fetches, id) else {
             return;
         };
-        (work.spared, work.lacking) = (spared, lacking);
+        (work.spared, work.lacking, work.withholds) = (spared, lacking, withholds);
         work.needed += needed;
         work.ahead += ahead;
         self.counts.ahead += u64::from(ahead);
@@ -293,7 +294,9 @@ impl Fetches {
             let Some(path) = self.sources.get_mut(*source) else {
                 continue;
             };
-            let heard = path.load.heard_ahead.unwrap_or_else(|| asked.heard());
+            // A request that was made just now is not silent yet.
+            let heard = asked.heard();
+            let heard = path.load.heard_ahead.map_or(heard, |at| at.max(heard));
             if asked
                 .silent_at(heard, block_bytes, path)
                 .is_none_or(|at| at > now)

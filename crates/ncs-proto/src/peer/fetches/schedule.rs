@@ -224,10 +224,12 @@ impl Schedule<'_> {
                 at(asked.flight.give_up_at(path.pace.patience()));
                 if asked.room(path.credit_max) > 0 {
                     at(match work.lacking > 0 && !is_shunned {
+                        true if !work.spared.contains(source) => {
+                            Some(asked.flight.credited_at() + path.pace.rtt())
+                        }
                         // The others have their own times.
-                        true if work.spared.contains(source) => None,
-                        true => Some(asked.flight.credited_at() + path.pace.rtt()),
-                        false => asked.silent_at(*heard, work.block_bytes(), path),
+                        true if !work.withholds => None,
+                        _ => asked.silent_at(*heard, work.block_bytes(), path),
                     });
                 } else if asked.is_exhausted() {
                     at(asked.silent_at(*heard, work.block_bytes(), path));

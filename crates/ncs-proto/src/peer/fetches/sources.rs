@@ -174,8 +174,8 @@ impl Sources {
             .collect()
     }
 
-    /// How long neighbours may take for a segment that is ordered now: three quarters of the usual
-    /// interval between two segments of the stream.
+    /// How long neighbours may take for a segment that is ordered now: most of the usual interval
+    /// between two segments of the stream.
     pub(super) fn patience_with_neighbours(
         &mut self,
         now: Instant,
@@ -206,7 +206,7 @@ impl Sources {
         // segment orders the next one later, which must not lengthen the wait for that one.
         second
             .or(longest)
-            .map_or(PATIENCE, |gap| gap * 3 / 4)
+            .map_or(PATIENCE, |gap| gap * 15 / 16)
             .clamp(PATIENCE_MIN, PATIENCE_MAX)
     }
 
