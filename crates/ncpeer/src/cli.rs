@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use crate::fetch::{self, Target};
 use crate::gateway::{self, Gateway};
 use crate::info;
+use crate::pause;
 use crate::proto::Keys;
 use crate::relay::{self, Relay};
 use crate::{Client, Config, ParseServerError, Server, Stats, TokenSource};
@@ -302,8 +303,9 @@ pub fn main() -> ExitCode {
     if let Command::Gateway { share, .. } = &cli.command
         && !share.is_empty()
     {
-        // Neighbours send single packets. Of several threads, each packet would wake another one.
+        // Of several threads, each packet of a neighbour would wake another one.
         runtime.worker_threads(1);
+        pause::between_events(&mut runtime);
     }
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,

@@ -33,6 +33,8 @@ mod keys;
 mod manifest;
 mod metrics;
 pub mod neighbours;
+#[cfg(feature = "cli")]
+mod pause;
 #[cfg(feature = "gateway")]
 pub mod playlist;
 #[cfg(feature = "relay")]
