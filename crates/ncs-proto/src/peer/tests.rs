@@ -2552,9 +2552,10 @@ fn server_is_asked_again(mut sends: impl FnMut(&mut Proto, Instant, &Request, u6
 #[test]
 fn neighbours_without_anything_new_are_waited_for_until_a_lull() {
     let given = server_is_asked_again(|proto, now, there, passed| match passed {
-        2100 => arrives(proto, now, NEIGHBOUR, 2, there, 0),
+        900 => arrives(proto, now, NEIGHBOUR, 2, there, 0),
+        2100 => arrives(proto, now, NEIGHBOUR, 2, there, 1),
         // The same again.
-        2300 => arrives_as(proto, now, NEIGHBOUR, 2, there, (1, 1000 * NEIGHBOUR.0)),
+        2300 => arrives_as(proto, now, NEIGHBOUR, 2, there, (2, 1 + 1000 * NEIGHBOUR.0)),
         _ => {}
     });
     // After a sixth of the interval of three seconds.

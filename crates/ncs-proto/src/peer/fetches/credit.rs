@@ -235,8 +235,8 @@ impl View<'_> {
     }
 
     /// Limits the room of servers where neighbours have something of the segment, and that of
-    /// neighbours. Returns the sources that get nothing more because of that, and whether neighbours
-    /// are among them that have enough to do.
+    /// neighbours. Returns the sources that get nothing more because of that, and whether
+    /// neighbours are among them that have enough to do.
     ///
     /// Each server is asked for its part if all sent the same, or two thirds of that in a crowd.
     /// Everything else is left to the neighbours, lost blocks too. Each of them is asked for a few
@@ -254,7 +254,12 @@ impl View<'_> {
         let (fetch, work) = (self.fetch, self.work);
         let left = fetch.patient_until.saturating_duration_since(self.now);
         let is_neighbour = |source: &SourceId| self.sources.is_neighbour(*source);
-        let is_asked = |source: &&SourceId| is_neighbour(source) && fetch.may_ask(source);
+        // A silent one does not count, or everybody would wait for it in every segment.
+        let is_heard = |source: &SourceId| {
+            let path = self.sources.get(*source);
+            path.is_some_and(|path| path.is_neighbour && path.trust != Trust::Suspect)
+        };
+        let is_asked = |source: &&SourceId| is_heard(source) && fetch.may_ask(source);
         let is_expected =
             |source: &&SourceId| fetch.strangers.get(source) == Some(&Stranger::Expected);
         let expected: SortedSet<SourceId> =

@@ -294,9 +294,13 @@ impl Fetches {
             let Some(path) = self.sources.get_mut(*source) else {
                 continue;
             };
-            // A request that was made just now is not silent yet.
+            // Where nothing was in flight before, a request that was made just now is not silent.
+            let own = u64::from(asked.in_flight()) * u64::from(block_bytes);
             let heard = asked.heard();
-            let heard = path.load.heard_ahead.map_or(heard, |at| at.max(heard));
+            let heard = match path.load.heard_ahead {
+                Some(at) if path.load.ahead > own => at,
+                at => at.map_or(heard, |at| at.max(heard)),
+            };
             if asked
                 .silent_at(heard, block_bytes, path)
                 .is_none_or(|at| at > now)
