@@ -69,9 +69,8 @@ const INCOMING_BYTES_MAX: u64 = 16 << 20;
 const PAGE_BIDIRECTIONAL: u32 = 2;
 pub(crate) const PAGE_UNIDIRECTIONAL: u32 = 3;
 
-/// A peer acknowledges at once what exceeds this number of packets, which is the fourth: at a megabit
-/// a second the last of a turn ([`Uplink`]). Its acknowledgements take a part of a line that is as
-/// slow.
+/// A peer acknowledges at once what exceeds this number of packets. The fourth is, at a megabit a
+/// second, the last of a turn ([`Uplink`]). Acknowledgements take a part of a line that is as slow.
 const ACK_AFTER: u32 = 3;
 
 /// How long peers may take to acknowledge the close of a connection.

@@ -19,8 +19,8 @@
 //! draft-irtf-iccrg-ledbat-plus-plus, section 4.4).
 //!
 //! **Turns.** Who asks first sends first, a [`portion`](Uplink::portion) at a time: what the line
-//! carries in [`TURN`], but at least a block. So the packets of a connection leave together, and the
-//! queue stays short.
+//! carries in [`TURN`], but at least a block. So the packets of a connection leave together, and
+//! the queue stays short.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
