@@ -4,7 +4,7 @@ use super::*;
 
 const PACKET: u64 = 1200;
 const TICK: Duration = Duration::from_millis(1);
-const MEMBERS: u64 = 8;
+const MEMBERS: usize = 8;
 /// Between the line and the peer, there and back.
 const PATH: Duration = Duration::from_millis(20);
 
@@ -61,7 +61,7 @@ impl World {
         while self.now < until {
             self.now += TICK;
             while self.may_send() {
-                let member = usize::try_from(self.sent / PACKET % MEMBERS).unwrap();
+                let member = usize::try_from(self.sent / PACKET).unwrap() % MEMBERS;
                 let takes = Duration::from_secs_f64(PACKET as f64 / self.line);
                 self.free_at = self.free_at.max(self.now) + takes;
                 self.under_way.push((self.free_at + PATH, self.now, member));
@@ -81,7 +81,7 @@ impl World {
 
     fn may_send(&mut self) -> bool {
         let Some(rate) = self.rate() else {
-            return self.under_way.len() < 3 * MEMBERS as usize;
+            return self.under_way.len() < 3 * MEMBERS;
         };
         let is_due = self.next_at <= self.now;
         if is_due {
