@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use ncs_net::machine::thread_cpu_time;
 use tokio::runtime::Builder;
 
 /// How long events gather. It adds to the round trip, and is a part of the queueing delay that
@@ -25,19 +25,12 @@ pub(crate) fn between_events(runtime: &mut Builder) {
         /// The worker's processor time when it last began to work.
         static BEGUN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
-    runtime.on_thread_unpark(|| BEGUN.set(processor_time()));
+    runtime.on_thread_unpark(|| BEGUN.set(thread_cpu_time()));
     runtime.on_thread_park(|| {
-        if processor_time().saturating_sub(BEGUN.get()) < BUSY {
+        if thread_cpu_time().saturating_sub(BEGUN.get()) < BUSY {
             thread::sleep(GATHER);
         }
     });
-}
-
-/// What this thread has used.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let part = |value: i64| u64::try_from(value).unwrap_or(0);
-    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
 #[cfg(test)]

@@ -36,7 +36,16 @@ impl Machine {
 
 /// The processor time that all threads of this process have used.
 pub fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time_on(ClockId::ProcessCPUTime)
+}
+
+/// The processor time that this thread has used.
+pub fn thread_cpu_time() -> Duration {
+    time_on(ClockId::ThreadCPUTime)
+}
+
+fn time_on(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);
     Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
