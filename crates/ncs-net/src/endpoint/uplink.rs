@@ -199,18 +199,18 @@ impl Estimate {
         };
         let is_queued = queue > TARGET / 2;
         let is_full = self.waited * 4 > self.turns * 3;
-        let grows = !is_queued && self.waited > 0;
-        self.growth = match grows {
-            true => (self.growth + GROWTH).min(GROWTH_MAX),
-            false if is_queued => 0.0,
-            false => self.growth,
-        };
         let carries = match (is_queued, is_full) {
             (true, true) => carries + (carried - carries) * WEIGHT,
             (true, false) => carries.max(carried),
-            (false, _) if grows => carries * (1.0 + self.growth),
+            (false, _) if self.waited > 0 => {
+                self.growth = (self.growth + GROWTH).min(GROWTH_MAX);
+                carries * (1.0 + self.growth)
+            }
             (false, _) => carries,
         };
+        if is_queued {
+            self.growth = 0.0;
+        }
         let slower = (queue.as_secs_f64() - TARGET.as_secs_f64()) / EMPTIES.as_secs_f64();
         let slower = slower.clamp(-FASTER_MAX, SLOWER_MAX);
         (self.carries, self.rate) = (
