@@ -308,7 +308,7 @@ impl View<'_> {
                 most
             };
             let (able, in_flight) = (candidate.room, work.in_flight_at(&candidate.source));
-            let now = if in_flight > at_once / 2 {
+            let more = if in_flight > at_once / 2 {
                 0
             } else {
                 able.min(at_once - in_flight)
@@ -323,11 +323,11 @@ impl View<'_> {
                 0
             };
             theirs = theirs.saturating_add(able.max(later).min(in_time));
-            withholds |= now < able;
-            if able > 0 && (in_time == 0 || now < able) {
+            withholds |= more < able;
+            if more < able || able > 0 && in_time == 0 {
                 spared.insert(candidate.source);
             }
-            candidate.room = now.min(in_time);
+            candidate.room = more.min(in_time);
         }
         let unmet = if fetch.is_early {
             0
