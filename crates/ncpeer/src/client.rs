@@ -596,31 +596,40 @@ impl Client {
                     .await
                     .map_err(missing)?;
             }
-            if known.whole.is_some()
-                || known.meta.offset != offset
-                || !is_of_one_object(&part.meta, &known.meta)
-            {
-                return Err(Error::Changed);
-            }
-            // Servers may use one version for different bytes, for example if an origin's tag stays
-            // while they change. So the source of this part is asked for the one before it too.
-            if known.source != part.source
-                && let Some(source) = known.source
-            {
-                let before = client
-                    .ask(
-                        path.clone(),
-                        part.meta.offset,
-                        Some(part.meta.length),
-                        Some(source),
-                    )
-                    .await?;
-                if before.meta.id != part.meta.id || !is_of_one_object(&part.meta, &before.meta) {
+            let mut attempts = 0;
+            loop {
+                if known.whole.is_some()
+                    || known.meta.offset != offset
+                    || !is_of_one_object(&part.meta, &known.meta)
+                {
                     return Err(Error::Changed);
                 }
+                let Some(source) = known.source.filter(|_| known.source != part.source) else {
+                    return Ok(known);
+                };
+                match client.names_alike(source, &part).await {
+                    Ok(true) => return Ok(known),
+                    Ok(false) => return Err(Error::Changed),
+                    // That source is gone since. Others are asked.
+                    Err(Error::Stalled(_)) if attempts < RETRIES => attempts += 1,
+                    Err(error) => return Err(error),
+                }
+                known = client
+                    .ask(path.clone(), offset, length, None)
+                    .await
+                    .map_err(missing)?;
             }
-            Ok(known)
         }))
+    }
+
+    /// Whether a source names this part like the source that has named it. Servers may use one
+    /// version for different bytes, for example if an origin's tag stays while they change.
+    async fn names_alike(&self, source: SourceId, part: &Known) -> Result<bool, Error> {
+        let (path, offset) = (part.meta.path.clone(), part.meta.offset);
+        let named = self
+            .ask(path, offset, Some(part.meta.length), Some(source))
+            .await?;
+        Ok(named.meta.id == part.meta.id && is_of_one_object(&part.meta, &named.meta))
     }
 
     /// Metadata of the part that covers `offset`: remembered, or requested once for all callers.

@@ -100,7 +100,8 @@ impl Proto {
         )
     }
 
-    /// Asks one source alone what a path leads to.
+    /// Asks one source alone what a path leads to. It fails as soon as this source is gone, silent
+    /// or about to leave.
     pub fn get_of(
         &mut self,
         now: Instant,
@@ -109,15 +110,17 @@ impl Proto {
         offset: u64,
         length: Option<u64>,
     ) -> u64 {
-        self.gets.ask_only(
-            source,
-            Place {
-                path: path.to_owned(),
-                offset,
-                length,
-            },
-            now + self.config.answer_timeout,
-        )
+        let place = Place {
+            path: path.to_owned(),
+            offset,
+            length,
+        };
+        let due = now + self.config.answer_timeout;
+        let request = self.gets.ask_only(source, place, due);
+        if self.server(source).is_none() || self.is_silent(source) {
+            self.gets.give_up_on(source, &mut self.effects);
+        }
+        request
     }
 
     /// Drops a GET. Its answer is not wanted any more.

@@ -559,8 +559,14 @@ impl Peer {
         };
         let question = std::mem::replace(&mut read.question, Question::Over);
         let taken = match (answer, question) {
-            (Err(failure), _) => {
-                if let Err(unfit) = read.question_failed(now, failure) {
+            (Err(failure), question) => {
+                let is_unconfirmed = matches!(question, Question::Confirming(..))
+                    && matches!(failure, Failure::Stalled);
+                let asked_again = match is_unconfirmed {
+                    true => read.unconfirmed(failure),
+                    false => read.question_failed(now, failure),
+                };
+                if let Err(unfit) = asked_again {
                     self.fail(id, &unfit);
                 }
                 return;

@@ -362,6 +362,17 @@ impl Read {
         }
     }
 
+    /// The source of the last answer is gone before the answer was confirmed: others are asked the
+    /// same question.
+    pub(crate) fn unconfirmed(&mut self, failure: Failure) -> Result<(), Unfit> {
+        self.refused += 1;
+        if self.refused > RETRIES {
+            return Err(Unfit::Failed(failure));
+        }
+        self.question = Question::Due;
+        Ok(())
+    }
+
     /// The fetches under way.
     pub(crate) fn fetches(&self) -> impl Iterator<Item = FetchId> {
         let fetches = self.parts.iter().filter_map(|part| part.fetch.as_ref());

@@ -96,6 +96,7 @@ impl Proto {
         };
         if matches!(source.link, Link::Open { .. }) {
             source.link = Link::Leaving;
+            self.gets.give_up_on(id, &mut self.effects);
             self.fetches.leaving(id);
             self.effects.report(Event::GoingAway(id));
         }
@@ -109,6 +110,7 @@ impl Proto {
         self.silent.remove(&source);
         self.effects.outbox.close(source);
         self.gets.disconnected(source);
+        self.gets.give_up_on(source, &mut self.effects);
         self.fetches.disconnected(now, source);
         // A polluter is not connected again.
         let comes_again = !self.polluters.contains(&source) && !self.neighbours.contains(&source);
@@ -124,6 +126,7 @@ impl Proto {
         if is_silent {
             self.silent.insert(source);
             self.gets.press(source);
+            self.gets.give_up_on(source, &mut self.effects);
             self.fetches.suspect(source);
         } else {
             self.silent.remove(&source);

@@ -167,6 +167,20 @@ impl Gets {
         }
     }
 
+    /// A source is gone, silent or leaves: GETs that it alone may answer fail.
+    pub(super) fn give_up_on(&mut self, source: SourceId, effects: &mut Effects) {
+        self.open.retain(|request, question| {
+            let is_over = question.only == Some(source);
+            if is_over {
+                effects.report(Event::Answered {
+                    request: *request,
+                    answer: Err(Failure::Stalled),
+                });
+            }
+            !is_over
+        });
+    }
+
     /// The last connection to a server is gone: all GETs wait for the next one.
     pub(super) fn darken(&mut self, now: Instant) {
         self.dark_since.get_or_insert(now);

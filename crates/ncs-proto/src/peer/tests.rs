@@ -339,6 +339,37 @@ fn polls_go_to_another_source_when_one_is_silent() {
     );
 }
 
+/// Nobody else may answer it.
+#[test]
+fn a_question_for_one_source_fails_as_soon_as_that_one_answers_nothing() {
+    type Happening = fn(&mut Proto, Instant);
+    let happenings: [Happening; 3] = [
+        |proto, _| proto.set_silent(HERE, true),
+        |proto, now| proto.handle_disconnected(now, HERE, true),
+        |proto, now| {
+            let leaves = Message::GoAway { drain_ms: 1000 };
+            proto.handle_message(now, HERE, leaves).unwrap();
+        },
+    ];
+    for happening in happenings {
+        let (mut proto, now) = open();
+        let others = proto.get(now, "/a/c", 0, None);
+        let before = proto.get_of(now, HERE, "/a/b", 0, None);
+        messages(&mut proto, now);
+        happening(&mut proto, now);
+        let after = proto.get_of(now, HERE, "/a/b", 0, None);
+        messages(&mut proto, now);
+        let mut failed = Vec::new();
+        while let Some(event) = proto.poll_event() {
+            if let Event::Answered { request, answer } = event {
+                assert_eq!(answer.unwrap_err(), Failure::Stalled);
+                failed.push(request);
+            }
+        }
+        assert_eq!(failed, [before, after], "and not {others}");
+    }
+}
+
 /// A server that restarts takes its time; what waits for it goes on with the next connection.
 #[test]
 fn time_without_a_server_does_not_count() {
