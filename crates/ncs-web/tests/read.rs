@@ -50,6 +50,8 @@ struct Nature {
     evicts: bool,
     /// It says nothing after HELLO.
     is_dead: bool,
+    /// It names no part behind so many.
+    parts_max: Option<usize>,
 }
 
 struct Server {
@@ -88,6 +90,15 @@ impl Server {
         }
     }
 
+    /// The part that a GET of this offset is told of.
+    fn named(&self, offset: u64) -> Option<(u64, Bytes)> {
+        let is_known = |at: &u64| {
+            let parts = self.nature.parts_max.unwrap_or(usize::MAX);
+            *at < parts.saturating_mul(PART) as u64
+        };
+        self.part(Some(offset).filter(is_known)?)
+    }
+
     fn part(&self, offset: u64) -> Option<(u64, Bytes)> {
         let at = usize::try_from(offset).unwrap();
         if at >= self.object.len() {
@@ -111,7 +122,7 @@ impl Server {
                     out.push(Packet::Control(hello.to_frame()));
                 }
                 _ if self.nature.is_dead => {}
-                Message::Get(get) => match self.part(get.offset) {
+                Message::Get(get) => match self.named(get.offset) {
                     Some(part) => self.name(get.request, &get.path, part, &mut out),
                     None => out.push(Packet::Control(
                         Message::Error(RequestError {
@@ -337,6 +348,7 @@ const LOSSY: Nature = Nature {
     is_whole: false,
     evicts: false,
     is_dead: false,
+    parts_max: None,
 };
 
 #[test]
@@ -542,6 +554,47 @@ fn a_silent_server_fails_the_read_in_time() {
         "{:?}",
         world.now - begun
     );
+}
+
+/// Whatever the server was about to send. In the second world, another source names the third part
+/// than the second, and is asked whether it means the same object.
+#[test]
+fn a_server_may_fall_silent_at_any_moment() {
+    let object = content(6 * PART);
+    let all = Nature::default();
+    let two_parts = Nature {
+        parts_max: Some(2),
+        ..all
+    };
+    for natures in [vec![all, all], vec![two_parts, all, all]] {
+        for source in 0..natures.len() {
+            let mut moment = 0;
+            while let Some(took) = silenced(&natures, &object, source, moment) {
+                let most = Duration::from_secs(3);
+                assert!(took < most, "server {source}, moment {moment}: {took:?}");
+                moment += 1;
+            }
+            assert!(moment > 100, "it has ended after {moment} moments");
+        }
+    }
+}
+
+/// How long a read takes while a server falls silent after so many steps. `None` if the read has
+/// ended before.
+fn silenced(natures: &[Nature], object: &Bytes, source: usize, moment: usize) -> Option<Duration> {
+    let mut world = World::new(natures, object);
+    let begun = world.now;
+    let read = world.read(0..u64::MAX);
+    for _ in 0..moment {
+        if world.settle(read).is_some() {
+            return None;
+        }
+        step(&mut world);
+    }
+    world.servers[source] = None;
+    assert_eq!(world.run(read), Ok(()), "server {source}, moment {moment}");
+    assert!(world.got == *object);
+    Some(world.now - begun)
 }
 
 /// A browser takes half a minute until it ends a session with a server that is gone.

@@ -140,7 +140,7 @@ impl Proto {
 
     /// Whether a source has been asked for something and has not sent all of it.
     pub fn owes(&self, source: SourceId) -> bool {
-        self.gets.unanswered(source) > 0 || !self.fetches.is_quiet_at(source)
+        self.gets.unanswered(source) > 0 || self.fetches.awaits(source)
     }
 
     /// Pins the key of a stream, or of every stream that has none of its own. What another key has

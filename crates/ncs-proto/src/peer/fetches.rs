@@ -195,6 +195,12 @@ impl Fetches {
         self.sources.is_quiet()
     }
 
+    /// Whether blocks of a source are in flight.
+    pub(super) fn awaits(&self, source: SourceId) -> bool {
+        let mut works = self.fetches.values().flat_map(|fetch| fetch.works.values());
+        works.any(|work| work.in_flight_at(&source) > 0)
+    }
+
     /// Whether no request is open at a source.
     pub(super) fn is_quiet_at(&self, source: SourceId) -> bool {
         self.sources.is_quiet_at(source)

@@ -119,9 +119,7 @@ impl Fetches {
         };
         let plan = view.plan();
         self.carry_out(now, id, plan, effects);
-        if shuns {
-            self.sound_out(now, id, effects);
-        }
+        self.sound_out(now, id, effects);
     }
 
     /// Ends requests that can bring nothing more, because all blocks that they name have come or
@@ -332,7 +330,8 @@ impl Fetches {
         }
     }
 
-    /// Requests one block from each idle suspect, to see whether it is there again.
+    /// Requests one block from each idle suspect, to see whether it is there again, even if all
+    /// sources are suspect: blocks may be awaited of one alone that is gone.
     fn sound_out(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
         let Some(fetch) = self.fetches.get(&id.fetch) else {
             return;
@@ -342,7 +341,7 @@ impl Fetches {
         };
         let idle = self.sources.open().filter(|(source, path)| {
             path.trust == Trust::Suspect
-                && path.load.all.0 == 0
+                && path.load.all.1 == 0
                 && fetch.may_ask(source)
                 && !work.paused.contains_key(source)
         });
