@@ -10,6 +10,7 @@ import {
   readFileSync,
   readSync,
   rmSync,
+  writeFileSync,
   writeSync,
 } from 'node:fs';
 import http from 'node:http';
@@ -18,6 +19,7 @@ import { dirname, extname, join, normalize } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import puppeteer from 'puppeteer-core';
+import { Network } from './network.mjs';
 import { Relay } from './relay.mjs';
 
 export const root = fileURLToPath(new URL('..', import.meta.url));
@@ -34,6 +36,7 @@ const types = {
   '.wasm': 'application/wasm',
 };
 
+const SITE_PORT = 8080;
 /** Bytes of which servers keep as many in one piece, whatever the form of their memory. */
 const PIECE = 64;
 
@@ -63,6 +66,21 @@ export class Lab {
   directory = mkdtempSync(join(tmpdir(), 'ncserverd-peer-'));
   #ends = [];
   #count = 0;
+  #network;
+  /** Where servers listen. */
+  #address = '127.0.0.1';
+
+  /**
+   * From now on servers and pages are in network namespaces of their own, with one path between
+   * them. Without the right to make these, all of them stay on loopback.
+   */
+  async separate() {
+    if (!Network.isAllowed()) return console.log('not root: servers and pages are on loopback');
+    this.#network = new Network();
+    this.#ends.push(() => this.#network.close());
+    await this.#network.open();
+    this.#address = this.#network.address;
+  }
 
   /** A folder that the servers publish as the stream `live`. */
   get media() {
@@ -103,6 +121,7 @@ export class Lab {
       '/test/': join(root, 'test'),
     },
   ) {
+    if (this.#network) return this.#distantSite(folders);
     const server = http.createServer(({ url }, response) => {
       const path = normalize(decodeURIComponent(url.split('?')[0]));
       const [under, folder] = Object.entries(folders).find(([name]) => path.startsWith(name)) ?? [];
@@ -119,51 +138,98 @@ export class Lab {
     this.origin = `http://127.0.0.1:${server.address().port}`;
   }
 
+  /** The same where the servers are. */
+  async #distantSite(folders) {
+    const mime = Object.entries(types).map(
+      ([end, type]) => `${type.split(';')[0]} ${end.slice(1)};`,
+    );
+    const locations = Object.entries(folders).map(
+      ([name, folder]) => `location ${name} { alias ${folder}/; }`,
+    );
+    const config = join(this.directory, 'nginx.conf');
+    writeFileSync(
+      config,
+      `daemon off; user root; pid ${this.directory}/nginx.pid; error_log stderr; events {}
+      http {
+        types { ${mime.join(' ')} }
+        charset utf-8;
+        access_log off;
+        server { listen ${this.#address}:${SITE_PORT}; ${locations.join(' ')} }
+      }`,
+    );
+    const words = ['-e', 'stderr', '-c', config];
+    const [command, args] = this.#network.at('server', 'nginx', words);
+    this.start(command, args, { stdio: 'ignore' });
+    this.origin = `http://${this.#address}:${SITE_PORT}`;
+    const asks = this.#network.at('viewer', 'curl', ['-s', '-m', '1', `${this.origin}/`]);
+    await until('the site', 5000, () => spawnSync(...asks).status === 0);
+  }
+
   /** A server with a state of its own. */
   serve(settings = []) {
     const state = join(this.directory, `state-${(this.#count += 1)}`);
-    const child = this.start(
-      program,
-      [
-        'serve',
-        '--listen',
-        '127.0.0.1:0',
-        '--metrics',
-        '127.0.0.1:0',
-        '--directory',
-        `live=${this.media}`,
-        '--set',
-        `web.origins=${this.origin}`,
-        '--set',
-        'telemetry.log_format=json',
-        '--set',
-        'stream.live.block_bytes=1088',
-        '--set',
-        'ring.bytes=16MiB',
-        '--set',
-        'device.cpu_threads=1',
-        '--set',
-        'ingest.segment_max_bytes=1MiB',
-        ...settings.flatMap((setting) => ['--set', setting]),
-      ],
-      { env: { STATE_DIRECTORY: state } },
-    );
+    // In a namespace nobody reaches them but the viewer.
+    const admission = this.#network ? ['admission.insecure=true'] : [];
+    const words = [
+      'serve',
+      '--listen',
+      `${this.#address}:0`,
+      '--metrics',
+      '127.0.0.1:0',
+      '--directory',
+      `live=${this.media}`,
+      '--set',
+      `web.origins=${this.origin}`,
+      '--set',
+      'telemetry.log_format=json',
+      '--set',
+      'stream.live.block_bytes=1088',
+      '--set',
+      'ring.bytes=16MiB',
+      '--set',
+      'device.cpu_threads=1',
+      '--set',
+      'ingest.segment_max_bytes=1MiB',
+      ...[...admission, ...settings].flatMap((setting) => ['--set', setting]),
+    ];
+    const [command, args] = this.#network?.at('server', program, words) ?? [program, words];
+    const child = this.start(command, args, {
+      env: { PATH: process.env.PATH, STATE_DIRECTORY: state },
+    });
     let [hashes, metrics] = [];
     return said(child, (line) => {
       const pages = /"present":"([0-9a-f]{64})","next":"([0-9a-f]{64})"/.exec(line);
       if (pages) hashes = pages.slice(1);
       metrics ??= /(http:\/\/127\.0\.0\.1:\d+\/metrics)/.exec(line)?.[1];
-      const peers = /gateway ncs:\/\/127\.0\.0\.1:(\d+) --fingerprint (\w+)/.exec(line);
+      const peers = /gateway ncs:\/\/[\d.]+:(\d+) --fingerprint (\w+)/.exec(line);
       return peers && { child, port: Number(peers[1]), fingerprint: peers[2], hashes, metrics };
     });
   }
 
-  /** A path to a server, under conditions that relay.mjs describes. */
+  /**
+   * A path to a server, under conditions that relay.mjs describes. Between namespaces there is one
+   * for all servers, with the conditions set last.
+   */
   async path(server, conditions = {}) {
+    if (this.#network) return this.#distant(server, conditions);
     const relay = new Relay(server, conditions);
     this.#ends.push(() => relay.close());
     await relay.listen();
     return relay;
+  }
+
+  async #distant({ port, hashes }, conditions) {
+    const network = this.#network;
+    const place = `${this.#address}:${port}`;
+    await network.set(conditions);
+    return {
+      ncs: `ncs://${place}`,
+      hashes,
+      server: { url: `https://${place}`, hashes },
+      set rate(rate) {
+        network.set({ ...conditions, rate });
+      },
+    };
   }
 
   /**
@@ -236,9 +302,12 @@ export class Lab {
    */
   async page(url = '/test/page.html', { isApart = false } = {}) {
     if (!this.browser) {
+      const wrapper = join(this.directory, 'chromium');
       this.browser = await puppeteer.launch({
-        executablePath: chromium,
+        executablePath: this.#network?.wrapper('viewer', chromium, wrapper) ?? chromium,
         headless: true,
+        // It has no address that this process reaches.
+        pipe: this.#network !== undefined,
         userDataDir: join(this.directory, 'profile'),
         args: [
           '--no-sandbox',
@@ -253,6 +322,8 @@ export class Lab {
           // Pages of one machine connect with each other, and their names need no multicast.
           '--allow-loopback-in-peer-connection',
           '--disable-features=WebRtcHideLocalIpsWithMdns',
+          // Pages that have not come from this machine need TLS for what they use.
+          `--unsafely-treat-insecure-origin-as-secure=${this.origin}`,
           // All of them are watched.
           '--disable-background-timer-throttling',
           '--disable-backgrounding-occluded-windows',

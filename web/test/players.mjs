@@ -13,6 +13,7 @@ const SOME_S = 14;
 export async function players(test) {
   const lab = new Lab();
   try {
+    await lab.separate();
     await lab.site();
     mkdirSync(lab.media);
     make(lab);

@@ -84,7 +84,7 @@ export class Relay {
 }
 
 /** Packets that are on their way in one direction. */
-class Direction {
+export class Direction {
   #relay;
   #ofLoss;
   #ofBursts;
