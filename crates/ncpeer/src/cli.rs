@@ -943,6 +943,7 @@ fn exit_of(error: &crate::Error) -> u8 {
         Error::Refused(_)
         | Error::Deadline
         | Error::Stalled(_)
+        | Error::Gone
         | Error::Slow
         | Error::Corrupt
         | Error::Changed

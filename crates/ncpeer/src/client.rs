@@ -611,7 +611,7 @@ impl Client {
                     Ok(true) => return Ok(known),
                     Ok(false) => return Err(Error::Changed),
                     // That source is gone since. Others are asked.
-                    Err(Error::Stalled(_)) if attempts < RETRIES => attempts += 1,
+                    Err(Error::Gone) if attempts < RETRIES => attempts += 1,
                     Err(error) => return Err(error),
                 }
                 known = client

@@ -375,6 +375,9 @@ pub enum Error {
     /// Nothing arrived for too long; contains the last fault, if there was one.
     #[error("{}", .0.as_deref().unwrap_or("timed out: no data arrived"))]
     Stalled(Option<String>),
+    /// The one source that was asked is gone.
+    #[error("the server is gone")]
+    Gone,
     /// The rate was too low for too long.
     #[error("too slow: the transfer stayed below the minimum rate")]
     Slow,
@@ -413,6 +416,7 @@ impl From<Failure> for Error {
             Failure::Refused(refusal) => Self::Refused(refusal),
             Failure::Deadline => Self::Deadline,
             Failure::Stalled => Self::Stalled(None),
+            Failure::Gone => Self::Gone,
             Failure::Slow => Self::Slow,
             Failure::Corrupt => Self::Corrupt,
         }

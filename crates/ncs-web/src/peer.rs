@@ -561,7 +561,7 @@ impl Peer {
         let taken = match (answer, question) {
             (Err(failure), question) => {
                 let is_unconfirmed = matches!(question, Question::Confirming(..))
-                    && matches!(failure, Failure::Stalled);
+                    && matches!(failure, Failure::Gone);
                 let asked_again = match is_unconfirmed {
                     true => read.unconfirmed(failure),
                     false => read.question_failed(now, failure),

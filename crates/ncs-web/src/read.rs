@@ -114,6 +114,7 @@ impl fmt::Display for Unfit {
             Self::Failed(Failure::Refused(refusal)) => return write!(f, "{}", refusal.reason),
             Self::Failed(Failure::Deadline) => "the deadline has passed",
             Self::Failed(Failure::Stalled) => "nothing has come for too long",
+            Self::Failed(Failure::Gone) => "the server is gone",
             Self::Failed(Failure::Slow) => "too little has come for too long",
             Self::Failed(Failure::Corrupt) => WRONG,
         })

@@ -150,7 +150,9 @@ impl From<crate::Error> for Failure {
             Error::Refused(refusal) => return refusal.into(),
             Error::Range(length) => return Self::unsatisfiable(length),
             Error::Path(_) => StatusCode::NOT_FOUND,
-            Error::Deadline | Error::Stalled(_) | Error::Slow => StatusCode::GATEWAY_TIMEOUT,
+            Error::Deadline | Error::Stalled(_) | Error::Gone | Error::Slow => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             Error::Corrupt | Error::Changed | Error::Missing(_) => StatusCode::BAD_GATEWAY,
             Error::Connection(_) | Error::Untrusted(_) | Error::Closed | Error::Setup(_) => {
                 return Self::busy(error.to_string());

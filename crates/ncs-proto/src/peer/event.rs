@@ -143,6 +143,8 @@ pub enum Failure {
     Deadline,
     /// Nothing came for too long.
     Stalled,
+    /// The one source that was asked is gone, silent or about to leave.
+    Gone,
     /// Too little came for too long.
     Slow,
     /// The bytes were wrong, twice.

@@ -174,7 +174,7 @@ impl Gets {
             if is_over {
                 effects.report(Event::Answered {
                     request: *request,
-                    answer: Err(Failure::Stalled),
+                    answer: Err(Failure::Gone),
                 });
             }
             !is_over

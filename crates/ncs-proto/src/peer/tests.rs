@@ -362,7 +362,7 @@ fn a_question_for_one_source_fails_as_soon_as_that_one_answers_nothing() {
         let mut failed = Vec::new();
         while let Some(event) = proto.poll_event() {
             if let Event::Answered { request, answer } = event {
-                assert_eq!(answer.unwrap_err(), Failure::Stalled);
+                assert_eq!(answer.unwrap_err(), Failure::Gone);
                 failed.push(request);
             }
         }

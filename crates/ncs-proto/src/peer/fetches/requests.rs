@@ -330,8 +330,8 @@ impl Fetches {
         }
     }
 
-    /// Requests one block from each idle suspect, to see whether it is there again, even if all
-    /// sources are suspect: blocks may be awaited of one alone that is gone.
+    /// Requests one block from each suspect with nothing in flight, to see whether it is there
+    /// again, even if all sources are suspect: blocks may be awaited of one alone that is gone.
     fn sound_out(&mut self, now: Instant, id: WorkId, effects: &mut Effects) {
         let Some(fetch) = self.fetches.get(&id.fetch) else {
             return;
@@ -340,8 +340,13 @@ impl Fetches {
             return;
         };
         let idle = self.sources.open().filter(|(source, path)| {
+            let has_room = match work.asked.get(source) {
+                Some(asked) => asked.room(path.credit_max) > 0,
+                None => path.aliases.len() < path.requests_max,
+            };
             path.trust == Trust::Suspect
                 && path.load.all.1 == 0
+                && has_room
                 && fetch.may_ask(source)
                 && !work.paused.contains_key(source)
         });
