@@ -28,7 +28,7 @@ async function carry() {
     sockets[end].on('message', (packet) => {
       const deliver = () => sockets[other].send(packet, VXLAN_PORT, outer(other, false));
       const frame = packet.subarray(VXLAN_HEADER);
-      // Names of neighbours are no part of the path.
+      // The conditions are those of IP: ARP is not lost or delayed.
       if (frame.readUInt16BE(ETHERNET_TYPE) !== IPV4) return deliver();
       mend(frame.subarray(ETHERNET_HEADER));
       direction.carry(

@@ -149,7 +149,7 @@ export class Lab {
     const config = join(this.directory, 'nginx.conf');
     writeFileSync(
       config,
-      `daemon off; user root; pid ${this.directory}/nginx.pid; error_log stderr; events {}
+      `daemon off; master_process off; user root; pid ${this.directory}/nginx.pid; error_log stderr; events {}
       http {
         types { ${mime.join(' ')} }
         charset utf-8;

@@ -45,7 +45,7 @@ export class Network {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
       serialization: 'advanced',
     });
-    await once(this.#box, 'message');
+    await this.#heard();
     await this.set({});
   }
 
@@ -64,12 +64,21 @@ export class Network {
   /** Sets the conditions between the ends. Those that are not named have no effect. */
   async set(conditions) {
     this.#box.send({ ...PLAIN, ...conditions });
-    await once(this.#box, 'message');
+    await this.#heard();
+  }
+
+  /** The next word of the box, which must not end. */
+  async #heard() {
+    const ended = once(this.#box, 'exit').then(([code]) => {
+      throw new Error(`the path between the namespaces has ended with ${code}`);
+    });
+    await Promise.race([once(this.#box, 'message'), ended]);
   }
 
   close() {
     this.#box?.kill('SIGKILL');
-    for (const name of Object.values(this.#names)) ip(`netns del ${name}`);
+    // Some may be missing, if they could not be made.
+    for (const name of Object.values(this.#names)) spawnSync('ip', ['netns', 'del', name]);
   }
 
   /** Gives an end its device, whose packets cross the middle. */
