@@ -51,6 +51,7 @@ pub struct Front {
     endpoints: Vec<Endpoint>,
     drain: watch::Sender<Option<Duration>>,
     audience: session::Audience,
+    headroom: Headroom,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -208,6 +209,7 @@ impl Front {
             endpoints,
             drain,
             audience,
+            headroom,
             tasks,
         })
     }
@@ -215,6 +217,11 @@ impl Front {
     /// The UDP addresses for peers.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// How much of it is in use.
+    pub fn headroom(&self) -> &Headroom {
+        &self.headroom
     }
 
     /// Counts viewers and traffic by these streams from now on.

@@ -101,6 +101,19 @@ struct Load {
     short_for: f64,
 }
 
+/// How much of a server is in use, as it was measured last.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// Viewers that were admitted, and are there.
+    pub viewers: u64,
+    /// The busy share of the threads' time, 0 to 1.
+    pub busy: f64,
+    /// Seconds that requested blocks wait.
+    pub wait_s: f64,
+    /// Whether requested blocks wait for too long, so that nobody is admitted.
+    pub is_short: bool,
+}
+
 /// The values at one look, and since the last.
 #[derive(Debug, Clone, Copy)]
 struct Look {
@@ -129,6 +142,16 @@ impl Headroom {
     /// Whether requested blocks wait too long.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// How much is in use.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            viewers: u64::try_from(self.metrics.viewers.get()).unwrap_or(0),
+            busy: self.metrics.busy.get(),
+            wait_s: self.metrics.wait.get(),
+            is_short: self.is_short(),
+        }
     }
 
     /// From now on, newcomers are admitted by the rules of an [`Intake`]. The watch calls it when
