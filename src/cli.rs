@@ -70,9 +70,22 @@ pub(crate) enum Command {
     /// Estimate the resources that a number of viewers needs, from a few seconds of measurement on
     /// this machine
     Plan(Plan),
+    /// Look at the fleet that this configuration names
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Check or print the configuration without starting the server
     #[command(subcommand)]
     Config(ConfigCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Print the servers that beat, with their load; on a terminal until it is interrupted
+    Status {
+        /// Print once, on a terminal too
+        #[arg(long)]
+        once: bool,
+    },
 }
 
 /// Shortcuts for frequently set keys.

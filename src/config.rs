@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    admission, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry, tls, web,
+    admission, cluster, device, encoder, endpoint, ingest, ring, session, store, stream, telemetry,
+    tls, web,
 };
 
 mod changes;
@@ -60,6 +61,8 @@ pub struct Config {
     pub ring: ring::Config,
     /// The device that codes.
     pub device: device::Config,
+    /// The fleet that the server is one of.
+    pub cluster: cluster::Config,
     /// Logs and metrics.
     pub telemetry: telemetry::Config,
     /// The publishing points by name: `[stream.NAME]`.

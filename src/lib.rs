@@ -13,6 +13,7 @@
 
 pub mod allocator;
 pub mod bench;
+pub mod cluster;
 pub mod config;
 pub mod device;
 pub mod doctor;

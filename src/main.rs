@@ -9,9 +9,11 @@ use std::time::Instant;
 use clap::Parser;
 use ncserverd::allocator::Allocator;
 use ncserverd::lab::demo;
-use ncserverd::{bench, config, console, doctor, pages, plan, server, supervise, telemetry};
+use ncserverd::{
+    bench, cluster, config, console, doctor, pages, plan, server, supervise, telemetry,
+};
 
-use crate::cli::{Cli, Command, ConfigCommand};
+use crate::cli::{Cli, ClusterCommand, Command, ConfigCommand};
 
 mod cli;
 
@@ -41,6 +43,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
             // The reason of the stop is more useful than the fact that something else hangs.
             served?;
             ended
+        }
+        Some(Command::Cluster(ClusterCommand::Status { once })) => {
+            let config = sources.load()?.config.cluster;
+            runtime()?.block_on(cluster::status(&config, once))?;
+            Ok(())
         }
         Some(Command::Config(ConfigCommand::Check)) => {
             let loaded = sources.load()?;
@@ -133,6 +140,8 @@ enum Failure {
     Bench(#[from] bench::Error),
     #[error("{0}")]
     Demo(#[from] demo::Error),
+    #[error("{0}")]
+    Cluster(#[from] cluster::StatusError),
     #[error("segments are missing or differ from the origin's")]
     Differs,
     #[error("stopped, but a thread still waits for the file system, which hangs")]
@@ -165,6 +174,7 @@ impl Failure {
         match self {
             Self::Output(error)
             | Self::Bench(bench::Error::Output(error))
+            | Self::Cluster(cluster::StatusError::Print(error))
             | Self::Demo(demo::Error::Output(error)) => console::is_closed_pipe(error),
             _ => false,
         }
@@ -182,7 +192,12 @@ impl Failure {
             Self::Stuck => Exit::Stuck,
             Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,
             Self::Plan(plan::Error::Endpoint(_)) => Exit::Listen,
-            Self::Plan(_) | Self::Demo(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
+            Self::Cluster(cluster::StatusError::Alone) => Exit::Config,
+            Self::Plan(_)
+            | Self::Demo(_)
+            | Self::Cluster(_)
+            | Self::Runtime(_)
+            | Self::Output(_) => Exit::Failed,
         }
     }
 }

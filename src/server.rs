@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 
 use crate::admin;
 use crate::admission::{self, Admission};
+use crate::cluster::{self, Cluster};
 use crate::config;
 use crate::device::{self, Device, Health};
 use crate::directory::{self, Directory, Policy};
@@ -107,6 +108,7 @@ pub struct Server {
     ring_size: ByteSize,
     directory: Directory,
     admission: Admission,
+    cluster: Cluster,
     readiness: Readiness,
     encoder_settings: watch::Sender<encoder::Config>,
     supervisor: Supervisor,
@@ -266,6 +268,7 @@ impl Server {
             ));
         }
         let rotated = identity.rotated();
+        let own = cluster::Own::new(&config.cluster, &identity);
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
             endpoint,
@@ -282,6 +285,15 @@ impl Server {
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open(parts, registry, &readiness).await?;
+        let (headroom, places) = (front.headroom().clone(), endpoint.connections_max.limit());
+        let load = move || cluster::beat::Load::of(headroom.usage(), places);
+        let metrics = cluster::Metrics::new(registry)?;
+        let cluster = Cluster::new(own, load, metrics, readiness.clone());
+        let member = cluster.clone();
+        let beat = move || member.clone().run();
+        tasks.push(tokio::spawn(
+            supervisor.clone().revived(ServerPart::Cluster, beat),
+        ));
         if let Some(site) = &site {
             let facts = pages::facts(front.addresses(), rotated.clone());
             let (served, url) = (Arc::clone(site), site.url());
@@ -298,6 +310,7 @@ impl Server {
             ring_size: sizes.ring,
             directory,
             admission,
+            cluster,
             readiness,
             encoder_settings,
             supervisor,
@@ -385,7 +398,9 @@ impl Server {
     /// part.
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
+        self.cluster.drain();
         self.front.drain(bound).await;
+        self.cluster.leave().await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.thread.close();
     }

@@ -11,6 +11,8 @@ use bytesize::ByteSize;
 use super::{Config, Error, published};
 use crate::admission::KeysComplaint;
 use crate::block::ELEMENT_BYTES;
+use crate::cluster::beat::ADDRESSES_MAX;
+use crate::cluster::engine::Kind as Engine;
 use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::names::Names;
@@ -46,6 +48,7 @@ pub(super) fn check(config: &Config, file: Option<&Path>) -> Result<Vec<Finding>
     listeners(config, &mut report);
     operators(config, &mut report);
     admission(config, &mut report);
+    cluster(config, &mut report);
     if let Err(error) = telemetry::check_filter(&config.telemetry.log_filter) {
         report.fault("telemetry.log_filter", error.to_string());
     }
@@ -237,6 +240,52 @@ fn web(config: &Config, report: &mut Report) {
             "`*` lets the page of any site fetch everything by its visitors' browsers: name the \
              origins, or set `admission.keys`",
         );
+    }
+}
+
+fn cluster(config: &Config, report: &mut Report) {
+    let cluster = &config.cluster;
+    let nats = &cluster.nats;
+    for (key, other, is_single) in [
+        (
+            "user",
+            "password_file",
+            nats.user.is_some() != nats.password_file.is_some(),
+        ),
+        ("cert", "key", nats.cert.is_some() != nats.key.is_some()),
+    ] {
+        if is_single {
+            let text = format!("set `cluster.nats.{other}`, too, or remove both");
+            report.fault(format!("cluster.nats.{key}"), text);
+        }
+    }
+    if let Err(error) = nats.check() {
+        report.fault("cluster.nats.urls", error.to_string());
+    }
+    if cluster.engine == Engine::None {
+        return;
+    }
+    if cluster.name.is_none() {
+        report.fault(
+            "cluster.name",
+            "a server of a fleet needs a name that no other has",
+        );
+    }
+    if cluster.advertise.is_empty() {
+        report.fault(
+            "cluster.advertise",
+            "the other servers do not know where peers reach this one: name an address, such as \
+             \"media-1.example:4443\"",
+        );
+    }
+    if cluster.advertise.len() > ADDRESSES_MAX {
+        report.fault(
+            "cluster.advertise",
+            format!("at most {ADDRESSES_MAX} addresses: name those that all peers reach"),
+        );
+    }
+    if nats.urls.is_empty() {
+        report.fault("cluster.nats.urls", "no server of NATS is named");
     }
 }
 

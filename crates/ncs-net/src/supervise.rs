@@ -40,6 +40,8 @@ pub enum ServerPart {
     Answers,
     /// Fetches from a relay's sources.
     Client,
+    /// Tells the other servers of the fleet about this one, and hears them.
+    Cluster,
     /// The back end that codes, if no other can replace it.
     Device,
     /// Reports the device's state to `/readyz`.
@@ -80,10 +82,11 @@ pub enum ServerPart {
 
 impl ServerPart {
     /// All parts.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
+        Self::Cluster,
         Self::Device,
         Self::DeviceHealth,
         Self::Folder,
@@ -110,6 +113,7 @@ impl ServerPart {
             Self::Accept => "accept",
             Self::Answers => "answers",
             Self::Client => "client",
+            Self::Cluster => "cluster",
             Self::Device => "device",
             Self::DeviceHealth => "device-health",
             Self::Folder => "directory",

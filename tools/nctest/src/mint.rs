@@ -89,7 +89,7 @@ pub fn token(paths: &[&str], seconds: i64) -> String {
     hs256("h", &SECRET, &claims(paths, seconds))
 }
 
-/// An authority for client certificates.
+/// An authority for certificates.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -104,6 +104,17 @@ impl Authority {
     /// Its certificate.
     pub fn pem(&self) -> String {
         self.0.pem()
+    }
+
+    /// Writes a certificate for `localhost` and its key to `server.crt` and `server.key` in
+    /// `directory`.
+    pub fn server(&self, directory: &std::path::Path) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        std::fs::write(directory.join("server.crt"), certificate.pem()).unwrap();
+        std::fs::write(directory.join("server.key"), key.serialize_pem()).unwrap();
     }
 
     /// A client's certificate and key, also written to files in `directory`.

@@ -19,12 +19,18 @@ pub fn advice(part: &str, reason: &str) -> &'static str {
 }
 
 /// Part, beginning of its reason, advice. The first one that fits counts.
-pub const ADVICE: [(&str, &str, &str); 11] = [
+pub const ADVICE: [(&str, &str, &str); 12] = [
     (
         "admission",
         "",
         "check that the URL or file of `admission.keys` answers with a JSON Web Key Set, and the \
          file of `admission.clients_ca`; until then the old keys stay in force",
+    ),
+    (
+        "cluster",
+        "",
+        "viewers notice nothing, and the other servers are unknown until the engine is back: check \
+         that a server of `cluster.nats.urls` runs, and the way there",
     ),
     (
         "device",

@@ -175,8 +175,15 @@ const MOVED: [(&str, &[&str]); 12] = [
 
 const LEVELS: &str = "off, error, warn, info, debug, trace";
 
-const QUIET: [&str; 7] = [
-    "quinn", "rustls", "hyper", "reqwest", "h2", "axum", "notify",
+const QUIET: [&str; 8] = [
+    "async_nats",
+    "quinn",
+    "rustls",
+    "hyper",
+    "reqwest",
+    "h2",
+    "axum",
+    "notify",
 ];
 
 #[cfg(test)]

@@ -1,0 +1,426 @@
+//! The fleet: several servers that know each other.
+//!
+//! Each server tells all others a beat every two seconds ([`beat`]), and knows those that live by
+//! theirs ([`roster`]). An [`engine`] carries the beats.
+//!
+//! One task tells and hears, [`Cluster::run`]. It waits for no other part, and no other part waits
+//! for it. Without its engine a server serves as before, knows the others until their beats are
+//! missing, and `/readyz` says `degraded`.
+
+pub mod beat;
+pub mod engine;
+pub mod nats;
+pub mod roster;
+
+mod metrics;
+mod table;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use beat::{Address, Beat, Load, Name};
+use engine::{Engine, Heard, Kind};
+use roster::{Change, INTERVAL, Roster};
+
+use crate::telemetry::Readiness;
+use crate::telemetry::quiet::{RateLimited, suppressed};
+use crate::tls::ServerIdentity;
+pub use metrics::Metrics;
+pub use table::{Error as StatusError, status};
+
+/// Who a server is in its fleet, and what carries its beats.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// What carries beats.
+    pub engine: Kind,
+    /// The server's name, unique in the fleet. An engine needs it.
+    pub name: Option<Name>,
+    /// The part of the network that the server is in.
+    pub zone: Name,
+    /// Where peers reach the server. An engine needs one at least.
+    #[serde(deserialize_with = "crate::units::one_or_many")]
+    pub advertise: Vec<Address>,
+    /// How NATS is reached.
+    pub nats: nats::Config,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            engine: Kind::None,
+            name: None,
+            zone: "default".parse().expect("it is a name"),
+            advertise: Vec::new(),
+            nats: nats::Config::default(),
+        }
+    }
+}
+
+/// Who a server is.
+#[derive(Debug, Clone)]
+pub struct Own {
+    config: Config,
+    name: Name,
+    identity: ServerIdentity,
+}
+
+impl Own {
+    /// A server with this configuration and identity. One that is alone needs no name.
+    pub fn new(config: &Config, identity: &ServerIdentity) -> Self {
+        let nameless = || "alone".parse().expect("it is a name");
+        Self {
+            config: config.clone(),
+            name: config.name.clone().unwrap_or_else(nameless),
+            identity: identity.clone(),
+        }
+    }
+}
+
+/// What a server knows of its fleet. Clones share it.
+#[derive(Clone)]
+pub struct Cluster {
+    own: Arc<Own>,
+    load: Arc<dyn Fn() -> Load + Send + Sync>,
+    roster: Arc<Mutex<Roster>>,
+    /// When the process began, in milliseconds since 1970, and how many beats it has told.
+    started_ms: u64,
+    told: Arc<AtomicU64>,
+    stage: Arc<watch::Sender<Stage>>,
+    /// Lines that others can cause.
+    lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
+    metrics: Metrics,
+    readiness: Readiness,
+}
+
+/// Where a server is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serves,
+    Drains,
+    /// It is to tell its last beat.
+    Leaves,
+    /// It has told it.
+    Gone,
+}
+
+impl Cluster {
+    /// A server that has told nothing yet. `load` is asked for every beat.
+    pub fn new(
+        own: Own,
+        load: impl Fn() -> Load + Send + Sync + 'static,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> Self {
+        if own.config.engine != Kind::None {
+            metrics.engine_up.set(0);
+            readiness.degraded(PART, "the engine is not reached yet");
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let started_ms = since.map_or(0, |since| since.as_millis());
+        Self {
+            own: Arc::new(own),
+            load: Arc::new(load),
+            roster: Arc::default(),
+            started_ms: u64::try_from(started_ms).unwrap_or(u64::MAX),
+            told: Arc::default(),
+            stage: Arc::new(watch::Sender::new(Stage::Serves)),
+            lines: Arc::new(RateLimited::new(LINE_EVERY)),
+            metrics,
+            readiness,
+        }
+    }
+
+    /// The server takes no newcomers from now on.
+    pub fn drain(&self) {
+        self.advance(Stage::Drains);
+    }
+
+    /// The server ends. Returns when its last beat was sent, or after [`LEAVE_TIMEOUT`].
+    pub async fn leave(&self) {
+        self.advance(Stage::Leaves);
+        let mut stage = self.stage.subscribe();
+        let gone = stage.wait_for(|stage| *stage == Stage::Gone);
+        let _ = tokio::time::timeout(LEAVE_TIMEOUT, gone).await;
+    }
+
+    fn advance(&self, to: Stage) {
+        self.stage.send_if_modified(|stage| {
+            let is_later = *stage < to;
+            *stage = to.max(*stage);
+            is_later
+        });
+    }
+
+    /// Tells and hears until the server has left.
+    pub async fn run(self) {
+        let mut engine = self.open().await;
+        let mut tie = Tie::new(Instant::now());
+        let mut stage = self.stage.subscribe();
+        let mut tick = tokio::time::interval(INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.roster().due();
+            let due = due.map(tokio::time::Instant::from_std);
+            let tells = tokio::select! {
+                _ = tick.tick() => true,
+                _ = stage.changed() => true,
+                heard = engine.hear() => {
+                    self.take(heard, &mut tie);
+                    false
+                }
+                () = until(due) => {
+                    let lost = self.roster().expire(Instant::now());
+                    lost.iter().for_each(|change| self.note(change));
+                    false
+                }
+            };
+            // Who is back is to be known at once.
+            let is_back = self.look(&engine, &mut tie);
+            if tells || is_back {
+                self.tell(&engine).await;
+            }
+            if *self.stage.borrow() == Stage::Gone {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Opens the engine. Wrong options do not heal, but a file may come.
+    async fn open(&self) -> Engine {
+        let config = &self.own.config;
+        let client = format!("ncserverd {}", self.own.name);
+        loop {
+            match Engine::open(config.engine, &config.nats, &client).await {
+                Ok(engine) => return engine,
+                Err(error) => {
+                    tracing::error!(%error, "the engine of the cluster cannot be opened");
+                    self.metrics.engine_up.set(0);
+                    self.readiness.degraded(PART, error.to_string());
+                    tokio::time::sleep(REOPEN_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// Looks whether the engine is reached, and says so where that has changed. Whether it is
+    /// reached again.
+    fn look(&self, engine: &Engine, tie: &mut Tie) -> bool {
+        let now = Instant::now();
+        let reached = engine.reached();
+        self.metrics.engine_up.set(i64::from(reached.is_ok()));
+        let complaint = tie.complaint(now);
+        match (&reached, complaint) {
+            (Err(reason), _) => {
+                let reason = format!("the engine is not reached ({reason}), nor the other servers");
+                self.readiness.degraded(PART, reason);
+            }
+            (Ok(()), Some(complaint)) => {
+                self.readiness
+                    .degraded(PART, format!("the engine complains: {complaint}"));
+            }
+            (Ok(()), None) => self.readiness.ready(PART),
+        }
+        match (reached, tie.is_up) {
+            (Ok(()), Some(true)) => return false,
+            (Ok(()), _) if self.own.config.engine == Kind::None => {}
+            (Ok(()), _) => tracing::info!("the engine of the cluster is reached"),
+            (Err(_), Some(false)) => return false,
+            (Err(_), None) if now < tie.opened_at + REACHED_WITHIN => return false,
+            (Err(reason), _) => {
+                tracing::warn!(
+                    reason,
+                    "the engine of the cluster is not reached: trying again"
+                );
+                tie.is_up = Some(false);
+                return false;
+            }
+        }
+        tie.is_up = Some(true);
+        true
+    }
+
+    /// Tells the next beat.
+    async fn tell(&self, engine: &Engine) {
+        let stage = *self.stage.borrow();
+        let beat = self.beat(stage);
+        // This server knows itself without an engine.
+        self.hear(beat.clone());
+        match engine.tell(&beat).await {
+            Some(true) => self.metrics.sent.inc(),
+            Some(false) => self.metrics.unsent.inc(),
+            None => {}
+        }
+        if stage >= Stage::Leaves {
+            self.advance(Stage::Gone);
+        }
+    }
+
+    fn beat(&self, stage: Stage) -> Beat {
+        let Own {
+            config,
+            name,
+            identity,
+        } = &*self.own;
+        let fingerprint = identity.fingerprint().to_string();
+        Beat {
+            server: name.clone(),
+            started_ms: self.started_ms,
+            sequence: self.told.fetch_add(1, Ordering::Relaxed),
+            addresses: config.advertise.clone(),
+            fingerprint: fingerprint.parse().expect("it is one of SHA-256"),
+            zone: config.zone.clone(),
+            version: VERSION.parse().expect("a version of cargo is one"),
+            load: (self.load)(),
+            is_draining: stage >= Stage::Drains,
+            is_last: stage >= Stage::Leaves,
+        }
+    }
+
+    fn take(&self, heard: Heard, tie: &mut Tie) {
+        let now = Instant::now();
+        match heard {
+            // What this server is, it knows better.
+            Heard::Beat(beat) if beat.server == self.own.name => {
+                self.metrics.received.inc();
+                if beat.started_ms != self.started_ms {
+                    let change = self.roster().note_twin(now, beat.server);
+                    change.iter().for_each(|change| self.note(change));
+                }
+            }
+            Heard::Beat(beat) => {
+                self.metrics.received.inc();
+                self.hear(beat);
+            }
+            Heard::Unfit(unfit) => {
+                self.metrics.unfit.inc();
+                tracing::debug!(%unfit, "a message is not a valid beat");
+            }
+            Heard::News => {}
+            Heard::Complaint(complaint) => {
+                if let Some(unsaid) = self.lines.admit(("complaint", None), now) {
+                    let suppressed = suppressed(unsaid);
+                    tracing::warn!(complaint, suppressed, "the engine of the cluster complains");
+                }
+                tie.complaint = Some((now, complaint));
+            }
+        }
+    }
+
+    /// Takes a beat, of this server or another.
+    fn hear(&self, beat: Beat) {
+        let shown = beat.clone();
+        let mut roster = self.roster();
+        let change = roster.hear(Instant::now(), beat);
+        let (is_known, members) = (roster.knows(&shown), roster.len());
+        drop(roster);
+        self.metrics.set_members(members);
+        // A beat of an elder process is no news of its server.
+        if is_known {
+            self.metrics.show(&shown);
+        }
+        change.iter().for_each(|change| self.note(change));
+    }
+
+    /// Says what has changed.
+    fn note(&self, change: &Change) {
+        self.metrics.note(change);
+        self.metrics.set_members(self.roster().len());
+        let own = &self.own.name;
+        if matches!(change, Change::Joined(server) | Change::Drains(server) if server == own) {
+            return;
+        }
+        // Whoever may publish can invent servers.
+        let line = (change.kind(), Some(change.server().clone()));
+        let Some(unsaid) = self.lines.admit(line, Instant::now()) else {
+            return;
+        };
+        let suppressed = suppressed(unsaid);
+        match change {
+            Change::Joined(server) => tracing::info!(%server, suppressed, "a server has joined"),
+            Change::Restarted(server) => {
+                tracing::info!(%server, suppressed, "a server has started anew");
+            }
+            Change::Drains(server) => tracing::info!(%server, suppressed, "a server drains"),
+            Change::Left(server) => tracing::info!(%server, suppressed, "a server has left"),
+            Change::Lost(server) => {
+                tracing::warn!(%server, suppressed, "a server has fallen silent");
+            }
+            Change::Twins(server) => tracing::error!(
+                %server,
+                suppressed,
+                "two processes beat under one name: give each server a `cluster.name` of its own",
+            ),
+            Change::Refused(server) => tracing::error!(
+                %server,
+                suppressed,
+                max = roster::MEMBERS_MAX,
+                "there are too many servers: this one is not taken in",
+            ),
+        }
+    }
+
+    fn roster(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of the engine.
+#[derive(Debug)]
+struct Tie {
+    opened_at: Instant,
+    /// Whether it is reached, as was said last.
+    is_up: Option<bool>,
+    /// What it complained of last.
+    complaint: Option<(Instant, String)>,
+}
+
+impl Tie {
+    fn new(now: Instant) -> Self {
+        Self {
+            opened_at: now,
+            is_up: None,
+            complaint: None,
+        }
+    }
+
+    /// What it complains of: each beat may bring it anew.
+    fn complaint(&mut self, now: Instant) -> Option<&str> {
+        let is_recent = |(at, _): &(Instant, String)| *at + 2 * INTERVAL > now;
+        self.complaint = self.complaint.take().filter(is_recent);
+        self.complaint.as_ref().map(|(_, text)| text.as_str())
+    }
+}
+
+async fn until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("own", &self.own)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Its name in `/readyz`.
+const PART: &str = "cluster";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// How long the last beat may take.
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The pause after an engine could not be opened.
+const REOPEN_AFTER: Duration = Duration::from_secs(10);
+/// How long an engine may take at the start before that is said.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
+/// The time between two lines that say the same of a server.
+const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -1,0 +1,340 @@
+//! What a server tells the others of its fleet, every two seconds.
+//!
+//! A beat is a JSON object, which an operator can read with any client of the engine. Its sender
+//! may be of another version: members that this version does not know are skipped, and those that
+//! it does know are checked, because names become labels of metrics and words of logs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ncs_serve::headroom::Usage;
+use serde::{Deserialize, Serialize};
+
+/// The longest beat that is read, in bytes.
+pub const BYTES_MAX: usize = 4096;
+/// Most addresses in a beat.
+pub const ADDRESSES_MAX: usize = 8;
+/// The longest wait, in seconds.
+const WAIT_MAX_S: f64 = 3600.0;
+/// The longest name, address and version, in bytes.
+const NAME_MAX: usize = 64;
+const ADDRESS_MAX: usize = 300;
+
+/// A server's state as it tells it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    /// The server's name, unique in the fleet.
+    pub server: Name,
+    /// When its process started, in milliseconds since 1970, by its own clock. Of two processes
+    /// with one name, the later one counts.
+    pub started_ms: u64,
+    /// How many beats the process has sent before.
+    pub sequence: u64,
+    /// Where peers reach it.
+    pub addresses: Vec<Address>,
+    /// SHA-256 of the certificate that it shows to peers, in hexadecimal.
+    pub fingerprint: Fingerprint,
+    /// The part of the network that it is in.
+    pub zone: Name,
+    /// Its version of the program.
+    pub version: Version,
+    /// What it does for viewers now.
+    pub load: Load,
+    /// Whether it takes no newcomers because it is going to end.
+    #[serde(default)]
+    pub is_draining: bool,
+    /// Whether this is its last beat.
+    #[serde(default)]
+    pub is_last: bool,
+}
+
+/// How much of a server is in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Viewers that it serves.
+    pub viewers: u32,
+    /// Connections that it takes at most.
+    pub viewers_max: u32,
+    /// The busy share of its threads' time, 0 to 1.
+    pub busy: f64,
+    /// Seconds that requested blocks wait until they can be sent.
+    pub wait_s: f64,
+    /// Whether it takes no newcomers: it has no place, or blocks wait for too long.
+    pub is_full: bool,
+}
+
+impl Load {
+    /// The load of a server that takes so many connections.
+    pub fn of(usage: Usage, viewers_max: u32) -> Self {
+        let viewers = u32::try_from(usage.viewers).unwrap_or(u32::MAX);
+        Self {
+            viewers,
+            viewers_max,
+            busy: usage.busy.clamp(0.0, 1.0),
+            wait_s: usage.wait_s.clamp(0.0, WAIT_MAX_S),
+            is_full: usage.is_short || viewers >= viewers_max,
+        }
+    }
+}
+
+/// Why bytes are no beat.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Too many bytes.
+    #[error("{0} bytes, at most {BYTES_MAX}")]
+    Long(usize),
+    /// No JSON of this form.
+    #[error("{0}")]
+    Form(String),
+}
+
+impl Beat {
+    /// The beat as JSON.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a beat is texts and finite numbers")
+    }
+
+    /// Reads a beat.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Unfit> {
+        if bytes.len() > BYTES_MAX {
+            return Err(Unfit::Long(bytes.len()));
+        }
+        let beat: Self =
+            serde_json::from_slice(bytes).map_err(|error| Unfit::Form(error.to_string()))?;
+        let Load { busy, wait_s, .. } = beat.load;
+        if !(0.0..=1.0).contains(&busy) || !(0.0..=WAIT_MAX_S).contains(&wait_s) {
+            return Err(Unfit::Form("a share or a time is out of range".to_owned()));
+        }
+        if beat.addresses.len() > ADDRESSES_MAX {
+            let count = beat.addresses.len();
+            let reason = format!("{count} addresses, at most {ADDRESSES_MAX}");
+            return Err(Unfit::Form(reason));
+        }
+        Ok(beat)
+    }
+}
+
+/// A text of one kind, checked where it comes from.
+macro_rules! text {
+    ($(#[$meta:meta])* $name:ident, $check:ident) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                $check(text).map(|()| Self(text.to_owned()))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                $check(&text).map(|()| Self(text))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(text: $name) -> Self {
+                text.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text!(
+    /// The name of a server or a zone: 1 to 64 letters, digits, `-` and `_`, so that it is one word
+    /// of a subject, a label and a log.
+    Name,
+    check_name
+);
+text!(
+    /// Where peers reach a server: a host name or an address, and a port, as in `ncs://`.
+    Address,
+    check_address
+);
+text!(
+    /// SHA-256 of a certificate: 64 hexadecimal digits in lower case.
+    Fingerprint,
+    check_fingerprint
+);
+text!(
+    /// A version of the program.
+    Version,
+    check_version
+);
+
+fn check_name(text: &str) -> Result<(), String> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
+        Ok(())
+    } else {
+        let shown: String = text.chars().take(NAME_MAX).collect();
+        Err(format!(
+            "`{}` is no name: 1 to {NAME_MAX} letters, digits, `-` and `_`",
+            shown.escape_debug()
+        ))
+    }
+}
+
+fn check_address(text: &str) -> Result<(), String> {
+    let shown = || {
+        let shown: String = text.chars().take(ADDRESS_MAX).collect();
+        shown.escape_debug().to_string()
+    };
+    let complaint = || format!("`{}` is no address such as media.example:4443", shown());
+    // The parser of URLs drops control characters, and takes any letters in a host.
+    if text.len() > ADDRESS_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(complaint());
+    }
+    let url = url::Url::parse(&format!("ncs://{text}")).map_err(|_| complaint())?;
+    let is_fit = url.host_str().is_some_and(|host| !host.is_empty())
+        && url.port().is_some_and(|port| port > 0)
+        && url.username().is_empty()
+        && url.password().is_none()
+        && matches!(url.path(), "" | "/")
+        && !text.ends_with('/')
+        && url.query().is_none()
+        && url.fragment().is_none();
+    is_fit.then_some(()).ok_or_else(complaint)
+}
+
+fn check_fingerprint(text: &str) -> Result<(), String> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if text.len() == 64 && text.bytes().all(is_digit) {
+        Ok(())
+    } else {
+        Err("a fingerprint has 64 hexadecimal digits".to_owned())
+    }
+}
+
+fn check_version(text: &str) -> Result<(), String> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+    if (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
+        Ok(())
+    } else {
+        Err("a version has letters, digits, `.`, `+` and `-`".to_owned())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The first beat of an idle server of this name.
+    pub(in crate::cluster) fn beat(server: &str) -> Beat {
+        Beat {
+            server: server.parse().unwrap(),
+            started_ms: 1_800_000_000_000,
+            sequence: 0,
+            addresses: vec![format!("{server}.example:4443").parse().unwrap()],
+            fingerprint: "0f".repeat(32).parse().unwrap(),
+            zone: "east".parse().unwrap(),
+            version: "0.1.0".parse().unwrap(),
+            load: Load {
+                viewers_max: 1000,
+                ..Load::default()
+            },
+            is_draining: false,
+            is_last: false,
+        }
+    }
+
+    #[test]
+    fn a_beat_is_read_as_it_was_written() {
+        let beat = Beat {
+            load: Load {
+                viewers: 34_999,
+                viewers_max: 35_000,
+                busy: 0.75,
+                wait_s: 0.002,
+                is_full: true,
+            },
+            is_draining: true,
+            ..beat("a-1")
+        };
+        let bytes = beat.to_bytes();
+        assert!(bytes.len() < 500, "{}", bytes.len());
+        assert_eq!(Beat::from_bytes(&bytes), Ok(beat));
+    }
+
+    /// A newer version may tell more, and an older one less.
+    #[test]
+    fn other_versions_are_understood() {
+        let mut json: serde_json::Value = serde_json::from_slice(&beat("a").to_bytes()).unwrap();
+        let fields = json.as_object_mut().unwrap();
+        fields.insert("colour".to_owned(), "green".into());
+        fields.remove("is_draining");
+        fields.remove("is_last");
+        let bytes = serde_json::to_vec(&json).unwrap();
+        assert_eq!(Beat::from_bytes(&bytes), Ok(beat("a")));
+    }
+
+    #[test]
+    fn what_is_no_beat_is_refused() {
+        let with = |key: &str, value: serde_json::Value| {
+            let mut json: serde_json::Value =
+                serde_json::from_slice(&beat("a").to_bytes()).unwrap();
+            json[key] = value;
+            Beat::from_bytes(&serde_json::to_vec(&json).unwrap())
+        };
+        assert!(with("sequence", 1.into()).is_ok());
+        let many = vec!["a:1"; ADDRESSES_MAX + 1];
+        let load = |busy: f64| {
+            serde_json::json!({
+                "viewers": 0, "viewers_max": 0, "busy": busy, "wait_s": 0.0, "is_full": false,
+            })
+        };
+        for (key, value) in [
+            ("server", "a b".into()),
+            ("server", "a.b".into()),
+            ("server", "".into()),
+            ("server", "a".repeat(65).into()),
+            ("zone", "\u{1b}[2J".into()),
+            ("fingerprint", "0F".repeat(32).into()),
+            ("fingerprint", "0f".into()),
+            ("version", "1 0".into()),
+            ("addresses", serde_json::json!(["a.example"])),
+            ("addresses", serde_json::json!(["user@a.example:4443"])),
+            ("addresses", serde_json::json!(["a.example:4443/x"])),
+            ("addresses", serde_json::json!(["a.example:4443/"])),
+            ("addresses", serde_json::json!(["a.example:0"])),
+            ("addresses", serde_json::json!(["\u{1b}c.example:4443"])),
+            ("addresses", serde_json::json!(["a.exa\nmple:4443"])),
+            ("addresses", serde_json::json!(["a.example:4443 "])),
+            ("addresses", serde_json::json!(many)),
+            ("sequence", (-1).into()),
+            ("load", load(-0.5)),
+            ("load", load(1e300)),
+        ] {
+            assert!(with(key, value.clone()).is_err(), "{key}: {value}");
+        }
+        assert!(Beat::from_bytes(b"").is_err());
+        let long = vec![b' '; BYTES_MAX + 1];
+        assert_eq!(Beat::from_bytes(&long), Err(Unfit::Long(BYTES_MAX + 1)));
+    }
+
+    #[test]
+    fn addresses_are_host_and_port() {
+        for address in ["media.example:4443", "192.0.2.1:443", "[2001:db8::1]:4443"] {
+            assert_eq!(address.parse::<Address>().unwrap().as_str(), address);
+        }
+    }
+}

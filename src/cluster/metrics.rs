@@ -1,0 +1,115 @@
+//! Metrics of the fleet.
+
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+
+use super::beat::Beat;
+use super::roster::Change;
+use crate::telemetry::register;
+
+/// Counters of beats, and a row for each server that lives.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Beats that were sent.
+    pub sent: IntCounter,
+    /// Beats that could not be sent.
+    pub unsent: IntCounter,
+    /// Beats that came.
+    pub received: IntCounter,
+    /// Messages that were no beats.
+    pub unfit: IntCounter,
+    /// Whether the engine is reached.
+    pub engine_up: IntGauge,
+    changes: IntCounterVec,
+    members: IntGauge,
+    viewers: IntGaugeVec,
+    viewers_max: IntGaugeVec,
+    busy: GaugeVec,
+    draining: IntGaugeVec,
+}
+
+impl Metrics {
+    /// Registers all metrics of the fleet.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let beats = register::counters(
+            registry,
+            "ncserverd_cluster_beats_total",
+            "Beats sent to the other servers, not sent because the engine was not reached, and \
+             received from all servers; and messages received that were none.",
+            &["kind"],
+        )?;
+        let of_server = |noun: &str, help: &str| {
+            let name = format!("ncserverd_cluster_member_{noun}");
+            register::gauges(registry, &name, help, &["server"])
+        };
+        let engine_up = register::gauge(
+            registry,
+            "ncserverd_cluster_engine_up",
+            "Whether the engine that carries beats is reached. 1 without an engine.",
+        )?;
+        engine_up.set(1);
+        let changes = register::counters(
+            registry,
+            "ncserverd_cluster_changes_total",
+            "Changes among the servers of the fleet, as this one has noticed them.",
+            &["change"],
+        )?;
+        for kind in Change::KINDS {
+            changes.with_label_values(&[kind]);
+        }
+        Ok(Self {
+            sent: beats.with_label_values(&["sent"]),
+            unsent: beats.with_label_values(&["unsent"]),
+            received: beats.with_label_values(&["received"]),
+            unfit: beats.with_label_values(&["unfit"]),
+            engine_up,
+            changes,
+            members: register::gauge(
+                registry,
+                "ncserverd_cluster_members",
+                "Servers of the fleet that live, this one among them.",
+            )?,
+            viewers: of_server("viewers", "Viewers that a server of the fleet serves.")?,
+            viewers_max: of_server(
+                "max_viewers",
+                "Connections that a server of the fleet takes at most.",
+            )?,
+            busy: register::float_gauges(
+                registry,
+                "ncserverd_cluster_member_busy_ratio",
+                "The busy share of the threads' time of a server of the fleet.",
+                &["server"],
+            )?,
+            draining: of_server(
+                "draining",
+                "Whether a server of the fleet takes no newcomers because it is going to end.",
+            )?,
+        })
+    }
+
+    /// Shows a server as its last beat tells it.
+    pub(super) fn show(&self, beat: &Beat) {
+        let server = [beat.server.as_str()];
+        let set = |gauge: &IntGaugeVec, value| gauge.with_label_values(&server).set(value);
+        set(&self.viewers, beat.load.viewers.into());
+        set(&self.viewers_max, beat.load.viewers_max.into());
+        set(&self.draining, i64::from(beat.is_draining));
+        self.busy.with_label_values(&server).set(beat.load.busy);
+    }
+
+    pub(super) fn set_members(&self, members: usize) {
+        self.members.set(i64::try_from(members).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a change, and forgets a server that is gone.
+    pub(super) fn note(&self, change: &Change) {
+        self.changes.with_label_values(&[change.kind()]).inc();
+        let server = match change {
+            Change::Left(server) | Change::Lost(server) => [server.as_str()],
+            _ => return,
+        };
+        for gauge in [&self.viewers, &self.viewers_max, &self.draining] {
+            let _ = gauge.remove_label_values(&server);
+        }
+        let _ = self.busy.remove_label_values(&server);
+    }
+}

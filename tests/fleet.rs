@@ -1,0 +1,354 @@
+//! Servers of a fleet, with a real NATS between them.
+//!
+//! They need `nats-server`: in `PATH`, or named by `NATS_SERVER`.
+
+mod program;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nctest::http::get;
+use nctest::mint::Authority;
+use nctest::program::{PATIENCE, Program, metric, serve};
+use program::program;
+use tempfile::TempDir;
+
+/// Beats come every two seconds, and a server without any lives for seven.
+const DEAD_WITHIN: Duration = Duration::from_secs(12);
+/// A server that says goodbye is gone long before that.
+const LEFT_WITHIN: Duration = Duration::from_secs(4);
+
+/// The program of NATS, or `None` and a line that says so.
+fn nats_server() -> Option<PathBuf> {
+    let named = std::env::var_os("NATS_SERVER").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
+    let found = named.or_else(|| found.find(|file| file.is_file()));
+    if found.is_none() {
+        assert!(
+            std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
+            "everything was to run, and there is no nats-server"
+        );
+        println!("SKIPPED: there is no nats-server");
+    }
+    found
+}
+
+/// Ports of loopback that were free just now.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// A node of NATS for clients at this port. `routes` are the ports by which nodes reach each other,
+/// its own the first.
+fn node(nats: &PathBuf, port: u16, routes: &[u16]) -> Program {
+    let mut command = Command::new(nats);
+    command.args(["-a", "127.0.0.1", "-p", &port.to_string()]);
+    if let [own, others @ ..] = routes {
+        let url = |port: &u16| format!("nats://127.0.0.1:{port}");
+        let others: Vec<_> = others.iter().map(url).collect();
+        command.args(["--cluster_name", "test", "--cluster", &url(own)]);
+        command.args(["--routes", &others.join(",")]);
+    }
+    let node = Program::start(&mut command);
+    node.says(["Server is ready"]);
+    node
+}
+
+/// A server of the fleet, with a state of its own.
+struct Server {
+    program: Program,
+    metrics: SocketAddr,
+    _state: TempDir,
+}
+
+impl Server {
+    fn start(name: &str, ports: &[u16]) -> Self {
+        Self::start_with(name, ports, &[])
+    }
+
+    /// The same with further settings.
+    fn start_with(name: &str, ports: &[u16], further: &[String]) -> Self {
+        let state = TempDir::new().unwrap();
+        let media = state.path().join("media");
+        std::fs::create_dir(&media).unwrap();
+        std::fs::write(media.join("a.bin"), vec![7; 100_000]).unwrap();
+        let mut command = serve(&program("ncserverd"), "127.0.0.1:0", state.path());
+        command.args(["--directory", &format!("live={}", media.display())]);
+        command.args(settings(name, ports));
+        command.args(further.iter().flat_map(|setting| ["--set", setting]));
+        let program = Program::start(&mut command);
+        let [metrics] = program.says(["metrics on http://"]);
+        let metrics = metrics.trim_end_matches("/metrics").parse().unwrap();
+        Self {
+            program,
+            metrics,
+            _state: state,
+        }
+    }
+
+    fn members(&self) -> f64 {
+        metric(self.metrics, "ncserverd_cluster_members").unwrap_or(0.0)
+    }
+
+    fn await_members(&self, count: f64, within: Duration) {
+        let end = Instant::now() + within;
+        while self.members() != count {
+            let log = || self.program.said();
+            assert!(Instant::now() < end, "{}: {}", self.members(), log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until `/readyz` answers with 200 and, or and not, with a complaint of the cluster.
+    fn await_ready(&self, complains: bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let page = get(self.metrics, "/readyz").map(|page| String::from_utf8(page).unwrap());
+            if page
+                .as_ref()
+                .is_ok_and(|page| page.contains("\"cluster\"") == complains)
+            {
+                return;
+            }
+            assert!(Instant::now() < end, "{page:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The settings of a server of this name whose engine has nodes at these ports.
+fn settings(name: &str, ports: &[u16]) -> Vec<String> {
+    let urls: Vec<_> = ports
+        .iter()
+        .map(|port| format!("nats://127.0.0.1:{port}"))
+        .collect();
+    [
+        "cluster.engine=nats".to_owned(),
+        format!("cluster.name={name}"),
+        format!("cluster.advertise={name}.example:4443"),
+        format!("cluster.nats.urls={}", urls.join(",")),
+    ]
+    .into_iter()
+    .flat_map(|setting| ["--set".to_owned(), setting])
+    .collect()
+}
+
+#[test]
+fn servers_know_each_other_and_notice_who_goes() {
+    let Some(nats) = nats_server() else { return };
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let [one, two, mut three] = ["one", "two", "three"].map(|name| Server::start(name, &[port]));
+    for server in [&one, &two, &three] {
+        server.await_members(3.0, PATIENCE);
+        server.await_ready(false);
+    }
+    let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+    for name in ["one", "two", "three"] {
+        let row = format!("ncserverd_cluster_member_max_viewers{{server=\"{name}\"}}");
+        assert!(page.contains(&row), "{page}");
+    }
+
+    // An operator sees the same without asking a server.
+    let mut status = Command::new(program("ncserverd"));
+    status.env_clear().args(["cluster", "status", "--once"]);
+    let output = status.args(settings("onlooker", &[port])).output().unwrap();
+    let table = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let names: Vec<_> = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
+    assert_eq!(names, ["one", "three", "two", "3"], "{table}");
+
+    two.program.signal("TERM");
+    one.await_members(2.0, LEFT_WITHIN);
+    three.program.signal("KILL");
+    one.await_members(1.0, DEAD_WITHIN);
+    assert!(three.program.has_ended().is_some());
+    let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+    for change in ["left", "lost"] {
+        let row = format!("ncserverd_cluster_changes_total{{change=\"{change}\"}} 1");
+        assert!(page.contains(&row), "{page}");
+    }
+    assert!(!page.contains("server=\"three\""), "{page}");
+
+    // It comes back under its name.
+    let again = Server::start("three", &[port]);
+    again.await_members(2.0, PATIENCE);
+    one.await_members(2.0, PATIENCE);
+}
+
+#[test]
+fn without_its_engine_a_server_serves_and_says_so() {
+    let Some(nats) = nats_server() else { return };
+    let [port] = free_ports();
+    let one = Server::start("one", &[port]);
+    one.await_ready(true);
+    one.await_members(1.0, PATIENCE);
+    let first = node(&nats, port, &[]);
+    let two = Server::start("two", &[port]);
+    one.await_ready(false);
+    one.await_members(2.0, PATIENCE);
+    drop(first);
+    one.await_ready(true);
+    one.await_members(1.0, DEAD_WITHIN);
+    let _second = node(&nats, port, &[]);
+    one.await_members(2.0, PATIENCE);
+    two.await_members(2.0, PATIENCE);
+    one.await_ready(false);
+}
+
+#[test]
+fn nobody_is_missed_when_two_nodes_of_the_engine_go() {
+    let Some(nats) = nats_server() else { return };
+    let ports: [u16; 6] = free_ports();
+    let (clients, routes) = ports.split_at(3);
+    let mut nodes: Vec<_> = (0..3)
+        .map(|own| {
+            let mut routes = routes.to_vec();
+            routes.rotate_left(own);
+            Some(node(&nats, clients[own], &routes))
+        })
+        .collect();
+    let servers = ["one", "two"].map(|name| Server::start(name, clients));
+    for server in &servers {
+        server.await_members(2.0, PATIENCE);
+    }
+    let nobody_is_missed = || {
+        let end = Instant::now() + DEAD_WITHIN;
+        while Instant::now() < end {
+            for server in &servers {
+                assert_eq!(server.members(), 2.0, "{}", server.program.said());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    // One is killed, and one stops without a word.
+    drop(nodes[0].take());
+    nobody_is_missed();
+    nodes[1].as_ref().unwrap().signal("STOP");
+    nobody_is_missed();
+}
+
+/// Publishes a message as somebody who is no server would.
+fn publish(port: u16, subject: &str, payload: &[u8]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut info = [0; 4096];
+    assert!(stream.read(&mut info).unwrap() > 0, "NATS speaks first");
+    let head = format!(
+        "CONNECT {{\"verbose\":false}}\r\nPUB {subject} {}\r\n",
+        payload.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(payload).unwrap();
+    stream.write_all(b"\r\nPING\r\n").unwrap();
+    let mut answer = [0; 64];
+    let count = stream.read(&mut answer).unwrap();
+    assert!(answer[..count].starts_with(b"PONG"), "it was taken");
+}
+
+/// What others publish ends nothing and is not believed, unless it is a beat.
+#[test]
+fn what_is_no_beat_is_counted_and_changes_nothing() {
+    let Some(nats) = nats_server() else { return };
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let one = Server::start("one", &[port]);
+    one.await_ready(false);
+    let beat = |server: &str, started_ms: u64| {
+        format!(
+            "{{\"server\":\"{server}\",\"started_ms\":{started_ms},\"sequence\":0,\
+             \"addresses\":[],\"fingerprint\":\"{}\",\"zone\":\"z\",\"version\":\"9\",\
+             \"load\":{{\"viewers\":0,\"viewers_max\":1,\"busy\":0.0,\"wait_s\":0.0,\
+             \"is_full\":false}}}}",
+            "0".repeat(64)
+        )
+    };
+    publish(port, "ncserverd.beat.two", beat("two", 1).as_bytes());
+    one.await_members(2.0, PATIENCE);
+    for (subject, payload) in [
+        ("ncserverd.beat.three", beat("four", 1)),
+        ("ncserverd.beat.three", String::new()),
+        ("ncserverd.beat.three", "{}".to_owned()),
+        ("ncserverd.beat.three", "[".repeat(4000)),
+        ("ncserverd.beat.three", "x".repeat(100_000)),
+        ("ncserverd.beat.three", beat("a\\u001b[2Jb", 1)),
+    ] {
+        publish(port, subject, payload.as_bytes());
+    }
+    let unfit = || {
+        let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+        page.contains("ncserverd_cluster_beats_total{kind=\"unfit\"} 6")
+    };
+    let end = Instant::now() + PATIENCE;
+    while !unfit() {
+        assert!(Instant::now() < end, "they are counted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The one that told a beat and no other is forgotten like a server.
+    one.await_members(1.0, DEAD_WITHIN);
+}
+
+/// Off loopback NATS needs TLS; here it has it on loopback, with a password, and both sides show
+/// certificates.
+#[test]
+fn the_engine_is_reached_by_tls_with_a_password_and_a_certificate() {
+    let Some(nats) = nats_server() else { return };
+    let (folder, stranger) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let authority = Authority::new("engine");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority.pem()).unwrap();
+    std::fs::write(file("password"), "hidden\n").unwrap();
+    std::fs::write(file("wrong"), "guessed").unwrap();
+    authority.server(folder.path());
+    authority.client(folder.path());
+    Authority::new("other").client(stranger.path());
+    let [port] = free_ports();
+    let mut command = Command::new(&nats);
+    command.args(["-a", "127.0.0.1", "-p", &port.to_string()]);
+    command.args(["--user", "media", "--pass", "hidden", "--tlsverify"]);
+    command.args([
+        "--tlscert",
+        &file("server.crt"),
+        "--tlskey",
+        &file("server.key"),
+    ]);
+    command.args(["--tlscacert", &file("ca.pem")]);
+    let node = Program::start(&mut command);
+    node.says(["Server is ready"]);
+
+    let of = |folder: &TempDir, password: &str| {
+        let client = |name: &str| folder.path().join(name).display().to_string();
+        [
+            format!("cluster.nats.urls=tls://localhost:{port}"),
+            "cluster.nats.user=media".to_owned(),
+            format!("cluster.nats.password_file={}", file(password)),
+            format!("cluster.nats.ca={}", file("ca.pem")),
+            format!("cluster.nats.cert={}", client("client.crt")),
+            format!("cluster.nats.key={}", client("client.key")),
+        ]
+    };
+    let right = of(&folder, "password");
+    let (one, two) = (
+        Server::start_with("one", &[], &right),
+        Server::start_with("two", &[], &right),
+    );
+    one.await_members(2.0, PATIENCE);
+    two.await_members(2.0, PATIENCE);
+    one.await_ready(false);
+    // Who shows a wrong password or certificate serves alone.
+    for wrong in [of(&folder, "wrong"), of(&stranger, "password")] {
+        let other = Server::start_with("three", &[], &wrong);
+        other.await_ready(true);
+        std::thread::sleep(DEAD_WITHIN / 4);
+        other.await_ready(true);
+        assert_eq!((one.members(), other.members()), (2.0, 1.0));
+    }
+}
