@@ -27,6 +27,7 @@ function show(state) {
   showStreams(state);
   showDevices(state);
   showSources(state);
+  showFleet(state);
 }
 
 function forget() {
@@ -166,6 +167,17 @@ function showSources({ sources, faults, time_ms: time }) {
   const failed = Object.entries(faults).map(([kind, times]) => `${kind} ${count(times)}`);
   say(at("faults"), failed.length ? `Failed fetches since the start: ${failed.join(", ")}.`
     : "No fetch has failed since the start.");
+}
+
+// A server without a fleet has no such table.
+function showFleet({ members, numbers }) {
+  at("fleet").closest("section").hidden = members.length < 2 && numbers.engine_up !== 0;
+  fill(at("fleet"), members.map(({ labels, numbers }) => [labels.server, [
+    labels.server, numbers.draining ? { text: "draining", mark: "warning" } : "serving",
+    count(numbers.viewers), count(numbers.viewers_max), share(numbers.busy),
+  ]]));
+  const more = numbers.members - members.length;
+  say(at("fleet-note"), more > 0 ? `${count(more)} more servers.` : "");
 }
 
 function showEvents(events) {

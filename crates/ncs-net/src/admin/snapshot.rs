@@ -37,6 +37,8 @@ pub(super) struct Snapshot {
     streams_left_out: usize,
     devices: Vec<Row>,
     sources: Vec<Row>,
+    /// The servers of the fleet, in the order of their names, at most [`ROWS_MAX`].
+    members: Vec<Row>,
     /// Failed fetches by kind, without those that have not occurred.
     faults: BTreeMap<String, f64>,
     origins: Vec<Origin>,
@@ -86,6 +88,8 @@ impl Snapshot {
         let mut streams = families.rows(&STREAM);
         let viewers = |row: &Row| row.numbers.get("viewers").copied().unwrap_or_default();
         streams.sort_by(|one, other| viewers(other).total_cmp(&viewers(one)));
+        let mut members = families.rows(&MEMBER);
+        members.truncate(ROWS_MAX);
         let streams_left_out = streams.len().saturating_sub(ROWS_MAX);
         streams.truncate(ROWS_MAX);
         let faulty = origins.iter().filter_map(Advised::of_origin);
@@ -104,6 +108,7 @@ impl Snapshot {
             streams_left_out,
             devices: families.rows(&DEVICE),
             sources: families.rows(&SOURCE),
+            members,
             faults: families.faults(),
             origins,
         }
@@ -171,7 +176,7 @@ fn value(metric: &Metric) -> f64 {
 }
 
 /// Sums over all labels.
-pub(super) const NUMBERS: [(&str, &str); 32] = [
+pub(super) const NUMBERS: [(&str, &str); 34] = [
     ("coded_bytes", "ncserverd_encoder_coded_bytes_total"),
     ("failed_batches", "ncserverd_encoder_failed_batches_total"),
     ("ring_full", "ncserverd_encoder_ring_full_total"),
@@ -203,6 +208,8 @@ pub(super) const NUMBERS: [(&str, &str); 32] = [
     ),
     ("cpu_seconds", "process_cpu_seconds_total"),
     ("memory_bytes", "process_resident_memory_bytes"),
+    ("members", "ncserverd_cluster_members"),
+    ("engine_up", "ncserverd_cluster_engine_up"),
     ("fetched_blocks", "ncserverd_peer_blocks_total"),
     ("fetched_bytes", "ncserverd_peer_received_bytes_total"),
     ("fetch_lost", "ncserverd_peer_lost_datagrams_total"),
@@ -234,6 +241,13 @@ pub(super) const SOURCE: [(&str, &str); 5] = [
     ("not_modified", "ncserverd_ingest_not_modified_total"),
     ("bytes", "ncserverd_ingest_bytes_total"),
     ("fetches", "ncserverd_ingest_fetch_seconds"),
+];
+
+pub(super) const MEMBER: [(&str, &str); 4] = [
+    ("viewers", "ncserverd_cluster_member_viewers"),
+    ("viewers_max", "ncserverd_cluster_member_max_viewers"),
+    ("busy", "ncserverd_cluster_member_busy_ratio"),
+    ("draining", "ncserverd_cluster_member_draining"),
 ];
 
 const ROWS_MAX: usize = 100;
@@ -274,6 +288,10 @@ mod tests {
         let seconds =
             register::histograms(&registry, SOURCE[4].1, "h", &["source"], &[1.0]).unwrap();
         seconds.with_label_values(&["http"]).observe(0.5);
+        let members = register::gauges(&registry, MEMBER[0].1, "h", &["server"]).unwrap();
+        for (server, viewers) in [("b", 7), ("a", 3)] {
+            members.with_label_values(&[server]).set(viewers);
+        }
         let readiness = Readiness::new();
         readiness.ready("server");
         readiness.degraded("device", "lost");
@@ -295,6 +313,9 @@ mod tests {
         assert_eq!(first["numbers"]["late"], 3.0);
         assert_eq!(json["faults"], serde_json::json!({"connect": 2.0}));
         assert_eq!(json["sources"][0]["numbers"]["fetches"], 1.0);
+        let member = |at: usize| &json["members"][at];
+        assert_eq!(member(0)["labels"]["server"], "a");
+        assert_eq!(member(1)["numbers"]["viewers"], 7.0);
         assert_eq!(json["status"], "degraded");
         let part = |at: usize, key: &str| json["attention"][at][key].as_str().unwrap();
         assert_eq!([part(0, "part"), part(0, "reason")], ["device", "lost"]);
