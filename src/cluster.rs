@@ -63,6 +63,21 @@ impl Default for Config {
     }
 }
 
+/// Whether the engine of a configuration is reached within [`REACHED_WITHIN`], and otherwise why
+/// not.
+pub async fn reach(config: &Config) -> Result<(), String> {
+    let client = "ncserverd doctor";
+    let engine = Engine::open(config.engine, &config.nats, client).await;
+    let mut engine = engine.map_err(|error| error.to_string())?;
+    let reached = async {
+        while engine.reached().is_err() {
+            engine.hear().await;
+        }
+    };
+    let _ = tokio::time::timeout(REACHED_WITHIN, reached).await;
+    engine.reached()
+}
+
 /// Who a server is.
 #[derive(Debug, Clone)]
 pub struct Own {
@@ -111,7 +126,7 @@ enum Stage {
 }
 
 impl Cluster {
-    /// A server that has told nothing yet. `load` is asked for every beat.
+    /// A server that knows itself and has told nothing yet. `load` is asked for every beat.
     pub fn new(
         own: Own,
         load: impl Fn() -> Load + Send + Sync + 'static,
@@ -124,7 +139,7 @@ impl Cluster {
         }
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let started_ms = since.map_or(0, |since| since.as_millis());
-        Self {
+        let cluster = Self {
             own: Arc::new(own),
             load: Arc::new(load),
             roster: Arc::default(),
@@ -134,7 +149,10 @@ impl Cluster {
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
             metrics,
             readiness,
-        }
+        };
+        // It knows itself before the first scrape.
+        cluster.hear(cluster.beat(Stage::Serves));
+        cluster
     }
 
     /// The server takes no newcomers from now on.
@@ -330,12 +348,12 @@ impl Cluster {
 
     /// Says what has changed.
     fn note(&self, change: &Change) {
-        self.metrics.note(change);
         self.metrics.set_members(self.roster().len());
-        let own = &self.own.name;
-        if matches!(change, Change::Joined(server) | Change::Drains(server) if server == own) {
+        let is_own = *change.server() == self.own.name;
+        if is_own && !matches!(change, Change::Twins(_)) {
             return;
         }
+        self.metrics.note(change);
         // Whoever may publish can invent servers.
         let line = (change.kind(), Some(change.server().clone()));
         let Some(unsaid) = self.lines.admit(line, Instant::now()) else {

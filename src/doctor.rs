@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::config::{Config, Loaded};
 
 mod compute;
+mod fleet;
 mod limits;
 mod sockets;
 mod sources;
@@ -164,6 +165,7 @@ fn named(config: &Config) -> Vec<Check> {
     checks.push(trust::certificate(&config.tls));
     checks.extend(trust::admission(&config.admission));
     checks.extend(trust::operators(&config.telemetry));
+    checks.extend(fleet::engine(&config.cluster));
     checks
 }
 

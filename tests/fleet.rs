@@ -237,21 +237,48 @@ fn nobody_is_missed_when_two_nodes_of_the_engine_go() {
     nobody_is_missed();
 }
 
-/// Publishes a message as somebody who is no server would.
-fn publish(port: u16, subject: &str, payload: &[u8]) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let mut info = [0; 4096];
-    assert!(stream.read(&mut info).unwrap() > 0, "NATS speaks first");
-    let head = format!(
-        "CONNECT {{\"verbose\":false}}\r\nPUB {subject} {}\r\n",
-        payload.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    stream.write_all(payload).unwrap();
-    stream.write_all(b"\r\nPING\r\n").unwrap();
-    let mut answer = [0; 64];
-    let count = stream.read(&mut answer).unwrap();
-    assert!(answer[..count].starts_with(b"PONG"), "it was taken");
+/// A client of NATS that only publishes.
+struct Publisher(TcpStream);
+
+impl Publisher {
+    fn connect(port: u16) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut info = [0; 4096];
+        assert!(stream.read(&mut info).unwrap() > 0, "NATS speaks first");
+        stream
+            .write_all(b"CONNECT {\"verbose\":false}\r\n")
+            .unwrap();
+        Self(stream)
+    }
+
+    /// Returns when it was taken.
+    fn publish(&mut self, subject: &str, payload: &[u8]) {
+        let head = format!("PUB {subject} {}\r\n", payload.len());
+        let message = [head.as_bytes(), payload, b"\r\nPING\r\n"].concat();
+        self.0.write_all(&message).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"PONG\r\n") {
+            let mut bytes = [0; 64];
+            let count = self.0.read(&mut bytes).unwrap();
+            assert!(count > 0, "{}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&bytes[..count]);
+        }
+        // NATS asks, too.
+        if answer.starts_with(b"PING") {
+            self.0.write_all(b"PONG\r\n").unwrap();
+        }
+    }
+}
+
+/// A beat of an idle server, as JSON.
+fn beat(server: &str, started_ms: u64, sequence: u64) -> String {
+    format!(
+        "{{\"server\":\"{server}\",\"started_ms\":{started_ms},\"sequence\":{sequence},\
+         \"addresses\":[\"{server}.example:4443\"],\"fingerprint\":\"{}\",\"zone\":\"z\",\
+         \"version\":\"9\",\"load\":{{\"viewers\":0,\"viewers_max\":1,\"busy\":0.0,\
+         \"wait_s\":0.0,\"is_full\":false}}}}",
+        "0".repeat(64)
+    )
 }
 
 /// What others publish ends nothing and is not believed, unless it is a beat.
@@ -262,26 +289,18 @@ fn what_is_no_beat_is_counted_and_changes_nothing() {
     let _node = node(&nats, port, &[]);
     let one = Server::start("one", &[port]);
     one.await_ready(false);
-    let beat = |server: &str, started_ms: u64| {
-        format!(
-            "{{\"server\":\"{server}\",\"started_ms\":{started_ms},\"sequence\":0,\
-             \"addresses\":[],\"fingerprint\":\"{}\",\"zone\":\"z\",\"version\":\"9\",\
-             \"load\":{{\"viewers\":0,\"viewers_max\":1,\"busy\":0.0,\"wait_s\":0.0,\
-             \"is_full\":false}}}}",
-            "0".repeat(64)
-        )
-    };
-    publish(port, "ncserverd.beat.two", beat("two", 1).as_bytes());
+    let mut publisher = Publisher::connect(port);
+    publisher.publish("ncserverd.beat.two", beat("two", 1, 0).as_bytes());
     one.await_members(2.0, PATIENCE);
     for (subject, payload) in [
-        ("ncserverd.beat.three", beat("four", 1)),
+        ("ncserverd.beat.three", beat("four", 1, 0)),
         ("ncserverd.beat.three", String::new()),
         ("ncserverd.beat.three", "{}".to_owned()),
         ("ncserverd.beat.three", "[".repeat(4000)),
         ("ncserverd.beat.three", "x".repeat(100_000)),
-        ("ncserverd.beat.three", beat("a\\u001b[2Jb", 1)),
+        ("ncserverd.beat.a", beat("a\\u001b[2J", 1, 0)),
     ] {
-        publish(port, subject, payload.as_bytes());
+        publisher.publish(subject, payload.as_bytes());
     }
     let unfit = || {
         let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
@@ -350,5 +369,49 @@ fn the_engine_is_reached_by_tls_with_a_password_and_a_certificate() {
         std::thread::sleep(DEAD_WITHIN / 4);
         other.await_ready(true);
         assert_eq!((one.members(), other.members()), (2.0, 1.0));
+    }
+}
+
+/// Prints what a hundred other servers cost one, beside a server without a fleet: `cargo test
+/// --release --test fleet -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures for two minutes"]
+fn what_a_hundred_servers_cost() {
+    const OTHERS: u32 = 100;
+    const BEATS: u64 = 60;
+    let Some(nats) = nats_server() else { return };
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let fleet = Server::start("one", &[port]);
+    let alone = Server::start_with("one", &[port], &["cluster.engine=none".to_owned()]);
+    fleet.await_ready(false);
+    let mut publisher = Publisher::connect(port);
+    let mut round = |sequence: u64| {
+        let begun = Instant::now();
+        for number in 0..OTHERS {
+            let name = format!("media-{number}");
+            let subject = format!("ncserverd.beat.{name}");
+            publisher.publish(&subject, beat(&name, 1, sequence).as_bytes());
+        }
+        std::thread::sleep(Duration::from_secs(2).saturating_sub(begun.elapsed()));
+    };
+    round(0);
+    fleet.await_members(f64::from(OTHERS) + 1.0, PATIENCE);
+    let used = |server: &Server| {
+        let cpu = metric(server.metrics, "process_cpu_seconds_total").unwrap();
+        let memory = metric(server.metrics, "process_resident_memory_bytes").unwrap();
+        (cpu, memory)
+    };
+    let before = [&fleet, &alone].map(used);
+    (1..=BEATS).for_each(&mut round);
+    let after = [&fleet, &alone].map(used);
+    assert_eq!(fleet.members(), f64::from(OTHERS) + 1.0);
+    for (name, (before, after)) in ["fleet", "alone"].iter().zip(before.iter().zip(after)) {
+        let seconds = BEATS as f64 * 2.0;
+        println!(
+            "{name}: {:.2} ms of processor time a second, {:.1} MB",
+            (after.0 - before.0) / seconds * 1e3,
+            after.1 / 1e6
+        );
     }
 }

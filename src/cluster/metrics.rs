@@ -50,7 +50,7 @@ impl Metrics {
         let changes = register::counters(
             registry,
             "ncserverd_cluster_changes_total",
-            "Changes among the servers of the fleet, as this one has noticed them.",
+            "Changes among the other servers of the fleet, as this one has noticed them.",
             &["change"],
         )?;
         for kind in Change::KINDS {

@@ -1,9 +1,9 @@
 //! NATS as the engine: beats are messages of its core, which it keeps nowhere.
 //!
-//! The client reconnects by itself, after pauses that grow to [`PAUSE_MAX`] and are drawn at random:
-//! a hundred servers must not come back in the same instant. It connects to the servers that are
-//! configured and to no others. What NATS says of further ones comes before TLS, so whoever sits on
-//! the path could name one that takes the password.
+//! The client reconnects by itself, after pauses that grow to [`PAUSE_MAX`] and are drawn at
+//! random: a hundred servers must not come back in the same instant. It connects to the servers
+//! that are configured and to no others. What NATS says of further ones comes before TLS, so
+//! whoever sits on the path could name one that takes the password.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -266,8 +266,8 @@ fn pause(attempts: usize) -> Duration {
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// How long an attempt to connect may take. Where a server of NATS vanishes without a word, the pings
-/// and two attempts take less time than [`DEAD_AFTER`](super::roster::DEAD_AFTER).
+/// How long an attempt to connect may take. Where a server of NATS vanishes without a word, the
+/// pings and two attempts take less time than [`DEAD_AFTER`](super::roster::DEAD_AFTER).
 const TIMEOUT: Duration = Duration::from_millis(1500);
 /// A connection counts as gone when the third ping is due and none was answered.
 const PING: Duration = Duration::from_secs(1);

@@ -29,8 +29,8 @@ pub enum Error {
     Print(#[from] io::Error),
 }
 
-/// Prints the servers that beat within two intervals. On a terminal, unless `once`, it goes on until
-/// the process is interrupted.
+/// Prints the servers that beat within two intervals. On a terminal, unless `once`, it goes on
+/// until the process is interrupted.
 pub async fn status(config: &Config, once: bool) -> Result<(), Error> {
     if config.engine == Kind::None {
         return Err(Error::Alone);

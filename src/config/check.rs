@@ -255,7 +255,7 @@ fn cluster(config: &Config, report: &mut Report) {
         ("cert", "key", nats.cert.is_some() != nats.key.is_some()),
     ] {
         if is_single {
-            let text = format!("set `cluster.nats.{other}`, too, or remove both");
+            let text = format!("it goes with `cluster.nats.{other}`: set both or neither");
             report.fault(format!("cluster.nats.{key}"), text);
         }
     }

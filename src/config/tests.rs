@@ -1196,3 +1196,36 @@ fn pages_that_could_not_or_should_not_connect_are_mentioned() {
         "{refused}"
     );
 }
+
+#[test]
+fn a_fleet_needs_a_name_an_address_and_an_engine() {
+    let nats = ("cluster.engine", "nats");
+    let (name, address) = (
+        ("cluster.name", "a-1"),
+        ("cluster.advertise", "a.example:4443"),
+    );
+    let url = ("cluster.nats.urls", "tls://nats.example:4222");
+    assert!(load("", &[], &[nats, name, address, url]).is_ok());
+    let refused = |overrides: &[(&str, &str)]| load("", &[], overrides).unwrap_err().to_string();
+    let all = refused(&[nats]);
+    for key in [
+        "`cluster.name`",
+        "`cluster.advertise`",
+        "`cluster.nats.urls`",
+    ] {
+        assert!(all.contains(key), "{all}");
+    }
+    let many = "a.example:4443,".repeat(9);
+    for (fault, key) in [
+        (("cluster.advertise", many.as_str()), "`cluster.advertise`"),
+        (("cluster.nats.user", "media"), "`cluster.nats.user`"),
+        (("cluster.nats.key", "key.pem"), "`cluster.nats.cert`"),
+        (("cluster.nats.urls", "nats://nats.example"), "needs TLS"),
+        (("cluster.name", "a b"), "is no name"),
+        (("cluster.zone", ""), "is no name"),
+        (("cluster.advertise", "a.example"), "is no address"),
+    ] {
+        let refused = refused(&[nats, name, address, url, fault]);
+        assert!(refused.contains(key), "{fault:?}: {refused}");
+    }
+}
