@@ -559,14 +559,8 @@ impl Peer {
         };
         let question = std::mem::replace(&mut read.question, Question::Over);
         let taken = match (answer, question) {
-            (Err(failure), question) => {
-                let is_unconfirmed = matches!(question, Question::Confirming(..))
-                    && matches!(failure, Failure::Gone);
-                let asked_again = match is_unconfirmed {
-                    true => read.unconfirmed(failure),
-                    false => read.question_failed(now, failure),
-                };
-                if let Err(unfit) = asked_again {
+            (Err(failure), _) => {
+                if let Err(unfit) = read.question_failed(now, failure) {
                     self.fail(id, &unfit);
                 }
                 return;

@@ -345,9 +345,11 @@ impl Read {
         Ok(())
     }
 
-    /// A question has failed. It is asked again after the time that the server has told.
+    /// A question has failed. It is asked again after the time that the server has told, or at
+    /// once if the source that alone could confirm an answer is gone.
     pub(crate) fn question_failed(&mut self, now: Instant, failure: Failure) -> Result<(), Unfit> {
         let after = match &failure {
+            Failure::Gone => Some(Duration::ZERO),
             Failure::Refused(refusal) if refusal.code != RefusalCode::Unknown => refusal
                 .retry_after
                 .filter(|after| *after <= RETRY_AFTER_MAX),
@@ -361,17 +363,6 @@ impl Read {
             }
             _ => Err(Unfit::Failed(failure)),
         }
-    }
-
-    /// The source of the last answer is gone before the answer was confirmed: others are asked the
-    /// same question.
-    pub(crate) fn unconfirmed(&mut self, failure: Failure) -> Result<(), Unfit> {
-        self.refused += 1;
-        if self.refused > RETRIES {
-            return Err(Unfit::Failed(failure));
-        }
-        self.question = Question::Due;
-        Ok(())
     }
 
     /// The fetches under way.
