@@ -3,7 +3,7 @@
 // netem. Each end has a device of VXLAN whose packets come here, of TCP and UDP alike, and leave for
 // the other end, or do not.
 import dgram from 'node:dgram';
-import { Direction } from './relay.mjs';
+import { Direction, PLAIN } from './relay.mjs';
 
 export const VXLAN_PORT = 4789;
 /** The address of an end, and of the box on its side. */
@@ -19,7 +19,7 @@ const UDP = 17;
 
 /** Carries packets between both ends until the program that has started it ends. */
 async function carry() {
-  const path = { packets: { passed: 0, lost: 0, overtaken: 0 } };
+  const path = { ...PLAIN, packets: { passed: 0, lost: 0, overtaken: 0 } };
   const ends = [0, 1];
   const sockets = ends.map(() => dgram.createSocket({ type: 'udp4', recvBufferSize: 1 << 22 }));
   for (const end of ends) {

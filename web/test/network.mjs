@@ -4,19 +4,10 @@ import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { outer, VXLAN_PORT } from './box.mjs';
+import { PLAIN } from './relay.mjs';
 
 /** The ends of the path, in the order of their addresses. */
 const ENDS = ['viewer', 'server'];
-/** A path without effects. */
-const PLAIN = {
-  loss: 0,
-  bursts: undefined,
-  delay: 0,
-  jitter: 0,
-  overtaken: 0,
-  rate: Infinity,
-  isDead: false,
-};
 
 export class Network {
   /** The server's address. */
@@ -25,6 +16,8 @@ export class Network {
     [...ENDS, 'middle'].map((place) => [place, `ncw${process.pid}-${place}`]),
   );
   #box;
+  /** Fails when the box ends. */
+  #ended;
 
   /** Whether this process may make namespaces. Where every test must run, it has to. */
   static isAllowed() {
@@ -45,8 +38,11 @@ export class Network {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
       serialization: 'advanced',
     });
+    this.#ended = once(this.#box, 'exit').then(([code]) => {
+      throw new Error(`the path between the namespaces has ended with ${code}`);
+    });
+    this.#ended.catch(() => {});
     await this.#heard();
-    await this.set({});
   }
 
   /** Program and words of a command that runs at an end. */
@@ -69,10 +65,7 @@ export class Network {
 
   /** The next word of the box, which must not end. */
   async #heard() {
-    const ended = once(this.#box, 'exit').then(([code]) => {
-      throw new Error(`the path between the namespaces has ended with ${code}`);
-    });
-    await Promise.race([once(this.#box, 'message'), ended]);
+    await Promise.race([once(this.#box, 'message'), this.#ended]);
   }
 
   close() {

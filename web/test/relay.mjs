@@ -1,6 +1,17 @@
 // A path of UDP to a server, with the conditions of real networks.
 import dgram from 'node:dgram';
 
+/** The conditions of a path without effects. */
+export const PLAIN = {
+  loss: 0,
+  bursts: undefined,
+  delay: 0,
+  jitter: 0,
+  overtaken: 0,
+  rate: Infinity,
+  isDead: false,
+};
+
 /**
  * A relay on 127.0.0.1. Its conditions hold for each direction by itself and can be changed at any
  * time; losses and delays are drawn in an order that is always the same.
@@ -19,13 +30,6 @@ import dgram from 'node:dgram';
  * - `address`: of the clients, as the server sees them.
  */
 export class Relay {
-  loss = 0;
-  bursts = undefined;
-  delay = 0;
-  jitter = 0;
-  overtaken = 0;
-  rate = Infinity;
-  isDead = false;
   address = '127.0.0.1';
   /** Bytes that the server has sent, and packets of both directions by their fate. */
   taken = 0;
@@ -38,7 +42,7 @@ export class Relay {
 
   constructor(server, conditions) {
     this.#server = server;
-    Object.assign(this, server, conditions);
+    Object.assign(this, PLAIN, server, conditions);
     this.#front.on('message', (packet, from) => {
       const key = `${from.address}:${from.port}`;
       const client = this.#clients.get(key) ?? { from };
