@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nctest::http::get;
 use nctest::mint::Authority;
-use nctest::program::{PATIENCE, Program, metric, serve};
+use nctest::program::{PATIENCE, Program, cpu_seconds, metric, serve};
 use program::program;
 use tempfile::TempDir;
 
@@ -372,18 +372,6 @@ fn the_engine_is_reached_by_tls_with_a_password_and_a_certificate() {
     }
 }
 
-/// Seconds of processor time of a process, in hundredths. Its metric has whole seconds.
-fn processor_time(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // Behind the name in brackets, which may contain anything: state first, then ten numbers.
-    let (_, fields) = stat.rsplit_once(") ").unwrap();
-    let ticks = fields.split(' ').skip(11).take(2);
-    ticks
-        .map(|ticks| ticks.parse::<f64>().unwrap())
-        .sum::<f64>()
-        / 100.0
-}
-
 /// Prints what a hundred other servers cost one, beside a server without a fleet: `cargo test
 /// --release --test fleet -- --ignored --nocapture`.
 #[test]
@@ -411,7 +399,7 @@ fn what_a_hundred_servers_cost() {
     fleet.await_members(f64::from(OTHERS) + 1.0, PATIENCE);
     let used = |server: &Server| {
         let memory = metric(server.metrics, "process_resident_memory_bytes").unwrap();
-        (processor_time(server.program.id()), memory)
+        (cpu_seconds(server.program.id()), memory)
     };
     let before = [&fleet, &alone].map(used);
     (1..=BEATS).for_each(&mut round);

@@ -141,6 +141,22 @@ pub fn status(process: u32, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// Seconds that a process has run, in hundredths: its metric has whole seconds.
+///
+/// # Panics
+/// If the process has ended and was waited for.
+pub fn cpu_seconds(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .expect("the process is not waited for");
+    let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
+    // proc(5): utime and stime, in ticks.
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+    ticks / TICKS_PER_SECOND
+}
+
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// The sum of a series over its labels, from the metrics listener at this address; `None` if there
 /// is no such series.
 pub fn metric(at: SocketAddr, name: &str) -> Option<f64> {

@@ -27,7 +27,7 @@ use nctest::http::get;
 use nctest::live::{Feeder, SEGMENT, segment_bytes};
 use nctest::netns::within;
 use nctest::process::Process;
-use nctest::program::beside as program;
+use nctest::program::{beside as program, cpu_seconds};
 use net::{DEVICE, Network, SERVER, address};
 use player::{GATEWAY, METRICS, Said, metric};
 
@@ -41,8 +41,6 @@ const WARM_UP: Duration = Duration::from_secs(15);
 const SERVER_METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9443);
 /// Segments that the playlist names.
 const WINDOW: u64 = 6;
-/// As the kernel counts processor time.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 fn main() {
     let arguments: Vec<String> = env::args()
@@ -316,11 +314,11 @@ impl Swarm {
             wire: sent.trim().parse().expect("a number"),
             payload: metric(&metrics, "ncserverd_session_sent_bytes_total"),
             named: metric(&metrics, "ncserverd_directory_introductions_total"),
-            server_time: processor_time(&self.server),
+            server_time: cpu_seconds(self.server.0.id()),
             viewers_time: self
                 .viewers
                 .iter()
-                .map(|viewer| processor_time(&viewer.gateway))
+                .map(|viewer| cpu_seconds(viewer.gateway.0.id()))
                 .sum(),
             received: self.viewers.iter_mut().map(Viewer::received).collect(),
         }
@@ -454,18 +452,4 @@ fn serve(files: &Path, media: &Path, policy: &str) -> (Process, String) {
         server,
         fingerprint.unwrap_or_else(|| panic!("the server is ready; it said {heard:#?}")),
     )
-}
-
-/// Seconds that a process has run.
-fn processor_time(process: &Process) -> f64 {
-    let stat =
-        fs::read_to_string(format!("/proc/{}/stat", process.0.id())).expect("it is not waited for");
-    let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
-    let ticks: f64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<f64>().ok())
-        .sum();
-    ticks / TICKS_PER_SECOND
 }
