@@ -219,7 +219,7 @@ impl Front {
         &self.addresses
     }
 
-    /// How much of it is in use.
+    /// The measure of its load.
     pub fn headroom(&self) -> &Headroom {
         &self.headroom
     }

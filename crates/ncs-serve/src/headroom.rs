@@ -101,7 +101,7 @@ struct Load {
     short_for: f64,
 }
 
-/// How much of a server is in use, as it was measured last.
+/// The part of a server that is in use, at the last measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// Viewers that were admitted, and are there.
@@ -144,7 +144,7 @@ impl Headroom {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// How much is in use.
+    /// The part that is in use.
     pub fn usage(&self) -> Usage {
         Usage {
             viewers: u64::try_from(self.metrics.viewers.get()).unwrap_or(0),
