@@ -18,23 +18,23 @@ mod table;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, sleep_until};
 
 use beat::{Address, Beat, Load, Name};
 use engine::{Engine, Heard, Kind};
 use roster::{Change, INTERVAL, Roster};
 
-use crate::telemetry::Readiness;
 use crate::telemetry::quiet::{RateLimited, suppressed};
+use crate::telemetry::{Readiness, now_ms};
 use crate::tls::ServerIdentity;
 pub use metrics::Metrics;
 pub use table::{Error as StatusError, status};
 
-/// Who a server is in its fleet, and what carries its beats.
+/// The place of a server in its fleet, and the engine of its beats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -78,7 +78,7 @@ pub async fn reach(config: &Config) -> Result<(), String> {
     engine.reached()
 }
 
-/// Who a server is.
+/// The server itself.
 #[derive(Debug, Clone)]
 pub struct Own {
     config: Config,
@@ -137,13 +137,11 @@ impl Cluster {
             metrics.engine_up.set(0);
             readiness.degraded(PART, "the engine is not reached yet");
         }
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let started_ms = since.map_or(0, |since| since.as_millis());
         let cluster = Self {
             own: Arc::new(own),
             load: Arc::new(load),
             roster: Arc::default(),
-            started_ms: u64::try_from(started_ms).unwrap_or(u64::MAX),
+            started_ms: now_ms(),
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
@@ -185,7 +183,6 @@ impl Cluster {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = self.roster().due();
-            let due = due.map(tokio::time::Instant::from_std);
             let tells = tokio::select! {
                 _ = tick.tick() => true,
                 _ = stage.changed() => true,
@@ -193,7 +190,7 @@ impl Cluster {
                     self.take(heard, &mut tie);
                     false
                 }
-                () = until(due) => {
+                () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
                     let lost = self.roster().expire(Instant::now());
                     lost.iter().for_each(|change| self.note(change));
                     false
@@ -286,13 +283,12 @@ impl Cluster {
             name,
             identity,
         } = &*self.own;
-        let fingerprint = identity.fingerprint().to_string();
         Beat {
             server: name.clone(),
             started_ms: self.started_ms,
             sequence: self.told.fetch_add(1, Ordering::Relaxed),
             addresses: config.advertise.clone(),
-            fingerprint: fingerprint.parse().expect("it is one of SHA-256"),
+            fingerprint: identity.fingerprint(),
             zone: config.zone.clone(),
             version: VERSION.parse().expect("a version of cargo is one"),
             load: (self.load)(),
@@ -333,16 +329,14 @@ impl Cluster {
 
     /// Takes a beat, of this server or another.
     fn hear(&self, beat: Beat) {
-        let shown = beat.clone();
+        let server = beat.server.clone();
         let mut roster = self.roster();
         let change = roster.hear(Instant::now(), beat);
-        let (is_known, members) = (roster.knows(&shown), roster.len());
+        roster
+            .beat(&server)
+            .iter()
+            .for_each(|beat| self.metrics.show(beat));
         drop(roster);
-        self.metrics.set_members(members);
-        // A beat of an elder process is no news of its server.
-        if is_known {
-            self.metrics.show(&shown);
-        }
         change.iter().for_each(|change| self.note(change));
     }
 
@@ -413,13 +407,6 @@ impl Tie {
         let is_recent = |(at, _): &(Instant, String)| *at + 2 * INTERVAL > now;
         self.complaint = self.complaint.take().filter(is_recent);
         self.complaint.as_ref().map(|(_, text)| text.as_str())
-    }
-}
-
-async fn until(due: Option<tokio::time::Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

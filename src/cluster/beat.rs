@@ -8,7 +8,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use ncs_serve::headroom::Usage;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::peer::Server;
+use crate::tls::Fingerprint;
 
 /// The longest beat that is read, in bytes.
 pub const BYTES_MAX: usize = 4096;
@@ -32,7 +36,8 @@ pub struct Beat {
     pub sequence: u64,
     /// Where peers reach it.
     pub addresses: Vec<Address>,
-    /// SHA-256 of the certificate that it shows to peers, in hexadecimal.
+    /// The certificate that it shows to peers, as 64 hexadecimal digits in lower case.
+    #[serde(serialize_with = "write_digits", deserialize_with = "read_digits")]
     pub fingerprint: Fingerprint,
     /// The part of the network that it is in.
     pub zone: Name,
@@ -114,6 +119,26 @@ impl Beat {
     }
 }
 
+fn write_digits<S: Serializer>(
+    fingerprint: &Fingerprint,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(fingerprint)
+}
+
+/// Reads a fingerprint in the form in which it is written, and in no other.
+fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Fingerprint, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let fingerprint = text.parse::<Fingerprint>().map_err(D::Error::custom)?;
+    if fingerprint.to_string() == text {
+        Ok(fingerprint)
+    } else {
+        Err(D::Error::custom(
+            "a fingerprint has 64 hexadecimal digits in lower case",
+        ))
+    }
+}
+
 /// A text of one kind, checked where it comes from.
 macro_rules! text {
     ($(#[$meta:meta])* $name:ident, $check:ident) => {
@@ -171,11 +196,6 @@ text!(
     check_address
 );
 text!(
-    /// SHA-256 of a certificate: 64 hexadecimal digits in lower case.
-    Fingerprint,
-    check_fingerprint
-);
-text!(
     /// A version of the program.
     Version,
     check_version
@@ -195,34 +215,15 @@ fn check_name(text: &str) -> Result<(), String> {
 }
 
 fn check_address(text: &str) -> Result<(), String> {
-    let shown = || {
-        let shown: String = text.chars().take(ADDRESS_MAX).collect();
-        shown.escape_debug().to_string()
-    };
-    let complaint = || format!("`{}` is no address such as media.example:4443", shown());
-    // The parser of URLs drops control characters, and takes any letters in a host.
-    if text.len() > ADDRESS_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(complaint());
+    let is_whole = |server: &Server| server.port > 0 && server.address() == format!("ncs://{text}");
+    if text.len() <= ADDRESS_MAX && text.parse().is_ok_and(|server| is_whole(&server)) {
+        return Ok(());
     }
-    let url = url::Url::parse(&format!("ncs://{text}")).map_err(|_| complaint())?;
-    let is_fit = url.host_str().is_some_and(|host| !host.is_empty())
-        && url.port().is_some_and(|port| port > 0)
-        && url.username().is_empty()
-        && url.password().is_none()
-        && matches!(url.path(), "" | "/")
-        && !text.ends_with('/')
-        && url.query().is_none()
-        && url.fragment().is_none();
-    is_fit.then_some(()).ok_or_else(complaint)
-}
-
-fn check_fingerprint(text: &str) -> Result<(), String> {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if text.len() == 64 && text.bytes().all(is_digit) {
-        Ok(())
-    } else {
-        Err("a fingerprint has 64 hexadecimal digits".to_owned())
-    }
+    let shown: String = text.chars().take(ADDRESS_MAX).collect();
+    let shown = shown.escape_debug();
+    Err(format!(
+        "`{shown}` is no address such as media.example:4443"
+    ))
 }
 
 fn check_version(text: &str) -> Result<(), String> {

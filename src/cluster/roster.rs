@@ -186,10 +186,9 @@ impl Roster {
         self.members.values()
     }
 
-    /// Whether this is the last beat of a server that lives.
-    pub fn knows(&self, beat: &Beat) -> bool {
-        let member = self.members.get(&beat.server);
-        member.is_some_and(|member| member.beat == *beat)
+    /// The last beat of a server that lives.
+    pub fn beat(&self, server: &Name) -> Option<&Beat> {
+        self.members.get(server).map(|member| &member.beat)
     }
 
     /// The number of servers that live.
