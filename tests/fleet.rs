@@ -16,7 +16,7 @@ use nctest::program::{PATIENCE, Program, cpu_seconds, metric, serve};
 use program::program;
 use tempfile::TempDir;
 
-/// Beats come every two seconds, and a server without any lives for seven.
+/// Beats come every two seconds, and a server without any lives for eight.
 const DEAD_WITHIN: Duration = Duration::from_secs(12);
 /// A server that says goodbye is gone long before that.
 const LEFT_WITHIN: Duration = Duration::from_secs(4);

@@ -268,9 +268,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// How long an attempt to connect may take. Where a server of NATS vanishes without a word, the
 /// pings and two attempts take less time than [`DEAD_AFTER`](super::roster::DEAD_AFTER).
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection counts as gone when the third ping is due and none was answered.
-const PING: Duration = Duration::from_secs(1);
+const PING: Duration = Duration::from_millis(500);
 /// A beat that waits longer is of no use.
 const SEND_TIMEOUT: Duration = Duration::from_millis(400);
 /// Messages that wait to be read. Further ones are dropped.

@@ -11,9 +11,9 @@ use super::beat::{Beat, Name};
 
 /// The time between two beats of a server.
 pub const INTERVAL: Duration = Duration::from_secs(2);
-/// How long a server lives without a beat: three of them are missing, and a fourth may be on its
-/// way.
-pub const DEAD_AFTER: Duration = Duration::from_secs(7);
+/// How long a server lives without a beat: three of them are missing, and the fourth is due. A
+/// server that has to find another server of its engine does so in this time.
+pub const DEAD_AFTER: Duration = Duration::from_secs(8);
 /// Servers that are known at most.
 pub const MEMBERS_MAX: usize = 1024;
 
