@@ -21,9 +21,9 @@ use ncserverd::web::{self, Binding};
 use ncserverd::wire::block::{self, Records, StreamHead};
 use ncserverd::wire::frame::Reader;
 use ncserverd::wire::message::{
-    Accept, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding, HoldingState,
-    Introduction, Meant, Message, Meta, PageIntroduction, Request, RequestCode, RequestError,
-    StopReason, Subscribe, Ticket, Token, VisitId,
+    Accept, Alternate, Checks, Codecs, Credential, Delivery, Get, GetChecks, Hello, Holding,
+    HoldingState, Introduction, Meant, Message, Meta, PageIntroduction, Request, RequestCode,
+    RequestError, StopReason, Subscribe, Ticket, Token, VisitId,
 };
 use ncserverd::wire::{CloseCode, Violation, refusal};
 use nctest::page;
@@ -216,6 +216,10 @@ fn messages() -> Vec<(&'static str, Message)> {
         visit: Some(VisitId([0x0e; 16])),
         ..hello.clone()
     };
+    let sent = Hello {
+        is_sent: true,
+        ..hello.clone()
+    };
     let speaks_all = Hello {
         codecs: Codecs::ALL,
         ..hello.clone()
@@ -333,10 +337,19 @@ fn messages() -> Vec<(&'static str, Message)> {
         lasts_ms: 300_000,
         ticket: ticket(),
     };
+    let named = Alternate {
+        address: "media-2.example:4443".to_owned(),
+        identity: None,
+    };
+    let pinned = Alternate {
+        identity: Some(IDENTITY),
+        ..named.clone()
+    };
     vec![
         ("HELLO", Message::Hello(hello)),
         ("HELLO codecs", Message::Hello(speaks_all)),
         ("HELLO visit", Message::Hello(visits)),
+        ("HELLO sent", Message::Hello(sent)),
         (
             "AUTH",
             Message::Auth(Credential::Token(Token(TOKEN.to_string()))),
@@ -441,6 +454,26 @@ fn messages() -> Vec<(&'static str, Message)> {
             },
         ),
         ("GOAWAY", Message::GoAway { drain_ms: 5000 }),
+        (
+            "ALTERNATES",
+            Message::Alternates {
+                moves: false,
+                servers: vec![
+                    pinned,
+                    Alternate {
+                        address: "[2001:db8::1]:4443".to_owned(),
+                        identity: None,
+                    },
+                ],
+            },
+        ),
+        (
+            "ALTERNATES now",
+            Message::Alternates {
+                moves: true,
+                servers: vec![named],
+            },
+        ),
         ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
         ("META signed", Message::Meta(signed)),
         (

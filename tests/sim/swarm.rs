@@ -445,6 +445,7 @@ impl Swarm {
             }
             Event::Ready(_)
             | Event::Peers { .. }
+            | Event::Alternates { .. }
             | Event::Page { .. }
             | Event::Pages { .. }
             | Event::Signal { .. }

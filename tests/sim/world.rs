@@ -587,6 +587,7 @@ impl World {
                 | Event::Hashed { .. }
                 | Event::Brought { .. }
                 | Event::Peers { .. }
+                | Event::Alternates { .. }
                 | Event::Page { .. }
                 | Event::Pages { .. }
                 | Event::Signal { .. }

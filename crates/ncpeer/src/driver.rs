@@ -4,6 +4,7 @@
 //! finished multiplication, a result of the device, a deadline. After each it handles everything
 //! else that is ready, and carries out the decisions of [`Proto`].
 
+mod alternates;
 mod attempts;
 mod callers;
 mod connections;
@@ -29,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::bulk::Bulk;
 use super::neighbours::Neighbours;
+use super::proto::alternates::Alternates;
 use super::proto::{self, Answer, Event, FetchId, Proto, SourceId};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, Stats};
@@ -66,10 +68,11 @@ pub(super) async fn run(
     ready: oneshot::Sender<Ready>,
     waits: bool,
 ) {
-    let mut links = Vec::new();
+    let (mut links, mut entrusted) = (Vec::new(), BTreeSet::new());
     for (id, server) in (0..).map(SourceId).zip(&config.servers) {
         let gets_token = id.0 == 0 || config.entrusted.contains(server);
         let token = config.token.clone().filter(|_| gets_token);
+        entrusted.extend(gets_token.then_some(id));
         match link_to(
             id,
             server.clone(),
@@ -88,6 +91,7 @@ pub(super) async fn run(
         return;
     }
     let mut driver = Driver::new(&config, commands, stats, keys);
+    driver.entrusted = entrusted;
     let left = links.iter().map(|link| link.id).collect();
     let until = waits.then(|| Instant::now() + FIRST_WAIT);
     driver.ready = Some(Waiting {
@@ -124,7 +128,12 @@ struct Driver {
     keys: Arc<KnownKeys>,
     proto: Proto,
     neighbours: Neighbours,
-    /// Neighbours whose links have to be closed and forgotten.
+    alternates: Alternates,
+    /// Servers that are shown the token.
+    entrusted: BTreeSet<SourceId>,
+    /// Servers of which nothing is awaited while others answer.
+    hushed: BTreeSet<SourceId>,
+    /// Neighbours and alternates whose links have to be closed and forgotten.
     dismissed: Vec<SourceId>,
     /// Whether the user was warned about ignored peers at private addresses.
     has_left_private: bool,
@@ -190,6 +199,9 @@ impl Driver {
             keys,
             proto,
             neighbours: Neighbours::new(config.neighbours_max, first, config.private_neighbours),
+            alternates: Alternates::new(config.servers.iter().map(alternates::named)),
+            entrusted: BTreeSet::new(),
+            hushed: BTreeSet::new(),
             dismissed: Vec::new(),
             has_left_private: false,
             commands,
@@ -221,7 +233,10 @@ impl Driver {
                 .iter()
                 .filter(|link| link.connection().is_some())
                 .filter_map(|link| link.shown.due());
-            let due = tokens.chain(self.due()).min();
+            let due = tokens
+                .chain(self.due())
+                .chain(self.servers_due(links))
+                .min();
             if std::mem::take(&mut gathers) {
                 self.wait_for_more(due).await;
                 // These events were in time, even if something is due now.
@@ -321,14 +336,18 @@ impl Driver {
             }
         }
         for link in links.iter_mut() {
-            let (source, visit) = (link.id, Some(link.visit));
+            let (source, visit, is_sent) = (link.id, Some(link.visit), link.is_sent);
             let Some(wires) = link.wires() else { continue };
             if wires.is_writable() {
                 let mut out = Vec::new();
                 while let Some(message) = self.proto.poll_message(now, source) {
                     match message {
                         Message::Hello(hello) => frame::encode_greeting(
-                            &Hello { visit, ..hello },
+                            &Hello {
+                                visit,
+                                is_sent,
+                                ..hello
+                            },
                             rand::random(),
                             &mut out,
                         ),
@@ -338,11 +357,13 @@ impl Driver {
                 if !out.is_empty() {
                     wires.write(out);
                 } else if self.proto.is_leaving(source) && self.proto.is_quiet_at(source) {
-                    self.end(link, End::Left);
+                    let is_moved = self.alternates.has_left(source);
+                    self.end(link, if is_moved { End::Moved } else { End::Left });
                 }
             }
         }
         self.take_events(links);
+        self.find_servers(now, links);
         self.dismiss(links);
         if links.iter().all(Link::is_left_alone) {
             self.give_up(links);
@@ -435,6 +456,19 @@ impl Driver {
                             .refused(Instant::now(), self.config.certificate.is_some());
                     }
                 }
+                Event::Alternates {
+                    source,
+                    moves,
+                    servers,
+                } => {
+                    tracing::debug!(
+                        source = source.0,
+                        moves,
+                        ?servers,
+                        "other servers are named"
+                    );
+                    self.alternates.told(Instant::now(), source, moves, servers);
+                }
                 Event::Peers { segment, peers } => {
                     peers
                         .into_iter()
@@ -443,6 +477,7 @@ impl Driver {
                 // For web pages, which have offered to serve each other.
                 Event::Page { .. } | Event::Pages { .. } | Event::Signal { .. } => {}
                 Event::Polluter(source) => {
+                    self.alternates.ban(source);
                     if let Some(identity) = self.proto.identity(source) {
                         self.neighbours.ban(identity);
                     }

@@ -27,6 +27,7 @@
 //! This file has the program's calls and the polls; `connections`, `messages` and `streams` take
 //! the network's input. `gets` and `fetches` decide what to ask next.
 
+pub mod alternates;
 pub mod assembly;
 mod config;
 mod connections;
@@ -232,11 +233,10 @@ impl Proto {
         self.fetches.note_holding(source, segment);
     }
 
-    /// Removes a neighbour, which has no connection.
-    pub fn remove_neighbour(&mut self, source: SourceId) {
-        if self.neighbours.remove(&source) {
-            self.fetches.remove_neighbour(source);
-        }
+    /// Removes a source that has no connection and gets none again.
+    pub fn remove_source(&mut self, source: SourceId) {
+        self.neighbours.remove(&source);
+        self.fetches.remove_source(source);
     }
 
     /// Offers to all servers to serve others, on this UDP port, with the certificate of this

@@ -48,7 +48,7 @@ use std::time::Duration;
 use crate::admission::{Access, Ledger};
 use crate::time::Instant;
 use crate::wire::Violation;
-use crate::wire::message::{Message, VisitId};
+use crate::wire::message::{Alternate, Message, VisitId};
 
 pub use claim::{Claim, Route, Stamp, Want};
 pub use config::Config;
@@ -158,7 +158,10 @@ impl Proto {
                 Ok(())
             }
             // For consumers.
-            Message::Peers { .. } | Message::Page { .. } | Message::Pages { .. } => Ok(()),
+            Message::Peers { .. }
+            | Message::Page { .. }
+            | Message::Pages { .. }
+            | Message::Alternates { .. } => Ok(()),
             Message::Checks(_) => Err(Violation::Unexpected("CHECKS")),
             Message::Hello(_) => Err(Violation::Unexpected("HELLO")),
             Message::Grant { .. } => Err(Violation::Unexpected("GRANT")),
@@ -192,6 +195,23 @@ impl Proto {
                 drain_ms: millis(drain),
             });
         }
+    }
+
+    /// Names other servers, instead of those named before. `moves`: the peer is to go to one of
+    /// them now. Naming the same again says nothing.
+    pub fn name_alternates(&mut self, moves: bool, servers: Vec<Alternate>) {
+        let told = (moves, servers);
+        if self.alternates == told {
+            return;
+        }
+        let (moves, servers) = told.clone();
+        self.alternates = told;
+        self.send(Message::Alternates { moves, servers });
+    }
+
+    /// Whether another server has sent the peer here.
+    pub fn is_sent(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.is_sent)
     }
 
     /// From now on, REQUESTs wait for admission: the peer is new to a server that admits peers one
@@ -269,6 +289,12 @@ impl Proto {
     /// The visit that the peer has just named in HELLO.
     pub fn poll_visit(&mut self) -> Option<VisitId> {
         self.visit.take()
+    }
+
+    /// The first stream that the peer has named and may have. Tell it of other servers by
+    /// [`Proto::name_alternates`] before it is answered.
+    pub fn poll_place(&mut self) -> Option<String> {
+        self.placed.take()
     }
 
     /// The number of messages that wait to be sent.

@@ -7,6 +7,7 @@
 
 pub mod block;
 mod codes;
+pub mod elsewhere;
 pub mod frame;
 pub mod message;
 pub mod refusal;

@@ -540,8 +540,12 @@ impl Peer {
                 });
                 self.disconnected(now, source, false);
             }
-            // A page has no neighbours with addresses, and no code over the prime field.
-            proto::Event::Hashed { .. } | proto::Event::Test(_) | proto::Event::Peers { .. } => {}
+            // A page has no neighbours with addresses, and no code over the prime field. Servers do
+            // not name others to pages yet.
+            proto::Event::Hashed { .. }
+            | proto::Event::Test(_)
+            | proto::Event::Peers { .. }
+            | proto::Event::Alternates { .. } => {}
             news @ (proto::Event::Brought { .. }
             | proto::Event::Checked { .. }
             | proto::Event::Page { .. }

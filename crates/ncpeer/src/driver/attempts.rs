@@ -79,6 +79,16 @@ impl<T, E: Answered> Attempts<T, E> {
         }
     }
 
+    /// The round trip to the server may be like this.
+    pub(super) fn expect(&mut self, rtt: Option<Duration>) {
+        self.rtt = rtt;
+    }
+
+    /// After a time without attempts, the first one begins at once.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        (self.since, self.next_at, self.refusals) = (now, now, 0);
+    }
+
     /// The server has been silent since `since`; an attempt is due.
     pub(super) fn silent(&mut self, now: Instant, since: Instant, rtt: Duration) {
         (self.since, self.next_at, self.rtt) = (

@@ -164,14 +164,20 @@ impl Driver {
         // A slow server may merely have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));
-        let is_outage = is_silent || matches!(end, End::Left);
+        let is_outage = is_silent || matches!(end, End::Left | End::SentOn(..));
         let next = match end {
             End::Silent(_) => Next::AtOnce,
             End::TurnedAway(_) => Next::WhenWanted,
             _ => Next::Soon,
         };
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
+        let is_moved = matches!(end, End::Moved);
         let (code, fault) = match end {
+            End::Moved => (CloseCode::Done, "another server serves".to_owned()),
+            End::SentOn(fault, servers) => {
+                self.alternates.told(Instant::now(), link.id, true, servers);
+                (CloseCode::Done, fault)
+            }
             End::Left => (CloseCode::Done, "the server is shutting down".to_owned()),
             End::Violation(violation) => {
                 let peer = link.connection().map(Connection::remote_address);
@@ -199,7 +205,7 @@ impl Driver {
                 )
             }
         };
-        if self.neighbours.is_one(link.id) {
+        if self.neighbours.is_one(link.id) || is_moved {
             tracing::debug!(peer = %link.server, fault, "the connection has ended");
         } else {
             tracing::info!(server = %link.server, fault, "the connection ended: reconnecting");
@@ -207,7 +213,8 @@ impl Driver {
         self.stats.reconnects +=
             u64::from(self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id));
         link.end(code, &fault, next);
-        if code == CloseCode::Pollution {
+        self.hushed.remove(&link.id);
+        if code == CloseCode::Pollution || is_moved {
             link.give_up();
         } else if broke_the_rules && link.note_breach() {
             tracing::warn!(
@@ -234,6 +241,13 @@ impl Driver {
             }
             waiting.left.is_empty()
         };
+        if let Some(waiting) = self.ready.as_mut()
+            && self.alternates.may_help()
+        {
+            // The servers that were named are waited for.
+            is_last(waiting);
+            return;
+        }
         if let Some(waiting) = self.ready.take_if(is_last) {
             if waiting.until.is_none() || waiting.is_refused {
                 // No caller will get a handle.

@@ -95,7 +95,7 @@ impl Driver {
                 self.wire_bytes_before += link.wire_bytes();
             }
             links.retain(|link| link.id != source);
-            self.proto.remove_neighbour(source);
+            self.proto.remove_source(source);
         }
         for link in links.iter() {
             if self.neighbours.is_one(link.id) {

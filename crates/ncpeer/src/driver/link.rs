@@ -17,9 +17,9 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use ncs_net::endpoint::{self, Congestion, INITIAL_RTT};
 use ncs_net::tls::{Fingerprint, NotPinned, Rejection};
-use ncs_proto::wire::message::{Credential, REASON_MAX, Ticket, VisitId};
+use ncs_proto::wire::message::{Alternate, Credential, REASON_MAX, Ticket, VisitId};
 use ncs_proto::wire::text::plain;
-use ncs_proto::wire::{CloseCode, Violation, frame};
+use ncs_proto::wire::{CloseCode, Violation, elsewhere, frame};
 use quinn::{
     Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt, WriteError,
 };
@@ -44,7 +44,7 @@ const CHUNKS: usize = 32;
 const GOOD_CONNECTION: Duration = Duration::from_secs(10);
 /// The maximum time to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum time of an attempt to connect to a named peer.
+/// The maximum time of an attempt to connect to a named peer or server.
 const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between attempts at other servers while no round trip is known.
 const PAUSE_UNKNOWN: Duration = Duration::from_secs(1);
@@ -57,8 +57,10 @@ const CERTIFICATE_ERRORS: [u64; 7] = [0x12a, 0x12b, 0x12c, 0x12d, 0x12e, 0x130, 
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The minimum time for its answer; two round trips if that is more.
 const PONG_WITHIN: Duration = Duration::from_millis(300);
-/// The interval of looks at received packets.
+/// The intervals of looks at received packets: for a PING that is not answered, and for the silence
+/// of a source while there are others to turn to.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+const LISTEN_EVERY: Duration = Duration::from_millis(100);
 
 /// The settings of connections to a source, and why its certificate was rejected.
 pub(super) type Quic = (quinn::ClientConfig, Arc<Rejection>);
@@ -74,6 +76,10 @@ pub(super) struct Link {
     /// Identifies this side's connections to the source, so that one that replaces another counts
     /// once. Different for each source.
     pub(super) visit: VisitId,
+    /// Whether another source has named it.
+    pub(super) is_sent: bool,
+    /// Whether its last connection, or the last attempt, has failed.
+    has_failed: bool,
     /// The span of its log lines.
     pub(super) span: Span,
     quic: Quic,
@@ -104,6 +110,49 @@ struct Watch {
     is_silent: bool,
     /// A connection that answered while this one was silent.
     successor: Option<Box<Wires>>,
+    listening: Listening,
+}
+
+/// Whether a source that owes something says anything.
+struct Listening {
+    /// UDP datagrams received by the last look, and when their number last grew.
+    heard: (u64, Instant),
+    looked_at: Instant,
+    /// Since when it has owed something.
+    owes_since: Option<Instant>,
+    /// Whether it was sent something that it has to acknowledge since then.
+    is_knocked: bool,
+    /// Whether it was silent for so long that others were turned to, and has said nothing since.
+    is_mute: bool,
+}
+
+impl Listening {
+    fn new(now: Instant) -> Self {
+        Self {
+            heard: (0, now),
+            looked_at: now,
+            owes_since: None,
+            is_knocked: false,
+            is_mute: false,
+        }
+    }
+
+    /// How long the source has owed something and said nothing. One that is mute owes a word.
+    fn silence(&mut self, now: Instant, owes: bool, heard: impl FnOnce() -> u64) -> Duration {
+        if !owes && !self.is_mute {
+            self.owes_since = None;
+            return Duration::ZERO;
+        }
+        let owes_since = *self.owes_since.get_or_insert(now);
+        if now.saturating_duration_since(self.looked_at) >= LISTEN_EVERY {
+            self.looked_at = now;
+            let heard = heard();
+            if heard != self.heard.0 {
+                (self.heard, self.is_knocked, self.is_mute) = ((heard, now), false, false);
+            }
+        }
+        now.saturating_duration_since(owes_since.max(self.heard.1))
+    }
 }
 
 impl Watch {
@@ -114,6 +163,7 @@ impl Watch {
             heard_at: now,
             is_silent: false,
             successor: None,
+            listening: Listening::new(now),
         }
     }
 
@@ -322,6 +372,10 @@ pub(super) enum Next {
 pub(super) enum End {
     /// The source shuts down, and all requested data has arrived.
     Left,
+    /// Another source serves in its place, and all requested data has arrived.
+    Moved,
+    /// The source refuses or leaves, and names others: why, and where.
+    SentOn(String, Vec<Alternate>),
     /// The source violated the protocol.
     Violation(Violation),
     /// The source does not admit this side.
@@ -336,13 +390,16 @@ pub(super) enum End {
 
 impl From<ConnectionError> for End {
     fn from(error: ConnectionError) -> Self {
-        let code = match &error {
-            ConnectionError::ApplicationClosed(close) => {
-                CloseCode::from_quic(close.error_code.into_inner())
-            }
-            _ => None,
+        let (code, others) = match &error {
+            ConnectionError::ApplicationClosed(close) => (
+                CloseCode::from_quic(close.error_code.into_inner()),
+                elsewhere::read(&String::from_utf8_lossy(&close.reason)),
+            ),
+            _ => (None, Vec::new()),
         };
+        let names = matches!(code, Some(CloseCode::Overload | CloseCode::GoingAway));
         match &error {
+            error if names && !others.is_empty() => Self::SentOn(fault(error), others),
             _ if code == Some(CloseCode::GoingAway) => Self::Left,
             error if code == Some(CloseCode::Auth) => Self::TurnedAway(fault(error)),
             error if is_silence(error) => Self::Silent(fault(error)),
@@ -407,6 +464,7 @@ impl Link {
             State::Down,
         );
         let visit = VisitId(rand::random());
+        let (is_sent, has_failed) = (false, false);
         let span = tracing::debug_span!("connection", source = id.0, %server);
         Self {
             id,
@@ -414,6 +472,8 @@ impl Link {
             shown,
             identity: None,
             visit,
+            is_sent,
+            has_failed,
             span,
             quic,
             connect_timeout,
@@ -421,6 +481,14 @@ impl Link {
             state,
             wire_bytes_before: 0,
         }
+    }
+
+    /// Another source has named it, to which there is such a round trip. It may not exist, so
+    /// attempts are short.
+    pub(super) fn note_sent(&mut self, rtt: Option<Duration>) {
+        self.is_sent = true;
+        self.attempts.expect(rtt);
+        self.connect_timeout = self.connect_timeout.min(NEIGHBOUR_TIMEOUT);
     }
 
     /// The connection, while there is one.
@@ -477,6 +545,7 @@ impl Link {
             Next::Soon => self.attempts.refused(now),
             Next::WhenWanted => self.attempts.turned_away(now),
         }
+        self.has_failed = watch.successor.is_none();
         if let Some(successor) = watch.successor {
             self.state = State::Next(successor);
         }
@@ -511,6 +580,61 @@ impl Link {
     pub(super) fn give_up(&mut self) {
         self.attempts.cancel();
         self.state = State::Over;
+    }
+
+    /// Attempts to connect begin again.
+    pub(super) fn resume(&mut self, now: Instant) {
+        if matches!(self.state, State::Over) {
+            self.attempts.begin_anew(now);
+            self.state = State::Down;
+        }
+    }
+
+    /// Whether it has no connection, and the last attempt to make one has failed.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(self.state, State::Over) || (matches!(self.state, State::Down) && self.has_failed)
+    }
+
+    /// Whether the source has owed something and said nothing for this long, and nothing since;
+    /// `owes` tells whether it owes something now. After half of the time it is sent something that
+    /// it has to acknowledge.
+    pub(super) fn is_mute(&mut self, now: Instant, owes: bool, after: Duration) -> bool {
+        let State::Up(wires, watch) = &mut self.state else {
+            return false;
+        };
+        let (connection, listening) = (&wires.connection, &mut watch.listening);
+        let heard = || connection.stats().udp_rx.datagrams;
+        let silence = listening.silence(now, owes, heard);
+        listening.is_mute |= silence >= after;
+        let is_mute = listening.is_mute;
+        if silence >= after / 2 {
+            self.knock();
+        }
+        is_mute
+    }
+
+    /// Sends the source something that it has to acknowledge, once in a silence.
+    fn knock(&mut self) {
+        let State::Up(wires, watch) = &mut self.state else {
+            return;
+        };
+        if !watch.listening.is_knocked && wires.is_writable() {
+            watch.listening.is_knocked = true;
+            let mut out = Vec::new();
+            frame::encode_knock(rand::random(), &mut out);
+            wires.write(out);
+        }
+    }
+
+    /// When to listen again, while the source owes something.
+    pub(super) fn listens_at(&self) -> Option<Instant> {
+        let State::Up(_, watch) = &self.state else {
+            return None;
+        };
+        let listening = &watch.listening;
+        listening
+            .owes_since
+            .map(|_| listening.looked_at + LISTEN_EVERY)
     }
 
     async fn next(&mut self) -> Happening {
@@ -549,7 +673,10 @@ impl Link {
                 }
                 State::Down => match self.attempts.next(begin).await {
                     Ok(wires) => self.state = State::Next(Box::new(wires)),
-                    Err(fault) => return Happening::NotConnected(fault),
+                    Err(fault) => {
+                        self.has_failed = true;
+                        return Happening::NotConnected(fault);
+                    }
                 },
                 State::Next(_) => {
                     if let State::Next(wires) = std::mem::replace(&mut self.state, State::Down) {
@@ -558,6 +685,7 @@ impl Link {
                             wires.look_later();
                         }
                         self.state = State::Up(wires, Watch::new(Instant::now()));
+                        self.has_failed = false;
                     }
                     return Happening::Connected;
                 }
@@ -827,6 +955,35 @@ pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A source that owes nothing may say nothing.
+    #[test]
+    fn silence_is_counted_from_when_the_source_owes_something() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let mut listening = Listening::new(now);
+        assert_eq!(listening.silence(now + ms(5000), false, || 9), ms(0));
+        assert_eq!(listening.silence(now + ms(5000), true, || 9), ms(0));
+        assert_eq!(listening.silence(now + ms(5150), true, || 9), ms(150));
+        assert_eq!(listening.silence(now + ms(5600), true, || 9), ms(600));
+        listening.is_knocked = true;
+        assert_eq!(listening.silence(now + ms(5700), true, || 10), ms(0));
+        assert!(!listening.is_knocked, "a knock in each silence");
+        assert_eq!(listening.silence(now + ms(5800), false, || 10), ms(0));
+        assert_eq!(listening.silence(now + ms(9000), true, || 10), ms(0));
+    }
+
+    /// Nothing is awaited of it any more, so that it owes nothing.
+    #[test]
+    fn a_source_that_fell_silent_is_mute_until_it_speaks() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let mut listening = Listening::new(now);
+        listening.silence(now, true, || 0);
+        assert_eq!(listening.silence(now + ms(600), true, || 0), ms(600));
+        listening.is_mute = true;
+        assert_eq!(listening.silence(now + ms(3000), false, || 0), ms(3000));
+        assert_eq!(listening.silence(now + ms(3200), false, || 1), ms(0));
+        assert!(!listening.is_mute);
+    }
 
     #[test]
     fn a_connection_is_silent_when_its_ping_is_not_answered() {

@@ -91,15 +91,24 @@ impl Proto {
 
     /// A source takes no new requests.
     pub(super) fn leave(&mut self, id: SourceId) {
+        if self.leave_source(id) {
+            self.effects.report(Event::GoingAway(id));
+        }
+    }
+
+    /// Sends a source no new requests, and lets the open ones finish. Close its connection when
+    /// [`Proto::is_quiet_at`] says so. Whether it took requests so far.
+    pub fn leave_source(&mut self, id: SourceId) -> bool {
         let Some(source) = self.sources.get_mut(&id) else {
-            return;
+            return false;
         };
-        if matches!(source.link, Link::Open { .. }) {
+        let is_open = matches!(source.link, Link::Open { .. });
+        if is_open {
             source.link = Link::Leaving;
             self.gets.give_up_on(id, &mut self.effects);
             self.fetches.leaving(id);
-            self.effects.report(Event::GoingAway(id));
         }
+        is_open
     }
 
     /// The connection to a source is gone. `is_outage`: the source has fallen silent or leaves, and

@@ -99,6 +99,15 @@ pub enum Event {
         /// Where they are.
         peers: Vec<message::Introduction>,
     },
+    /// A server has named others of the same streams, instead of those named before.
+    Alternates {
+        /// The server.
+        source: SourceId,
+        /// Whether this side is to go to one of them now.
+        moves: bool,
+        /// Where they are, best first.
+        servers: Vec<message::Alternate>,
+    },
     /// The trusted server has named this page: others know it by this identity.
     Page {
         /// The identity.

@@ -83,6 +83,15 @@ impl Proto {
                 self.effects.report(Event::Peers { segment, peers });
                 Ok(())
             }
+            // The same.
+            Message::Alternates { moves, servers } if !self.neighbours.contains(&source) => {
+                self.effects.report(Event::Alternates {
+                    source,
+                    moves,
+                    servers,
+                });
+                Ok(())
+            }
             // The server that this side trusts introduces pages, if they were offered to.
             Message::Page { identity } if self.is_introducer(source) => {
                 self.effects.report(Event::Page { identity });
@@ -107,6 +116,7 @@ impl Proto {
             | Message::Page { .. }
             | Message::Pages { .. }
             | Message::Signal { .. }
+            | Message::Alternates { .. }
             | Message::OfferPage { .. }
             | Message::Have(_)
             | Message::Offer { .. }

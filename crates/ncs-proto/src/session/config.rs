@@ -81,6 +81,7 @@ impl Config {
             credit_max: self.credit_max,
             agent: self.agent.to_owned(),
             visit: None,
+            is_sent: false,
         }
     }
 }

@@ -34,12 +34,21 @@ impl Proto {
             return Ok(());
         }
         self.want_credential();
-        if !self.access.allows(&get.path) {
+        if self.access.allows(&get.path) {
+            self.place(stream_of(&get.path));
+        } else {
             NOWHERE.clone_into(&mut get.path);
         }
         self.unanswered += 1;
         self.events.push_back(Event::Resolve(get));
         Ok(())
+    }
+
+    /// The peer wants this stream, and may have it.
+    fn place(&mut self, stream: &str) {
+        if !std::mem::replace(&mut self.is_placed, true) {
+            self.placed = Some(stream.to_owned());
+        }
     }
 
     /// The answer to [`Event::Resolve`].
@@ -181,7 +190,9 @@ impl Proto {
             return Ok(());
         }
         self.want_credential();
-        if !self.access.touches(&subscribe.stream) {
+        if self.access.touches(&subscribe.stream) {
+            self.place(&subscribe.stream);
+        } else {
             NO_STREAM.clone_into(&mut subscribe.stream);
         }
         self.subscriptions.push(subscribe.request);

@@ -14,7 +14,7 @@ use super::tally::Tally;
 use crate::admission::Access;
 use crate::ring::SessionId;
 use crate::time::Instant;
-use crate::wire::message::{Credential, GetChecks, Hello, Message, Request, VisitId};
+use crate::wire::message::{Alternate, Credential, GetChecks, Hello, Message, Request, VisitId};
 
 /// The server's side of one conversation.
 #[derive(Debug)]
@@ -43,6 +43,12 @@ pub struct Proto {
     /// GETs and queries whose answer has not left in full.
     pub(super) unanswered: usize,
     pub(super) subscriptions: Vec<u64>,
+    /// Whether the peer has named a stream that it may have, and the first one until the driver
+    /// takes it.
+    pub(super) is_placed: bool,
+    pub(super) placed: Option<String>,
+    /// What the peer was told of other servers, and whether it is to go to one of them.
+    pub(super) alternates: (bool, Vec<Alternate>),
     pub(super) known: Known,
     /// REQUESTs whose segment is looked for, by ticket.
     pub(super) finding: HashMap<u64, Request>,
@@ -101,6 +107,9 @@ impl Proto {
             events: VecDeque::new(),
             unanswered: 0,
             subscriptions: Vec::new(),
+            is_placed: false,
+            placed: None,
+            alternates: (false, Vec::new()),
             known: Known::default(),
             finding: HashMap::new(),
             asked: HashMap::new(),

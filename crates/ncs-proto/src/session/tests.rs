@@ -2791,6 +2791,50 @@ fn who_has_lost_its_right_is_not_named_any_more() {
     }
 }
 
+/// Before the answer, so that a peer that goes elsewhere has cost nothing yet.
+#[test]
+fn a_peer_is_told_of_other_servers_when_its_stream_is_known_and_when_they_change() {
+    let now = Instant::now();
+    let mut proto = Proto::new(SESSION, Config::default(), now);
+    proto
+        .handle_message(now, Message::Hello(Hello::defaults()))
+        .unwrap();
+    while proto.poll_message().is_some() {}
+    assert_eq!((proto.poll_place(), proto.is_sent()), (None, false));
+    let get = |request| {
+        Message::Get(Get {
+            request,
+            path: "/live/0.ts".to_owned(),
+            offset: 0,
+            length: None,
+        })
+    };
+    proto.handle_message(now, get(1)).unwrap();
+    assert_eq!(proto.poll_place().as_deref(), Some("live"));
+    proto.handle_message(now, get(2)).unwrap();
+    assert_eq!(proto.poll_place(), None, "once");
+    let servers = vec![Alternate {
+        address: "b.example:4443".to_owned(),
+        identity: None,
+    }];
+    proto.name_alternates(false, Vec::new());
+    assert_eq!(proto.poll_message(), None, "there were none before");
+    for (moves, servers) in [
+        (false, servers.clone()),
+        (true, servers),
+        (false, Vec::new()),
+    ] {
+        for _ in 0..2 {
+            proto.name_alternates(moves, servers.clone());
+        }
+        let told = Message::Alternates { moves, servers };
+        assert_eq!(
+            (proto.poll_message(), proto.poll_message()),
+            (Some(told), None)
+        );
+    }
+}
+
 #[test]
 fn newcomers_are_asked_to_come_again_and_who_plays_is_not() {
     let (mut proto, now) = conversation(FirstPass::Coded);

@@ -7,6 +7,7 @@
 //! This file has the frames and their types. The files beside it have the bodies: each message is
 //! written and read next to its counterpart.
 
+mod alternates;
 mod body;
 mod checks;
 mod codec;
@@ -23,6 +24,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::message::{Hello, Message};
 use super::{Violation, varint};
 
+use alternates::{parse_alternates, write_alternates};
 pub use body::BODY_MAX;
 use body::{Body, Fault, write_only};
 use checks::{
@@ -198,6 +200,7 @@ impl Message {
             Self::Page { identity } => write_page(identity, out),
             Self::Pages { segment, pages } => write_pages(*segment, pages, out),
             Self::Signal { page, bytes } => write_signal(page, bytes, out),
+            Self::Alternates { moves, servers } => write_alternates(*moves, servers, out),
         }
     }
 
@@ -249,6 +252,7 @@ impl Message {
             kind::PAGE => ("PAGE", parse_page),
             kind::PAGES => ("PAGES", parse_pages),
             kind::SIGNAL => ("SIGNAL", parse_signal),
+            kind::ALTERNATES => ("ALTERNATES", parse_alternates),
             other => return Err(Violation::UnknownFrame(other)),
         };
         // The rest of the body are fields of a newer version.
@@ -271,6 +275,13 @@ pub fn encode_greeting(hello: &Hello, random: u32, out: &mut Vec<u8>) {
         varint::write(body.len() as u64, out);
         out.extend_from_slice(body);
     }
+}
+
+/// Appends an unknown frame without a body, chosen by `random`. It says nothing, but QUIC
+/// acknowledges it: a side that hears nothing learns whether the other one still lives.
+pub fn encode_knock(random: u32, out: &mut Vec<u8>) {
+    varint::write(grease(random), out);
+    varint::write(0, out);
 }
 
 /// A number that stays free for ever, both as a HELLO parameter and as a frame type. All of them

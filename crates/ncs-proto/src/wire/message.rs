@@ -32,6 +32,10 @@ pub const COLUMNS_MAX: u8 = 16;
 pub const HOLDINGS_MAX: usize = 64;
 /// Most entries of PEERS.
 pub const PEERS_MAX: usize = 16;
+/// Most entries of ALTERNATES.
+pub const ALTERNATES_MAX: usize = 4;
+/// Most bytes of a server's address in ALTERNATES.
+pub const SERVER_ADDRESS_MAX: usize = 261;
 /// Bytes of a block's hash: BLAKE3 of the padded block, cut.
 pub const BLOCK_HASH_LEN: usize = 16;
 /// Most bytes of an explanation in ERROR.
@@ -70,6 +74,26 @@ pub fn is_stream_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#'))
+}
+
+/// Whether `address` is valid in ALTERNATES: a host name, an IPv4 address or an IPv6 address in
+/// brackets, `:`, and a port from 1 to 65535.
+pub fn is_server_address(address: &str) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return false;
+    };
+    // Whether it is one of IPv6 is seen when it is used: web pages have no parser for it.
+    let in_brackets = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let is_fit = |byte: u8| match in_brackets {
+        Some(_) => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
+        None => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'),
+    };
+    let inside = in_brackets.unwrap_or(host);
+    let is_host = !inside.is_empty() && inside.bytes().all(is_fit);
+    let is_port = !port.starts_with(['0', '+']) && port.parse::<u16>().is_ok();
+    address.len() <= SERVER_ADDRESS_MAX && is_host && is_port
 }
 
 /// Whether `token` is valid in AUTH: 1 to [`TOKEN_MAX`] visible ASCII characters.
@@ -213,6 +237,14 @@ pub enum Message {
         /// At most [`PEERS_MAX`].
         pages: Vec<PageIntroduction>,
     },
+    /// Names other servers of the same streams, instead of those named before (ignorable).
+    Alternates {
+        /// Whether the consumer is to go to one of them now. Otherwise they are for the case that
+        /// this server falls silent or refuses.
+        moves: bool,
+        /// At most [`ALTERNATES_MAX`], best first.
+        servers: Vec<Alternate>,
+    },
     /// Carries what a page says to another to connect with it (ignorable).
     Signal {
         /// The page that it is for; from the server: the page that it comes from.
@@ -329,6 +361,16 @@ pub struct Introduction {
     pub ticket: Ticket,
 }
 
+/// One server of ALTERNATES.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Alternate {
+    /// Host and UDP port ([`is_server_address`]).
+    pub address: String,
+    /// SHA-256 of the certificate that it shows. Without it, the certificate is checked as that of
+    /// any host.
+    pub identity: Option<[u8; 32]>,
+}
+
 /// One page of PAGES.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageIntroduction {
@@ -374,6 +416,8 @@ pub struct Hello {
     pub agent: String,
     /// The visit of the connection: a later connection of the same visit replaces it.
     pub visit: Option<VisitId>,
+    /// Whether another server has sent the consumer here (ALTERNATES).
+    pub is_sent: bool,
 }
 
 /// Names the connections that a consumer makes to one sender, beside or instead of each other. It
@@ -400,6 +444,7 @@ impl Hello {
             credit_max: 512,
             agent: String::new(),
             visit: None,
+            is_sent: false,
         }
     }
 

@@ -306,7 +306,7 @@ impl Peer {
         share.sent_before += link.serving.as_ref().map_or(0, |serving| serving.sent);
         share.rest(now, link.identity);
         self.disconnected(now, id.source(), false);
-        self.proto.remove_neighbour(id.source());
+        self.proto.remove_source(id.source());
     }
 
     /// Takes bytes of frames of a link: as a consumer of the other page, or as its sender.

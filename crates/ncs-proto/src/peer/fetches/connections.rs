@@ -48,8 +48,8 @@ impl Fetches {
         self.stirred = true;
     }
 
-    /// Removes a neighbour, whose connection is gone. Its counts stay.
-    pub(in crate::peer) fn remove_neighbour(&mut self, source: SourceId) {
+    /// Removes a source whose connection is gone for good. Its counts stay.
+    pub(in crate::peer) fn remove_source(&mut self, source: SourceId) {
         let Some(path) = self.sources.paths.remove(&source) else {
             return;
         };
@@ -71,7 +71,9 @@ impl Fetches {
         self.counts.wrong += wrong;
         self.counts.payload_bytes += payload_bytes;
         self.counts.late += path.late;
-        self.counts.neighbour_bytes += payload_bytes;
+        if path.is_neighbour {
+            self.counts.neighbour_bytes += payload_bytes;
+        }
         for fetch in self.fetches.values_mut() {
             fetch.strangers.remove(&source);
         }

@@ -20,6 +20,7 @@ mod parameter {
     pub(super) const CREDIT_MAX: u64 = 11;
     pub(super) const AGENT: u64 = 15;
     pub(super) const VISIT: u64 = 17;
+    pub(super) const SENT: u64 = 19;
 }
 
 /// GF(2^8) with polynomial 0x11D and generator 2.
@@ -56,7 +57,11 @@ pub(super) fn write_hello_with(
         (parameter::CREDIT_MAX, &[u64::from(hello.credit_max)]),
     ];
     varint::write(
-        numbers.len() as u64 + 1 + u64::from(hello.visit.is_some()) + u64::from(extra.is_some()),
+        numbers.len() as u64
+            + 1
+            + u64::from(hello.visit.is_some())
+            + u64::from(hello.is_sent)
+            + u64::from(extra.is_some()),
         out,
     );
     for (id, values) in numbers {
@@ -74,7 +79,8 @@ pub(super) fn write_hello_with(
         .visit
         .as_ref()
         .map(|visit| (parameter::VISIT, &visit.0[..]));
-    for (id, value) in visit.into_iter().chain(extra) {
+    let sent = hello.is_sent.then_some((parameter::SENT, &[1][..]));
+    for (id, value) in visit.into_iter().chain(sent).chain(extra) {
         varint::write(id, out);
         varint::write(value.len() as u64, out);
         out.extend_from_slice(value);
@@ -118,6 +124,7 @@ pub(super) fn parse_hello(body: &mut Body) -> Result<Message, Fault> {
             parameter::REQUESTS_MAX => hello.requests_max = value.at_most()?,
             parameter::CREDIT_MAX => hello.credit_max = value.at_most()?,
             parameter::AGENT => hello.agent = value.rest_as_agent()?,
+            parameter::SENT => hello.is_sent = value.varint()? != 0,
             parameter::VISIT => hello.visit = Some(VisitId(value.array()?)),
             _ => continue,
         }

@@ -27,6 +27,7 @@ pub(super) const OFFER_PAGE: u64 = 0x2b;
 pub(super) const PAGE: u64 = 0x2d;
 pub(super) const PAGES: u64 = 0x2f;
 pub(super) const SIGNAL: u64 = 0x31;
+pub(super) const ALTERNATES: u64 = 0x33;
 
 /// Whether this version knows a type.
 pub(super) const fn is_known(kind: u64) -> bool {
@@ -59,6 +60,7 @@ pub(super) const fn is_known(kind: u64) -> bool {
             | PAGE
             | PAGES
             | SIGNAL
+            | ALTERNATES
     )
 }
 

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 
 use proptest::prelude::*;
 
@@ -6,10 +6,11 @@ use super::meta::delivery;
 use super::*;
 use crate::object::{Codec, Coding, HashGroup, SegmentId, Shape};
 use crate::wire::message::{
-    Accept, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get, GetChecks, HOLDINGS_MAX,
-    Holding, HoldingState, Introduction, Meant, Meta, PEERS_MAX, PageIntroduction, RANGES_MAX,
-    REASON_MAX, Request, RequestCode, RequestError, SIGNAL_MAX, Signature, StopReason, Subscribe,
-    TICKET_MAX, TOKEN_MAX, Ticket, Token, Tree, VisitId,
+    ALTERNATES_MAX, Accept, Alternate, COLUMNS_MAX, Checks, Codecs, Credential, Delivery, Get,
+    GetChecks, HOLDINGS_MAX, Holding, HoldingState, Introduction, Meant, Meta, PEERS_MAX,
+    PageIntroduction, RANGES_MAX, REASON_MAX, Request, RequestCode, RequestError,
+    SERVER_ADDRESS_MAX, SIGNAL_MAX, Signature, StopReason, Subscribe, TICKET_MAX, TOKEN_MAX,
+    Ticket, Token, Tree, VisitId, is_server_address,
 };
 use crate::wire::text::plain;
 
@@ -34,10 +35,10 @@ fn hello() -> impl Strategy<Value = Message> {
         0u64..9,
         any::<[bool; 3]>(),
         limits,
-        ("[ -~]{0,64}", any::<Option<[u8; 16]>>()),
+        ("[ -~]{0,64}", any::<Option<[u8; 16]>>(), any::<bool>()),
     )
         .prop_map(
-            |(low, more, [reed_solomon, raptorq, gfq], limits, (agent, visit))| {
+            |(low, more, [reed_solomon, raptorq, gfq], limits, (agent, visit, is_sent))| {
                 let (n_max, block_bytes_max, segment_bytes_max, requests_max, credit_max) = limits;
                 let minor = (low, low + more);
                 let codecs = Codecs {
@@ -56,6 +57,7 @@ fn hello() -> impl Strategy<Value = Message> {
                     credit_max,
                     agent,
                     visit,
+                    is_sent,
                 })
             },
         )
@@ -443,6 +445,53 @@ fn a_signal_is_neither_empty_nor_long() {
     }
 }
 
+fn alternates() -> impl Strategy<Value = Message> {
+    let address = prop_oneof![
+        "[0-9a-z.-]{1,255}:[1-9][0-9]{0,3}",
+        any::<SocketAddrV6>().prop_map(|address| format!("[{}]:1", address.ip())),
+    ];
+    let server = (address, any::<Option<[u8; 32]>>())
+        .prop_map(|(address, identity)| Alternate { address, identity });
+    let servers = prop::collection::vec(server, 0..=ALTERNATES_MAX);
+    (any::<bool>(), servers).prop_map(|(moves, servers)| Message::Alternates { moves, servers })
+}
+
+/// They become names to look up, and words of logs.
+#[test]
+fn an_address_of_a_server_is_host_and_port() {
+    for address in [
+        "a:1",
+        "media-2.example:65535",
+        "192.0.2.1:4443",
+        "[2001:db8::1]:443",
+    ] {
+        assert!(is_server_address(address), "{address}");
+    }
+    let long = format!("{}:4443", "a".repeat(SERVER_ADDRESS_MAX));
+    for address in [
+        "",
+        "a",
+        "a:",
+        ":1",
+        "a:0",
+        "a:+1",
+        "a:01",
+        "a:65536",
+        "a b:1",
+        "user@a:1",
+        "a/b:1",
+        "2001:db8::1:443",
+        "[2001:db8::1]",
+        "[g]:1",
+        "[]:1",
+        "a\u{1b}:1",
+        "\u{e4}:1",
+        &long,
+    ] {
+        assert!(!is_server_address(address), "{address}");
+    }
+}
+
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         hello(),
@@ -475,6 +524,7 @@ fn message() -> impl Strategy<Value = Message> {
         any_varint().prop_map(|request| Message::SubscribeOk { request }),
         any_varint().prop_map(|request| Message::Unsubscribe { request }),
         any_varint().prop_map(|drain_ms| Message::GoAway { drain_ms }),
+        alternates(),
         "[!-~]{1,400}".prop_map(|token| Message::Auth(Credential::Token(Token(token)))),
         any_varint().prop_map(|lasts_ms| Message::Grant { lasts_ms }),
         ticket().prop_map(|ticket| Message::Auth(Credential::Ticket(ticket))),
@@ -608,7 +658,7 @@ proptest! {
 fn ignorable_frames_are_skipped_even_in_pieces() {
     let mut bytes = raw(0x21, &[9; 3000]);
     Message::GoAway { drain_ms: 5 }.encode(&mut bytes);
-    bytes.extend(raw(0x33, &[]));
+    bytes.extend(raw(0x35, &[]));
     for step in [1, 7, 4096] {
         let mut reader = Reader::new();
         let mut found = Vec::new();

@@ -171,7 +171,7 @@ impl World {
             return;
         };
         consumer.proto.handle_disconnected(now, source, true);
-        consumer.proto.remove_neighbour(source);
+        consumer.proto.remove_source(source);
         if let Some(Source { node: to, .. }) = consumer.sources.remove(&source) {
             self.post(
                 now + self.delay(node, to),
@@ -456,6 +456,7 @@ impl World {
             | News::Announced { .. }
             | News::Unsubscribed { .. }
             | News::TokenRefused(_)
+            | News::Alternates { .. }
             | News::GoingAway(_) => false,
         }
     }

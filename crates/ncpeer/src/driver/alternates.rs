@@ -1,0 +1,146 @@
+//! Servers that other servers have named, from the word that names them until they are left.
+
+use std::time::Instant;
+
+use ncs_net::tls::Fingerprint;
+use ncs_proto::wire::message::Alternate;
+use quinn::Connection;
+
+use super::link::{Link, Shown};
+use super::{Driver, link_to};
+use crate::Server;
+use crate::proto::SourceId;
+use crate::proto::alternates::{Health, SILENT_AFTER, Step};
+use crate::token::Current;
+
+/// What a server is in ALTERNATES.
+pub(super) fn named(server: &Server) -> Alternate {
+    let address = server.address();
+    Alternate {
+        address: address.trim_start_matches("ncs://").to_owned(),
+        identity: server.fingerprint.map(|pin| *pin.as_bytes()),
+    }
+}
+
+impl Driver {
+    /// Looks how the servers are, and turns to others where that is needed.
+    pub(super) fn find_servers(&mut self, now: Instant, links: &mut Vec<Link>) {
+        if !self.alternates.are_known() && !self.alternates.are_used() {
+            return;
+        }
+        let mut health = Vec::new();
+        for link in links.iter_mut() {
+            if !self.neighbours.is_one(link.id) && !self.alternates.rests(link.id) {
+                health.push((link.id, self.health(now, link)));
+            }
+        }
+        self.hush(&health);
+        for step in self.alternates.look(now, &health) {
+            self.carry_out(now, links, step);
+        }
+    }
+
+    fn health(&self, now: Instant, link: &mut Link) -> Health {
+        let source = link.id;
+        if self.proto.is_leaving(source) {
+            return Health::Leaving;
+        }
+        let Some(rtt) = link.connection().map(Connection::rtt) else {
+            let is_down = link.is_down() || !self.alternates.is_one(source);
+            return if is_down {
+                Health::Down
+            } else {
+                Health::Coming
+            };
+        };
+        if self.proto.server(source).is_none() {
+            return Health::Coming;
+        }
+        let (owes, after) = (self.proto.owes(source), SILENT_AFTER.max(2 * rtt));
+        match link.is_mute(now, owes, after) {
+            true => Health::Silent,
+            false => Health::Good,
+        }
+    }
+
+    /// While another server answers, nothing is awaited of those that are silent.
+    fn hush(&mut self, health: &[(SourceId, Health)]) {
+        let has_good = health.iter().any(|(_, health)| *health == Health::Good);
+        for (source, health) in health {
+            let is_silent = *health == Health::Silent && has_good;
+            if is_silent && self.hushed.insert(*source) {
+                self.proto.set_silent(*source, true);
+            } else if *health == Health::Good && self.hushed.remove(source) {
+                self.proto.set_silent(*source, false);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, links: &mut Vec<Link>, step: Step) {
+        match step {
+            Step::Open { source, server, by } => self.open(links, source, server, by),
+            Step::Leave(source) => {
+                if let Some(link) = links.iter().find(|link| link.id == source) {
+                    tracing::info!(server = %link.server, "another server serves in its place");
+                }
+                self.proto.leave_source(source);
+            }
+            Step::Forget(source) => self.dismissed.push(source),
+            Step::Rest(source) => {
+                if let Some(link) = links.iter_mut().find(|link| link.id == source) {
+                    tracing::info!(
+                        server = %link.server,
+                        "another server serves: no longer trying to connect",
+                    );
+                    link.give_up();
+                }
+            }
+            Step::Resume(source) => {
+                if let Some(link) = links.iter_mut().find(|link| link.id == source) {
+                    tracing::info!(server = %link.server, "trying to connect again");
+                    link.resume(now);
+                }
+            }
+        }
+    }
+
+    /// Connects to a server that `by` has named, and shows it what `by` was shown.
+    fn open(&mut self, links: &mut Vec<Link>, source: SourceId, server: Alternate, by: SourceId) {
+        // It is `host:port`, so it is a server.
+        let Ok(named) = server.address.parse::<Server>() else {
+            return self.dismissed.push(source);
+        };
+        let server = Server {
+            fingerprint: server.identity.map(Fingerprint::from_bytes),
+            ..named
+        };
+        let gets_token = self.entrusted.contains(&by);
+        let token = self.config.token.clone().filter(|_| gets_token);
+        let shown = Shown::Token(Current::new(token));
+        match link_to(source, server, shown, &self.config) {
+            Ok(mut link) => {
+                tracing::info!(server = %link.server, "trying a server that another one has named");
+                let near = links.iter().find(|link| link.id == by);
+                link.note_sent(near.and_then(Link::connection).map(Connection::rtt));
+                if gets_token {
+                    self.entrusted.insert(source);
+                }
+                if let Some(waiting) = &mut self.ready {
+                    waiting.left.insert(source);
+                }
+                links.push(link);
+            }
+            Err(error) => {
+                tracing::debug!(error, "no way to connect to a server that was named");
+                self.dismissed.push(source);
+            }
+        }
+    }
+
+    /// When to look at the servers again.
+    pub(super) fn servers_due(&self, links: &[Link]) -> Option<Instant> {
+        let listens = links.iter().filter_map(Link::listens_at);
+        let listens = listens.filter(|_| self.alternates.are_known());
+        listens.chain(self.alternates.due()).min()
+    }
+}

@@ -1,0 +1,596 @@
+//! Servers that other servers have named: when one of them is tried, and who is left for whom.
+//!
+//! A consumer is told to use some servers (*home*), and these may name others of the same streams
+//! (*alternates*; `docs/protocol.md`, ALTERNATES). An alternate is tried in two cases: no server in
+//! use answers, or the server in use says that another one is to serve. No I/O and no clock here:
+//! the driver says how its servers are ([`Alternates::look`]), and carries out the [`Step`]s.
+//!
+//! Whoever can name servers can make consumers connect to anybody. So only few are tried, and
+//! seldom.
+
+use std::time::Duration;
+
+use super::ids::SourceId;
+use crate::sorted::{SortedMap, SortedSet};
+use crate::time::Instant;
+use crate::wire::message::{ALTERNATES_MAX, Alternate};
+
+/// How long a server that owes an answer may be silent; two round trips if that is more.
+pub const SILENT_AFTER: Duration = Duration::from_millis(500);
+/// Alternates in use or tried at a time.
+const USED_MAX: usize = 2;
+/// How long an alternate may take to answer before the next one is tried beside it.
+const NEXT_AFTER: Duration = Duration::from_millis(500);
+/// How long an alternate that has failed is left alone.
+const REST: Duration = Duration::from_secs(10);
+/// How long a server must have answered without a break before others are left for it.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// For how long the word of a server to go to another one counts.
+const GOING_MAX: Duration = Duration::from_secs(10);
+/// Attempts that may begin at once, and the time after which one more may.
+const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPT_EVERY: Duration = Duration::from_secs(5);
+/// Servers that have sent wrong blocks and are remembered.
+const BANNED_MAX: usize = 16;
+/// Ids of alternates begin here, so that they are nobody else's.
+const FIRST_ID: u32 = 1 << 31;
+
+/// How a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// It takes requests, and answers.
+    Good,
+    /// It is connected, or about to be, and has not sent HELLO yet.
+    Coming,
+    /// It owes an answer, and has sent nothing for [`SILENT_AFTER`].
+    Silent,
+    /// It takes no new requests.
+    Leaving,
+    /// It has no connection.
+    Down,
+}
+
+/// What the driver is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Connect to a server that `by` has named.
+    Open {
+        /// Its id from now on.
+        source: SourceId,
+        /// Where it is.
+        server: Alternate,
+        /// Who has named it: the new one gets the same credentials.
+        by: SourceId,
+    },
+    /// Send it no new requests, and close the connection when the open ones have finished.
+    Leave(SourceId),
+    /// Forget an alternate, which has no connection any more.
+    Forget(SourceId),
+    /// Make no more attempts to connect to a home server, until [`Step::Resume`].
+    Rest(SourceId),
+    /// Connect to a home server again.
+    Resume(SourceId),
+}
+
+/// The servers that a consumer knows, and those of them that it uses.
+#[derive(Debug)]
+pub struct Alternates {
+    homes: SortedMap<SourceId, Home>,
+    /// Those that each server has named last, best first.
+    named: SortedMap<SourceId, Vec<Alternate>>,
+    /// Those that were tried lately.
+    tried: Vec<(Alternate, Instant)>,
+    used: SortedMap<SourceId, Used>,
+    next: u32,
+    /// A server has said that another one is to serve.
+    going: Option<Going>,
+    /// When an alternate was last tried.
+    opened_at: Option<Instant>,
+    attempts: (u32, Option<Instant>),
+    /// Since when each server has answered without a break.
+    good_since: SortedMap<SourceId, Instant>,
+    /// Those that have sent wrong blocks.
+    banned: Vec<Alternate>,
+    due: Option<Instant>,
+}
+
+/// A server that the consumer was told to use.
+#[derive(Debug)]
+struct Home {
+    server: Alternate,
+    /// Whether an alternate serves in its place.
+    rests: bool,
+}
+
+/// An alternate in use.
+#[derive(Debug)]
+struct Used {
+    server: Alternate,
+    /// Whether the consumer went to it because it was told so, or because nobody else answered.
+    is_sent: bool,
+    /// Whether it was left for another server.
+    is_left: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Going {
+    from: SourceId,
+    since: Instant,
+}
+
+impl Alternates {
+    /// Nobody has named anybody. The servers to use are numbered from 0.
+    pub fn new(homes: impl IntoIterator<Item = Alternate>) -> Self {
+        let home = |server| Home {
+            server,
+            rests: false,
+        };
+        Self {
+            homes: (0..)
+                .map(SourceId)
+                .zip(homes.into_iter().map(home))
+                .collect(),
+            named: SortedMap::new(),
+            tried: Vec::new(),
+            used: SortedMap::new(),
+            next: FIRST_ID,
+            going: None,
+            opened_at: None,
+            attempts: (ATTEMPTS_MAX, None),
+            good_since: SortedMap::new(),
+            banned: Vec::new(),
+            due: None,
+        }
+    }
+
+    /// Whether this is the id of an alternate.
+    pub fn is_one(&self, source: SourceId) -> bool {
+        self.used.contains_key(&source)
+    }
+
+    /// Whether this server may name others.
+    fn may_name(&self, source: SourceId) -> bool {
+        self.homes.contains_key(&source) || self.is_one(source)
+    }
+
+    /// Whether others are known, so that silence is worth noticing early.
+    pub fn are_known(&self) -> bool {
+        self.named.values().any(|named| !named.is_empty())
+    }
+
+    /// Whether any of them is in use.
+    pub fn are_used(&self) -> bool {
+        !self.used.is_empty()
+    }
+
+    /// A server has sent wrong blocks: it is not tried again.
+    pub fn ban(&mut self, source: SourceId) {
+        if let Some(used) = self.used.get(&source) {
+            if self.banned.len() >= BANNED_MAX {
+                self.banned.remove(0);
+            }
+            self.banned.push(used.server.clone());
+        }
+    }
+
+    /// A server has named others, instead of those named before, and may want the consumer to go to
+    /// one of them now.
+    pub fn told(&mut self, now: Instant, by: SourceId, moves: bool, servers: Vec<Alternate>) {
+        if !self.may_name(by) {
+            return;
+        }
+        let named: Vec<Alternate> = servers.into_iter().take(ALTERNATES_MAX).collect();
+        let names_any = !named.is_empty();
+        self.named.insert(by, named);
+        let is_news = self.going.is_none_or(|going| going.from != by);
+        if moves && is_news && names_any {
+            self.going = Some(Going {
+                from: by,
+                since: now,
+            });
+        }
+    }
+
+    /// Whether an alternate may be tried soon although nobody answers now.
+    pub fn may_help(&self) -> bool {
+        !self.used.is_empty() || (self.candidate().is_some() && self.attempts.0 > 0)
+    }
+
+    /// What to do, now that the servers are like this: all that are in use, each home server that
+    /// does not rest and each alternate.
+    pub fn look(&mut self, now: Instant, health: &[(SourceId, Health)]) -> Vec<Step> {
+        if !self.are_known() && self.used.is_empty() {
+            return Vec::new();
+        }
+        self.tried.retain(|(_, at)| *at + REST > now);
+        let of = |source: SourceId| health.iter().find(|(other, _)| *other == source);
+        let is = |source: SourceId, wanted: Health| of(source).is_some_and(|(_, is)| *is == wanted);
+        let good: SortedSet<SourceId> = health
+            .iter()
+            .filter(|(_, health)| *health == Health::Good)
+            .map(|(source, _)| *source)
+            .collect();
+        self.good_since.retain(|source, _| good.contains(source));
+        for source in good.iter() {
+            self.good_since.get_or_insert(*source, now);
+        }
+        let mut steps = Vec::new();
+        self.forget(
+            |source| is(source, Health::Down) || of(source).is_none(),
+            &mut steps,
+        );
+        let is_served = good
+            .iter()
+            .any(|source| self.going.is_none_or(|going| going.from != *source));
+        if let Some(going) = self.going {
+            if is_served {
+                // Somebody else serves: the one that has sent us away is left.
+                if is(going.from, Health::Good) {
+                    self.leave(going.from, &mut steps);
+                }
+                self.going = None;
+            } else if going.since + GOING_MAX <= now {
+                self.going = None;
+            }
+        }
+        let is_waited_for = self.opened_at.is_some_and(|at| at + NEXT_AFTER > now);
+        if !is_served && (self.going.is_some() || good.is_empty()) && !is_waited_for {
+            self.find_another(now, good.is_empty(), &mut steps);
+        }
+        self.settle(now, &of, &mut steps);
+        self.due = self.next_due(now, is_served);
+        steps
+    }
+
+    /// When [`Alternates::look`] has something to do although nothing else has changed.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn next_due(&self, now: Instant, is_served: bool) -> Option<Instant> {
+        let settled = self.good_since.values().map(|at| *at + SETTLED_AFTER);
+        let going = self.going.map(|going| going.since + GOING_MAX);
+        let next = self.opened_at.map(|at| at + NEXT_AFTER);
+        let rested = self.tried.iter().map(|(_, at)| *at);
+        let more = self.attempts.1.map(|since| since + ATTEMPT_EVERY);
+        let tries = rested.map(|at| at + REST).chain(next).chain(more);
+        let tries = tries.filter(|_| !is_served);
+        settled
+            .chain(going)
+            .chain(tries)
+            .filter(|at| *at > now)
+            .min()
+    }
+
+    /// Those named, with who has named them: the word of alternates in use, which know more of the
+    /// present, goes before that of home servers.
+    fn candidates(&self) -> impl Iterator<Item = (&Alternate, SourceId)> {
+        let named = self.named.keys().zip(self.named.values()).rev();
+        named.flat_map(|(by, named)| named.iter().map(|server| (server, *by)))
+    }
+
+    /// The first of those named that is not in use and was not tried lately.
+    fn candidate(&self) -> Option<(Alternate, SourceId)> {
+        let homes = self.homes.values().map(|home| &home.server);
+        let used = self.used.values().map(|used| &used.server);
+        let tried = self.tried.iter().map(|(server, _)| server);
+        let others = homes.chain(used).chain(tried).chain(&self.banned);
+        let others: Vec<&Alternate> = others.collect();
+        let is_new = |server: &Alternate| !others.iter().any(|other| is_same(other, server));
+        let found = self.candidates().find(|(server, _)| is_new(server));
+        found.map(|(server, by)| (server.clone(), by))
+    }
+
+    /// Tries the next alternate, and home servers that rest.
+    fn find_another(&mut self, now: Instant, is_alone: bool, steps: &mut Vec<Step>) {
+        let named: Vec<Alternate> = self
+            .candidates()
+            .map(|(server, _)| server.clone())
+            .collect();
+        for (source, home) in self.homes.iter_mut() {
+            let is_named = named.iter().any(|server| is_same(server, &home.server));
+            if home.rests && (is_alone || is_named) {
+                home.rests = false;
+                steps.push(Step::Resume(*source));
+                self.opened_at = Some(now);
+            }
+        }
+        let Some((server, by)) = self.candidate() else {
+            return;
+        };
+        if self.used.len() >= USED_MAX || !self.may_try(now) {
+            return;
+        }
+        let source = SourceId(self.next);
+        self.next = self.next.checked_add(1).unwrap_or(FIRST_ID);
+        self.tried.push((server.clone(), now));
+        let used = Used {
+            server: server.clone(),
+            is_sent: self.going.is_some(),
+            is_left: false,
+        };
+        self.used.insert(source, used);
+        self.opened_at = Some(now);
+        steps.push(Step::Open { source, server, by });
+    }
+
+    /// Takes one of the attempts, if there is one.
+    fn may_try(&mut self, now: Instant) -> bool {
+        let (left, since) = &mut self.attempts;
+        let begun = *since.get_or_insert(now);
+        let passed = now.saturating_duration_since(begun).as_secs() / ATTEMPT_EVERY.as_secs();
+        if passed > 0 {
+            let more = u32::try_from(passed).unwrap_or(u32::MAX);
+            *left = left.saturating_add(more).min(ATTEMPTS_MAX);
+            *since = Some(now);
+        }
+        if *left == 0 {
+            return false;
+        }
+        *left -= 1;
+        true
+    }
+
+    /// Forgets alternates that have no connection any more.
+    fn forget(&mut self, is_gone: impl Fn(SourceId) -> bool, steps: &mut Vec<Step>) {
+        let gone: Vec<SourceId> = self
+            .used
+            .keys()
+            .copied()
+            .filter(|id| is_gone(*id))
+            .collect();
+        for source in gone {
+            self.used.remove(&source);
+            self.good_since.remove(&source);
+            self.named.remove(&source);
+            steps.push(Step::Forget(source));
+        }
+    }
+
+    /// One server serves in the end: the home server, if it still answers, or else the alternate.
+    fn settle<'a>(
+        &mut self,
+        now: Instant,
+        of: &impl Fn(SourceId) -> Option<&'a (SourceId, Health)>,
+        steps: &mut Vec<Step>,
+    ) {
+        let is_settled = |since: &Instant| *since + SETTLED_AFTER <= now;
+        let since = &self.good_since;
+        let settled = |source: &SourceId| since.get(source).is_some_and(is_settled);
+        let homes_settled = self.homes.keys().any(settled);
+        let used_settled = self.used.keys().any(settled);
+        if homes_settled {
+            let helpers = self
+                .used
+                .iter()
+                .filter(|(source, used)| !used.is_sent && since.contains_key(source));
+            let helpers: Vec<SourceId> = helpers.map(|(source, _)| *source).collect();
+            for source in helpers {
+                self.leave(source, steps);
+            }
+        } else if used_settled {
+            for (source, home) in self.homes.iter_mut() {
+                let is_down = of(*source).is_some_and(|(_, health)| *health == Health::Down);
+                if !home.rests && is_down {
+                    home.rests = true;
+                    steps.push(Step::Rest(*source));
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, source: SourceId, steps: &mut Vec<Step>) {
+        self.good_since.remove(&source);
+        steps.push(Step::Leave(source));
+        if let Some(home) = self.homes.get_mut(&source) {
+            home.rests = true;
+        }
+        if let Some(used) = self.used.get_mut(&source) {
+            used.is_left = true;
+        }
+    }
+
+    /// Whether a server was left for another one.
+    pub fn has_left(&self, source: SourceId) -> bool {
+        self.rests(source) || self.used.get(&source).is_some_and(|used| used.is_left)
+    }
+
+    /// Whether an alternate serves in place of a home server.
+    pub fn rests(&self, source: SourceId) -> bool {
+        self.homes.get(&source).is_some_and(|home| home.rests)
+    }
+}
+
+/// Whether two names are those of one server.
+fn is_same(one: &Alternate, other: &Alternate) -> bool {
+    let is_one_certificate = one.identity.is_some() && one.identity == other.identity;
+    one.address == other.address || is_one_certificate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: SourceId = SourceId(0);
+    const FIRST_USED: SourceId = SourceId(FIRST_ID);
+    const SECOND_USED: SourceId = SourceId(FIRST_ID + 1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn server(name: &str) -> Alternate {
+        Alternate {
+            address: format!("{name}:4443"),
+            identity: None,
+        }
+    }
+
+    fn open(source: SourceId, name: &str) -> Step {
+        Step::Open {
+            source,
+            server: server(name),
+            by: HOME,
+        }
+    }
+
+    /// A consumer of one server, which has named two others.
+    fn told(now: Instant, moves: bool) -> Alternates {
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, HOME, moves, vec![server("a"), server("b")]);
+        alternates
+    }
+
+    #[test]
+    fn alternates_wait_while_the_server_answers() {
+        let now = Instant::now();
+        let mut alternates = told(now, false);
+        for seconds in 0..100 {
+            let now = now + seconds * 1000 * MS;
+            assert_eq!(alternates.look(now, &[(HOME, Health::Good)]), []);
+        }
+    }
+
+    #[test]
+    fn they_are_tried_one_after_the_other_when_nobody_answers() {
+        for health in [Health::Silent, Health::Down, Health::Leaving] {
+            let now = Instant::now();
+            let mut alternates = told(now, false);
+            let home = (HOME, health);
+            assert_eq!(alternates.look(now, &[home]), [open(FIRST_USED, "a")]);
+            let coming = (FIRST_USED, Health::Coming);
+            assert_eq!(alternates.look(now + 499 * MS, &[home, coming]), []);
+            assert_eq!(alternates.due(), Some(now + NEXT_AFTER));
+            let second = alternates.look(now + 500 * MS, &[home, coming]);
+            assert_eq!(second, [open(SECOND_USED, "b")]);
+        }
+    }
+
+    /// A server that only paused goes on serving, and the helper is left.
+    #[test]
+    fn a_helper_is_left_when_the_home_server_answers_again() {
+        let now = Instant::now();
+        let mut alternates = told(now, false);
+        alternates.look(now, &[(HOME, Health::Silent)]);
+        let both = [(HOME, Health::Good), (FIRST_USED, Health::Good)];
+        assert_eq!(alternates.look(now + 100 * MS, &both), []);
+        assert_eq!(alternates.due(), Some(now + 100 * MS + SETTLED_AFTER));
+        let settled = now + 100 * MS + SETTLED_AFTER;
+        assert_eq!(alternates.look(settled, &both), [Step::Leave(FIRST_USED)]);
+        let left = [(HOME, Health::Good), (FIRST_USED, Health::Down)];
+        assert_eq!(alternates.look(settled, &left), [Step::Forget(FIRST_USED)]);
+        assert!(!alternates.is_one(FIRST_USED));
+    }
+
+    #[test]
+    fn a_home_server_that_is_gone_rests_until_it_is_needed() {
+        let now = Instant::now();
+        let mut alternates = told(now, false);
+        alternates.look(now, &[(HOME, Health::Down)]);
+        let served = [(HOME, Health::Down), (FIRST_USED, Health::Good)];
+        assert_eq!(alternates.look(now, &served), []);
+        let settled = now + SETTLED_AFTER;
+        assert_eq!(alternates.look(settled, &served), [Step::Rest(HOME)]);
+        assert!(alternates.rests(HOME));
+        assert_eq!(alternates.look(settled, &served[1..]), []);
+        let alone = [(FIRST_USED, Health::Silent)];
+        let steps = alternates.look(settled + 100 * MS, &alone);
+        assert_eq!(steps, [Step::Resume(HOME), open(SECOND_USED, "b")]);
+    }
+
+    #[test]
+    fn a_consumer_that_is_sent_on_leaves_when_it_has_arrived() {
+        let now = Instant::now();
+        let mut alternates = told(now, true);
+        let home = (HOME, Health::Good);
+        assert_eq!(alternates.look(now, &[home]), [open(FIRST_USED, "a")]);
+        let coming = [home, (FIRST_USED, Health::Coming)];
+        assert_eq!(alternates.look(now + 100 * MS, &coming), []);
+        let there = [home, (FIRST_USED, Health::Good)];
+        assert_eq!(alternates.look(now + 200 * MS, &there), [Step::Leave(HOME)]);
+        // It is closed when its requests have finished, and not used again meanwhile.
+        let leaving = [(HOME, Health::Leaving), (FIRST_USED, Health::Good)];
+        for seconds in 1..30 {
+            assert_eq!(alternates.look(now + seconds * 1000 * MS, &leaving), []);
+        }
+        assert!(alternates.rests(HOME));
+    }
+
+    /// The new server knows others, and sends nobody back.
+    #[test]
+    fn an_alternate_names_others_and_home_is_found_again() {
+        let now = Instant::now();
+        let mut alternates = told(now, true);
+        alternates.look(now, &[(HOME, Health::Good)]);
+        alternates.look(now, &[(HOME, Health::Good), (FIRST_USED, Health::Good)]);
+        alternates.told(now, FIRST_USED, false, vec![server("home")]);
+        let alone = [(FIRST_USED, Health::Leaving)];
+        let steps = alternates.look(now + 1000 * MS, &alone);
+        assert_eq!(steps, [Step::Resume(HOME), open(SECOND_USED, "b")]);
+        let alone = [(HOME, Health::Good), (FIRST_USED, Health::Leaving)];
+        assert_eq!(alternates.look(now + 2000 * MS, &alone), []);
+    }
+
+    #[test]
+    fn who_cannot_be_reached_is_left_alone_for_a_while() {
+        let now = Instant::now();
+        let mut alternates = told(now, true);
+        let home = (HOME, Health::Good);
+        alternates.look(now, &[home]);
+        let down = [home, (FIRST_USED, Health::Down)];
+        assert_eq!(
+            alternates.look(now + 10 * MS, &down),
+            [Step::Forget(FIRST_USED)]
+        );
+        let next = alternates.look(now + 500 * MS, &[home]);
+        assert_eq!(next, [open(SECOND_USED, "b")]);
+        let down = [home, (SECOND_USED, Health::Down)];
+        alternates.look(now + 510 * MS, &down);
+        // Its word has lapsed when the first could be tried again.
+        for half in 2..60 {
+            assert_eq!(alternates.look(now + half * 500 * MS, &[home]), []);
+        }
+    }
+
+    /// Whoever names servers without end causes few attempts.
+    #[test]
+    fn attempts_are_few() {
+        let (start, mut opened) = (Instant::now(), 0u32);
+        let mut alternates = Alternates::new([server("home")]);
+        let mut used: Vec<SourceId> = Vec::new();
+        for tick in 0..600u32 {
+            let now = start + tick * 100 * MS;
+            let names = [0, 1, 2, 3].map(|index| server(&format!("{tick}-{index}")));
+            alternates.told(now, HOME, true, names.into());
+            let mut health = vec![(HOME, Health::Good)];
+            health.extend(used.drain(..).map(|source| (source, Health::Down)));
+            for step in alternates.look(now, &health) {
+                if let Step::Open { source, .. } = step {
+                    opened += 1;
+                    used.push(source);
+                }
+            }
+        }
+        assert!((8..=ATTEMPTS_MAX + 12).contains(&opened), "{opened}");
+    }
+
+    #[test]
+    fn a_server_that_is_used_already_is_not_tried_again() {
+        let now = Instant::now();
+        let pinned = |name: &str| Alternate {
+            identity: Some([7; 32]),
+            ..server(name)
+        };
+        let mut alternates = Alternates::new([pinned("192.0.2.1"), server("b")]);
+        let names = vec![pinned("home.example"), server("b")];
+        alternates.told(now, HOME, true, names);
+        let health = [(HOME, Health::Down), (SourceId(1), Health::Down)];
+        assert_eq!(alternates.look(now, &health), []);
+    }
+
+    #[test]
+    fn neighbours_name_nobody() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, SourceId(1), true, vec![server("a")]);
+        assert!(!alternates.are_known());
+        assert_eq!(alternates.look(now, &[(HOME, Health::Down)]), []);
+    }
+}
