@@ -11,7 +11,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
-	smoke smoke-abr check-aarch64 check-fuzz fuzz gpu-bundle circles package \
+	smoke smoke-abr kills check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies screenshots
 
 all: check test
@@ -212,6 +212,13 @@ bench-soak:
 smoke:
 	$(CARGO) build --locked --profile release --bins --bench soak
 	$(CARGO) bench --locked --profile release --bench soak -- --smoke
+
+# Kills either of two servers a thousand times under one player: no segment may be late or wrong.
+# Two hours. KILLS sets the number.
+KILLS ?= 1000
+kills:
+	NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 NCTEST_KILLS=$(KILLS) $(CARGO) test --locked \
+		--release --test steering -- --nocapture either_of_two_servers
 
 # Measures how many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000
 # --server-cores 0-7 --viewer-cores 8-15 --backend cuda" sets options. Needs no privileges.

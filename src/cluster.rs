@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ncs_proto::wire::message::Alternate;
+use ncs_serve::fleet::{self, Fleet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
@@ -44,9 +46,13 @@ pub struct Config {
     pub name: Option<Name>,
     /// The part of the network that the server is in.
     pub zone: Name,
-    /// Where peers reach the server. An engine needs one at least.
+    /// Where peers reach the server. An engine needs one at least. Peers of other servers are told
+    /// of the first.
     #[serde(deserialize_with = "crate::units::one_or_many")]
     pub advertise: Vec<Address>,
+    /// Whether newcomers are sent to the server that should serve them, by their stream, their
+    /// network and the load of all.
+    pub steer: bool,
     /// How NATS is reached.
     pub nats: nats::Config,
 }
@@ -58,6 +64,7 @@ impl Default for Config {
             name: None,
             zone: "default".parse().expect("it is a name"),
             advertise: Vec::new(),
+            steer: true,
             nats: nats::Config::default(),
         }
     }
@@ -104,6 +111,8 @@ pub struct Cluster {
     own: Arc<Own>,
     load: Arc<dyn Fn() -> Load + Send + Sync>,
     roster: Arc<Mutex<Roster>>,
+    /// What sessions know of the servers.
+    fleet: Fleet,
     /// When the process began, in milliseconds since 1970, and how many beats it has told.
     started_ms: u64,
     told: Arc<AtomicU64>,
@@ -130,6 +139,7 @@ impl Cluster {
     pub fn new(
         own: Own,
         load: impl Fn() -> Load + Send + Sync + 'static,
+        fleet: Fleet,
         metrics: Metrics,
         readiness: Readiness,
     ) -> Self {
@@ -141,6 +151,7 @@ impl Cluster {
             own: Arc::new(own),
             load: Arc::new(load),
             roster: Arc::default(),
+            fleet,
             started_ms: now_ms(),
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
@@ -267,6 +278,7 @@ impl Cluster {
         let beat = self.beat(stage);
         // This server knows itself without an engine.
         self.hear(beat.clone());
+        self.publish();
         match engine.tell(&beat).await {
             Some(true) => self.metrics.sent.inc(),
             Some(false) => self.metrics.unsent.inc(),
@@ -340,8 +352,31 @@ impl Cluster {
         change.iter().for_each(|change| self.note(change));
     }
 
+    /// Tells sessions of the servers. With each beat of this server and whenever one comes or goes:
+    /// a hundred servers beat too often.
+    fn publish(&self) {
+        let member = |beat: &Beat| {
+            let address = beat.addresses.first()?;
+            Some(fleet::Member {
+                name: beat.server.to_string(),
+                zone: beat.zone.to_string(),
+                server: Alternate {
+                    address: address.to_string(),
+                    identity: Some(*beat.fingerprint.as_bytes()),
+                },
+                viewers: beat.load.viewers,
+                viewers_max: beat.load.viewers_max,
+                is_open: !beat.is_draining && !beat.load.is_full,
+            })
+        };
+        let roster = self.roster();
+        let members = roster.members().filter_map(|known| member(&known.beat));
+        self.fleet.set(self.own.name.as_str(), members);
+    }
+
     /// Says what has changed.
     fn note(&self, change: &Change) {
+        self.publish();
         self.metrics.set_members(self.roster().len());
         let is_own = *change.server() == self.own.name;
         if is_own && !matches!(change, Change::Twins(_)) {

@@ -34,4 +34,4 @@ pub use ncs_codec::block;
 pub use ncs_gf as gf;
 pub use ncs_net::{admin, console, host, machine, secret, supervise, telemetry, tls, units, web};
 pub use ncs_proto::{integrity, object, wire};
-pub use ncs_serve::{admission, directory, ring, session, sizes};
+pub use ncs_serve::{admission, directory, fleet, ring, session, sizes};

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use futures_util::future::BoxFuture;
 use ncs_serve::aside::Aside;
+use ncs_serve::fleet::Fleet;
 use ncs_serve::front::{self, Front, FrontParts, ROOM_LOOK};
 use prometheus::Registry;
 use rand::SeedableRng;
@@ -269,6 +270,7 @@ impl Server {
         }
         let rotated = identity.rotated();
         let own = cluster::Own::new(&config.cluster, &identity);
+        let fleet = Fleet::new(config.cluster.steer);
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
             endpoint,
@@ -277,6 +279,7 @@ impl Server {
             identity,
             admission: admission.clone(),
             directory: directory.clone(),
+            fleet: fleet.clone(),
             ring: ring.clone(),
             asks: asks.clone(),
             aside: &aside,
@@ -285,10 +288,14 @@ impl Server {
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open(parts, registry, &readiness).await?;
-        let (headroom, places) = (front.headroom().clone(), endpoint.connections_max.limit());
-        let load = move || cluster::beat::Load::of(headroom.usage(), places);
+        let (headroom, accepted) = (front.headroom().clone(), front.accepted().clone());
+        let places = endpoint.connections_max.limit();
+        let load = move || {
+            let connections = accepted.connections();
+            cluster::beat::Load::of(headroom.usage(), connections, places)
+        };
         let metrics = cluster::Metrics::new(registry)?;
-        let cluster = Cluster::new(own, load, metrics, readiness.clone());
+        let cluster = Cluster::new(own, load, fleet, metrics, readiness.clone());
         let member = cluster.clone();
         let beat = move || member.clone().run();
         tasks.push(tokio::spawn(

@@ -5,11 +5,11 @@
 mod program;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nctest::fleet::{free_ports, nats_server, node};
 use nctest::http::get;
 use nctest::mint::Authority;
 use nctest::program::{PATIENCE, Program, cpu_seconds, metric, serve};
@@ -20,44 +20,6 @@ use tempfile::TempDir;
 const DEAD_WITHIN: Duration = Duration::from_secs(12);
 /// A server that says goodbye is gone long before that.
 const LEFT_WITHIN: Duration = Duration::from_secs(4);
-
-/// The program of NATS, or `None` and a line that says so.
-fn nats_server() -> Option<PathBuf> {
-    let named = std::env::var_os("NATS_SERVER").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
-    let found = named.or_else(|| found.find(|file| file.is_file()));
-    if found.is_none() {
-        assert!(
-            std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
-            "everything was to run, and there is no nats-server"
-        );
-        println!("SKIPPED: there is no nats-server");
-    }
-    found
-}
-
-/// Ports of loopback that were free just now.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
-/// A node of NATS for clients at this port. `routes` are the ports by which nodes reach each other,
-/// its own the first.
-fn node(nats: &PathBuf, port: u16, routes: &[u16]) -> Program {
-    let mut command = Command::new(nats);
-    command.args(["-a", "127.0.0.1", "-p", &port.to_string()]);
-    if let [own, others @ ..] = routes {
-        let url = |port: &u16| format!("nats://127.0.0.1:{port}");
-        let others: Vec<_> = others.iter().map(url).collect();
-        command.args(["--cluster_name", "test", "--cluster", &url(own)]);
-        command.args(["--routes", &others.join(",")]);
-    }
-    let node = Program::start(&mut command);
-    node.says(["Server is ready"]);
-    node
-}
 
 /// A server of the fleet, with a state of its own.
 struct Server {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ncs_proto::admission::intake;
 use ncserverd::admission::{self, Admission};
+use ncserverd::fleet::Fleet;
 use ncserverd::lab::lossy::{self, Link};
 use ncserverd::object::{Arrival, Body, Codec, FirstPass, Refusal, RefusalCode, Resolved, Shape};
 use ncserverd::ring::{Ring, SessionId};
@@ -182,6 +183,7 @@ async fn serve_coded(
     let context = driver::Context {
         origins: Arc::default(),
         directory,
+        fleet: Fleet::alone(),
         ring: ring.clone(),
         asks,
         admission: admission.clone(),
@@ -222,6 +224,7 @@ async fn serve_coded(
             config.clone(),
             admission.clone(),
             headroom.clone(),
+            Fleet::alone(),
             metrics.clone(),
             serve.clone(),
         ));

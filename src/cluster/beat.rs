@@ -7,11 +7,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ncs_proto::wire::message::{SERVER_ADDRESS_MAX, is_server_address};
 use ncs_serve::headroom::Usage;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::peer::Server;
 use crate::tls::Fingerprint;
 
 /// The longest beat that is read, in bytes.
@@ -20,9 +20,8 @@ pub const BYTES_MAX: usize = 4096;
 pub const ADDRESSES_MAX: usize = 8;
 /// The longest wait, in seconds.
 const WAIT_MAX_S: f64 = 3600.0;
-/// The longest name, address and version, in bytes.
+/// The longest name and version, in bytes.
 const NAME_MAX: usize = 64;
-const ADDRESS_MAX: usize = 300;
 
 /// A server's state as it tells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,7 +55,7 @@ pub struct Beat {
 /// How much of a server is in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Viewers that it serves.
+    /// Viewers that are connected to it.
     pub viewers: u32,
     /// Connections that it takes at most.
     pub viewers_max: u32,
@@ -69,9 +68,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// The load of a server that takes so many connections.
-    pub fn of(usage: Usage, viewers_max: u32) -> Self {
-        let viewers = u32::try_from(usage.viewers).unwrap_or(u32::MAX);
+    /// The load of a server that has so many connections, and takes so many.
+    pub fn of(usage: Usage, viewers: u32, viewers_max: u32) -> Self {
         Self {
             viewers,
             viewers_max,
@@ -215,11 +213,10 @@ fn check_name(text: &str) -> Result<(), String> {
 }
 
 fn check_address(text: &str) -> Result<(), String> {
-    let is_whole = |server: &Server| server.port > 0 && server.address() == format!("ncs://{text}");
-    if text.len() <= ADDRESS_MAX && text.parse().is_ok_and(|server| is_whole(&server)) {
+    if is_server_address(text) {
         return Ok(());
     }
-    let shown: String = text.chars().take(ADDRESS_MAX).collect();
+    let shown: String = text.chars().take(SERVER_ADDRESS_MAX).collect();
     let shown = shown.escape_debug();
     Err(format!(
         "`{shown}` is no address such as media.example:4443"

@@ -43,6 +43,7 @@ use ncs_proto::wire::message::{Delivery, Meta};
 use ncs_serve::admission::{self, Admission, Tickets};
 use ncs_serve::aside::Aside;
 use ncs_serve::directory::{self, Directory};
+use ncs_serve::fleet::Fleet;
 use ncs_serve::front::{self, Front, FrontParts, ROOM_LOOK};
 use ncs_serve::ring::{self, Ring};
 use ncs_serve::session::{self, Ask, Ledgers};
@@ -316,6 +317,7 @@ impl Relay {
             identity,
             admission,
             directory,
+            fleet: Fleet::alone(),
             ring,
             asks: asks.clone(),
             aside: &aside,

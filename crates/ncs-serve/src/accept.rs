@@ -7,24 +7,31 @@
 //! If there is no time, most of them are refused at the socket ([`Keeper`]), and told when to come
 //! again; those that have passed before the answer changed are refused here.
 //!
+//! A refusal names no other server, because nothing authenticates it. A client above
+//! [`Config::connections_max`] that has validated its address may finish its handshake, if another
+//! server of the fleet has room: it is told where, and closed.
+//!
 //! One task accepts for each endpoint, and answers the clients' first packets itself: quinn does
 //! that under the lock of the endpoint, so tasks of their own would only hold threads that wait for
 //! each other. After [`TURN`] it lets other tasks run. The counts are those of all endpoints.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ncs_net::endpoint::{Config, Doorkeeper};
+use ncs_net::endpoint::{self, Config, Doorkeeper};
 use ncs_net::telemetry::register;
-use ncs_proto::wire::message::REASON_MAX;
+use ncs_proto::wire::message::{Alternate, REASON_MAX};
 use ncs_proto::wire::text::plain;
+use ncs_proto::wire::{CloseCode, elsewhere};
 use prometheus::{IntCounter, IntGauge, Registry};
 use quinn::{Connection, ConnectionError, Endpoint, Incoming};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::yield_now;
 
 use super::headroom::{Closed, Entry, Headroom, Proof};
 use crate::admission::{AddressPlace, Admission, Crowded};
+use crate::fleet::{Fleet, Key};
 
 /// Metrics of connections and handshakes, of all endpoints.
 #[derive(Debug, Clone)]
@@ -35,6 +42,7 @@ pub struct Metrics {
     failed: IntCounter,
     refused: IntCounter,
     retried: IntCounter,
+    sent_on: IntCounter,
 }
 
 impl Metrics {
@@ -66,7 +74,19 @@ impl Metrics {
                 "ncserverd_endpoint_handshakes_retried_total",
                 "New clients asked to validate their address first (Retry).",
             )?,
+            sent_on: counter(
+                "ncserverd_endpoint_handshakes_sent_on_total",
+                "Clients above the connection limit that were told of another server of the \
+                 fleet, and closed.",
+            )?,
         })
+    }
+}
+
+impl Metrics {
+    /// Connections now, including handshakes in progress.
+    pub fn connections(&self) -> u32 {
+        u32::try_from(self.connections.get()).unwrap_or(0)
     }
 }
 
@@ -105,6 +125,14 @@ impl Doorkeeper for Keeper {
     }
 }
 
+/// What becomes of a newcomer.
+enum Newcomer {
+    /// It is served.
+    In(Incoming, Place),
+    /// It is told of these servers.
+    SentOn(Incoming, AddressPlace, Vec<Alternate>),
+}
+
 /// The place of a connection among those of its address, and among all.
 #[derive(Debug)]
 pub struct Place {
@@ -120,6 +148,7 @@ pub async fn accept<S, F>(
     config: Config,
     admission: Admission,
     headroom: Headroom,
+    fleet: Fleet,
     metrics: Metrics,
     serve: S,
 ) where
@@ -127,6 +156,7 @@ pub async fn accept<S, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let mut begun = Instant::now();
+    let desk = Arc::new(Semaphore::new(SENT_ON_MAX));
     loop {
         if begun.elapsed() >= TURN {
             yield_now().await;
@@ -136,9 +166,28 @@ pub async fn accept<S, F>(
             break;
         };
         metrics.handshakes.inc();
-        let Some((incoming, place)) = admit(incoming, &config, &admission, &headroom, &metrics)
-        else {
-            continue;
+        let others = |incoming: &Incoming| match desk.available_permits() {
+            0 => Vec::new(),
+            _ => fleet.others(Key::of_address(incoming.remote_address().ip())),
+        };
+        let admitted = admit(incoming, &config, &admission, &headroom, &metrics, others);
+        let (incoming, place) = match admitted {
+            None => continue,
+            Some(Newcomer::In(incoming, place)) => (incoming, place),
+            Some(Newcomer::SentOn(incoming, place, servers)) => {
+                if let Ok(permit) = Arc::clone(&desk).try_acquire_owned() {
+                    metrics.sent_on.inc();
+                    servers
+                        .iter()
+                        .take(1)
+                        .for_each(|first| fleet.count_sent(first));
+                    tokio::spawn(async move {
+                        send_on(incoming, &servers).await;
+                        drop((place, permit));
+                    });
+                }
+                continue;
+            }
         };
         let (half_open, open) = (
             Open::new(&metrics.half_open),
@@ -189,6 +238,19 @@ impl Drop for Open {
     }
 }
 
+/// Finishes the handshake of a client, tells it of other servers, and closes.
+async fn send_on(incoming: Incoming, servers: &[Alternate]) {
+    let handshake = async {
+        let connection = incoming.accept()?.await?;
+        let reason = elsewhere::write("the server is full", servers);
+        endpoint::close(&connection, CloseCode::Overload, &reason);
+        // Until then the close may have to be repeated.
+        connection.closed().await;
+        Ok::<_, ConnectionError>(())
+    };
+    let _ = tokio::time::timeout(HANDSHAKE_MAX, handshake).await;
+}
+
 /// Lets a newcomer in, or deals with it.
 fn admit(
     incoming: Incoming,
@@ -196,7 +258,8 @@ fn admit(
     admission: &Admission,
     headroom: &Headroom,
     metrics: &Metrics,
-) -> Option<(Incoming, Place)> {
+    others: impl FnOnce(&Incoming) -> Vec<Alternate>,
+) -> Option<Newcomer> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
     let connections_max = i64::from(config.connections_max.limit());
@@ -208,19 +271,31 @@ fn admit(
         Ok(_) if is_pressed => Proof::Wanted,
         Ok(_) => Proof::Absent,
     };
-    if is_crowded || matches!(place, Err(Crowded::Full)) {
-        return refuse(incoming, metrics);
-    }
-    match (headroom.knock(proof), place) {
-        (Ok(entry), Ok(address)) => Some((incoming, Place { address, entry })),
-        (Err(Closed::Full), _) => refuse(incoming, metrics),
-        (Ok(_) | Err(Closed::Unproven), _) => {
-            metrics.retried.inc();
-            // A client that cannot get a Retry has validated its address, and does not come here.
-            let _ = incoming.retry();
-            None
+    let place = match place {
+        Err(Crowded::Full) => return refuse(incoming, metrics),
+        Err(_) if is_crowded => return refuse(incoming, metrics),
+        Ok(place) if is_crowded => {
+            let others = others(&incoming);
+            return match (others.is_empty(), is_proven) {
+                (true, _) => refuse(incoming, metrics),
+                (false, false) => retry(incoming, metrics),
+                (false, true) => Some(Newcomer::SentOn(incoming, place, others)),
+            };
         }
+        place => place,
+    };
+    match (headroom.knock(proof), place) {
+        (Ok(entry), Ok(address)) => Some(Newcomer::In(incoming, Place { address, entry })),
+        (Err(Closed::Full), _) => refuse(incoming, metrics),
+        (Ok(_) | Err(Closed::Unproven), _) => retry(incoming, metrics),
     }
+}
+
+fn retry<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
+    metrics.retried.inc();
+    // A client that cannot get a Retry has validated its address, and does not come here.
+    let _ = incoming.retry();
+    None
 }
 
 fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
@@ -232,6 +307,8 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
 /// The time for a handshake. The idle timeout does not bound it: any packet restarts that, and the
 /// keys of first packets are public.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Clients of an endpoint that are told of other servers at a time. Each costs a handshake.
+const SENT_ON_MAX: usize = 16;
 /// Time spent on first packets before other tasks of the thread run: a few handshakes, and much
 /// less than the delay that counts as overload.
 const TURN: Duration = Duration::from_millis(1);

@@ -22,6 +22,7 @@ use crate::accept::{self, Keeper};
 use crate::admission::Admission;
 use crate::aside::Aside;
 use crate::directory::Directory;
+use crate::fleet::Fleet;
 use crate::headroom::{self, Headroom};
 use crate::ring::{Ring, SessionId};
 use crate::session::driver::Context;
@@ -52,6 +53,7 @@ pub struct Front {
     drain: watch::Sender<Option<Duration>>,
     audience: session::Audience,
     headroom: Headroom,
+    accepted: accept::Metrics,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -70,6 +72,8 @@ pub struct FrontParts<'a> {
     pub admission: Admission,
     /// The peers that serve others.
     pub directory: Directory,
+    /// The other servers of the fleet.
+    pub fleet: Fleet,
     /// The source of blocks.
     pub ring: Ring,
     /// The queue for questions.
@@ -104,6 +108,7 @@ impl Front {
             identity,
             admission,
             directory,
+            fleet,
             ring,
             asks,
             aside,
@@ -146,6 +151,7 @@ impl Front {
             asks,
             admission: admission.clone(),
             directory,
+            fleet: fleet.clone(),
             origins,
             config: session,
             metrics,
@@ -197,6 +203,7 @@ impl Front {
                 config,
                 admission,
                 headroom.clone(),
+                fleet.clone(),
                 metrics,
                 serve,
             );
@@ -210,6 +217,7 @@ impl Front {
             drain,
             audience,
             headroom,
+            accepted: metrics,
             tasks,
         })
     }
@@ -222,6 +230,11 @@ impl Front {
     /// The measure of its load.
     pub fn headroom(&self) -> &Headroom {
         &self.headroom
+    }
+
+    /// What counts its connections.
+    pub fn accepted(&self) -> &accept::Metrics {
+        &self.accepted
     }
 
     /// Counts viewers and traffic by these streams from now on.

@@ -104,8 +104,6 @@ struct Load {
 /// The part of a server that is in use, at the last measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Viewers that were admitted, and are there.
-    pub viewers: u64,
     /// The busy share of the threads' time, 0 to 1.
     pub busy: f64,
     /// Seconds that requested blocks wait.
@@ -147,7 +145,6 @@ impl Headroom {
     /// The part that is in use.
     pub fn usage(&self) -> Usage {
         Usage {
-            viewers: u64::try_from(self.metrics.viewers.get()).unwrap_or(0),
             busy: self.metrics.busy.get(),
             wait_s: self.metrics.wait.get(),
             is_short: self.is_short(),

@@ -12,6 +12,7 @@ pub mod cpu_time;
 #[cfg(feature = "network")]
 pub mod daemon;
 pub mod exposition;
+pub mod fleet;
 pub mod http;
 #[cfg(feature = "network")]
 pub mod live;

@@ -28,9 +28,10 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use ncs_net::endpoint::{self, Uplink};
 use ncs_net::web::{self, Binding, Origins};
+use ncs_proto::admission::intake;
 use ncs_proto::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
 use ncs_proto::wire::block::StreamHead;
-use ncs_proto::wire::message::{Checks, Credential, Message, Token, is_token};
+use ncs_proto::wire::message::{Alternate, Checks, Credential, Message, Token, is_token};
 use ncs_proto::wire::{CloseCode, Violation, frame};
 use prometheus::IntGauge;
 use quinn::{Connection, ConnectionError, RecvStream, SendDatagramError, SendStream, WriteError};
@@ -40,13 +41,14 @@ use tracing::Instrument as _;
 
 use super::audience::Viewing;
 use super::end::End;
-use super::metrics::Sent;
+use super::metrics::{Reason, Sent};
 use super::opening::{self, Opening};
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::accept::Place;
 use crate::admission::{Access, Admission, Now, Share, Visitor};
 use crate::directory::{self, Asker, Directory};
+use crate::fleet::{self, Advice, Fleet};
 use crate::headroom::Entry;
 use crate::ring::{Claimed, LineKey, LineKind, Quota, Ring, SessionId, Waiter};
 
@@ -93,6 +95,8 @@ pub struct Context {
     pub admission: Admission,
     /// The peers that serve others.
     pub directory: Directory,
+    /// The other servers of the fleet.
+    pub fleet: Fleet,
     /// The origins whose pages may connect.
     pub origins: Arc<Origins>,
     /// Limits.
@@ -231,6 +235,10 @@ struct Session {
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     queued: Option<Queued>,
     draining: Option<Instant>,
+    /// What decides which server should serve the peer, once its stream is known.
+    placed: Option<fleet::Key>,
+    /// When the peer is told to leave, while the server drains.
+    leaves: Option<Leaving>,
     viewing: Viewing,
     /// What other pages say to this one, if it serves them.
     pages: Option<mpsc::Receiver<directory::Signal>>,
@@ -256,6 +264,12 @@ struct Queued {
     claim: Claim,
     blocks: Vec<Claimed>,
     free: BoxFuture<()>,
+}
+
+/// The time at which a peer is told that the server goes away, and the end of the drain.
+struct Leaving {
+    at: Instant,
+    until: Instant,
 }
 
 /// The stream of one request.
@@ -346,6 +360,8 @@ enum Signal {
     Drain(Option<watch::Receiver<Option<Duration>>>),
     /// The rights of the visitor have to be checked again.
     Review(watch::Receiver<()>),
+    /// There may be other servers to tell of.
+    Fleet(watch::Receiver<()>),
     Closed(ConnectionError),
     /// The page has ended its session.
     Left,
@@ -420,6 +436,8 @@ impl Session {
             datagrams: None,
             queued: None,
             draining: None,
+            placed: None,
+            leaves: None,
             viewing,
             pages: None,
         };
@@ -439,6 +457,7 @@ impl Session {
         let mut signals: Pending<Signal> = Pending::new();
         signals.push(Box::pin(drained(self.context.drain.clone())));
         signals.push(Box::pin(reviewed(self.visitor.reviews())));
+        signals.push(Box::pin(fleet_changed(self.context.fleet.changes())));
         signals.push(Box::pin(closed(self.connection.clone())));
         signals.push(Box::pin(self.visitor.replaced().map(|()| Signal::Replaced)));
         match ending {
@@ -462,10 +481,11 @@ impl Session {
             self.proto.handle_timeout(Instant::now())?;
             self.waiter.look();
             self.turn();
+            self.leave_now(Instant::now());
             if let Some(until) = self.draining
                 && (Instant::now() >= until || self.is_idle())
             {
-                return Err(End::Drained);
+                return Err(End::Drained(self.others()));
             }
             let stalls = (self.quota.held() > 0)
                 .then(|| self.progress.since + self.context.config.stall_timeout);
@@ -477,6 +497,7 @@ impl Session {
             let due = [
                 self.proto.poll_timeout(),
                 self.draining,
+                self.leaves.as_ref().map(|leaving| leaving.at),
                 resumes,
                 self.resumes,
                 stuck,
@@ -513,8 +534,7 @@ impl Session {
                 Some(signal) = signals.next() => match signal {
                     Signal::Drain(Some(mut drain)) => {
                         let bound = drain.borrow_and_update().unwrap_or_default();
-                        self.proto.go_away(bound);
-                        self.draining = Some(Instant::now() + bound);
+                        self.leave_later(Instant::now(), bound);
                         signals.push(Box::pin(drained(drain)));
                     }
                     Signal::Drain(None) => return Err(End::Internal),
@@ -522,6 +542,10 @@ impl Session {
                         let access = self.visitor.review(Now::read())?;
                         self.admit(access);
                         signals.push(Box::pin(reviewed(reviews)));
+                    }
+                    Signal::Fleet(changes) => {
+                        self.tell_of_others(false);
+                        signals.push(Box::pin(fleet_changed(changes)));
                     }
                     Signal::Closed(error) => return Err(error.into()),
                     Signal::Left => return Err(End::Connection),
@@ -593,6 +617,9 @@ impl Session {
         match event {
             Event::AskAdmission => {
                 let answer = self.entry.ask(Instant::now());
+                if answer != intake::Answer::Admitted {
+                    self.send_elsewhere(Reason::Full);
+                }
                 self.proto.asked_admission(answer);
             }
             Event::Resolve(get) => {
@@ -751,6 +778,59 @@ impl Session {
             Event::Ended(ended) => self.ended(ended),
             Event::Watches { stream, is_watched } => self.viewing.set(stream, is_watched),
         }
+    }
+
+    /// Tells the peer of other servers, and sends a newcomer to the one that should serve it.
+    fn tell_of_others(&mut self, is_new: bool) {
+        let Some(key) = self.placed.filter(|_| self.leaves.is_none()) else {
+            return;
+        };
+        let may_send = is_new && !self.proto.is_sent();
+        if is_new && self.proto.is_sent() {
+            self.context.metrics.sent_here.inc();
+        }
+        let Advice { moves, servers } = self.context.fleet.advise(key, may_send);
+        if moves {
+            self.context.metrics.send_on(Reason::Placement);
+        }
+        self.proto.name_alternates(moves, servers);
+    }
+
+    /// Sends the peer to servers that have room, if there are any.
+    fn send_elsewhere(&mut self, reason: Reason) {
+        let Some(key) = self.placed else { return };
+        let Advice { moves, servers } = self.context.fleet.elsewhere(key);
+        if moves {
+            self.context.metrics.send_on(reason);
+            self.proto.name_alternates(moves, servers);
+        }
+    }
+
+    /// The servers that the reason of a close names.
+    fn others(&self) -> Vec<Alternate> {
+        let others = |key| self.context.fleet.others(key);
+        self.placed.map(others).unwrap_or_default()
+    }
+
+    /// The server goes away within `bound`. Where there are others, its peers leave one after the
+    /// other, so that those can take them.
+    fn leave_later(&mut self, now: Instant, bound: Duration) {
+        let viewers = u32::try_from(self.context.metrics.sessions.get()).unwrap_or(0);
+        let time = self.context.fleet.time_to_leave(viewers).min(bound / 2);
+        self.leaves = Some(Leaving {
+            at: now + time.mul_f64(rand::random_range(0.0..1.0)),
+            until: now + bound,
+        });
+    }
+
+    /// Tells the peer to leave when it is its turn.
+    fn leave_now(&mut self, now: Instant) {
+        let Some(Leaving { until, .. }) = self.leaves.take_if(|leaving| leaving.at <= now) else {
+            return;
+        };
+        self.send_elsewhere(Reason::Drain);
+        self.proto.go_away(until.saturating_duration_since(now));
+        self.draining = Some(until);
     }
 
     /// Names other peers that hold a segment.
@@ -925,6 +1005,13 @@ impl Session {
                 }
                 let credential = Credential::Token(Token(token));
                 self.proto.handle_message(now, Message::Auth(credential))?;
+            }
+            if let Some(stream) = self.proto.poll_place() {
+                // Other servers show pages certificates that this one does not know.
+                if self.binding != Binding::Web {
+                    self.placed = Some(fleet::Key::new(&stream, self.visitor.ip()));
+                    self.tell_of_others(true);
+                }
             }
             if let Some(visit) = self.proto.poll_visit() {
                 self.visitor.resume(visit);
@@ -1470,6 +1557,14 @@ async fn reviewed(mut reviews: watch::Receiver<()>) -> Signal {
     match reviews.changed().await {
         Ok(()) => Signal::Review(reviews),
         // The sender lives as long as the admission, which the session holds.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn fleet_changed(mut changes: watch::Receiver<()>) -> Signal {
+    match changes.changed().await {
+        Ok(()) => Signal::Fleet(changes),
+        // The sender lives as long as the fleet, which the session holds.
         Err(_) => std::future::pending().await,
     }
 }

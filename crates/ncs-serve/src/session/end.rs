@@ -1,6 +1,7 @@
 //! How a session ends, and what its peer is told.
 
-use ncs_proto::wire::{CloseCode, Violation};
+use ncs_proto::wire::message::Alternate;
+use ncs_proto::wire::{CloseCode, Violation, elsewhere};
 use quinn::ConnectionError;
 
 use crate::admission::Limited;
@@ -13,7 +14,8 @@ pub(super) enum End {
     Connection,
     /// Another connection of the same client replaced it.
     Replaced,
-    Drained,
+    /// The server goes away; these others take its peers.
+    Drained(Vec<Alternate>),
     Internal,
 }
 
@@ -31,7 +33,10 @@ impl End {
                 CloseCode::Done,
                 "another connection of the same client replaced this one".to_owned(),
             ),
-            Self::Drained => (CloseCode::GoingAway, "the server goes away".to_owned()),
+            Self::Drained(others) => (
+                CloseCode::GoingAway,
+                elsewhere::write("the server goes away", others),
+            ),
             Self::Internal => (CloseCode::Internal, "the server stopped".to_owned()),
         }
     }

@@ -43,6 +43,9 @@ pub struct Metrics {
     checks: Answered,
     blames: Answered,
     signals: Answered,
+    sent_on: IntCounterVec,
+    /// Sessions of peers that other servers have sent here.
+    pub sent_here: IntCounter,
     /// Sessions closed because the peer had no valid token or certificate.
     pub unadmitted: IntCounter,
     /// Server time to the first block of a live segment that a peer waited for.
@@ -63,6 +66,43 @@ fn refused_pages(registry: &Registry) -> Result<IntCounterVec, Error> {
         refused.with_label_values(&[reason]);
     }
     Ok(refused)
+}
+
+/// Why a peer is sent to another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The other one should serve it, by its stream and network.
+    Placement,
+    /// This one has no room.
+    Full,
+    /// This one goes away.
+    Drain,
+}
+
+impl Reason {
+    const ALL: [Self; 3] = [Self::Placement, Self::Full, Self::Drain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Placement => "placement",
+            Self::Full => "full",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// Each reason is there from the start.
+fn sent_on(registry: &Registry) -> Result<IntCounterVec, Error> {
+    let sent = register::counters(
+        registry,
+        "ncserverd_session_sent_on_total",
+        "Peers told to go to another server of the fleet, by reason.",
+        &["reason"],
+    )?;
+    for reason in Reason::ALL {
+        sent.with_label_values(&[reason.name()]);
+    }
+    Ok(sent)
 }
 
 /// Counters of the requests served, and of those refused or ignored.
@@ -95,6 +135,11 @@ impl Metrics {
         self.refused_pages.with_label_values(&[error.name()]).inc();
     }
 
+    /// Counts a peer that is sent to another server.
+    pub(super) fn send_on(&self, reason: Reason) {
+        self.sent_on.with_label_values(&[reason.name()]).inc();
+    }
+
     /// Registers all metrics of sessions.
     pub fn new(registry: &Registry) -> Result<Self, Error> {
         let counter = |name: &str, help: &str| register::counter(registry, name, help);
@@ -110,6 +155,11 @@ impl Metrics {
                 "Sessions opened by web pages (WebTransport).",
             )?,
             refused_pages: refused_pages(registry)?,
+            sent_on: sent_on(registry)?,
+            sent_here: counter(
+                "ncserverd_session_sent_here_total",
+                "Sessions of peers that another server of the fleet has sent here.",
+            )?,
             violations: counter(
                 "ncserverd_session_violations_total",
                 "Sessions closed because the peer violated the protocol or a limit.",

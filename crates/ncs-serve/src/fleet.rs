@@ -1,0 +1,516 @@
+//! The servers of a fleet, as sessions need them: who should serve a newcomer, and to whom viewers
+//! turn when this server cannot.
+//!
+//! No word passes between servers for that. *Rendezvous hashing* (Thaler and Ravishankar, "Using
+//! name-based mappings to increase hit rates", 1998): each server has a weight for each key, the
+//! hash of both, so that servers that know the same members agree. When a server goes, only its
+//! keys move; when one comes, only those that it takes. The key is the stream and the viewer's
+//! network: viewers who can help each other meet at few servers.
+//!
+//! A newcomer goes to the first server in that order whose load is at most [`LOAD_MAX`] times the
+//! mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
+//! Servers of the own zone go before others.
+//!
+//! Deciding takes less than a microsecond for a hundred servers, and no lock: [`Fleet::set`]
+//! replaces a table that sessions read.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use ncs_proto::wire::message::Alternate;
+use tokio::sync::watch;
+
+/// How far a server's load may exceed the mean, as a factor.
+pub const LOAD_MAX: f64 = 1.25;
+/// Servers that a viewer is told of.
+pub const TOLD: usize = 2;
+/// Viewers that a server which goes away sends to each of the others in a second: an eighth of the
+/// handshakes that one takes.
+pub const MOVES_PER_SECOND: u32 = 500;
+
+/// A server of the fleet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Its name, unique in the fleet.
+    pub name: String,
+    /// The part of the network that it is in.
+    pub zone: String,
+    /// Where viewers reach it.
+    pub server: Alternate,
+    /// Viewers that it serves.
+    pub viewers: u32,
+    /// Viewers that it has room for.
+    pub viewers_max: u32,
+    /// Whether it takes newcomers.
+    pub is_open: bool,
+}
+
+/// What a session does about other servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// Whether the peer is to go to the first of them now.
+    pub moves: bool,
+    /// At most [`TOLD`], best first.
+    pub servers: Vec<Alternate>,
+}
+
+/// What viewers of one stream and network have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key(u64);
+
+impl Key {
+    /// The key of a client of which nothing is known but its address.
+    pub fn of_address(address: IpAddr) -> Self {
+        Self::new("", address)
+    }
+
+    /// The key of a viewer of this stream at this address. A network is a /24 of IPv4 or a /48 of
+    /// IPv6.
+    pub fn new(stream: &str, address: IpAddr) -> Self {
+        let network = match address.to_canonical() {
+            IpAddr::V4(address) => u64::from(address.to_bits() >> 8),
+            // The first 48 bits, where no IPv4 network is.
+            IpAddr::V6(address) => (address.to_bits() >> 80) as u64 | 1 << 63,
+        };
+        Self(hash(stream.as_bytes(), network))
+    }
+}
+
+/// The first 8 bytes of the SHA-256 of both, which all servers compute alike.
+fn hash(text: &[u8], number: u64) -> u64 {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(b"ncserverd 2026 rendezvous");
+    context.update(&number.to_le_bytes());
+    context.update(text);
+    let digest = context.finish();
+    let first = digest.as_ref().first_chunk();
+    u64::from_le_bytes(*first.expect("a digest has 32 bytes"))
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014): it spreads two random numbers that were combined by exclusive or.
+const fn spread(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The servers of a fleet. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    table: Arc<ArcSwap<Table>>,
+    changes: watch::Sender<()>,
+    /// Whether newcomers are sent to the servers that should serve them.
+    steers: bool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    own: String,
+    members: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    member: Member,
+    hash: u64,
+    /// Viewers that this server has sent to it since its last beat, which does not count them.
+    sent: AtomicU32,
+}
+
+impl Entry {
+    fn weight(&self, key: Key) -> u64 {
+        spread(self.hash ^ key.0)
+    }
+
+    fn viewers(&self) -> u32 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        self.member.viewers.saturating_add(sent)
+    }
+
+    fn takes_newcomers(&self) -> bool {
+        self.member.is_open && self.viewers() < self.member.viewers_max
+    }
+
+    /// The part of its places that is taken once another viewer has come. One viewer is always
+    /// within the bound, because the only place of a small server would be a large part.
+    fn with_newcomer(&self) -> f64 {
+        match self.viewers() {
+            0 => 0.0,
+            viewers => f64::from(viewers + 1) / f64::from(self.member.viewers_max.max(1)),
+        }
+    }
+}
+
+impl Fleet {
+    /// A fleet without servers. `steers`: newcomers are sent to the servers that should serve them.
+    pub fn new(steers: bool) -> Self {
+        Self {
+            table: Arc::default(),
+            changes: watch::Sender::new(()),
+            steers,
+        }
+    }
+
+    /// For servers that are alone.
+    pub fn alone() -> Self {
+        Self::new(false)
+    }
+
+    /// These are the servers now, with `own` among them.
+    pub fn set(&self, own: &str, members: impl IntoIterator<Item = Member>) {
+        let entry = |member: Member| Entry {
+            hash: hash(member.name.as_bytes(), u64::MAX),
+            member,
+            sent: AtomicU32::new(0),
+        };
+        let members = members.into_iter().map(entry).collect();
+        let (own, before) = (own.to_owned(), self.table.load_full());
+        let after = Table { own, members };
+        let is_news = !after.offers().eq(before.offers());
+        self.table.store(Arc::new(after));
+        if is_news {
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Told whenever a viewer may have to be told of other servers than before.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// What a newcomer is told, or a viewer after a change. `may_send`: it may be sent to the
+    /// server that should serve it, because no other server has sent it here.
+    pub fn advise(&self, key: Key, may_send: bool) -> Advice {
+        let table = self.table.load();
+        let placed = table.placed(key);
+        let own = placed.iter().position(|entry| table.is_own(entry));
+        let others = || placed.iter().filter(|entry| !table.is_own(entry));
+        let moves = self.steers && may_send && own != Some(0) && others().next().is_some();
+        table.advice(moves, others().copied())
+    }
+
+    /// What a viewer is told for whom this server has no room any more.
+    pub fn elsewhere(&self, key: Key) -> Advice {
+        let table = self.table.load();
+        let others: Vec<&Entry> = table.others(key).collect();
+        table.advice(!others.is_empty(), others.into_iter())
+    }
+
+    /// The servers with room that the reason of a close names. It sends nobody: for that, see
+    /// [`Fleet::count_sent`].
+    pub fn others(&self, key: Key) -> Vec<Alternate> {
+        let table = self.table.load();
+        let others: Vec<&Entry> = table.others(key).collect();
+        table.advice(false, others.into_iter()).servers
+    }
+
+    /// A client was sent to this server.
+    pub fn count_sent(&self, server: &Alternate) {
+        let table = self.table.load();
+        let mut entries = table.members.iter();
+        if let Some(entry) = entries.find(|entry| entry.member.server == *server) {
+            entry.sent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How long a server of so many viewers takes to send them to the others, at a rate that these
+    /// can take. Nothing if there is no other server.
+    pub fn time_to_leave(&self, viewers: u32) -> Duration {
+        let others = self.table.load().others(Key(0)).count();
+        let others = u32::try_from(others).unwrap_or(u32::MAX);
+        let rate = MOVES_PER_SECOND.saturating_mul(others);
+        match rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64(f64::from(viewers) / f64::from(rate)),
+        }
+    }
+}
+
+impl Table {
+    fn is_own(&self, entry: &Entry) -> bool {
+        entry.member.name == self.own
+    }
+
+    /// What of the others a viewer is told, if it is told of them.
+    fn offers(&self) -> impl Iterator<Item = (&str, &Alternate, bool)> {
+        let others = self.members.iter().filter(|entry| !self.is_own(entry));
+        others.map(|Entry { member, .. }| (member.name.as_str(), &member.server, member.is_open))
+    }
+
+    /// Servers that take a newcomer of this key, best first.
+    fn placed(&self, key: Key) -> Vec<&Entry> {
+        let able = || self.members.iter().filter(|entry| entry.takes_newcomers());
+        let own = self.members.iter().find(|entry| self.is_own(entry));
+        let is_near = |entry: &Entry| own.is_some_and(|own| own.member.zone == entry.member.zone);
+        let has_near = able().any(is_near);
+        let group = || able().filter(|entry| !has_near || is_near(entry));
+        let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
+        // With the newcomer.
+        let viewers = sum(Entry::viewers) + 1;
+        let places = sum(|entry| entry.member.viewers_max).max(1);
+        let bound = LOAD_MAX * viewers as f64 / places as f64;
+        let mut placed: Vec<&Entry> = able().collect();
+        placed.sort_by_cached_key(|entry| {
+            let is_over = entry.with_newcomer() > bound;
+            (!is_near(entry), is_over, Reverse(entry.weight(key)))
+        });
+        placed
+    }
+
+    /// The others that take newcomers, best first.
+    fn others(&self, key: Key) -> impl Iterator<Item = &Entry> {
+        let placed = self.placed(key).into_iter();
+        placed.filter(|entry| !self.is_own(entry))
+    }
+
+    fn advice<'a>(&self, moves: bool, others: impl Iterator<Item = &'a Entry>) -> Advice {
+        let others: Vec<&Entry> = others.take(TOLD).collect();
+        if let Some(first) = others.first().filter(|_| moves) {
+            first.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        let servers = others.into_iter().map(|entry| entry.member.server.clone());
+        Advice {
+            moves,
+            servers: servers.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    fn member(name: &str) -> Member {
+        Member {
+            name: name.to_owned(),
+            zone: "east".to_owned(),
+            server: Alternate {
+                address: format!("{name}:4443"),
+                identity: None,
+            },
+            viewers: 0,
+            viewers_max: 1000,
+            is_open: true,
+        }
+    }
+
+    fn members(count: u32) -> Vec<Member> {
+        (0..count).map(|n| member(&format!("s{n}"))).collect()
+    }
+
+    fn fleet(own: &str, members: &[Member]) -> Fleet {
+        let fleet = Fleet::new(true);
+        fleet.set(own, members.to_vec());
+        fleet
+    }
+
+    fn key(number: u32) -> Key {
+        Key::new("live", IpAddr::from(number.to_be_bytes()))
+    }
+
+    fn names(advice: &Advice) -> Vec<&str> {
+        let names = advice.servers.iter().map(|server| &server.address[..]);
+        names.map(|name| name.trim_end_matches(":4443")).collect()
+    }
+
+    /// Where a newcomer that came to this server ends.
+    fn home(members: &[Member], came_to: &str, key: Key) -> String {
+        let advice = fleet(came_to, members).advise(key, true);
+        match advice.moves {
+            true => names(&advice)[0].to_owned(),
+            false => came_to.to_owned(),
+        }
+    }
+
+    #[test]
+    fn servers_agree_on_who_serves_a_newcomer() {
+        let members = members(9);
+        let mut homes = BTreeSet::new();
+        for number in 0..200u32 {
+            let key = key(number << 8);
+            let first = home(&members, "s0", key);
+            for own in 1..9 {
+                assert_eq!(home(&members, &format!("s{own}"), key), first);
+            }
+            homes.insert(first);
+        }
+        assert_eq!(homes.len(), 9);
+    }
+
+    /// Servers of other versions must agree with this one.
+    #[test]
+    fn weights_are_what_they_were() {
+        let entry = |name: &str| Entry {
+            hash: hash(name.as_bytes(), u64::MAX),
+            member: member(name),
+            sent: AtomicU32::new(0),
+        };
+        let key = Key::new("live", "192.0.2.77".parse().unwrap());
+        assert_eq!(key, Key::new("live", "192.0.2.1".parse().unwrap()));
+        assert_eq!(entry("a-1").weight(key), WEIGHT);
+        assert_ne!(entry("a-2").weight(key), WEIGHT);
+    }
+
+    const WEIGHT: u64 = 11_903_325_710_412_076_366;
+
+    #[test]
+    fn networks_are_told_apart() {
+        let key = |address: &str| Key::new("live", address.parse().unwrap());
+        assert_eq!(key("2001:db8:1::1"), key("2001:db8:1:ffff::2"));
+        assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.9"));
+        let different = ["192.0.2.1", "192.0.3.1", "2001:db8:1::", "2001:db8:2::"];
+        let all: BTreeSet<u64> = different.iter().map(|address| key(address).0).collect();
+        assert_eq!(all.len(), different.len());
+    }
+
+    #[test]
+    fn only_keys_of_a_server_that_goes_move() {
+        let all = members(20);
+        let left: Vec<Member> = all.iter().filter(|m| m.name != "s7").cloned().collect();
+        let mut moved = 0;
+        for number in 0..10_000u32 {
+            let key = key(number << 8);
+            let (before, after) = (home(&all, "s0", key), home(&left, "s0", key));
+            if before == "s7" {
+                moved += 1;
+            } else {
+                assert_eq!(before, after, "{number}");
+            }
+        }
+        // 500 on average, with a deviation of 22.
+        assert!((390..610).contains(&moved), "{moved}");
+    }
+
+    /// A crowd of one stream and network spreads, and no server exceeds its part.
+    #[test]
+    fn no_server_takes_more_than_its_part() {
+        let mut members = members(10);
+        // One is five times as large as the others.
+        members[3].viewers_max = 5000;
+        for viewer in 0..10_000u32 {
+            // Most of them are one crowd.
+            let key = key(if viewer % 4 == 0 { viewer << 8 } else { 0 });
+            let best = home(&members, "s0", key);
+            let taken = members.iter_mut().find(|m| m.name == best).unwrap();
+            taken.viewers += 1;
+        }
+        let mean = 10_000.0 / 14_000.0;
+        for member in &members {
+            let part = f64::from(member.viewers) / f64::from(member.viewers_max);
+            assert!(part <= mean * LOAD_MAX + 0.001, "{}: {part}", member.name);
+        }
+    }
+
+    /// Between two beats the load that the others tell stays the same.
+    #[test]
+    fn those_who_were_sent_count_before_the_next_beat() {
+        let members = members(4);
+        let fleet = fleet("s0", &members);
+        let mut sent: BTreeMap<String, u32> = BTreeMap::new();
+        for _ in 0..400 {
+            let advice = fleet.advise(key(0), true);
+            if advice.moves {
+                *sent.entry(names(&advice)[0].to_owned()).or_default() += 1;
+            }
+        }
+        let most = sent.values().max().copied().unwrap();
+        assert!(most <= 200, "{sent:?}");
+    }
+
+    #[test]
+    fn viewers_of_one_network_meet_at_few_servers() {
+        let mut members = members(10);
+        let mut at: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+        for viewer in 0..5000u32 {
+            let network = viewer % 200;
+            let best = home(&members, "s0", key(network << 8 | viewer / 200));
+            members.iter_mut().find(|m| m.name == best).unwrap().viewers += 1;
+            at.entry(network).or_default().insert(best);
+        }
+        let servers: usize = at.values().map(BTreeSet::len).sum();
+        assert!(servers < 2 * at.len(), "{servers} servers for {}", at.len());
+    }
+
+    #[test]
+    fn who_is_closed_or_full_takes_nobody() {
+        let mut members = members(4);
+        members[0].is_open = false;
+        members[1].viewers = members[1].viewers_max;
+        for number in 0..50u32 {
+            let advice = fleet("s0", &members).elsewhere(key(number << 8));
+            let mut named = names(&advice);
+            named.sort_unstable();
+            assert_eq!((advice.moves, named), (true, vec!["s2", "s3"]));
+        }
+        let alone = fleet("s0", &members[..2]);
+        assert_eq!(alone.advise(key(0), true), Advice::default());
+        assert_eq!(alone.elsewhere(key(0)), Advice::default());
+        assert_eq!(alone.time_to_leave(1000), Duration::ZERO);
+    }
+
+    #[test]
+    fn servers_of_the_own_zone_go_first() {
+        let mut members = members(6);
+        for member in &mut members[3..] {
+            member.zone = "west".to_owned();
+        }
+        for number in 0..50u32 {
+            let key = key(number << 8);
+            let best = home(&members, "s1", key);
+            assert!(["s0", "s1", "s2"].contains(&&best[..]), "{best}");
+            let best = home(&members, "s4", key);
+            assert!(["s3", "s4", "s5"].contains(&&best[..]), "{best}");
+        }
+        for member in &mut members[..3] {
+            member.is_open = false;
+        }
+        assert!(fleet("s1", &members).advise(key(0), true).moves);
+    }
+
+    #[test]
+    fn who_was_sent_is_not_sent_on_and_still_told_of_others() {
+        let members = members(8);
+        for number in 0..50u32 {
+            let advice = fleet("s0", &members).advise(key(number << 8), false);
+            assert_eq!((advice.moves, advice.servers.len()), (false, TOLD));
+            assert!(!names(&advice).contains(&"s0"));
+        }
+    }
+
+    #[test]
+    fn sessions_hear_of_changes_that_concern_viewers_alone() {
+        let mut members = members(3);
+        let fleet = fleet("s0", &members);
+        let mut changes = fleet.changes();
+        changes.mark_unchanged();
+        let mut is_told = |members: &[Member]| {
+            fleet.set("s0", members.to_vec());
+            let is_told = changes.has_changed().unwrap();
+            changes.mark_unchanged();
+            is_told
+        };
+        members[1].viewers = 500;
+        members[0].is_open = false;
+        assert!(!is_told(&members));
+        members[2].is_open = false;
+        assert!(is_told(&members));
+        members[1].server.identity = Some([1; 32]);
+        assert!(is_told(&members));
+        members.pop();
+        assert!(is_told(&members));
+        assert!(!is_told(&members));
+    }
+
+    #[test]
+    fn viewers_leave_at_a_rate_that_the_others_can_take() {
+        let fleet = fleet("s0", &members(3));
+        assert_eq!(fleet.time_to_leave(10_000), Duration::from_secs(10));
+    }
+}
