@@ -6,7 +6,7 @@ use ncs_net::tls::Fingerprint;
 use ncs_proto::wire::message::Alternate;
 use quinn::Connection;
 
-use super::link::{Link, Shown};
+use super::link::{End, Link, Shown};
 use super::{Driver, link_to};
 use crate::Server;
 use crate::proto::SourceId;
@@ -30,8 +30,17 @@ impl Driver {
         }
         let mut health = Vec::new();
         for link in links.iter_mut() {
-            if !self.neighbours.is_one(link.id) && !self.alternates.rests(link.id) {
-                health.push((link.id, self.health(now, link)));
+            let source = link.id;
+            if self.neighbours.is_one(source) {
+                continue;
+            }
+            let is_mute = self.is_mute(now, link);
+            if is_mute && self.alternates.has_left(source) {
+                // What it still owes is asked of others.
+                self.end(link, End::Moved);
+            }
+            if !self.alternates.rests(source) {
+                health.push((source, self.health(link, is_mute)));
             }
         }
         self.hush(&health);
@@ -40,26 +49,32 @@ impl Driver {
         }
     }
 
-    fn health(&self, now: Instant, link: &mut Link) -> Health {
+    /// Whether a server owes something and says nothing.
+    fn is_mute(&self, now: Instant, link: &mut Link) -> bool {
+        let Some(rtt) = link.connection().map(Connection::rtt) else {
+            return false;
+        };
+        let (owes, after) = (self.proto.owes(link.id), SILENT_AFTER.max(2 * rtt));
+        link.is_mute(now, owes, after)
+    }
+
+    fn health(&self, link: &Link, is_mute: bool) -> Health {
         let source = link.id;
         if self.proto.is_leaving(source) {
             return Health::Leaving;
         }
-        let Some(rtt) = link.connection().map(Connection::rtt) else {
+        if link.connection().is_none() {
             let is_down = link.is_down() || !self.alternates.is_one(source);
             return if is_down {
                 Health::Down
             } else {
                 Health::Coming
             };
-        };
-        if self.proto.server(source).is_none() {
-            return Health::Coming;
         }
-        let (owes, after) = (self.proto.owes(source), SILENT_AFTER.max(2 * rtt));
-        match link.is_mute(now, owes, after) {
-            true => Health::Silent,
-            false => Health::Good,
+        match (self.proto.server(source), is_mute) {
+            (None, _) => Health::Coming,
+            (Some(_), true) => Health::Silent,
+            (Some(_), false) => Health::Good,
         }
     }
 

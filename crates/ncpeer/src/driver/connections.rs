@@ -47,8 +47,12 @@ impl Driver {
                     reason,
                     is_refusal,
                     is_untrusted,
+                    others,
                     ..
                 } = fault;
+                if self.config.follows && !others.is_empty() {
+                    self.alternates.told(Instant::now(), source, true, others);
+                }
                 self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);

@@ -298,6 +298,8 @@ pub(super) struct Fault {
     pub(super) is_refusal: bool,
     /// It is this side that rejects.
     pub(super) is_untrusted: bool,
+    /// Other servers that the source has named. It was authenticated by then.
+    pub(super) others: Vec<Alternate>,
 }
 
 impl Fault {
@@ -308,6 +310,7 @@ impl Fault {
             retry_after: None,
             is_refusal: false,
             is_untrusted: false,
+            others: Vec::new(),
         }
     }
 
@@ -334,6 +337,7 @@ impl Fault {
             retry_after: endpoint::retry_after(error),
             is_refusal,
             is_untrusted,
+            others: others(error),
         }
     }
 }
@@ -390,16 +394,15 @@ pub(super) enum End {
 
 impl From<ConnectionError> for End {
     fn from(error: ConnectionError) -> Self {
-        let (code, others) = match &error {
-            ConnectionError::ApplicationClosed(close) => (
-                CloseCode::from_quic(close.error_code.into_inner()),
-                elsewhere::read(&String::from_utf8_lossy(&close.reason)),
-            ),
-            _ => (None, Vec::new()),
+        let code = match &error {
+            ConnectionError::ApplicationClosed(close) => {
+                CloseCode::from_quic(close.error_code.into_inner())
+            }
+            _ => None,
         };
-        let names = matches!(code, Some(CloseCode::Overload | CloseCode::GoingAway));
+        let others = others(&error);
         match &error {
-            error if names && !others.is_empty() => Self::SentOn(fault(error), others),
+            error if !others.is_empty() => Self::SentOn(fault(error), others),
             _ if code == Some(CloseCode::GoingAway) => Self::Left,
             error if code == Some(CloseCode::Auth) => Self::TurnedAway(fault(error)),
             error if is_silence(error) => Self::Silent(fault(error)),
@@ -899,6 +902,20 @@ async fn connect_to(
     wires.await_datagram();
     wires.await_stream();
     Ok(wires)
+}
+
+/// The servers that a source has named when it closed a connection. QUIC takes such a close only
+/// when the handshake is complete.
+fn others(error: &ConnectionError) -> Vec<Alternate> {
+    let ConnectionError::ApplicationClosed(close) = error else {
+        return Vec::new();
+    };
+    match CloseCode::from_quic(close.error_code.into_inner()) {
+        Some(CloseCode::Overload | CloseCode::GoingAway) => {
+            elsewhere::read(&String::from_utf8_lossy(&close.reason))
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Describes why a connection ended. The server's text is made safe to show.
