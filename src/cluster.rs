@@ -16,6 +16,7 @@ mod metrics;
 mod table;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,6 +54,12 @@ pub struct Config {
     /// Whether newcomers are sent to the server that should serve them, by their stream, their
     /// network and the load of all.
     pub steer: bool,
+    /// Whether the origin is asked once for all servers: the others fetch an object from the one
+    /// that has asked.
+    pub ask_origin_once: bool,
+    /// A file with the token that this server shows the others when it fetches from them, if they
+    /// admit viewers by token.
+    pub token_file: Option<PathBuf>,
     /// How NATS is reached.
     pub nats: nats::Config,
 }
@@ -65,8 +72,17 @@ impl Default for Config {
             zone: "default".parse().expect("it is a name"),
             advertise: Vec::new(),
             steer: true,
+            ask_origin_once: true,
+            token_file: None,
             nats: nats::Config::default(),
         }
+    }
+}
+
+impl Config {
+    /// Whether other servers are asked for objects before the origin.
+    pub fn asks_members(&self) -> bool {
+        self.engine != Kind::None && self.ask_origin_once
     }
 }
 
@@ -367,6 +383,7 @@ impl Cluster {
                 viewers: beat.load.viewers,
                 viewers_max: beat.load.viewers_max,
                 is_open: !beat.is_draining && !beat.load.is_full,
+                is_leaving: beat.is_draining,
             })
         };
         let roster = self.roster();

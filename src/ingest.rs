@@ -25,6 +25,7 @@ use crate::telemetry::quiet::{self, RateLimited};
 
 pub mod folder;
 pub mod http;
+pub mod members;
 pub mod metrics;
 pub mod names;
 pub mod path;
@@ -181,12 +182,25 @@ pub struct Validators {
     pub etag: Option<String>,
     /// `Last-Modified`, as the origin wrote it.
     pub last_modified: Option<String>,
+    /// The number of the version, if another server has told it and nothing else is known.
+    pub told: Option<u64>,
 }
 
 impl Validators {
+    /// Those of an object of which another server has told the version.
+    pub fn told(version: u64) -> Self {
+        Self {
+            told: Some(version),
+            ..Self::default()
+        }
+    }
+
     /// A number for this version of an object of this length, below 2^62, so that it fits a QUIC
     /// variable-length integer.
     pub fn version(&self, length: Option<u64>) -> u64 {
+        if let Some(version) = self.told {
+            return version;
+        }
         let mut hasher = blake3::Hasher::new();
         for text in [&self.etag, &self.last_modified] {
             let text = text.as_deref();
@@ -213,7 +227,7 @@ impl Validators {
 
     /// Whether there is no validator.
     pub fn is_empty(&self) -> bool {
-        self.etag.is_none() && self.last_modified.is_none()
+        self.etag.is_none() && self.last_modified.is_none() && self.told.is_none()
     }
 }
 
@@ -432,6 +446,7 @@ mod tests {
         let validators = |etag: Option<&str>, last: Option<&str>| Validators {
             etag: etag.map(Into::into),
             last_modified: last.map(Into::into),
+            told: None,
         };
         let versions = [
             validators(None, None).version(None),

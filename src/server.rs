@@ -33,6 +33,7 @@ use crate::directory::{self, Directory, Policy};
 use crate::encoder::{self, Encoder, Pace};
 use crate::endpoint;
 use crate::ingest;
+use crate::ingest::members::Members;
 use crate::machine::Machine;
 use crate::object::{Codec, Refusal, RefusalCode};
 use crate::pages::{self, Index, Site};
@@ -181,12 +182,17 @@ impl Server {
             ingest::Metrics::new(registry)?,
             stream::Metrics::new(registry)?,
         );
+        let fleet = Fleet::new(config.cluster.steer);
+        let token = config.cluster.token_file.clone();
+        let members = Members::new(fleet.clone(), token, registry)?;
+        let members = config.cluster.asks_members().then_some(members);
         let library = Library::open(
             &config.ingest,
             &config.stream,
             store.clone(),
             ingest,
             streams,
+            members,
             &supervisor,
         )
         .await?;
@@ -270,7 +276,6 @@ impl Server {
         }
         let rotated = identity.rotated();
         let own = cluster::Own::new(&config.cluster, &identity);
-        let fleet = Fleet::new(config.cluster.steer);
         let (endpoint, session) = (&config.endpoint, config.session);
         let parts = FrontParts {
             endpoint,

@@ -36,6 +36,7 @@ use crate::gf::Kernels;
 use crate::gf::rows::sparse::{weight_floor, weight_min};
 use crate::ingest::folder::Folder;
 use crate::ingest::http::{Http, Origin};
+use crate::ingest::members::Members;
 use crate::ingest::names::{self, Names};
 use crate::ingest::{self, ObjectPath, Parameters, Source, folder, http};
 use crate::integrity::checks;
@@ -421,6 +422,7 @@ pub struct Library {
 struct Inner {
     shared: Arc<Shared>,
     ingest_metrics: ingest::Metrics,
+    members: Option<Members>,
     points: ArcSwap<BTreeMap<String, Running>>,
     sweeper: AbortHandle,
 }
@@ -460,13 +462,15 @@ pub struct Status {
 }
 
 impl Library {
-    /// Opens every stream. Must be called within a tokio runtime.
+    /// Opens every stream. `members` are the servers that are asked before an origin. Must be called
+    /// within a tokio runtime.
     pub async fn open(
         config: &ingest::Config,
         streams: &Streams,
         store: Store,
         ingest_metrics: ingest::Metrics,
         metrics: Metrics,
+        members: Option<Members>,
         supervisor: &Supervisor,
     ) -> Result<Self, Error> {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
@@ -495,6 +499,7 @@ impl Library {
         let inner = Inner {
             shared,
             ingest_metrics,
+            members,
             points: ArcSwap::default(),
             sweeper,
         };
@@ -743,7 +748,12 @@ impl Library {
         let supervisor = &self.inner.shared.supervisor;
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => {
-                Arc::new(Http::open(origin.clone(), config, metrics.http.clone())?)
+                let origin = Http::open(origin.clone(), config, metrics.http.clone())?;
+                let key = settings.signer.as_ref().map(|signer| signer.key().public());
+                match &self.inner.members {
+                    Some(members) => members.before(Arc::new(origin), name, key),
+                    None => Arc::new(origin),
+                }
             }
             Place::Folder(root, names) => {
                 let metrics = metrics.folder.clone();

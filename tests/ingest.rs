@@ -88,6 +88,7 @@ impl Server {
             store.clone(),
             ingest,
             metrics,
+            None,
             &supervisor,
         )
         .await

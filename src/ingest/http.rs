@@ -496,6 +496,7 @@ impl Description {
         let validators = Validators {
             etag: text(header::ETAG),
             last_modified: text(header::LAST_MODIFIED),
+            told: None,
         };
         Self {
             validators,
@@ -709,6 +710,7 @@ mod tests {
         let part_of = Some(Validators {
             etag: Some("\"tag\"".into()),
             last_modified: None,
+            told: None,
         });
         let mut fetch = Fetch {
             path: "x".parse_path(),
@@ -719,6 +721,7 @@ mod tests {
         let weak = Some(Validators {
             etag: Some("W/\"tag\"".into()),
             last_modified: None,
+            told: None,
         });
         let tag = |fetch: &Fetch| {
             source

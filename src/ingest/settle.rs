@@ -43,6 +43,7 @@ impl Stat {
                 self.inode
             )),
             last_modified: None,
+            told: None,
         }
     }
 }

@@ -464,7 +464,13 @@ impl Description {
             .length
             .zip(other.length)
             .is_none_or(|(one, two)| one == two);
-        self.validators == other.validators && lengths
+        // Other servers tell the version alone.
+        let is_told = self.validators.told.or(other.validators.told).is_some();
+        let versions = match is_told {
+            true => self.version == other.version,
+            false => self.validators == other.validators,
+        };
+        versions && lengths
     }
 }
 
@@ -557,6 +563,7 @@ mod tests {
         let validators = Validators {
             etag: Some(etag.into()),
             last_modified: None,
+            told: None,
         };
         Description {
             version: validators.version(length),

@@ -336,7 +336,8 @@ impl Driver {
             }
         }
         for link in links.iter_mut() {
-            let (source, visit, is_sent) = (link.id, Some(link.visit), link.is_sent);
+            let (source, visit) = (link.id, Some(link.visit));
+            let is_sent = link.is_sent || !self.config.follows;
             let Some(wires) = link.wires() else { continue };
             if wires.is_writable() {
                 let mut out = Vec::new();
@@ -467,7 +468,9 @@ impl Driver {
                         ?servers,
                         "other servers are named"
                     );
-                    self.alternates.told(Instant::now(), source, moves, servers);
+                    if self.config.follows {
+                        self.alternates.told(Instant::now(), source, moves, servers);
+                    }
                 }
                 Event::Peers { segment, peers } => {
                     peers

@@ -198,6 +198,8 @@ pub struct Config {
     pub requests_max: u16,
     /// The maximum number of prefetches at once; more are dropped.
     pub prefetches_max: usize,
+    /// Whether the client goes to other servers that servers name. Otherwise it asks not to be sent.
+    pub follows: bool,
     /// The maximum number of peers, named by servers, that are used at once; 0 for none.
     pub neighbours_max: usize,
     /// Whether servers may name peers at private addresses and on this machine.
@@ -253,6 +255,7 @@ impl Config {
             rows: ByteSize::mib(128),
             requests_max: 64,
             prefetches_max: 8,
+            follows: true,
             neighbours_max: 0,
             private_neighbours: false,
             device: None,

@@ -32,6 +32,13 @@ pub const TOLD: usize = 2;
 /// handshakes that one takes.
 pub const MOVES_PER_SECOND: u32 = 500;
 
+/// Copies of an object that a server sends to others of the fleet, and servers that one asks before
+/// the origin.
+const FAN_OUT: usize = 3;
+const ASKED: usize = 2;
+/// Tells the keys of objects from those of viewers.
+const OBJECT: u64 = u64::MAX - 1;
+
 /// A server of the fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
@@ -47,6 +54,8 @@ pub struct Member {
     pub viewers_max: u32,
     /// Whether it takes newcomers.
     pub is_open: bool,
+    /// Whether it is going to end.
+    pub is_leaving: bool,
 }
 
 /// What a session does about other servers.
@@ -218,6 +227,35 @@ impl Fleet {
         }
     }
 
+    /// The servers that this one asks for an object before it asks the origin, in their order; none
+    /// if it is the object's home. They are nearer to the home than this server: where all know the
+    /// same members, the way from server to server ends at the home, and the home sends
+    /// [`FAN_OUT`] copies at most.
+    pub fn route(&self, object: &str) -> Vec<Alternate> {
+        let table = self.table.load();
+        let key = Key(hash(object.as_bytes(), OBJECT));
+        let able = table
+            .members
+            .iter()
+            .filter(|entry| !entry.member.is_leaving);
+        let mut ranked: Vec<&Entry> = able.collect();
+        ranked.sort_by_cached_key(|entry| Reverse(entry.weight(key)));
+        let own = ranked.iter().position(|entry| table.is_own(entry));
+        let rank = match own {
+            Some(rank) => rank,
+            // It is about to end, or alone.
+            None => ranked.len(),
+        };
+        let Some(parent) = rank.checked_sub(1).map(|before| before / FAN_OUT) else {
+            return Vec::new();
+        };
+        let others = (0..rank).filter(|other| *other != parent);
+        let route = std::iter::once(parent).chain(others).take(ASKED);
+        route
+            .map(|rank| ranked[rank].member.server.clone())
+            .collect()
+    }
+
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
@@ -298,6 +336,7 @@ mod tests {
             viewers: 0,
             viewers_max: 1000,
             is_open: true,
+            is_leaving: false,
         }
     }
 
@@ -506,6 +545,69 @@ mod tests {
         members.pop();
         assert!(is_told(&members));
         assert!(!is_told(&members));
+    }
+
+    /// Each server asks servers nearer to the home, so the way ends there.
+    #[test]
+    fn every_way_to_an_object_ends_at_its_home() {
+        let members = members(40);
+        let by_server: BTreeMap<String, Fleet> = members
+            .iter()
+            .map(|member| (member.server.address.clone(), fleet(&member.name, &members)))
+            .collect();
+        let mut homes: BTreeMap<String, u32> = BTreeMap::new();
+        for number in 0..400 {
+            let object = format!("/live/{number}.ts");
+            let mut copies: BTreeMap<String, usize> = BTreeMap::new();
+            let mut ends = BTreeSet::new();
+            for (server, fleet) in &by_server {
+                let (mut at, mut steps) = (server.clone(), 0);
+                let mut route = fleet.route(&object);
+                if let Some(first) = route.first() {
+                    *copies.entry(first.address.clone()).or_default() += 1;
+                }
+                while let Some(next) = route.into_iter().next() {
+                    at = next.address;
+                    route = by_server[&at].route(&object);
+                    steps += 1;
+                    assert!(steps < 10, "{object} from {server}");
+                }
+                ends.insert(at);
+            }
+            assert_eq!(ends.len(), 1, "{object}: {ends:?}");
+            assert!(copies.values().all(|copies| *copies <= FAN_OUT));
+            *homes.entry(ends.pop_first().unwrap()).or_default() += 1;
+        }
+        assert!(homes.len() > 30, "{homes:?}");
+    }
+
+    #[test]
+    fn a_server_asks_another_than_the_one_that_is_dead() {
+        let members = members(5);
+        let fleets = members.iter().map(|member| fleet(&member.name, &members));
+        let routes: Vec<Vec<Alternate>> = fleets.map(|fleet| fleet.route("/live/0.ts")).collect();
+        let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
+        // The home asks nobody, the second server only the home, and the others one more.
+        assert_eq!(lengths.iter().filter(|length| **length == 0).count(), 1);
+        assert_eq!(lengths.iter().filter(|length| **length == 1).count(), 1);
+        assert_eq!(lengths.iter().filter(|length| **length == 2).count(), 3);
+        assert_eq!(Fleet::alone().route("/live/0.ts"), []);
+    }
+
+    /// It still fetches what its viewers ask for, and nobody fetches from it.
+    #[test]
+    fn a_server_that_ends_is_nobodys_home() {
+        let mut members = members(3);
+        members[1].is_leaving = true;
+        members[1].is_open = false;
+        for number in 0..50 {
+            let object = format!("/live/{number}.ts");
+            for own in ["s0", "s1", "s2"] {
+                let route = fleet(own, &members).route(&object);
+                assert!(route.iter().all(|server| server.address != "s1:4443"));
+                assert!(own != "s1" || !route.is_empty());
+            }
+        }
     }
 
     #[test]

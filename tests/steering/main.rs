@@ -3,6 +3,8 @@
 //!
 //! They need `nats-server`: in `PATH`, or named by `NATS_SERVER`.
 
+mod origin;
+#[path = "../program/mod.rs"]
 mod program;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -15,6 +17,7 @@ use ncserverd::lab::lossy::{self, Link};
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use nctest::fleet::{free_ports, nats_server, node};
+use nctest::http::get;
 use nctest::program::{PATIENCE, Program, metric, serve};
 use program::program;
 use tempfile::TempDir;
@@ -35,6 +38,12 @@ fn segment(number: u32) -> Vec<u8> {
     (0..SEGMENT_BYTES).map(|_| byte()).collect()
 }
 
+/// One test at a time: each has several servers, and looks at the clock.
+async fn turn() -> tokio::sync::MutexGuard<'static, ()> {
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    TURN.lock().await
+}
+
 /// A server of the fleet that viewers can reach.
 struct Server {
     program: Program,
@@ -50,10 +59,18 @@ fn free_address() -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
+/// Where a server has its segments from.
+enum Source {
+    /// A folder of its own.
+    Folder,
+    /// The origin at this URL.
+    Origin(String),
+}
+
 impl Server {
-    fn start(name: &str, node: u16, further: &[&str]) -> Self {
+    fn start(name: &str, node: u16, source: &Source, further: &[&str]) -> Self {
         let address = free_address();
-        Self::start_at((address, address), name, node, further)
+        Self::start_at((address, address), name, node, source, further)
     }
 
     /// One that listens at the first address, and that viewers reach at the second.
@@ -61,16 +78,24 @@ impl Server {
         (listens, address): (SocketAddr, SocketAddr),
         name: &str,
         node: u16,
+        source: &Source,
         further: &[&str],
     ) -> Self {
         let state = TempDir::new().unwrap();
-        let media = state.path().join("media");
-        std::fs::create_dir(&media).unwrap();
-        for number in 0..SEGMENTS {
-            std::fs::write(media.join(format!("{number}.ts")), segment(number)).unwrap();
-        }
         let mut command = serve(&program("ncserverd"), &listens.to_string(), state.path());
-        command.args(["--directory", &format!("live={}", media.display())]);
+        match source {
+            Source::Folder => {
+                let media = state.path().join("media");
+                std::fs::create_dir(&media).unwrap();
+                for number in 0..SEGMENTS {
+                    std::fs::write(media.join(format!("{number}.ts")), segment(number)).unwrap();
+                }
+                command.args(["--directory", &format!("live={}", media.display())]);
+            }
+            Source::Origin(url) => {
+                command.args(["--origin", &format!("live={url}")]);
+            }
+        }
         let settings = [
             "cluster.engine=nats".to_owned(),
             format!("cluster.name={name}"),
@@ -102,6 +127,14 @@ impl Server {
         metric(self.metrics, name).unwrap_or(0.0)
     }
 
+    /// One series, with its labels.
+    fn labelled(&self, series: &str) -> f64 {
+        let page = String::from_utf8(get(self.metrics, "/metrics").unwrap()).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix(series));
+        line.and_then(|rest| rest.trim().parse().ok())
+            .unwrap_or(0.0)
+    }
+
     fn await_number(&self, name: &str, wanted: f64) {
         let end = Instant::now() + PATIENCE;
         while self.number(name) != wanted {
@@ -126,8 +159,8 @@ fn run(command: &mut Command) -> (Program, SocketAddr, String) {
 }
 
 /// So many servers that know each other.
-fn fleet(node: u16, count: usize, further: &[&str]) -> Vec<Server> {
-    let start = |number| Server::start(&format!("s{number}"), node, further);
+fn fleet(node: u16, count: usize, source: &Source, further: &[&str]) -> Vec<Server> {
+    let start = |number| Server::start(&format!("s{number}"), node, source, further);
     let servers: Vec<Server> = (0..count).map(start).collect();
     for server in &servers {
         server.await_number("ncserverd_cluster_members", count as f64);
@@ -226,9 +259,10 @@ impl Viewer {
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_one_stream_and_network_meet_at_one_server() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 3, &[]);
+    let servers = fleet(port, 3, &Source::Folder, &[]);
     let mut viewers = Vec::new();
     for server in &servers {
         let mut viewer = Viewer::at(server).await;
@@ -258,9 +292,10 @@ async fn viewers_of_one_stream_and_network_meet_at_one_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_steering_viewers_stay_where_they_come() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 3, &["cluster.steer=false"]);
+    let servers = fleet(port, 3, &Source::Folder, &["cluster.steer=false"]);
     for server in &servers {
         let mut viewer = Viewer::at(server).await;
         viewer.play_some(10).await;
@@ -272,9 +307,10 @@ async fn without_steering_viewers_stay_where_they_come() {
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_ends_go_to_another_and_miss_nothing() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
-    let mut servers = fleet(port, 2, &["cluster.steer=false"]);
+    let mut servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewers = Vec::new();
     for _ in 0..3 {
         let mut viewer = Viewer::at(&servers[0]).await;
@@ -300,9 +336,10 @@ async fn viewers_of_a_server_that_ends_go_to_another_and_miss_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_is_killed_go_to_another() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 2, &["cluster.steer=false"]);
+    let servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewer = Viewer::at(&servers[0]).await;
     viewer.play_some(5).await;
     servers[0].program.signal("KILL");
@@ -321,9 +358,10 @@ async fn viewers_of_a_server_that_is_killed_go_to_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_pauses_miss_nothing_and_come_back() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 2, &["cluster.steer=false"]);
+    let servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewer = Viewer::at(&servers[0]).await;
     viewer.play_some(5).await;
     servers[0].program.signal("STOP");
@@ -340,10 +378,11 @@ async fn viewers_of_a_server_that_pauses_miss_nothing_and_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_that_finds_no_place_is_told_where_there_is_one() {
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
     let settings = ["cluster.steer=false", "endpoint.connections_max=2"];
-    let servers = fleet(port, 2, &settings);
+    let servers = fleet(port, 2, &Source::Folder, &settings);
     let mut viewers = Vec::new();
     for _ in 0..2 {
         let mut viewer = Viewer::at(&servers[0]).await;
@@ -410,6 +449,7 @@ impl Player {
 async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() {
     let kills = std::env::var("NCTEST_KILLS").map_or(20, |kills| kills.parse().unwrap());
     let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
     let [port] = free_ports();
     let _node = node(&nats, port, &[]);
     let path = lossy::Direction {
@@ -428,7 +468,14 @@ async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() 
         });
         let link = link.unwrap();
         let (at, name) = ((server, link.address()), format!("s{seed}"));
-        servers.push(Server::start_at(at, &name, port, &["cluster.steer=false"]));
+        let settings = ["cluster.steer=false"];
+        servers.push(Server::start_at(
+            at,
+            &name,
+            port,
+            &Source::Folder,
+            &settings,
+        ));
         links.push(link);
     }
     let mut player = Player::at(&servers[0]).await;

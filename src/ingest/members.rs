@@ -1,0 +1,436 @@
+//! Other servers of the fleet as sources: the origin is asked once for all.
+//!
+//! Each object has a *home*, the server with the greatest weight for its path
+//! ([`Fleet::route`](ncs_serve::fleet::Fleet::route)). The home asks the origin; every other server
+//! fetches the object's blocks from a server nearer to the home, as any peer does, so that the home
+//! sends few copies. If that one is slow or refuses, the next one is asked beside it, and the origin
+//! in the end: the first answer counts. No answer of another server is final but the object itself,
+//! because that server may be configured otherwise.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use bytesize::ByteSize;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use ncs_serve::fleet::Fleet;
+use prometheus::{IntCounterVec, Registry};
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use url::Url;
+
+use super::{BoxFuture, Change, Error, Fetch, Fetched, Object, Source, Validators, Want};
+use crate::integrity::signing::StreamKey;
+use crate::peer::{self, Client, TokenSource};
+use crate::telemetry::quiet::{RateLimited, suppressed};
+use crate::telemetry::register;
+use crate::tls::{Fingerprint, Trust};
+use crate::wire::message::{Alternate, Delivery, Meta};
+
+/// The least time that a server gets before another one is asked as well, and the most.
+const PATIENCE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(150)..=Duration::from_secs(1);
+/// It is this many times the time that fetches from other servers take.
+const PATIENCE_FACTOR: u32 = 4;
+/// The time that they take while that is not known.
+const TAKES_AT_FIRST: Duration = Duration::from_millis(250);
+/// Connections that were not used for this long are closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// The time between two lines about servers that do not answer.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+
+/// The other servers, for all streams. Clones share their connections.
+#[derive(Clone)]
+pub struct Members {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fleet: Fleet,
+    /// What this server shows the others, if they admit viewers by token.
+    token: Option<TokenSource>,
+    clients: Mutex<BTreeMap<Alternate, Connected>>,
+    /// How long a fetch from another server takes, smoothed.
+    takes: Mutex<Duration>,
+    fetches: IntCounterVec,
+    lines: RateLimited<()>,
+}
+
+/// A client of another server, once it is connected, and when it was last used.
+struct Connected {
+    client: watch::Receiver<Option<Client>>,
+    used_at: Instant,
+}
+
+/// Who has brought an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// The origin, because this server is the object's home.
+    Home,
+    /// Another server.
+    Member,
+    /// The origin, because no other server was in time.
+    Hedge,
+}
+
+impl By {
+    const ALL: [Self; 3] = [Self::Home, Self::Member, Self::Hedge];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Home => "home",
+            Self::Member => "member",
+            Self::Hedge => "hedge",
+        }
+    }
+}
+
+impl Members {
+    /// The servers of this fleet, which are shown the token in this file.
+    pub fn new(
+        fleet: Fleet,
+        token_file: Option<PathBuf>,
+        registry: &Registry,
+    ) -> Result<Self, prometheus::Error> {
+        let fetches = register::counters(
+            registry,
+            "ncserverd_cluster_fetches_total",
+            "Objects and parts fetched, by who has brought them.",
+            &["by"],
+        )?;
+        for by in By::ALL {
+            fetches.with_label_values(&[by.name()]);
+        }
+        let inner = Inner {
+            fleet,
+            token: token_file.map(TokenSource::File),
+            clients: Mutex::default(),
+            takes: Mutex::new(TAKES_AT_FIRST),
+            fetches,
+            lines: RateLimited::new(LINE_EVERY),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// A source of the stream of this name that asks them before this origin. What they say has to
+    /// be signed by this key, if the stream has one.
+    pub fn before(
+        &self,
+        origin: Arc<dyn Source>,
+        stream: &str,
+        key: Option<StreamKey>,
+    ) -> Arc<dyn Source> {
+        Arc::new(Shared {
+            members: self.clone(),
+            origin,
+            stream: stream.to_owned(),
+            key,
+        })
+    }
+
+    /// A client of a server, which may not be connected yet.
+    fn client(&self, server: &Alternate) -> watch::Receiver<Option<Client>> {
+        let now = Instant::now();
+        let mut clients = self.lock();
+        let is_used = |connected: &Connected| connected.used_at + IDLE > now;
+        clients.retain(|other, connected| other == server || is_used(connected));
+        let begin = || Connected {
+            client: self.connect(server),
+            used_at: now,
+        };
+        let connected = clients.entry(server.clone()).or_insert_with(begin);
+        connected.used_at = now;
+        connected.client.clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Alternate, Connected>> {
+        self.inner
+            .clients
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, server: &Alternate) -> watch::Receiver<Option<Client>> {
+        let (sender, receiver) = watch::channel(None);
+        let Ok(named) = server.address.parse::<peer::Server>() else {
+            return receiver;
+        };
+        let named = peer::Server {
+            fingerprint: server.identity.map(Fingerprint::from_bytes),
+            ..named
+        };
+        let config = peer::Config {
+            token: self.inner.token.clone(),
+            // The store keeps what is fetched, and a server is not sent to another one.
+            cache: ByteSize(0),
+            follows: false,
+            neighbours_max: 0,
+            ..peer::Config::new(named, Trust::System)
+        };
+        tokio::spawn(async move {
+            if let Ok((client, _)) = Client::connect_when_there(config).await {
+                sender.send_replace(Some(client));
+                // The client lives as long as somebody may ask for it.
+                sender.closed().await;
+            }
+        });
+        receiver
+    }
+
+    /// How long a server gets before another one is asked as well.
+    fn patience(&self) -> Duration {
+        let takes = *self.takes();
+        (takes * PATIENCE_FACTOR).clamp(*PATIENCE.start(), *PATIENCE.end())
+    }
+
+    fn takes(&self) -> std::sync::MutexGuard<'_, Duration> {
+        self.inner
+            .takes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_time(&self, took: Duration) {
+        let mut takes = self.takes();
+        *takes = (*takes * 7 + took) / 8;
+    }
+
+    fn count(&self, by: By) {
+        self.inner.fetches.with_label_values(&[by.name()]).inc();
+    }
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Members").finish_non_exhaustive()
+    }
+}
+
+/// An origin that a fleet asks once.
+#[derive(Debug)]
+struct Shared {
+    members: Members,
+    origin: Arc<dyn Source>,
+    stream: String,
+    key: Option<StreamKey>,
+}
+
+impl Source for Shared {
+    fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>> {
+        Box::pin(self.fetch_once(fetch))
+    }
+
+    fn changes(&self) -> Option<mpsc::Receiver<Change>> {
+        self.origin.changes()
+    }
+
+    fn base(&self) -> Option<&Url> {
+        self.origin.base()
+    }
+
+    fn has_queries(&self) -> bool {
+        self.origin.has_queries()
+    }
+}
+
+impl Shared {
+    async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
+        let path = format!("/{}/{}", self.stream, fetch.path.as_str());
+        let mut route = self.members.inner.fleet.route(&path).into_iter();
+        let Some(first) = route.next() else {
+            self.members.count(By::Home);
+            return self.origin.fetch(fetch).await;
+        };
+        let patience = self.members.patience();
+        let mut asked = FuturesUnordered::new();
+        asked.push(self.ask(first, &path, &fetch));
+        loop {
+            let answer = tokio::time::timeout(patience, asked.next()).await;
+            match answer {
+                Ok(Some(Ok(fetched))) => {
+                    self.members.count(By::Member);
+                    return Ok(fetched);
+                }
+                Ok(Some(Err(Miss { server, reason }))) => self.complain(&server, &reason),
+                // It is slow, or nobody is left.
+                Ok(None) | Err(_) => {}
+            }
+            let Some(next) = route.next() else { break };
+            asked.push(self.ask(next, &path, &fetch));
+        }
+        // Another server may still be first.
+        let origin = self.origin.fetch(fetch.clone());
+        let mut origin = std::pin::pin!(origin);
+        loop {
+            tokio::select! {
+                fetched = &mut origin => {
+                    self.members.count(By::Hedge);
+                    return fetched;
+                }
+                Some(answer) = asked.next() => if let Ok(fetched) = answer {
+                    self.members.count(By::Member);
+                    return Ok(fetched);
+                },
+            }
+        }
+    }
+
+    /// Fetches from another server.
+    async fn ask(&self, server: Alternate, path: &str, fetch: &Fetch) -> Result<Fetched, Miss> {
+        let begun = Instant::now();
+        let mut client = self.members.client(&server);
+        let outcome = async {
+            let client = client.wait_for(Option::is_some).await;
+            let client = client.ok().and_then(|client| client.clone());
+            let client = client.ok_or_else(|| "it cannot be reached".to_owned())?;
+            self.fetch_from(&client, path, fetch).await
+        };
+        match outcome.await {
+            Ok(fetched) => {
+                self.members.note_time(begun.elapsed());
+                Ok(fetched)
+            }
+            Err(reason) => Err(Miss { server, reason }),
+        }
+    }
+
+    async fn fetch_from(
+        &self,
+        client: &Client,
+        path: &str,
+        fetch: &Fetch,
+    ) -> Result<Fetched, String> {
+        let (offset, length) = match &fetch.want {
+            Want::Whole(_) | Want::Head(_) => (0, None),
+            Want::Part(range) => (range.start, None),
+            Want::Listed(range) => (range.start, Some(range.end - range.start)),
+        };
+        let asked = client.look_up(path, offset, length).await;
+        let (meta, whole, _) = asked.map_err(|error| error.to_string())?;
+        if let Some(key) = self.key
+            && StreamKey::of(&meta) != Some(key)
+        {
+            return Err("its answer is not signed by the key of the stream".to_owned());
+        }
+        fits(&meta, &fetch.want)?;
+        let told = Validators::told(meta.version);
+        let is_known = |known: &Validators| known.version(meta.object_length) == meta.version;
+        if fetch.known.as_ref().is_some_and(is_known) {
+            return Ok(Fetched::NotModified);
+        }
+        if !fetch.part_of.as_ref().is_none_or(is_known) {
+            return Err("it has another version of the object".to_owned());
+        }
+        let bytes: Bytes = match whole {
+            Some(bytes) => bytes,
+            None => {
+                let fetched = client.fetch_segment(&meta).await;
+                fetched.map_err(|error| error.to_string())?
+            }
+        };
+        let content_type = Some(meta.content_type.clone());
+        Ok(Fetched::Object(Object {
+            bytes,
+            offset: meta.offset,
+            length: meta.object_length,
+            validators: told,
+            content_type: content_type.filter(|text| !text.is_empty()),
+            complete: Instant::now(),
+        }))
+    }
+
+    fn complain(&self, server: &Alternate, reason: &str) {
+        if let Some(more) = self.members.inner.lines.admit((), Instant::now()) {
+            let (server, suppressed) = (&server.address, suppressed(more));
+            tracing::info!(
+                server,
+                reason,
+                suppressed,
+                "another server of the fleet does not have an object: asking further",
+            );
+        }
+    }
+}
+
+/// Another server has not brought an object.
+struct Miss {
+    server: Alternate,
+    reason: String,
+}
+
+/// Whether these bytes are what is wanted: servers may cut objects in other places.
+fn fits(meta: &Meta, want: &Want) -> Result<(), String> {
+    let (is_whole, end) = (
+        meta.object_length == Some(meta.length),
+        meta.offset + meta.length,
+    );
+    let is_last = meta.object_length == Some(end);
+    let is_mutable = !matches!(meta.delivery, Delivery::Coded(_)) && is_whole;
+    let fits = match want {
+        Want::Whole(max) => meta.offset == 0 && is_mutable && meta.length <= *max,
+        Want::Head(max) => meta.offset == 0 && (meta.length == *max || (is_whole && end <= *max)),
+        Want::Part(range) => {
+            meta.offset == range.start && (end == range.end || (is_last && end < range.end))
+        }
+        Want::Listed(range) => meta.offset == range.start && end == range.end,
+    };
+    match fits {
+        true => Ok(()),
+        false => Err("it cuts the object in another way".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{SegmentId, Shape};
+
+    fn meta(offset: u64, length: u64, object_length: Option<u64>) -> Meta {
+        Meta {
+            request: 1,
+            path: "/live/a.ts".to_owned(),
+            id: SegmentId::of(b""),
+            offset,
+            length,
+            object_length,
+            version: 1,
+            max_age_ms: 0,
+            content_type: String::new(),
+            delivery: Delivery::Coded(Shape::new(length, 4096, 128).unwrap()),
+            signature: None,
+            tree: None,
+        }
+    }
+
+    #[test]
+    fn only_bytes_that_are_cut_as_wanted_are_taken() {
+        const PART: u64 = 1 << 20;
+        let part = PART..2 * PART;
+        for (want, meta, is_fit) in [
+            (Want::Head(PART), meta(0, 1000, Some(1000)), true),
+            (Want::Head(PART), meta(0, PART, Some(3 * PART)), true),
+            (Want::Head(PART), meta(0, PART / 2, Some(3 * PART)), false),
+            (Want::Head(PART), meta(0, 2 * PART, Some(3 * PART)), false),
+            (Want::Part(part.clone()), meta(PART, PART, None), true),
+            (
+                Want::Part(part.clone()),
+                meta(PART, 10, Some(PART + 10)),
+                true,
+            ),
+            (Want::Part(part.clone()), meta(PART, 10, None), false),
+            (Want::Part(part.clone()), meta(0, PART, None), false),
+            (Want::Listed(5..9), meta(5, 4, Some(100)), true),
+            (Want::Listed(5..9), meta(5, 3, Some(8)), false),
+            // A playlist is not coded.
+            (Want::Whole(PART), meta(0, 1000, Some(1000)), false),
+        ] {
+            assert_eq!(fits(&meta, &want).is_ok(), is_fit, "{want:?}, {meta:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The origin is asked once for the whole fleet: a real nginx, whose log counts.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nctest::fleet::{free_ports, nats_server, node};
+use nctest::process::Process;
+use nctest::program::PATIENCE;
+use tempfile::TempDir;
+
+use super::{SEGMENTS, Server, Source, Viewer, segment, turn};
+
+/// An nginx that has the segments.
+struct Nginx {
+    directory: TempDir,
+    address: SocketAddr,
+    _process: Process,
+}
+
+impl Nginx {
+    /// `None`, and a line that says so, if there is no nginx.
+    fn start() -> Option<Self> {
+        let is_there = Command::new("nginx").arg("-v").output().is_ok();
+        if !is_there {
+            assert!(
+                std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
+                "everything was to run, and there is no nginx"
+            );
+            println!("SKIPPED: there is no nginx");
+            return None;
+        }
+        let directory = TempDir::new().unwrap();
+        let media = directory.path().join("media");
+        fs::create_dir(&media).unwrap();
+        for number in 0..SEGMENTS {
+            fs::write(media.join(format!("{number}.ts")), segment(number)).unwrap();
+        }
+        let [port] = free_ports();
+        let here = directory.path().display();
+        let configuration = format!(
+            "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
+             events {{}}\n\
+             http {{\n\
+             access_log {here}/access.log; client_body_temp_path {here}/body;\n\
+             proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/fastcgi;\n\
+             uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;\n\
+             server {{ listen 127.0.0.1:{port}; root {here}/media; }}\n\
+             }}\n"
+        );
+        let file = directory.path().join("nginx.conf");
+        fs::write(&file, configuration).unwrap();
+        let mut command = Command::new("nginx");
+        command.args(["-p", &here.to_string(), "-c"]).arg(file);
+        let process = Process::start(&mut command);
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let end = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < end, "nginx does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(Self {
+            directory,
+            address,
+            _process: process,
+        })
+    }
+
+    fn source(&self) -> Source {
+        Source::Origin(format!("http://{}/", self.address))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("access.log")
+    }
+
+    /// How often each of these segments was requested.
+    fn requests(&self, segments: std::ops::Range<u32>) -> Vec<usize> {
+        let log = fs::read_to_string(self.log()).unwrap();
+        let count = |number: u32| {
+            let request = format!("GET /{number}.ts ");
+            log.lines().filter(|line| line.contains(&request)).count()
+        };
+        segments.map(count).collect()
+    }
+}
+
+fn fleet(node: u16, count: usize, nginx: &Nginx) -> Vec<Server> {
+    super::fleet(node, count, &nginx.source(), &["cluster.steer=false"])
+}
+
+/// Viewers of all servers fetch these segments at the same time.
+async fn watch(servers: &[Server], segments: std::ops::Range<u32>) {
+    let mut viewers = Vec::new();
+    for server in servers {
+        viewers.push(Viewer::at(server).await);
+    }
+    let fetch = async |viewer: &Viewer| {
+        for number in segments.clone() {
+            viewer.fetch(number).await;
+        }
+    };
+    futures_util::future::join_all(viewers.iter().map(fetch)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_segment_is_requested_once_from_the_origin() {
+    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+        return;
+    };
+    let _turn = turn().await;
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let servers = fleet(port, 5, &nginx);
+    watch(&servers, 0..40).await;
+    let requests = nginx.requests(0..40);
+    assert!(requests.iter().all(|count| *count == 1), "{requests:?}");
+    // The homes are spread.
+    let by = |by: &str| format!("ncserverd_cluster_fetches_total{{by=\"{by}\"}}");
+    let count = |what: &str| {
+        let counts = servers.iter().map(|server| server.labelled(&by(what)));
+        counts.collect::<Vec<f64>>()
+    };
+    let (home, member, hedge) = (count("home"), count("member"), count("hedge"));
+    assert!(home.iter().all(|count| *count > 0.0), "{home:?}");
+    assert_eq!(home.iter().sum::<f64>(), 40.0);
+    assert_eq!(member.iter().sum::<f64>(), 160.0);
+    assert_eq!(hedge.iter().sum::<f64>(), 0.0);
+}
+
+/// Its objects are requested from the origin at most twice, and viewers wait for none of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_home_is_dead_the_origin_is_asked_at_most_twice() {
+    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+        return;
+    };
+    let _turn = turn().await;
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let mut servers = fleet(port, 5, &nginx);
+    watch(&servers, 0..20).await;
+    let dead = servers.pop().unwrap();
+    dead.program.signal("KILL");
+    let begun = Instant::now();
+    watch(&servers, 20..40).await;
+    println!("20 segments took {:?} beside a dead home", begun.elapsed());
+    let requests = nginx.requests(20..40);
+    let is_few = |count: &usize| (1..=2).contains(count);
+    assert!(requests.iter().all(is_few), "{requests:?}");
+    // When it is forgotten, each is requested once again.
+    for server in &servers {
+        server.await_number("ncserverd_cluster_members", 4.0);
+    }
+    watch(&servers, 40..SEGMENTS).await;
+    let requests = nginx.requests(40..SEGMENTS);
+    assert!(requests.iter().all(|count| *count == 1), "{requests:?}");
+}
+
+/// Each asks for itself, as long as it knows of nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_engine_every_server_asks_the_origin() {
+    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+        return;
+    };
+    let _turn = turn().await;
+    let [port] = free_ports();
+    let engine = node(&nats, port, &[]);
+    let servers = fleet(port, 2, &nginx);
+    drop(engine);
+    for server in &servers {
+        server.await_number("ncserverd_cluster_members", 1.0);
+    }
+    watch(&servers, 0..10).await;
+    let requests = nginx.requests(0..10);
+    assert!(requests.iter().all(|count| *count == 2), "{requests:?}");
+}
