@@ -462,8 +462,8 @@ pub struct Status {
 }
 
 impl Library {
-    /// Opens every stream. `members` are the servers that are asked before an origin. Must be called
-    /// within a tokio runtime.
+    /// Opens every stream. `members` are the servers that are asked before an origin. Must be
+    /// called within a tokio runtime.
     pub async fn open(
         config: &ingest::Config,
         streams: &Streams,

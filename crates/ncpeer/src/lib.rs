@@ -198,7 +198,8 @@ pub struct Config {
     pub requests_max: u16,
     /// The maximum number of prefetches at once; more are dropped.
     pub prefetches_max: usize,
-    /// Whether the client goes to other servers that servers name. Otherwise it asks not to be sent.
+    /// Whether the client goes to other servers that servers name. Otherwise it asks not to be sent
+    /// on.
     pub follows: bool,
     /// The maximum number of peers, named by servers, that are used at once; 0 for none.
     pub neighbours_max: usize,
