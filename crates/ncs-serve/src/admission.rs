@@ -16,7 +16,6 @@
 mod clients;
 pub mod keys;
 mod metrics;
-mod source;
 pub mod token;
 mod visits;
 
@@ -36,16 +35,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use clients::{Authorities, Door};
-use keys::KeySet;
+use keys::{KeySet, SET_BYTES_MAX};
 pub use metrics::Metrics;
 use ncs_net::secret::{Secret, SecretUrl};
 use ncs_net::telemetry::{MILESTONE, Readiness};
 pub use ncs_proto::admission::account::neighbourhood;
 pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
 use ncs_proto::wire::message::{self, VisitId};
-use source::{Named, Source};
 use token::{Expectation, Holder};
 use visits::{Visit, Visits};
+
+use crate::source::{self, Named, Source};
 
 /// Who is admitted, and the limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -500,7 +500,7 @@ impl Rules {
             .transpose()
             .map_err(|reason| config.keys_error(reason))?;
         let source = named
-            .map(Source::new)
+            .map(|named| Source::new(named, SET_BYTES_MAX))
             .transpose()
             .map_err(|reason| config.keys_error(reason))?;
         let (keys, keys_text) = match source.as_ref().map(Source::read) {
@@ -543,7 +543,7 @@ impl Config {
         let Some(path) = &self.clients_ca else {
             return Ok(None);
         };
-        let read = clients::read(path, AUTHORITIES_BYTES_MAX).and_then(Authorities::parse);
+        let read = source::read(path, AUTHORITIES_BYTES_MAX).and_then(Authorities::parse);
         read.map(Some)
             .map_err(|reason| Error::Authorities(path.display().to_string(), reason))
     }

@@ -4,7 +4,8 @@
 //! what it has fetched, and recodes. Between these and the peers is this crate: the [`ring`] that
 //! blocks pass through, the [`session`]s that send them, who may connect ([`accept`], [`headroom`])
 //! and ask ([`admission`]), who is named to whom ([`directory`]), which other servers there are
-//! ([`fleet`]), how large all this may be ([`sizes`]), and the [`front`] that opens it.
+//! ([`fleet`]), how large all this may be ([`sizes`]), the documents that are read again and again
+//! ([`source`]), and the [`front`] that opens it.
 
 pub mod accept;
 pub mod admission;
@@ -18,5 +19,6 @@ pub mod planner;
 pub mod ring;
 pub mod session;
 pub mod sizes;
+pub mod source;
 pub mod turn;
 pub mod turns;

@@ -1,11 +1,9 @@
 //! Client certificates, signed by authorities that are read from a file and can be replaced at run
 //! time.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ncs_net::files;
 use ncs_net::tls::Signatures;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
@@ -130,9 +128,4 @@ impl ClientCertVerifier for Door {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.signatures.schemes()
     }
-}
-
-/// Reads a file of at most this size.
-pub(super) fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String> {
-    files::read(path, bytes_max as u64).map_err(|error| error.to_string())
 }
