@@ -277,6 +277,7 @@ impl Server {
         let rotated = identity.rotated();
         let own = cluster::Own::new(&config.cluster, &identity);
         let (endpoint, session) = (&config.endpoint, config.session);
+        let links = front::Links::default();
         let parts = FrontParts {
             endpoint,
             origins: Arc::new(config.web.origins.clone()),
@@ -287,6 +288,7 @@ impl Server {
             fleet: fleet.clone(),
             ring: ring.clone(),
             asks: asks.clone(),
+            links,
             aside: &aside,
             supervisor: &supervisor,
         };
@@ -411,8 +413,7 @@ impl Server {
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
         self.cluster.drain();
-        self.front.drain(bound).await;
-        self.cluster.leave().await;
+        self.front.drain(bound, self.cluster.leave()).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.thread.close();
     }

@@ -320,6 +320,7 @@ impl Relay {
             fleet: Fleet::alone(),
             ring,
             asks: asks.clone(),
+            links: front::Links::default(),
             aside: &aside,
             supervisor: &supervisor,
         };
@@ -368,7 +369,7 @@ impl Relay {
     /// Accepts no new peers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
-        self.front.drain(bound).await;
+        self.front.drain(bound, std::future::ready(())).await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.client.close().await;
     }

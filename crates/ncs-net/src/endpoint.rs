@@ -73,6 +73,9 @@ pub(crate) const PAGE_UNIDIRECTIONAL: u32 = 3;
 /// second, the last of a turn ([`Uplink`]). Acknowledgements take a part of a line that is as slow.
 const ACK_AFTER: u32 = 3;
 
+/// The interval of looks at connections that a drain waits for.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
 /// How long peers may take to acknowledge the close of a connection.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
@@ -229,20 +232,28 @@ fn open_each(
         .collect()
 }
 
-/// Accepts no new connections, lets sessions finish open requests for at most `bound` (announced
-/// through `drain`), then closes the rest.
+/// Accepts no new connections, and lets sessions finish open requests for at most `bound`
+/// (announced through `drain`). Does not wait for `others`, the number of connections that are
+/// still open and no sessions.
 pub async fn drain(
     endpoints: &[Endpoint],
     drain: &watch::Sender<Option<Duration>>,
     bound: Duration,
+    others: impl Fn() -> usize,
 ) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
     }
     drain.send_replace(Some(bound));
+    let open = || {
+        endpoints
+            .iter()
+            .map(Endpoint::open_connections)
+            .sum::<usize>()
+    };
     let idle = async {
-        for endpoint in endpoints {
-            endpoint.wait_idle().await;
+        while open() > others() {
+            tokio::time::sleep(DRAIN_LOOK).await;
         }
     };
     if tokio::time::timeout(bound + CLOSE_GRACE, idle)
@@ -251,6 +262,10 @@ pub async fn drain(
     {
         tracing::warn!("some peers did not close their connections in time");
     }
+}
+
+/// Closes all connections that are still open.
+pub async fn close_all(endpoints: &[Endpoint]) {
     for endpoint in endpoints {
         endpoint.close(
             VarInt::from_u32(CloseCode::GoingAway.quic()),

@@ -40,7 +40,9 @@ pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use https::Https;
 pub use metrics::Metrics;
 pub use pair::ClientPair;
-pub use pin::{NotPinned, Rejection, Trust, client_config, client_config_noting};
+pub use pin::{
+    NotPinned, Rejection, Trust, client_config, client_config_noting, fleet_client_config,
+};
 pub use rotated::Rotated;
 pub use signatures::Signatures;
 pub use validity::{Standing, Validity};
@@ -48,6 +50,16 @@ pub use validity::{date, now};
 
 /// The ALPN of HTTP/3, by which web pages are known.
 pub const WEB_ALPN: &[u8] = b"h3";
+
+/// The ALPN of the servers of a fleet, by which they draw each other's beats.
+pub const FLEET_ALPN: &[u8] = b"ncs-fleet/1";
+
+/// The protocol that a handshake has chosen.
+pub fn alpn(connection: &quinn::Connection) -> Option<Vec<u8>> {
+    let data = connection.handshake_data()?;
+    let data = data.downcast::<quinn::crypto::rustls::HandshakeData>();
+    data.ok()?.protocol
+}
 
 /// The source of the certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +132,8 @@ pub struct ServerIdentity {
     door: Option<Arc<dyn ClientCertVerifier>>,
     /// Whether web pages may connect, and what they see.
     web: Option<ForPages>,
+    /// Whether other servers of a fleet may connect.
+    fleet: bool,
 }
 
 /// The certificate that web pages see.
@@ -164,6 +178,7 @@ impl ServerIdentity {
             reset,
             door: None,
             web: None,
+            fleet: false,
         })
     }
 
@@ -175,6 +190,7 @@ impl ServerIdentity {
             reset: ResetKey::ephemeral(),
             door: None,
             web: None,
+            fleet: false,
         })
     }
 
@@ -189,6 +205,7 @@ impl ServerIdentity {
             reset: ResetKey::ephemeral(),
             door: None,
             web: None,
+            fleet: false,
         })
     }
 
@@ -214,6 +231,14 @@ impl ServerIdentity {
     pub fn with_web(self, web: ForPages) -> Self {
         Self {
             web: Some(web),
+            ..self
+        }
+    }
+
+    /// The same certificate, also for other servers of a fleet.
+    pub fn with_fleet(self) -> Self {
+        Self {
+            fleet: true,
             ..self
         }
     }
@@ -276,6 +301,9 @@ impl ServerIdentity {
         tls.alpn_protocols = vec![ALPN.to_vec()];
         if self.web.is_some() {
             tls.alpn_protocols.push(WEB_ALPN.to_vec());
+        }
+        if self.fleet {
+            tls.alpn_protocols.push(FLEET_ALPN.to_vec());
         }
         tls.max_early_data_size = 0;
         QuicServerConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_proto::wire::CloseCode;
-use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
@@ -128,10 +127,7 @@ pub enum Binding {
 impl Binding {
     /// The one that the handshake has chosen, by ALPN.
     pub fn of(connection: &Connection) -> Self {
-        let data = connection
-            .handshake_data()
-            .and_then(|data| data.downcast::<HandshakeData>().ok());
-        match data.and_then(|data| data.protocol) {
+        match tls::alpn(connection) {
             Some(alpn) if alpn == WEB_ALPN => Self::Web,
             _ => Self::Quic,
         }

@@ -1,24 +1,25 @@
 //! The side towards peers: sockets, admission and sessions. Servers and relays share it; only what
 //! is behind the sessions differs.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use ncs_net::endpoint::{self, Uplink};
 use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
-use ncs_net::tls::ServerIdentity;
+use ncs_net::tls::{self, FLEET_ALPN, ServerIdentity};
 use ncs_net::web::Origins;
 use prometheus::Registry;
-use quinn::Endpoint;
+use quinn::{Connection, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept::{self, Keeper};
+use crate::accept::{self, Keeper, Place};
 use crate::admission::Admission;
 use crate::aside::Aside;
 use crate::directory::Directory;
@@ -54,7 +55,61 @@ pub struct Front {
     audience: session::Audience,
     headroom: Headroom,
     accepted: accept::Metrics,
+    links: Links,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// Serves the connections of other servers of the fleet, which are no sessions. Clones share the
+/// count of those that are open.
+#[derive(Clone, Default)]
+pub struct Links {
+    serve: Option<ServeServer>,
+    open: Arc<AtomicUsize>,
+}
+
+/// Serves a server's connection until its end. It gives the place back, or parts of it, when it
+/// no longer needs them.
+pub type ServeServer = Arc<dyn Fn(Connection, Place) -> BoxFuture<'static, ()> + Send + Sync>;
+
+impl Links {
+    /// Other servers may connect, and are served so. By default none may.
+    pub fn new(serve: ServeServer) -> Self {
+        Self {
+            serve: Some(serve),
+            open: Arc::default(),
+        }
+    }
+
+    /// Serves a connection, if it is one of a server.
+    fn take(&self, connection: &Connection) -> Option<(ServeServer, OpenServer)> {
+        let serve = self.serve.as_ref()?;
+        let is_server = tls::alpn(connection).is_some_and(|alpn| alpn == FLEET_ALPN);
+        is_server.then(|| (Arc::clone(serve), OpenServer::new(&self.open)))
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links")
+            .field("open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counts a server's connection as open until dropped, even by a panic.
+struct OpenServer(Arc<AtomicUsize>);
+
+impl OpenServer {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for OpenServer {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The parts it needs.
@@ -78,6 +133,8 @@ pub struct FrontParts<'a> {
     pub ring: Ring,
     /// The queue for questions.
     pub asks: mpsc::Sender<Ask>,
+    /// The connections of other servers of the fleet.
+    pub links: Links,
     /// Runs tasks that serve all sessions.
     pub aside: &'a Aside,
     /// The guard of its tasks.
@@ -111,6 +168,7 @@ impl Front {
             fleet,
             ring,
             asks,
+            links,
             aside,
             supervisor,
         } = parts;
@@ -164,7 +222,10 @@ impl Front {
         tasks.push(tokio::spawn(
             supervisor.clone().revived(ServerPart::Keys, keep),
         ));
-        let identity = identity.with_door(admission.door());
+        let mut identity = identity.with_door(admission.door());
+        if links.serve.is_some() {
+            identity = identity.with_fleet();
+        }
         let metrics = accept::Metrics::new(registry)?;
         let keeper = Arc::new(Keeper::new(
             headroom.clone(),
@@ -190,12 +251,20 @@ impl Front {
                 Arc::clone(&next_session),
                 supervisor.clone(),
             );
+            let others = links.clone();
             let serve = move |connection, place| {
+                if let Some((serve, open)) = others.take(&connection) {
+                    let served = serve(connection, place);
+                    return Either::Left(contain.contained(ServerPart::Cluster, async move {
+                        let _open = open;
+                        served.await;
+                    }));
+                }
                 let session = SessionId(next_session.fetch_add(1, Ordering::Relaxed));
-                contain.contained(
+                Either::Right(contain.contained(
                     ServerPart::Session,
                     session::driver::run(connection, session, place, context.clone()),
-                )
+                ))
             };
             let (config, admission, metrics) = (config.clone(), admission.clone(), metrics.clone());
             let accepting = accept::accept(
@@ -218,6 +287,7 @@ impl Front {
             audience,
             headroom,
             accepted: metrics,
+            links,
             tasks,
         })
     }
@@ -242,9 +312,13 @@ impl Front {
         self.audience.set_streams(names);
     }
 
-    /// Accepts no new clients, lets open requests finish for at most `bound`, then closes.
-    pub async fn drain(self, bound: Duration) {
-        endpoint::drain(&self.endpoints, &self.drain, bound).await;
+    /// Accepts no new clients, lets open requests finish for at most `bound`, then closes. Other
+    /// servers of the fleet stay connected until `farewell` has ended.
+    pub async fn drain(self, bound: Duration, farewell: impl Future<Output = ()>) {
+        let servers = || self.links.open.load(Ordering::Relaxed);
+        endpoint::drain(&self.endpoints, &self.drain, bound, servers).await;
+        farewell.await;
+        endpoint::close_all(&self.endpoints).await;
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

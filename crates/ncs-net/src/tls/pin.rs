@@ -1,17 +1,17 @@
-//! The servers that a peer trusts: one certificate, or the system's roots.
+//! The servers that a client trusts: their certificates, or the system's roots.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ncs_proto::wire::ALPN;
 use quinn::crypto::rustls::QuicClientConfig;
-use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use super::signatures::Signatures;
-use super::{ClientPair, Error, Fingerprint};
+use super::{ClientPair, Error, FLEET_ALPN, Fingerprint};
 
 /// Which server certificates are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,17 +34,44 @@ pub fn client_config_noting(
     own: Option<&ClientPair>,
     rejection: Arc<Rejection>,
 ) -> Result<QuicClientConfig, Error> {
+    let pins = match trust {
+        Trust::Fingerprint(pin) => vec![*pin],
+        Trust::System => Vec::new(),
+    };
+    quic(tls(pins, own, rejection)?, ALPN)
+}
+
+/// The TLS configuration of a server that connects to another one of its fleet: that one shows one
+/// of these certificates, or, without any, a certificate signed by the system's roots. The
+/// certificate is checked for each connection: none is resumed.
+pub fn fleet_client_config(pins: Vec<Fingerprint>) -> Result<QuicClientConfig, Error> {
+    let mut tls = tls(pins, None, Arc::default())?;
+    tls.resumption = Resumption::disabled();
+    quic(tls, FLEET_ALPN)
+}
+
+fn quic(mut tls: ClientConfig, alpn: &[u8]) -> Result<QuicClientConfig, Error> {
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
+}
+
+/// Accepts the certificates with these fingerprints, or those signed by the system's roots if there
+/// is none.
+fn tls(
+    pins: Vec<Fingerprint>,
+    own: Option<&ClientPair>,
+    rejection: Arc<Rejection>,
+) -> Result<ClientConfig, Error> {
     let setup = |error: rustls::Error| Error::Setup(error.to_string());
     let provider = super::provider();
-    let verifier: Arc<dyn ServerCertVerifier> = match trust {
-        Trust::Fingerprint(pin) => Arc::new(Pinned {
-            pin: *pin,
+    let verifier: Arc<dyn ServerCertVerifier> = match pins.first() {
+        Some(&first) => Arc::new(Pinned {
+            first,
+            pins,
             signatures: Signatures::default(),
             rejection,
         }),
-        Trust::System => {
-            Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?)
-        }
+        None => Arc::new(rustls_platform_verifier::Verifier::new(provider.clone()).map_err(setup)?),
     };
     let builder = ClientConfig::builder_with_provider(provider);
     let builder = builder
@@ -53,12 +80,10 @@ pub fn client_config_noting(
     let builder = builder
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let mut tls = match own {
+    Ok(match own {
         Some(pair) => builder.with_client_cert_resolver(Arc::new(Shown(pair.0.clone()))),
         None => builder.with_no_client_auth(),
-    };
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    QuicClientConfig::try_from(tls).map_err(|error| Error::Setup(error.to_string()))
+    })
 }
 
 /// A server has another certificate than the pinned one.
@@ -104,10 +129,12 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// Accepts one certificate.
+/// Accepts a few certificates.
 #[derive(Debug)]
 struct Pinned {
-    pin: Fingerprint,
+    pins: Vec<Fingerprint>,
+    /// The first of them, for errors.
+    first: Fingerprint,
     signatures: Signatures,
     rejection: Arc<Rejection>,
 }
@@ -121,8 +148,8 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let (pinned, got) = (self.pin, Fingerprint::of(end_entity));
-        let verdict = (got != pinned).then_some(NotPinned { pinned, got });
+        let (pinned, got) = (self.first, Fingerprint::of(end_entity));
+        let verdict = (!self.pins.contains(&got)).then_some(NotPinned { pinned, got });
         self.rejection.note(verdict);
         match verdict {
             None => Ok(ServerCertVerified::assertion()),
