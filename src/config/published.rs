@@ -50,6 +50,12 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
         "admission.keys".into(),
         config.admission.keys_file().as_deref(),
     );
+    let nats = &config.cluster.nats;
+    add(
+        "cluster.nats.password_file".into(),
+        nats.password_file.as_deref(),
+    );
+    add("cluster.nats.key".into(), nats.key.as_deref());
     let telemetry = &config.telemetry;
     add("telemetry.key".into(), telemetry.key.as_deref());
     add(
