@@ -9,6 +9,7 @@
 
 pub mod beat;
 pub mod engine;
+pub mod members;
 pub mod nats;
 pub mod roster;
 
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use ncs_proto::wire::message::Alternate;
 use ncs_serve::fleet::{self, Fleet};
+use ncs_serve::front::Links;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
@@ -62,6 +64,9 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     /// How NATS is reached.
     pub nats: nats::Config,
+    /// Where the servers are listed.
+    #[serde(rename = "static")]
+    pub members: members::Config,
 }
 
 impl Default for Config {
@@ -75,6 +80,7 @@ impl Default for Config {
             ask_origin_once: true,
             token_file: None,
             nats: nats::Config::default(),
+            members: members::Config::default(),
         }
     }
 }
@@ -89,8 +95,7 @@ impl Config {
 /// Whether the engine of a configuration is reached within [`REACHED_WITHIN`], and otherwise why
 /// not.
 pub async fn reach(config: &Config) -> Result<(), String> {
-    let client = "ncserverd doctor";
-    let engine = Engine::open(config.engine, &config.nats, client).await;
+    let engine = Engine::listen(config, "ncserverd doctor").await;
     let mut engine = engine.map_err(|error| error.to_string())?;
     let reached = async {
         while engine.reached().is_err() {
@@ -107,6 +112,8 @@ pub struct Own {
     config: Config,
     name: Name,
     identity: ServerIdentity,
+    /// What the servers that connect to this one are told.
+    publisher: members::Publisher,
 }
 
 impl Own {
@@ -117,6 +124,16 @@ impl Own {
             config: config.clone(),
             name: config.name.clone().unwrap_or_else(nameless),
             identity: identity.clone(),
+            publisher: members::Publisher::default(),
+        }
+    }
+
+    /// Serves the other servers of the fleet that connect to this one, if its engine has them do
+    /// so.
+    pub fn links(&self) -> Links {
+        match self.config.engine {
+            Kind::Static => self.publisher.links(),
+            Kind::None | Kind::Nats => Links::default(),
         }
     }
 }
@@ -236,10 +253,8 @@ impl Cluster {
 
     /// Opens the engine. Wrong options do not heal, but a file may come.
     async fn open(&self) -> Engine {
-        let config = &self.own.config;
-        let client = format!("ncserverd {}", self.own.name);
         loop {
-            match Engine::open(config.engine, &config.nats, &client).await {
+            match Engine::open(&self.own).await {
                 Ok(engine) => return engine,
                 Err(error) => {
                     tracing::error!(%error, "the engine of the cluster cannot be opened");
@@ -310,6 +325,7 @@ impl Cluster {
             config,
             name,
             identity,
+            ..
         } = &*self.own;
         Beat {
             server: name.clone(),
@@ -346,7 +362,10 @@ impl Cluster {
             }
             Heard::News => {}
             Heard::Complaint(complaint) => {
-                if let Some(unsaid) = self.lines.admit(("complaint", None), now) {
+                let is_said = |(_, said): &(Instant, String)| *said == complaint;
+                if !tie.complaint.as_ref().is_some_and(is_said)
+                    && let Some(unsaid) = self.lines.admit(("complaint", None), now)
+                {
                     let suppressed = suppressed(unsaid);
                     tracing::warn!(complaint, suppressed, "the engine of the cluster complains");
                 }

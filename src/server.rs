@@ -277,7 +277,7 @@ impl Server {
         let rotated = identity.rotated();
         let own = cluster::Own::new(&config.cluster, &identity);
         let (endpoint, session) = (&config.endpoint, config.session);
-        let links = front::Links::default();
+        let links = own.links();
         let parts = FrontParts {
             endpoint,
             origins: Arc::new(config.web.origins.clone()),

@@ -1,14 +1,19 @@
-//! Servers of a fleet, with a real NATS between them.
+//! Servers of a fleet: with a real NATS between them, and with a list of members.
 //!
-//! They need `nats-server`: in `PATH`, or named by `NATS_SERVER`.
+//! What both engines do is tested once, on each. NATS needs `nats-server`: in `PATH`, or named by
+//! `NATS_SERVER`.
 
+#[path = "fleet/listed.rs"]
+mod listed;
 mod program;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use listed::Listed;
 use nctest::fleet::{free_ports, nats_server, node};
 use nctest::http::get;
 use nctest::mint::Authority;
@@ -21,35 +26,138 @@ const DEAD_WITHIN: Duration = Duration::from_secs(12);
 /// A server that says goodbye is gone long before that.
 const LEFT_WITHIN: Duration = Duration::from_secs(4);
 
-/// A server of the fleet, with a state of its own.
+/// Ports of loopback that were free for UDP just now.
+fn free_udp_ports<const N: usize>() -> [u16; N] {
+    let sockets = [(); N].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap().port())
+}
+
+/// What carries the beats of a fleet.
+enum Carrier {
+    Nats {
+        program: PathBuf,
+        port: u16,
+        node: Option<Program>,
+        publisher: Option<Publisher>,
+    },
+    List(Box<Listed>),
+}
+
+impl Carrier {
+    /// Each kind that can be had. None of them runs yet.
+    fn all() -> Vec<Self> {
+        let [port] = free_ports();
+        let nats = nats_server().map(|program| Self::Nats {
+            program,
+            port,
+            node: None,
+            publisher: None,
+        });
+        let list = Self::List(Box::new(Listed::new()));
+        nats.into_iter().chain([list]).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Nats { .. } => "nats",
+            Self::List(_) => "static",
+        }
+    }
+
+    /// The settings of a server of this name.
+    fn settings(&self, name: &str) -> Vec<String> {
+        match self {
+            Self::Nats { port, .. } => nats_settings(name, &[*port]),
+            Self::List(listed) => listed.settings(name),
+        }
+    }
+
+    /// Starts a server.
+    fn start(&mut self, name: &str) -> Server {
+        match self {
+            Self::Nats { port, .. } => Server::start(&nats_settings(name, &[*port])),
+            Self::List(listed) => listed.start(name),
+        }
+    }
+
+    /// The carrier runs from now on: a list is there, and follows what starts.
+    fn run(&mut self) {
+        match self {
+            Self::Nats {
+                program,
+                port,
+                node: running,
+                ..
+            } => *running = Some(node(program, *port, &[])),
+            Self::List(listed) => listed.run(),
+        }
+    }
+
+    /// The carrier is gone.
+    fn stop(&mut self) {
+        match self {
+            Self::Nats { node, .. } => drop(node.take()),
+            Self::List(listed) => listed.stop(),
+        }
+    }
+
+    /// Sends this to all servers, as the server of this name.
+    fn publish(&mut self, name: &str, payload: &[u8]) {
+        match self {
+            Self::Nats {
+                port, publisher, ..
+            } => publisher
+                .get_or_insert_with(|| Publisher::connect(*port))
+                .publish(&format!("ncserverd.beat.{name}"), payload),
+            Self::List(listed) => listed.publish(name, payload),
+        }
+    }
+}
+
+/// A server of the fleet.
 struct Server {
     program: Program,
     metrics: SocketAddr,
-    _state: TempDir,
+    /// Where peers and other servers connect, and the certificate that it shows.
+    address: SocketAddr,
+    fingerprint: String,
+    _state: Option<TempDir>,
 }
 
 impl Server {
-    fn start(name: &str, ports: &[u16]) -> Self {
-        Self::start_with(name, ports, &[])
+    /// Starts it with these settings, and a state of its own.
+    fn start(settings: &[String]) -> Self {
+        let state = TempDir::new().unwrap();
+        let mut server = Self::start_in(state.path(), "127.0.0.1:0", settings, None);
+        server._state = Some(state);
+        server
     }
 
-    /// The same with further settings.
-    fn start_with(name: &str, ports: &[u16], further: &[String]) -> Self {
-        let state = TempDir::new().unwrap();
-        let media = state.path().join("media");
-        std::fs::create_dir(&media).unwrap();
+    /// Starts it with this state, perhaps of an earlier one, at this address, and with a variable
+    /// of the environment.
+    fn start_in(
+        state: &Path,
+        listen: &str,
+        settings: &[String],
+        variable: Option<(&str, &str)>,
+    ) -> Self {
+        let media = state.join("media");
+        std::fs::create_dir_all(&media).unwrap();
         std::fs::write(media.join("a.bin"), vec![7; 100_000]).unwrap();
-        let mut command = serve(&program("ncserverd"), "127.0.0.1:0", state.path());
+        let mut command = serve(&program("ncserverd"), listen, state);
+        command.envs(variable);
         command.args(["--directory", &format!("live={}", media.display())]);
-        command.args(settings(name, ports));
-        command.args(further.iter().flat_map(|setting| ["--set", setting]));
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         let program = Program::start(&mut command);
         let [metrics] = program.says(["metrics on http://"]);
         let metrics = metrics.trim_end_matches("/metrics").parse().unwrap();
+        let [address, fingerprint] = program.says(["ncpeer gateway ncs://", "--fingerprint "]);
         Self {
             program,
             metrics,
-            _state: state,
+            address: address.parse().unwrap(),
+            fingerprint,
+            _state: None,
         }
     }
 
@@ -63,6 +171,15 @@ impl Server {
             let log = || self.program.said();
             assert!(Instant::now() < end, "{}: {}", self.members(), log());
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// For this long it knows as many servers.
+    fn stays(&self, count: f64, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            assert_eq!(self.members(), count, "{}", self.program.said());
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 
@@ -84,87 +201,101 @@ impl Server {
 }
 
 /// The settings of a server of this name whose engine has nodes at these ports.
-fn settings(name: &str, ports: &[u16]) -> Vec<String> {
+fn nats_settings(name: &str, ports: &[u16]) -> Vec<String> {
     let urls: Vec<_> = ports
         .iter()
         .map(|port| format!("nats://127.0.0.1:{port}"))
         .collect();
-    [
+    vec![
         "cluster.engine=nats".to_owned(),
         format!("cluster.name={name}"),
         format!("cluster.advertise={name}.example:4443"),
         format!("cluster.nats.urls={}", urls.join(",")),
     ]
-    .into_iter()
-    .flat_map(|setting| ["--set".to_owned(), setting])
-    .collect()
 }
 
 #[test]
 fn servers_know_each_other_and_notice_who_goes() {
-    let Some(nats) = nats_server() else { return };
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let [one, two, mut three] = ["one", "two", "three"].map(|name| Server::start(name, &[port]));
-    for server in [&one, &two, &three] {
-        server.await_members(3.0, PATIENCE);
-        server.await_ready(false);
-    }
-    let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
-    for name in ["one", "two", "three"] {
-        let row = format!("ncserverd_cluster_member_max_viewers{{server=\"{name}\"}}");
-        assert!(page.contains(&row), "{page}");
-    }
+    for mut carrier in Carrier::all() {
+        println!("{}", carrier.name());
+        carrier.run();
+        let [one, mut two, mut three] = ["one", "two", "three"].map(|name| carrier.start(name));
+        for server in [&one, &two, &three] {
+            server.await_members(3.0, PATIENCE);
+            server.await_ready(false);
+        }
+        let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+        for name in ["one", "two", "three"] {
+            let row = format!("ncserverd_cluster_member_max_viewers{{server=\"{name}\"}}");
+            assert!(page.contains(&row), "{page}");
+        }
 
-    // An operator sees the same without asking a server.
-    let mut status = Command::new(program("ncserverd"));
-    status.env_clear().args(["cluster", "status", "--once"]);
-    let output = status.args(settings("onlooker", &[port])).output().unwrap();
-    let table = String::from_utf8(output.stdout.clone()).unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let names: Vec<_> = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split(' ').next().unwrap())
-        .collect();
-    assert_eq!(names, ["one", "three", "two", "3"], "{table}");
+        // An operator sees the same: with the settings of a server, or with others.
+        for name in ["onlooker", "one"] {
+            let mut status = Command::new(program("ncserverd"));
+            status.env_clear().args(["cluster", "status", "--once"]);
+            let settings = carrier.settings(name);
+            status.args(settings.iter().flat_map(|setting| ["--set", setting]));
+            let output = status.output().unwrap();
+            let table = String::from_utf8(output.stdout.clone()).unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let names: Vec<_> = table
+                .lines()
+                .skip(1)
+                .map(|line| line.split(' ').next().unwrap())
+                .collect();
+            assert_eq!(names, ["one", "three", "two", "3"], "{table}");
+        }
 
-    two.program.signal("TERM");
-    one.await_members(2.0, LEFT_WITHIN);
-    three.program.signal("KILL");
-    one.await_members(1.0, DEAD_WITHIN);
-    assert!(three.program.has_ended().is_some());
-    let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
-    for change in ["left", "lost"] {
-        let row = format!("ncserverd_cluster_changes_total{{change=\"{change}\"}} 1");
-        assert!(page.contains(&row), "{page}");
+        two.program.signal("TERM");
+        one.await_members(2.0, LEFT_WITHIN);
+        // It waits for viewers, and there are none.
+        let end = Instant::now() + LEFT_WITHIN;
+        while two.program.has_ended().is_none() {
+            assert!(Instant::now() < end, "{}", two.program.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        three.program.signal("KILL");
+        one.await_members(1.0, DEAD_WITHIN);
+        assert!(three.program.has_ended().is_some());
+        let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+        for change in ["left", "lost"] {
+            let row = format!("ncserverd_cluster_changes_total{{change=\"{change}\"}} 1");
+            assert!(page.contains(&row), "{page}");
+        }
+        assert!(!page.contains("server=\"three\""), "{page}");
+
+        // It comes back under its name.
+        let again = carrier.start("three");
+        again.await_members(2.0, PATIENCE);
+        one.await_members(2.0, PATIENCE);
     }
-    assert!(!page.contains("server=\"three\""), "{page}");
-
-    // It comes back under its name.
-    let again = Server::start("three", &[port]);
-    again.await_members(2.0, PATIENCE);
-    one.await_members(2.0, PATIENCE);
 }
 
+/// Without NATS servers forget each other. Without the list they go by the last one.
 #[test]
 fn without_its_engine_a_server_serves_and_says_so() {
-    let Some(nats) = nats_server() else { return };
-    let [port] = free_ports();
-    let one = Server::start("one", &[port]);
-    one.await_ready(true);
-    one.await_members(1.0, PATIENCE);
-    let first = node(&nats, port, &[]);
-    let two = Server::start("two", &[port]);
-    one.await_ready(false);
-    one.await_members(2.0, PATIENCE);
-    drop(first);
-    one.await_ready(true);
-    one.await_members(1.0, DEAD_WITHIN);
-    let _second = node(&nats, port, &[]);
-    one.await_members(2.0, PATIENCE);
-    two.await_members(2.0, PATIENCE);
-    one.await_ready(false);
+    for mut carrier in Carrier::all() {
+        println!("{}", carrier.name());
+        let one = carrier.start("one");
+        one.await_ready(true);
+        one.await_members(1.0, PATIENCE);
+        carrier.run();
+        let two = carrier.start("two");
+        one.await_ready(false);
+        one.await_members(2.0, PATIENCE);
+        two.await_members(2.0, PATIENCE);
+        carrier.stop();
+        one.await_ready(true);
+        match carrier {
+            Carrier::Nats { .. } => one.await_members(1.0, DEAD_WITHIN),
+            Carrier::List(_) => one.stays(2.0, DEAD_WITHIN),
+        }
+        carrier.run();
+        one.await_members(2.0, PATIENCE);
+        two.await_members(2.0, PATIENCE);
+        one.await_ready(false);
+    }
 }
 
 #[test]
@@ -179,17 +310,15 @@ fn nobody_is_missed_when_two_nodes_of_the_engine_go() {
             Some(node(&nats, clients[own], &routes))
         })
         .collect();
-    let servers = ["one", "two"].map(|name| Server::start(name, clients));
+    let servers = ["one", "two"].map(|name| Server::start(&nats_settings(name, clients)));
     for server in &servers {
         server.await_members(2.0, PATIENCE);
     }
     let nobody_is_missed = || {
         let end = Instant::now() + DEAD_WITHIN;
         while Instant::now() < end {
-            for server in &servers {
-                assert_eq!(server.members(), 2.0, "{}", server.program.said());
-            }
-            std::thread::sleep(Duration::from_millis(100));
+            let brief = Duration::from_millis(100);
+            servers.iter().for_each(|server| server.stays(2.0, brief));
         }
     };
     // One is killed, and one stops without a word.
@@ -246,35 +375,35 @@ fn beat(server: &str, started_ms: u64, sequence: u64) -> String {
 /// What others publish ends nothing and is not believed, unless it is a beat.
 #[test]
 fn what_is_no_beat_is_counted_and_changes_nothing() {
-    let Some(nats) = nats_server() else { return };
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let one = Server::start("one", &[port]);
-    one.await_ready(false);
-    let mut publisher = Publisher::connect(port);
-    publisher.publish("ncserverd.beat.two", beat("two", 1, 0).as_bytes());
-    one.await_members(2.0, PATIENCE);
-    for (subject, payload) in [
-        ("ncserverd.beat.three", beat("four", 1, 0)),
-        ("ncserverd.beat.three", String::new()),
-        ("ncserverd.beat.three", "{}".to_owned()),
-        ("ncserverd.beat.three", "[".repeat(4000)),
-        ("ncserverd.beat.three", "x".repeat(100_000)),
-        ("ncserverd.beat.a", beat("a\\u001b[2J", 1, 0)),
-    ] {
-        publisher.publish(subject, payload.as_bytes());
+    for mut carrier in Carrier::all() {
+        println!("{}", carrier.name());
+        carrier.run();
+        let one = carrier.start("one");
+        one.await_ready(false);
+        carrier.publish("two", beat("two", 1, 0).as_bytes());
+        one.await_members(2.0, PATIENCE);
+        for payload in [
+            beat("four", 1, 0),
+            String::new(),
+            "{}".to_owned(),
+            "[".repeat(4000),
+            "x".repeat(100_000),
+            beat("a\\u001b[2J", 1, 0),
+        ] {
+            carrier.publish("three", payload.as_bytes());
+        }
+        let unfit = || {
+            let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
+            page.contains("ncserverd_cluster_beats_total{kind=\"unfit\"} 6")
+        };
+        let end = Instant::now() + PATIENCE;
+        while !unfit() {
+            assert!(Instant::now() < end, "{}", one.program.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // The one that told a beat and no other is forgotten like a server.
+        one.await_members(1.0, DEAD_WITHIN);
     }
-    let unfit = || {
-        let page = String::from_utf8(get(one.metrics, "/metrics").unwrap()).unwrap();
-        page.contains("ncserverd_cluster_beats_total{kind=\"unfit\"} 6")
-    };
-    let end = Instant::now() + PATIENCE;
-    while !unfit() {
-        assert!(Instant::now() < end, "they are counted");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    // The one that told a beat and no other is forgotten like a server.
-    one.await_members(1.0, DEAD_WITHIN);
 }
 
 /// Off loopback NATS needs TLS; here it has it on loopback, with a password, and both sides show
@@ -316,17 +445,19 @@ fn the_engine_is_reached_by_tls_with_a_password_and_a_certificate() {
             format!("cluster.nats.key={}", client("client.key")),
         ]
     };
+    let settings =
+        |name: &str, further: &[String]| [&nats_settings(name, &[])[..3], further].concat();
     let right = of(&folder, "password");
     let (one, two) = (
-        Server::start_with("one", &[], &right),
-        Server::start_with("two", &[], &right),
+        Server::start(&settings("one", &right)),
+        Server::start(&settings("two", &right)),
     );
     one.await_members(2.0, PATIENCE);
     two.await_members(2.0, PATIENCE);
     one.await_ready(false);
     // Who shows a wrong password or certificate serves alone.
     for wrong in [of(&folder, "wrong"), of(&stranger, "password")] {
-        let other = Server::start_with("three", &[], &wrong);
+        let other = Server::start(&settings("three", &wrong));
         other.await_ready(true);
         std::thread::sleep(DEAD_WITHIN / 4);
         other.await_ready(true);
@@ -341,38 +472,42 @@ fn the_engine_is_reached_by_tls_with_a_password_and_a_certificate() {
 fn what_a_hundred_servers_cost() {
     const OTHERS: u32 = 100;
     const BEATS: u64 = 60;
-    let Some(nats) = nats_server() else { return };
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let fleet = Server::start("one", &[port]);
-    let alone = Server::start_with("one", &[port], &["cluster.engine=none".to_owned()]);
-    fleet.await_ready(false);
-    let mut publisher = Publisher::connect(port);
-    let mut round = |sequence: u64| {
-        let begun = Instant::now();
-        for number in 0..OTHERS {
-            let name = format!("media-{number}");
-            let subject = format!("ncserverd.beat.{name}");
-            publisher.publish(&subject, beat(&name, 1, sequence).as_bytes());
+    for mut carrier in Carrier::all() {
+        carrier.run();
+        let fleet = carrier.start("one");
+        let mut settings = carrier.settings("one");
+        settings.push("cluster.engine=none".to_owned());
+        let alone = Server::start(&settings);
+        fleet.await_ready(false);
+        let round = |carrier: &mut Carrier, sequence: u64| {
+            let begun = Instant::now();
+            for number in 0..OTHERS {
+                let name = format!("media-{number}");
+                carrier.publish(&name, beat(&name, 1, sequence).as_bytes());
+            }
+            std::thread::sleep(Duration::from_secs(2).saturating_sub(begun.elapsed()));
+        };
+        round(&mut carrier, 0);
+        fleet.await_members(f64::from(OTHERS) + 1.0, PATIENCE);
+        if let Carrier::List(listed) = &carrier {
+            listed.hear(&fleet, OTHERS);
         }
-        std::thread::sleep(Duration::from_secs(2).saturating_sub(begun.elapsed()));
-    };
-    round(0);
-    fleet.await_members(f64::from(OTHERS) + 1.0, PATIENCE);
-    let used = |server: &Server| {
-        let memory = metric(server.metrics, "process_resident_memory_bytes").unwrap();
-        (cpu_seconds(server.program.id()), memory)
-    };
-    let before = [&fleet, &alone].map(used);
-    (1..=BEATS).for_each(&mut round);
-    let after = [&fleet, &alone].map(used);
-    assert_eq!(fleet.members(), f64::from(OTHERS) + 1.0);
-    for (name, (before, after)) in ["fleet", "alone"].iter().zip(before.iter().zip(after)) {
-        let seconds = BEATS as f64 * 2.0;
-        println!(
-            "{name}: {:.2} ms of processor time a second, {:.1} MB",
-            (after.0 - before.0) / seconds * 1e3,
-            after.1 / 1e6
-        );
+        let used = |server: &Server| {
+            let memory = metric(server.metrics, "process_resident_memory_bytes").unwrap();
+            (cpu_seconds(server.program.id()), memory)
+        };
+        let before = [&fleet, &alone].map(used);
+        (1..=BEATS).for_each(|sequence| round(&mut carrier, sequence));
+        let after = [&fleet, &alone].map(used);
+        assert_eq!(fleet.members(), f64::from(OTHERS) + 1.0);
+        for (name, (before, after)) in ["fleet", "alone"].iter().zip(before.iter().zip(after)) {
+            let seconds = BEATS as f64 * 2.0;
+            println!(
+                "{}, {name}: {:.2} ms of processor time a second, {:.1} MB",
+                carrier.name(),
+                (after.0 - before.0) / seconds * 1e3,
+                after.1 / 1e6
+            );
+        }
     }
 }

@@ -1,12 +1,17 @@
-//! What carries beats from a server to the others: nothing, or NATS.
+//! What carries beats from a server to the others: nothing, NATS, or the servers themselves.
 //!
 //! This is the whole of what the fleet asks of an engine, and nothing waits for it. A beat that
 //! cannot be sent now is dropped, because the next one says more.
 
+use std::time::Duration;
+
+use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::beat::{Beat, Unfit};
+use super::members::{self, Members};
 use super::nats::{self, Nats};
+use super::{Config, Own};
 
 /// The kinds of engines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +22,8 @@ pub enum Kind {
     None,
     /// Servers of NATS.
     Nats,
+    /// A list of the servers, which draw beats from each other.
+    Static,
 }
 
 /// An engine that is open, whether or not it can be reached.
@@ -26,6 +33,19 @@ pub enum Engine {
     None,
     /// Beats come from everybody, this server too.
     Nats(Box<Nats>),
+    /// Beats come from the listed servers, except from this one.
+    Static(Box<Members>),
+}
+
+/// Why an engine cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// NATS.
+    #[error(transparent)]
+    Nats(#[from] nats::Error),
+    /// A list.
+    #[error(transparent)]
+    Static(#[from] members::Error),
 }
 
 /// What an engine brings.
@@ -42,13 +62,26 @@ pub enum Heard {
 }
 
 impl Engine {
-    /// Opens the engine of a configuration. It need not be reachable. `client` is what it calls
-    /// this process.
-    pub async fn open(kind: Kind, nats: &nats::Config, client: &str) -> Result<Self, nats::Error> {
-        match kind {
-            Kind::None => Ok(Self::None),
-            Kind::Nats => Nats::open(nats, client).await.map(Box::new).map(Self::Nats),
-        }
+    /// Opens the engine of a server. It need not be reachable.
+    pub async fn open(own: &Own) -> Result<Self, Error> {
+        let client = format!("ncserverd {}", own.name);
+        Self::open_as(&own.config, &client, Some(own)).await
+    }
+
+    /// Opens the engine of a configuration, only to listen. `client` is what it calls this process.
+    pub async fn listen(config: &Config, client: &str) -> Result<Self, Error> {
+        Self::open_as(config, client, None).await
+    }
+
+    async fn open_as(config: &Config, client: &str, own: Option<&Own>) -> Result<Self, Error> {
+        Ok(match config.engine {
+            Kind::None => Self::None,
+            Kind::Nats => Self::Nats(Box::new(Nats::open(&config.nats, client).await?)),
+            Kind::Static => {
+                let own = own.map(|own| (&own.publisher, &own.name));
+                Self::Static(Box::new(Members::open(&config.members, own)?))
+            }
+        })
     }
 
     /// Whether the engine is reached, or the last reason why it is not.
@@ -56,6 +89,7 @@ impl Engine {
         match self {
             Self::None => Ok(()),
             Self::Nats(nats) => nats.reached(),
+            Self::Static(members) => members.reached(),
         }
     }
 
@@ -65,6 +99,7 @@ impl Engine {
         match self {
             Self::None => None,
             Self::Nats(nats) => Some(nats.tell(beat).await),
+            Self::Static(members) => Some(members.tell(beat).await),
         }
     }
 
@@ -73,6 +108,36 @@ impl Engine {
         match self {
             Self::None => std::future::pending().await,
             Self::Nats(nats) => nats.hear().await,
+            Self::Static(members) => members.hear().await,
         }
+    }
+}
+
+/// The pause before an attempt to connect. It grows to [`PAUSE_MAX`], and is drawn at random: a
+/// hundred servers must not come back in the same instant.
+pub(super) fn pause(attempts: usize) -> Duration {
+    let grown = PAUSE_MIN.saturating_mul(1 << attempts.min(10));
+    grown
+        .min(PAUSE_MAX)
+        .mul_f64(rand::rng().random_range(0.5..1.0))
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound() {
+        for attempts in [0, 1, 20, usize::MAX] {
+            let pause = pause(attempts);
+            assert!(
+                (PAUSE_MIN / 2..PAUSE_MAX).contains(&pause),
+                "{attempts}: {pause:?}"
+            );
+        }
+        assert!(pause(20) >= PAUSE_MAX / 2);
     }
 }

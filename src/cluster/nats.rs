@@ -1,9 +1,8 @@
 //! NATS as the engine: beats are messages of its core, which it keeps nowhere.
 //!
-//! The client reconnects by itself, after pauses that grow to [`PAUSE_MAX`] and are drawn at
-//! random: a hundred servers must not come back in the same instant. It connects to the servers
-//! that are configured and to no others. What NATS says of further ones comes before TLS, so
-//! whoever sits on the path could name one that takes the password.
+//! The client reconnects by itself, after pauses that grow ([`pause`]). It connects to
+//! the servers that are configured and to no others. What NATS says of further ones comes before
+//! TLS, so whoever sits on the path could name one that takes the password.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,13 +13,12 @@ use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use url::Url;
 
 use super::beat::{Beat, Name};
-use super::engine::Heard;
+use super::engine::{Heard, pause};
 
 /// How NATS is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -256,16 +254,6 @@ async fn read(file: &Path) -> Result<String, Error> {
     })
 }
 
-/// The pause before an attempt to connect.
-fn pause(attempts: usize) -> Duration {
-    let grown = PAUSE_MIN.saturating_mul(1 << attempts.min(10));
-    grown
-        .min(PAUSE_MAX)
-        .mul_f64(rand::rng().random_range(0.5..1.0))
-}
-
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(8);
 /// How long an attempt to connect may take. Where a server of NATS vanishes without a word, the
 /// pings and two attempts take less time than [`DEAD_AFTER`](super::roster::DEAD_AFTER).
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -327,17 +315,5 @@ mod tests {
                 .to_string()
                 .contains("`nats://localhost`")
         );
-    }
-
-    #[test]
-    fn pauses_grow_to_their_bound() {
-        for attempts in [0, 1, 20, usize::MAX] {
-            let pause = pause(attempts);
-            assert!(
-                (PAUSE_MIN / 2..PAUSE_MAX).contains(&pause),
-                "{attempts}: {pause:?}"
-            );
-        }
-        assert!(pause(20) >= PAUSE_MAX / 2);
     }
 }

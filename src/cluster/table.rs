@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
 use super::beat::Beat;
-use super::engine::{Engine, Heard, Kind};
+use super::engine::{self, Engine, Heard, Kind};
 use super::roster::{INTERVAL, Roster};
-use super::{Config, REACHED_WITHIN, nats};
+use super::{Config, REACHED_WITHIN};
 use crate::console;
 
 /// Why there is no table.
@@ -20,7 +20,7 @@ pub enum Error {
     Alone,
     /// The engine cannot be opened.
     #[error("the engine: {0}")]
-    Engine(#[from] nats::Error),
+    Engine(#[from] engine::Error),
     /// It cannot be reached.
     #[error("the engine is not reached: {0}")]
     Unreached(String),
@@ -35,7 +35,7 @@ pub async fn status(config: &Config, once: bool) -> Result<(), Error> {
     if config.engine == Kind::None {
         return Err(Error::Alone);
     }
-    let mut engine = Engine::open(config.engine, &config.nats, "ncserverd cluster status").await?;
+    let mut engine = Engine::listen(config, "ncserverd cluster status").await?;
     let (mut roster, mut complaint) = (Roster::new(), None);
     let is_live = !once && io::stdout().is_terminal();
     let begun = Instant::now();

@@ -13,6 +13,7 @@ use crate::admission::KeysComplaint;
 use crate::block::ELEMENT_BYTES;
 use crate::cluster::beat::ADDRESSES_MAX;
 use crate::cluster::engine::Kind as Engine;
+use crate::cluster::members::Config as Static;
 use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::names::Names;
@@ -262,6 +263,9 @@ fn cluster(config: &Config, report: &mut Report) {
     if let Err(error) = nats.check() {
         report.fault("cluster.nats.urls", error.to_string());
     }
+    if let Err(reason) = cluster.members.check() {
+        report.fault("cluster.static.members", reason);
+    }
     if cluster.engine == Engine::None {
         return;
     }
@@ -284,8 +288,41 @@ fn cluster(config: &Config, report: &mut Report) {
             format!("at most {ADDRESSES_MAX} addresses: name those that all peers reach"),
         );
     }
-    if nats.urls.is_empty() {
-        report.fault("cluster.nats.urls", "no server of NATS is named");
+    match cluster.engine {
+        Engine::Nats if nats.urls.is_empty() => {
+            report.fault("cluster.nats.urls", "no server of NATS is named");
+        }
+        Engine::Static => listed(config, report),
+        Engine::None | Engine::Nats => {}
+    }
+}
+
+/// The engine is a list of members.
+fn listed(config: &Config, report: &mut Report) {
+    let Static {
+        members,
+        secret_file,
+    } = &config.cluster.members;
+    if members.is_none() {
+        report.fault(
+            "cluster.static.members",
+            "no list of members is named: a file, or an https URL",
+        );
+    }
+    if secret_file.is_none() {
+        report.fault(
+            "cluster.static.secret_file",
+            "members know each other by a secret: name the file that holds it",
+        );
+    }
+    let admission = &config.admission;
+    if admission.clients_ca.is_some() && admission.required && admission.keys.is_none() {
+        report.fault(
+            "cluster.engine",
+            "\"static\" does not go with `admission.clients_ca` as the only way in: servers show \
+             each other no client certificates, so all handshakes would fail; set \
+             `admission.keys`, too, or use \"nats\"",
+        );
     }
 }
 

@@ -50,12 +50,16 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
         "admission.keys".into(),
         config.admission.keys_file().as_deref(),
     );
-    let nats = &config.cluster.nats;
+    let (nats, members) = (&config.cluster.nats, &config.cluster.members);
     add(
         "cluster.nats.password_file".into(),
         nats.password_file.as_deref(),
     );
     add("cluster.nats.key".into(), nats.key.as_deref());
+    add(
+        "cluster.static.secret_file".into(),
+        members.secret_file.as_deref(),
+    );
     let telemetry = &config.telemetry;
     add("telemetry.key".into(), telemetry.key.as_deref());
     add(

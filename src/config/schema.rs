@@ -86,6 +86,8 @@ pub(super) fn secrets(config: &Config) -> BTreeMap<String, &str> {
         .keys
         .iter()
         .map(|keys| ("admission.keys".to_owned(), keys.expose()));
+    let members = config.cluster.members.members.iter();
+    let members = members.map(|place| ("cluster.static.members".to_owned(), place.expose()));
     let streams = config.stream.iter().flat_map(|(name, stream)| {
         let origin = stream
             .origin
@@ -100,7 +102,7 @@ pub(super) fn secrets(config: &Config) -> BTreeMap<String, &str> {
         });
         origin.chain(headers)
     });
-    keys.chain(streams).collect()
+    keys.chain(members).chain(streams).collect()
 }
 
 fn inside(key: &str, table: &str) -> bool {
@@ -133,7 +135,12 @@ fn collect(prefix: &str, value: Value, keys: &mut Map<String, Value>) {
 /// Stands for the name of any stream.
 pub(super) const ANY: &str = "*";
 
-const SECRET: [&str; 3] = ["admission.keys", "stream.*.origin", "stream.*.headers"];
+const SECRET: [&str; 4] = [
+    "admission.keys",
+    "cluster.static.members",
+    "stream.*.origin",
+    "stream.*.headers",
+];
 
 const SIMILAR_ENOUGH: f64 = 0.6;
 

@@ -1228,4 +1228,41 @@ fn a_fleet_needs_a_name_an_address_and_an_engine() {
         let refused = refused(&[nats, name, address, url, fault]);
         assert!(refused.contains(key), "{fault:?}: {refused}");
     }
+
+    let listed = ("cluster.engine", "static");
+    let members = (
+        "cluster.static.members",
+        "https://a.example/list?t=open-sesame",
+    );
+    let secret = ("cluster.static.secret_file", "/etc/ncserverd/fleet.secret");
+    let loaded = load("", &[], &[listed, name, address, members, secret]).unwrap();
+    assert!(!loaded.explain().contains("sesame"), "{}", loaded.explain());
+    assert!(!loaded.config.to_toml().contains("sesame"));
+    let all = refused(&[listed]);
+    for key in [
+        "`cluster.name`",
+        "`cluster.advertise`",
+        "`cluster.static.members`",
+        "`cluster.static.secret_file`",
+    ] {
+        assert!(all.contains(key), "{all}");
+    }
+    for (fault, reason) in [
+        (
+            ("cluster.static.members", "http://a.example/list"),
+            "use https",
+        ),
+        (
+            ("cluster.static.members", "ftp://a.example/list"),
+            "expected an http",
+        ),
+        (
+            ("cluster.static.member", "list"),
+            "did you mean `cluster.static.members`",
+        ),
+        (("admission.clients_ca", "/ca.pem"), "`cluster.engine`"),
+    ] {
+        let refused = refused(&[listed, name, address, members, secret, fault]);
+        assert!(refused.contains(reason), "{fault:?}: {refused}");
+    }
 }

@@ -8,28 +8,54 @@ pub(super) fn engine(config: &cluster::Config) -> Option<Check> {
     if config.engine == Kind::None {
         return None;
     }
+    let (found, advice) = match on_a_runtime(found(config)) {
+        Ok(found) => return Some(Check::ok(ENGINE, found)),
+        Err(fault) => fault,
+    };
+    Some(Check::warn(
+        ENGINE,
+        found,
+        format!("{advice}; until then this server serves, and knows no other"),
+    ))
+}
+
+/// What was found good, or what was not, and advice.
+type Found = Result<String, (String, &'static str)>;
+
+fn on_a_runtime(look: impl Future<Output = Found>) -> Found {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let reached = match runtime {
-        Ok(runtime) => {
-            let reached = runtime.block_on(cluster::reach(config));
-            // Does not wait for a name server that does not answer.
-            runtime.shutdown_background();
-            reached
-        }
-        Err(error) => Err(error.to_string()),
-    };
+    let runtime =
+        runtime.map_err(|error| (error.to_string(), "free memory, or raise the limits"))?;
+    let found = runtime.block_on(look);
+    // Does not wait for a name server that does not answer.
+    runtime.shutdown_background();
+    found
+}
+
+async fn found(config: &cluster::Config) -> Found {
+    if config.engine == Kind::Static {
+        let list = config.members.members.iter().map(ToString::to_string);
+        let list: String = list.collect();
+        return match config.members.inspect().await {
+            Ok(members) => Ok(format!(
+                "{list} lists {members}: `ncserverd cluster status` shows who of them answers"
+            )),
+            Err(error) => Err((
+                error.to_string(),
+                "check the list of members and the file of the secret",
+            )),
+        };
+    }
     let servers = config.nats.urls.join(", ");
-    Some(match reached {
-        Ok(()) => Check::ok(ENGINE, format!("one of {servers} is reached")),
-        Err(reason) => Check::warn(
-            ENGINE,
+    match cluster::reach(config).await {
+        Ok(()) => Ok(format!("one of {servers} is reached")),
+        Err(reason) => Err((
             format!("none of {servers} is reached: {reason}"),
-            "check that NATS runs there, and what `cluster.nats` names; until then this server \
-             serves, and knows no other",
-        ),
-    })
+            "check that NATS runs there, and what `cluster.nats` names",
+        )),
+    }
 }
 
 const ENGINE: &str = "cluster";
@@ -53,5 +79,36 @@ mod tests {
         config.nats.ca = Some("/nowhere/ca.pem".into());
         let check = engine(&config).unwrap();
         assert!(check.found.contains("/nowhere/ca.pem"), "{check}");
+    }
+
+    #[test]
+    fn a_list_and_a_secret_are_read() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (list, secret) = (folder.path().join("list"), folder.path().join("secret"));
+        let config = cluster::Config {
+            engine: Kind::Static,
+            members: cluster::members::Config {
+                members: Some(list.display().to_string().into()),
+                secret_file: Some(secret.clone()),
+            },
+            ..cluster::Config::default()
+        };
+        let warned = |named: &std::path::Path| {
+            let check = engine(&config).unwrap();
+            assert_eq!(check.verdict, Verdict::Warn);
+            assert!(
+                check.found.contains(&named.display().to_string()),
+                "{check}"
+            );
+        };
+        warned(&secret);
+        std::fs::write(&secret, "a secret of many bytes").unwrap();
+        warned(&list);
+        std::fs::write(&list, "[[member]]").unwrap();
+        warned(&list);
+        let member = "[[member]]\nname = \"a\"\naddress = \"a.example:4443\"\n";
+        std::fs::write(&list, member).unwrap();
+        let check = engine(&config).unwrap();
+        assert_eq!(check.verdict, Verdict::Ok, "{check}");
     }
 }

@@ -30,7 +30,9 @@ pub const ADVICE: [(&str, &str, &str); 12] = [
         "cluster",
         "",
         "viewers notice nothing, and the other servers are unknown until the engine is back: check \
-         that a server of `cluster.nats.urls` runs, and the way there",
+         that a server of `cluster.nats.urls` runs, and the way there; with a list of members, the \
+         last good one stays in force: check that `cluster.static.members` and `secret_file` can \
+         be read",
     ),
     (
         "device",
