@@ -295,11 +295,11 @@ impl Server {
         // Created last, so that it is dropped before the parts end if the start fails.
         let closing = supervisor.closing();
         let front = Front::open(parts, registry, &readiness).await?;
-        let (headroom, accepted) = (front.headroom().clone(), front.accepted().clone());
+        let (headroom, counts) = (front.headroom().clone(), front.counts().clone());
         let places = endpoint.connections_max.limit();
         let load = move || {
-            let connections = accepted.connections();
-            cluster::beat::Load::of(headroom.usage(), connections, places)
+            let is_full = counts.connections() >= places;
+            cluster::beat::Load::of(headroom.usage(), counts.viewers(), places, is_full)
         };
         let metrics = cluster::Metrics::new(registry)?;
         let cluster = Cluster::new(own, load, fleet, metrics, readiness.clone());

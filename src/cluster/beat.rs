@@ -68,14 +68,15 @@ pub struct Load {
 }
 
 impl Load {
-    /// The load of a server that has so many connections, and takes so many.
-    pub fn of(usage: Usage, viewers: u32, viewers_max: u32) -> Self {
+    /// The load of a server that has so many viewers, and takes so many. `is_full`: all its places
+    /// are taken.
+    pub fn of(usage: Usage, viewers: u32, viewers_max: u32, is_full: bool) -> Self {
         Self {
             viewers,
             viewers_max,
             busy: usage.busy.clamp(0.0, 1.0),
             wait_s: usage.wait_s.clamp(0.0, WAIT_MAX_S),
-            is_full: usage.is_short || viewers >= viewers_max,
+            is_full: usage.is_short || is_full,
         }
     }
 }

@@ -13,7 +13,7 @@ use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
 use ncs_net::tls::{self, FLEET_ALPN, ServerIdentity};
 use ncs_net::web::Origins;
-use prometheus::Registry;
+use prometheus::{IntGauge, Registry};
 use quinn::{Connection, Endpoint};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -54,9 +54,28 @@ pub struct Front {
     drain: watch::Sender<Option<Duration>>,
     audience: session::Audience,
     headroom: Headroom,
-    accepted: accept::Metrics,
+    counts: Counts,
     links: Links,
     tasks: Vec<JoinHandle<()>>,
+}
+
+/// Counts viewers and connections. Clones count the same.
+#[derive(Debug, Clone)]
+pub struct Counts {
+    sessions: IntGauge,
+    accepted: accept::Metrics,
+}
+
+impl Counts {
+    /// Viewers that are connected.
+    pub fn viewers(&self) -> u32 {
+        u32::try_from(self.sessions.get()).unwrap_or(0)
+    }
+
+    /// All connections, including handshakes in progress.
+    pub fn connections(&self) -> u32 {
+        self.accepted.connections()
+    }
 }
 
 /// Serves the connections of other servers of the fleet, which are no sessions. Clones share the
@@ -185,6 +204,7 @@ impl Front {
         .set(i64::from(config.connections_max.limit()));
         let (drain, drained) = watch::channel(None);
         let metrics = session::Metrics::new(registry)?;
+        let open_sessions = metrics.sessions.clone();
         let audience = metrics.audience.clone();
         let headroom = Headroom::new(registry)?;
         let (watched, sessions) = (
@@ -227,6 +247,10 @@ impl Front {
             identity = identity.with_fleet();
         }
         let metrics = accept::Metrics::new(registry)?;
+        let counts = Counts {
+            sessions: open_sessions,
+            accepted: metrics.clone(),
+        };
         let keeper = Arc::new(Keeper::new(
             headroom.clone(),
             context.drain.clone(),
@@ -286,7 +310,7 @@ impl Front {
             drain,
             audience,
             headroom,
-            accepted: metrics,
+            counts,
             links,
             tasks,
         })
@@ -302,9 +326,9 @@ impl Front {
         &self.headroom
     }
 
-    /// What counts its connections.
-    pub fn accepted(&self) -> &accept::Metrics {
-        &self.accepted
+    /// What counts its viewers and connections.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Counts viewers and traffic by these streams from now on.
