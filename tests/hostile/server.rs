@@ -947,10 +947,10 @@ async fn one_address_gets_as_many_connections_as_it_may_have() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_of_a_server_that_goes_away_is_refused() {
-    let ground = Ground::with(&["server.drain_timeout=2s"]).await;
+    let ground = Ground::with(&["server.drain_timeout=5s"]).await;
     let mut attacker = Attacker::greeted(&ground).await;
     let id = segment(&mut attacker, &file(0)).await;
-    // The server waits for an open request without credit.
+    // The server waits for an open request without credit, for longer than what follows takes.
     attacker.say(&Message::Request(request(1, id, 0, 0))).await;
     assert!(attacker.is_served().await);
     ground.program.signal("TERM");

@@ -24,6 +24,8 @@ use tempfile::TempDir;
 
 const SEGMENTS: u32 = 60;
 const SEGMENT_BYTES: usize = 200_000;
+/// For viewers of whom there are many.
+const SMALL_BYTES: usize = 20_000;
 /// The time between two segments of a viewer.
 const EVERY: Duration = Duration::from_millis(100);
 /// How long a segment may take at most while its viewer moves: what a player holds ready.
@@ -88,7 +90,10 @@ impl Server {
                 let media = state.path().join("media");
                 std::fs::create_dir(&media).unwrap();
                 for number in 0..SEGMENTS {
-                    std::fs::write(media.join(format!("{number}.ts")), segment(number)).unwrap();
+                    let bytes = segment(number);
+                    std::fs::write(media.join(format!("{number}.ts")), &bytes).unwrap();
+                    let small = media.join(format!("small-{number}.ts"));
+                    std::fs::write(small, &bytes[..SMALL_BYTES]).unwrap();
                 }
                 command.args(["--directory", &format!("live={}", media.display())]);
             }
@@ -192,9 +197,22 @@ impl Viewer {
 
     /// Fetches a segment. Its bytes are right.
     async fn fetch(&self, number: u32) {
-        let path = format!("/live/{}.ts", number % SEGMENTS);
+        let number = number % SEGMENTS;
+        let path = format!("/live/{number}.ts");
+        self.fetch_right(&path, &segment(number)).await;
+    }
+
+    /// The same for a small segment.
+    async fn fetch_small(&self, number: u32) {
+        let number = number % SEGMENTS;
+        let path = format!("/live/small-{number}.ts");
+        self.fetch_right(&path, &segment(number)[..SMALL_BYTES])
+            .await;
+    }
+
+    async fn fetch_right(&self, path: &str, right: &[u8]) {
         let read = async {
-            let mut object = self.client.open(&path, None).await?;
+            let mut object = self.client.open(path, None).await?;
             let mut bytes = Vec::new();
             while let Some(piece) = object.next().await {
                 bytes.extend_from_slice(&piece?);
@@ -202,8 +220,8 @@ impl Viewer {
             Ok::<_, peer::Error>(bytes)
         };
         let bytes = tokio::time::timeout(PATIENCE, read).await;
-        let bytes = bytes.unwrap_or_else(|_| panic!("segment {number} does not come"));
-        assert!(bytes.unwrap() == segment(number % SEGMENTS), "{number}");
+        let bytes = bytes.unwrap_or_else(|_| panic!("{path} does not come"));
+        assert!(bytes.unwrap() == right, "{path}");
     }
 
     /// Plays the next segment, and waits for its end.
@@ -503,4 +521,63 @@ async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() 
     least.sort_unstable();
     let [first, middle] = [least[0], least[least.len() / 2]];
     println!("{kills} kills: at least {first:?} to spare, {middle:?} in the middle of the kills");
+}
+
+/// A fleet of three is upgraded one by one under 40 viewers, or as many as `NCTEST_VIEWERS` says:
+/// each server is told to stop, its viewers go to the others, and it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_are_restarted_one_by_one_and_no_viewer_misses_a_segment() {
+    const HOLDS: Duration = Duration::from_secs(4);
+    const LASTS: Duration = Duration::from_secs(2);
+    let count = std::env::var("NCTEST_VIEWERS").map_or(40, |count| count.parse().unwrap());
+    let Some(nats) = nats_server() else { return };
+    let _turn = turn().await;
+    let [port] = free_ports();
+    let _node = node(&nats, port, &[]);
+    let mut servers = fleet(port, 3, &Source::Folder, &["server.drain_timeout=30s"]);
+    let mut viewers = Vec::new();
+    for number in 0..count {
+        viewers.push(Viewer::at(&servers[number % servers.len()]).await);
+    }
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let begun = Instant::now();
+    let playing = viewers.into_iter().enumerate().map(|(index, viewer)| {
+        let stopped = stopped.clone();
+        // Not all at the same instant.
+        let offset = LASTS.mul_f64(index as f64 / count as f64);
+        tokio::spawn(async move {
+            let (mut played, mut least) = (0, HOLDS);
+            while !*stopped.borrow() {
+                let shown_at = begun + offset + HOLDS + LASTS * played;
+                tokio::time::sleep_until((shown_at - HOLDS).into()).await;
+                viewer.fetch_small(played).await;
+                let spare = shown_at.checked_duration_since(Instant::now());
+                least = least.min(spare.unwrap_or_else(|| panic!("segment {played} is late")));
+                played += 1;
+            }
+            (played, least)
+        })
+    });
+    let playing: Vec<_> = playing.collect();
+    tokio::time::sleep(2 * LASTS).await;
+    for number in 0..servers.len() {
+        servers[number].program.signal("TERM");
+        let end = Instant::now() + PATIENCE;
+        while servers[number].program.has_ended().is_none() {
+            assert!(Instant::now() < end, "it ends when its viewers have gone");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        servers[number].start_again();
+        for server in &servers {
+            server.await_number("ncserverd_cluster_members", 3.0);
+        }
+        tokio::time::sleep(2 * LASTS).await;
+    }
+    stop.send_replace(true);
+    let (mut played, mut least) = (0, HOLDS);
+    for viewer in playing {
+        let (segments, spare) = viewer.await.unwrap();
+        (played, least) = (played + segments, least.min(spare));
+    }
+    println!("{count} viewers, {played} segments, none late: {least:?} of {HOLDS:?} to spare");
 }
