@@ -18,6 +18,7 @@ use crate::directory::Policy;
 use crate::gf::rows::sparse::weight_min;
 use crate::ingest::names::Names;
 use crate::object::{Codec, HashGroup, Shape, ShapeError};
+use crate::peer::TokenSource;
 use crate::ring::{Capacity, LineKind};
 use crate::store::Portion;
 use crate::stream::{CodecError, CodecName, Signer};
@@ -294,6 +295,31 @@ fn cluster(config: &Config, report: &mut Report) {
         }
         Engine::Static => listed(config, report),
         Engine::None | Engine::Nats => {}
+    }
+    shared_origin(config, report);
+}
+
+/// Servers fetch from each other what the origin is asked for once.
+fn shared_origin(config: &Config, report: &mut Report) {
+    let (cluster, admission) = (&config.cluster, &config.admission);
+    if !cluster.asks_members() {
+        return;
+    }
+    let token = cluster.token_file.clone().map(TokenSource::File);
+    match token.map(|token| token.read()) {
+        Some(Ok(_)) => {}
+        Some(Err(reason)) => report.fault("cluster.token_file", reason),
+        None if admission.is_closed()
+            && config.stream.values().any(|stream| stream.origin.is_some()) =>
+        {
+            report.warning(
+                "cluster.token_file",
+                "viewers need a token here, and other servers are shown none, so that each asks \
+                 the origin: name a file with a token for them, or set \
+                 `cluster.ask_origin_once = false`",
+            );
+        }
+        None => {}
     }
 }
 

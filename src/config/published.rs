@@ -57,6 +57,10 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
     );
     add("cluster.nats.key".into(), nats.key.as_deref());
     add(
+        "cluster.token_file".into(),
+        config.cluster.token_file.as_deref(),
+    );
+    add(
         "cluster.static.secret_file".into(),
         members.secret_file.as_deref(),
     );

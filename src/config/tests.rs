@@ -1224,6 +1224,7 @@ fn a_fleet_needs_a_name_an_address_and_an_engine() {
         (("cluster.name", "a b"), "is no name"),
         (("cluster.zone", ""), "is no name"),
         (("cluster.advertise", "a.example"), "is no address"),
+        (("cluster.token_file", "/nowhere"), "`cluster.token_file`"),
     ] {
         let refused = refused(&[nats, name, address, url, fault]);
         assert!(refused.contains(key), "{fault:?}: {refused}");
