@@ -169,6 +169,7 @@ impl Members {
             token: self.inner.token.clone(),
             // The store keeps what is fetched, and a server is not sent to another one.
             cache: ByteSize(0),
+            metas: ByteSize::kib(256),
             follows: false,
             neighbours_max: 0,
             ..peer::Config::new(named, Trust::System)

@@ -30,8 +30,6 @@ use super::{Config, Error, KnownKeys, Listener, Stats};
 
 /// Capacity of the driver's queue; further commands wait.
 const COMMANDS_MAX: usize = 64;
-/// Memory for metadata, in bytes.
-const METAS_MAX: u64 = 32 << 20;
 /// Parts of one path with remembered metadata.
 const PARTS_MAX: usize = 64;
 /// Parts of an object fetched ahead of the reader. While lost blocks of one part are repeated, and
@@ -249,7 +247,7 @@ impl Client {
             keys: Arc::clone(&keys),
             listener: config.listener.clone(),
             shelf: Mutex::new(Shelf {
-                paths: Cache::new(METAS_MAX),
+                paths: Cache::new(config.metas.as_u64()),
                 bytes: Cache::new(config.cache.as_u64()),
             }),
             metas: Coalesced::default(),
@@ -1357,7 +1355,7 @@ mod tests {
                 .is_some()
         };
         let known = metas.iter().filter(|meta| knows(meta)).count() as u64;
-        assert!((800..=METAS_MAX / (32 << 10)).contains(&known), "{known}");
+        assert!((800..=(32 << 20) / (32 << 10)).contains(&known), "{known}");
         assert!(!knows(&metas[0]) && knows(&metas[1999]));
     }
 

@@ -188,6 +188,8 @@ pub struct Config {
     pub deadline: Option<Duration>,
     /// The cache of verified segments.
     pub cache: ByteSize,
+    /// Memory for the metadata of objects.
+    pub metas: ByteSize,
     /// Minimum and maximum credit in flight, in bytes; in between it follows the path. The first
     /// request of a segment that somebody waits for may exceed it, up to twice.
     pub window: (ByteSize, ByteSize),
@@ -252,6 +254,7 @@ impl Config {
             rate_min: Some(ByteSize::kib(1)),
             deadline: None,
             cache: ByteSize::mib(64),
+            metas: ByteSize::mib(32),
             window: (ByteSize::kib(256), ByteSize::mib(16)),
             rows: ByteSize::mib(128),
             requests_max: 64,

@@ -244,7 +244,7 @@ impl Alternates {
 
     /// When [`Alternates::look`] has something to do although nothing else has changed.
     pub fn due(&self) -> Option<Instant> {
-        self.due
+        self.due.filter(|_| self.are_known() || self.are_used())
     }
 
     fn next_due(&self, now: Instant, is_served: bool) -> Option<Instant> {
@@ -583,6 +583,17 @@ mod tests {
         alternates.told(now, HOME, true, names);
         let health = [(HOME, Health::Down), (SourceId(1), Health::Down)];
         assert_eq!(alternates.look(now, &health), []);
+    }
+
+    /// The driver does not look any more, so nothing may be due.
+    #[test]
+    fn nothing_is_due_when_nobody_is_named_any_more() {
+        let now = Instant::now();
+        let mut alternates = told(now, false);
+        alternates.look(now, &[(HOME, Health::Good)]);
+        assert_eq!(alternates.due(), Some(now + SETTLED_AFTER));
+        alternates.told(now, HOME, false, Vec::new());
+        assert_eq!(alternates.due(), None);
     }
 
     #[test]
