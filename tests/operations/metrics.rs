@@ -146,6 +146,7 @@ fn rules_and_dashboards_use_series_that_exist() {
         rules,
         include_str!("../../deploy/prometheus/rules_test.yml"),
         include_str!("../../deploy/grafana/ncserverd.json"),
+        include_str!("../../deploy/grafana/fleet.json"),
     ] {
         let words = text.split(|letter: char| {
             !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':')
