@@ -57,7 +57,7 @@ deny:
 # Tests alert rules, also against recordings, the systemd unit, and every configuration of a
 # container or a cluster; plays compose.yaml. Needs promtool, systemd and python3-yaml.
 check-deploy:
-	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml
+	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml $(RULES)/fleet.yml
 	promtool check rules $(RULES)/rules.yml
 	promtool test rules $(RULES)/rules_test.yml
 	$(RULES)/check-alerts.py
