@@ -55,7 +55,9 @@ deny:
 	cargo deny check
 
 # Tests alert rules, also against recordings, the systemd unit, and every configuration of a
-# container or a cluster; plays compose.yaml. Needs promtool, systemd and python3-yaml.
+# container or a cluster; renders the chart, and plays the files of compose. Needs promtool, systemd,
+# openssl and python3-yaml; for the fleet NATS_SERVER=$(tools/nats.sh), and for the chart
+# HELM=$(tools/helm.sh).
 check-deploy:
 	promtool check config $(RULES)/prometheus.yml $(RULES)/compose.yml $(RULES)/fleet.yml
 	promtool check rules $(RULES)/rules.yml

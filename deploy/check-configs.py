@@ -6,6 +6,8 @@
 - `ncserverd config check` accepts every configuration there: those of the image, compose.yaml and
   the manifests of k8s, with and without a GPU. The manifests admit nobody without a token, keep
   their state, and publish UDP.
+- The chart of helm/ is rendered with several values, if there is Helm (HELM, or in PATH). What the
+  manifests of k8s have decided holds for it, and every server of it has a configuration.
 - compose.yaml plays: its configuration and the commands of its gateway run here, on free ports of
   loopback. It publishes ports only to its own machine, and only the services that need the server's
   private key have the volume with it.
@@ -26,7 +28,7 @@ import tempfile
 import yaml
 
 sys.dont_write_bytecode = True
-from checks import compose, fleet
+from checks import chart, compose, fleet
 from checks.place import Place, variables
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -52,6 +54,9 @@ def documents():
     """Everything that is YAML or JSON, by its path below deploy/."""
     found = {}
     for path in sorted(HERE.rglob("*")):
+        # Templates are none before Helm has filled them in.
+        if "templates" in path.parts:
+            continue
         if path.suffix in (".yaml", ".yml"):
             found[str(path.relative_to(HERE))] = [part for part in yaml.safe_load_all(path.read_text()) if part]
         elif path.suffix == ".json":
@@ -106,6 +111,7 @@ def main():
         gpu = found["compose.gpu.yaml"][0]["services"]["ncserverd"]["environment"]
         place.check("compose-gpu", shipped, {**environment, **gpu})
         kubernetes(found, image, place)
+        chart.check(found, version(), image, place)
         compose.plays(services, image, health, place)
         fleet.check(found, image, place)
 
