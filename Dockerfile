@@ -14,7 +14,7 @@ RUN cargo build --locked --profile dist --package ncserverd --bins
 
 FROM debian:bookworm-slim
 RUN apt-get update \
- && apt-get install -y --no-install-recommends ca-certificates \
+ && apt-get install -y --no-install-recommends ca-certificates openssl \
  && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/lib/ncserverd ncserverd \
  && install -d -o ncserverd -g ncserverd -m 0700 /var/lib/ncserverd

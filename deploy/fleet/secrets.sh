@@ -19,10 +19,11 @@ trap 'rm -rf "$work"' EXIT
 
 # mode, file, destination: puts a file in place as a whole.
 put() {
-    chgrp "$group" "$2"
-    chmod "$1" "$2"
-    cp -p "$2" "$3.new"
-    mv "$3.new" "$3"
+    rm -f "$3.new"
+    cp "$2" "$3.new"
+    chgrp "$group" "$3.new"
+    chmod "$1" "$3.new"
+    mv -f "$3.new" "$3"
 }
 
 new_key() {

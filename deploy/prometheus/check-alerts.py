@@ -7,8 +7,8 @@
 Prometheus reads a server, every fifteenth second, and repeated until they make an hour; counters
 continue from round to round. The first two must fire no alert; the third must fire exactly the
 alerts named here. The servers were alone, so alerts of fleets must fire nowhere: `ALONE` has what
-such a server says of its fleet all the time. Every series of an alert has to be in the recordings, because otherwise the alert
-could not have fired.
+such a server says of its fleet all the time. Every series of an alert has to be in the recordings,
+because otherwise the alert could not have fired. docs/fleet.md has a row for each alert of fleets.
 """
 
 import json
@@ -119,6 +119,9 @@ def main():
     rules = (HERE / "rules.yml").read_text()
     for alert in sum(FIRES.values(), []):
         assert alert in alerts(rules), f"there is no alert {alert}"
+    of_fleets = {alert for alert in alerts(rules) if alert.startswith("NcserverdFleet")}
+    explained = set(re.findall(r"^\| `(NcserverdFleet\w+)` \|", (HERE.parents[1] / "docs/fleet.md").read_text(), re.M))
+    assert explained == of_fleets, f"docs/fleet.md and the rules differ: {explained ^ of_fleets}"
     tests = {"rule_files": [str(HERE / "rules.yml")], "evaluation_interval": f"{SCRAPE}s",
              "tests": [test(name, rules) for name in FIRES]}
     with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:

@@ -1,11 +1,11 @@
 //! Other servers of the fleet as sources: the origin is asked once for all.
 //!
 //! Each object has a *home*, the server with the greatest weight for its path
-//! ([`Fleet::route`]). The home asks the origin; every other server fetches the object's blocks from
-//! a server nearer to the home, as any peer does, so that the home sends few copies. If that one is
-//! slow or refuses, the next one is asked beside it, and the origin in the end: the first answer
-//! counts. No answer of another server is final but the object itself, because that server may be
-//! configured otherwise.
+//! ([`Fleet::route`]). The home asks the origin; every other server fetches the object's blocks
+//! from a server nearer to the home, as any peer does, so that the home sends few copies. If that
+//! one is slow or refuses, the next one is asked beside it, and the origin in the end: the first
+//! answer counts. No answer of another server is final but the object itself, because that server
+//! may be configured otherwise.
 
 use std::collections::BTreeMap;
 use std::fmt;
