@@ -152,6 +152,8 @@ pub struct Cluster {
     stage: Arc<watch::Sender<Stage>>,
     /// Lines that others can cause.
     lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
+    /// Changes of which sessions are told at once.
+    changes: Arc<RateLimited<(&'static str, Option<Name>)>>,
     metrics: Metrics,
     readiness: Readiness,
 }
@@ -189,6 +191,7 @@ impl Cluster {
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
+            changes: Arc::new(RateLimited::new(CHANGE_EVERY)),
             metrics,
             readiness,
         };
@@ -403,6 +406,7 @@ impl Cluster {
                 viewers_max: beat.load.viewers_max,
                 is_open: !beat.is_draining && !beat.load.is_full,
                 is_leaving: beat.is_draining,
+                beat: (beat.started_ms, beat.sequence),
             })
         };
         let roster = self.roster();
@@ -412,7 +416,12 @@ impl Cluster {
 
     /// Says what has changed.
     fn note(&self, change: &Change) {
-        self.publish();
+        // Whoever may publish can make servers come and go without end, and sessions look at each
+        // change.
+        let line = ("published", None);
+        if self.changes.admit(line, Instant::now()).is_some() {
+            self.publish();
+        }
         self.metrics.set_members(self.roster().len());
         let is_own = *change.server() == self.own.name;
         if is_own && !matches!(change, Change::Twins(_)) {
@@ -498,5 +507,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 const REOPEN_AFTER: Duration = Duration::from_secs(10);
 /// How long an engine may take at the start before that is said.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
+/// The time between two changes of which sessions are told before the next beat.
+const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// The time between two lines that say the same of a server.
 const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -33,13 +33,15 @@ use crate::wire::message::{Alternate, Delivery, Meta};
 
 /// The least time that a server gets before another one is asked as well, and the most.
 const PATIENCE: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(150)..=Duration::from_secs(1);
+    Duration::from_millis(150)..=Duration::from_secs(3);
 /// It is this many times the time that fetches from other servers take.
 const PATIENCE_FACTOR: u32 = 4;
 /// The time that they take while that is not known.
 const TAKES_AT_FIRST: Duration = Duration::from_millis(250);
-/// Connections that were not used for this long are closed.
+/// Connections that were not used for this long are closed, and a client that has given up is made
+/// again after this long.
 const IDLE: Duration = Duration::from_secs(60);
+const REST: Duration = Duration::from_secs(5);
 /// The time between two lines about servers that do not answer.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 
@@ -60,10 +62,18 @@ struct Inner {
     lines: RateLimited<()>,
 }
 
-/// A client of another server, once it is connected, and when it was last used.
+/// A client of another server, once it is connected, and when it was made and last used.
 struct Connected {
     client: watch::Receiver<Option<Client>>,
+    made_at: Instant,
     used_at: Instant,
+}
+
+impl Connected {
+    /// Whether the client has given up, some time ago: its certificate was refused, for example.
+    fn is_over(&self, now: Instant) -> bool {
+        self.client.has_changed().is_err() && self.made_at + REST <= now
+    }
 }
 
 /// Who has brought an object.
@@ -138,10 +148,13 @@ impl Members {
     fn client(&self, server: &Alternate) -> watch::Receiver<Option<Client>> {
         let now = Instant::now();
         let mut clients = self.lock();
-        let is_used = |connected: &Connected| connected.used_at + IDLE > now;
-        clients.retain(|other, connected| other == server || is_used(connected));
+        clients.retain(|other, connected| {
+            let is_used = other == server || connected.used_at + IDLE > now;
+            is_used && !connected.is_over(now)
+        });
         let begin = || Connected {
             client: self.connect(server),
+            made_at: now,
             used_at: now,
         };
         let connected = clients.entry(server.clone()).or_insert_with(begin);
@@ -253,14 +266,11 @@ impl Shared {
         asked.push(self.ask(first, &path, &fetch));
         loop {
             let answer = tokio::time::timeout(patience, asked.next()).await;
-            match answer {
-                Ok(Some(Ok(fetched))) => {
-                    self.members.count(By::Member);
-                    return Ok(fetched);
-                }
-                Ok(Some(Err(Miss { server, reason }))) => self.complain(&server, &reason),
-                // It is slow, or nobody is left.
-                Ok(None) | Err(_) => {}
+            // Otherwise it is slow, or nobody is left.
+            if let Ok(Some(answer)) = answer
+                && let Some(fetched) = self.came(answer)
+            {
+                return Ok(fetched);
             }
             let Some(next) = route.next() else { break };
             asked.push(self.ask(next, &path, &fetch));
@@ -268,16 +278,45 @@ impl Shared {
         // Another server may still be first.
         let origin = self.origin.fetch(fetch.clone());
         let mut origin = std::pin::pin!(origin);
-        loop {
+        let failed = loop {
             tokio::select! {
-                fetched = &mut origin => {
-                    self.members.count(By::Hedge);
-                    return fetched;
-                }
-                Some(answer) = asked.next() => if let Ok(fetched) = answer {
-                    self.members.count(By::Member);
+                fetched = &mut origin => match fetched {
+                    Err(error) if error.is_transient() => break error,
+                    fetched => {
+                        self.members.count(By::Hedge);
+                        return fetched;
+                    }
+                },
+                Some(answer) = asked.next() => if let Some(fetched) = self.came(answer) {
                     return Ok(fetched);
                 },
+            }
+        };
+        // The origin fails. Another server may have what it does not give.
+        let late = async {
+            while let Some(answer) = asked.next().await {
+                if let Some(fetched) = self.came(answer) {
+                    return Some(fetched);
+                }
+            }
+            None
+        };
+        match tokio::time::timeout(*PATIENCE.end(), late).await {
+            Ok(Some(fetched)) => Ok(fetched),
+            Ok(None) | Err(_) => Err(failed),
+        }
+    }
+
+    /// What another server has answered, if it is the object.
+    fn came(&self, answer: Result<Fetched, Miss>) -> Option<Fetched> {
+        match answer {
+            Ok(fetched) => {
+                self.members.count(By::Member);
+                Some(fetched)
+            }
+            Err(Miss { server, reason }) => {
+                self.complain(&server, &reason);
+                None
             }
         }
     }
@@ -321,11 +360,13 @@ impl Shared {
         }
         fits(&meta, &fetch.want)?;
         let told = Validators::told(meta.version);
-        let is_known = |known: &Validators| known.version(meta.object_length) == meta.version;
+        let is_same = |known: &Validators| known.version(meta.object_length) == meta.version;
+        // A version that was told may be that of any bytes: the origin may give no tags.
+        let is_known = |known: &Validators| known.told.is_none() && is_same(known);
         if fetch.known.as_ref().is_some_and(is_known) {
             return Ok(Fetched::NotModified);
         }
-        if !fetch.part_of.as_ref().is_none_or(is_known) {
+        if !fetch.part_of.as_ref().is_none_or(is_same) {
             return Err("it has another version of the object".to_owned());
         }
         let bytes: Bytes = match whole {

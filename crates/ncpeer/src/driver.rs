@@ -468,9 +468,7 @@ impl Driver {
                         ?servers,
                         "other servers are named"
                     );
-                    if self.config.follows {
-                        self.alternates.told(Instant::now(), source, moves, servers);
-                    }
+                    self.told(source, moves, servers);
                 }
                 Event::Peers { segment, peers } => {
                     peers

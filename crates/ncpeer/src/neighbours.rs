@@ -249,6 +249,11 @@ impl Neighbours {
     }
 }
 
+/// Whether an address is not one of the public internet.
+pub(crate) fn is_private(address: SocketAddr) -> bool {
+    reach(address) != Reach::Public
+}
+
 /// The kind of host at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {

@@ -198,15 +198,16 @@ impl Proto {
     }
 
     /// Names other servers, instead of those named before. `moves`: the peer is to go to one of
-    /// them now. Naming the same again says nothing.
-    pub fn name_alternates(&mut self, moves: bool, servers: Vec<Alternate>) {
+    /// them now. Naming the same again says nothing, and returns false.
+    pub fn name_alternates(&mut self, moves: bool, servers: Vec<Alternate>) -> bool {
         let told = (moves, servers);
         if self.alternates == told {
-            return;
+            return false;
         }
         let (moves, servers) = told.clone();
         self.alternates = told;
         self.send(Message::Alternates { moves, servers });
+        true
     }
 
     /// Whether another server has sent the peer here.

@@ -168,7 +168,10 @@ pub async fn accept<S, F>(
         metrics.handshakes.inc();
         let others = |incoming: &Incoming| match desk.available_permits() {
             0 => Vec::new(),
-            _ => fleet.others(Key::of_address(incoming.remote_address().ip())),
+            _ => {
+                let key = Key::of_address(incoming.remote_address().ip());
+                fleet.elsewhere(key).servers
+            }
         };
         let admitted = admit(incoming, &config, &admission, &headroom, &metrics, others);
         let (incoming, place) = match admitted {
@@ -176,13 +179,13 @@ pub async fn accept<S, F>(
             Some(Newcomer::In(incoming, place)) => (incoming, place),
             Some(Newcomer::SentOn(incoming, place, servers)) => {
                 if let Ok(permit) = Arc::clone(&desk).try_acquire_owned() {
-                    metrics.sent_on.inc();
-                    servers
-                        .iter()
-                        .take(1)
-                        .for_each(|first| fleet.count_sent(first));
+                    let (metrics, fleet) = (metrics.clone(), fleet.clone());
                     tokio::spawn(async move {
-                        send_on(incoming, &servers).await;
+                        let told = tokio::time::timeout(HANDSHAKE_MAX, send_on(incoming, &servers));
+                        if let Ok(Ok(())) = told.await {
+                            metrics.sent_on.inc();
+                            fleet.count_sent(&servers);
+                        }
                         drop((place, permit));
                     });
                 }
@@ -239,16 +242,13 @@ impl Drop for Open {
 }
 
 /// Finishes the handshake of a client, tells it of other servers, and closes.
-async fn send_on(incoming: Incoming, servers: &[Alternate]) {
-    let handshake = async {
-        let connection = incoming.accept()?.await?;
-        let reason = elsewhere::write("the server is full", servers);
-        endpoint::close(&connection, CloseCode::Overload, &reason);
-        // Until then the close may have to be repeated.
-        connection.closed().await;
-        Ok::<_, ConnectionError>(())
-    };
-    let _ = tokio::time::timeout(HANDSHAKE_MAX, handshake).await;
+async fn send_on(incoming: Incoming, servers: &[Alternate]) -> Result<(), ConnectionError> {
+    let connection = incoming.accept()?.await?;
+    // A client believes a close only when its own handshake is complete. Then it opens its stream.
+    connection.accept_bi().await?;
+    let reason = elsewhere::write("the server is full", servers);
+    endpoint::close(&connection, CloseCode::Overload, &reason);
+    Ok(())
 }
 
 /// Lets a newcomer in, or deals with it.
@@ -279,7 +279,11 @@ fn admit(
             return match (others.is_empty(), is_proven) {
                 (true, _) => refuse(incoming, metrics),
                 (false, false) => retry(incoming, metrics),
-                (false, true) => Some(Newcomer::SentOn(incoming, place, others)),
+                // It takes the time of a handshake, which has to be there.
+                (false, true) => match headroom.knock(Proof::Given) {
+                    Ok(_) => Some(Newcomer::SentOn(incoming, place, others)),
+                    Err(_) => refuse(incoming, metrics),
+                },
             };
         }
         place => place,

@@ -26,6 +26,8 @@ use tokio::sync::watch;
 
 /// How far a server's load may exceed the mean, as a factor.
 pub const LOAD_MAX: f64 = 1.25;
+/// The part of its places up to which no server has too much: the first few viewers need not spread.
+pub const LOAD_LITTLE: f64 = 0.05;
 /// Servers that a viewer is told of.
 pub const TOLD: usize = 2;
 /// Viewers that a server which goes away sends to each of the others in a second: an eighth of the
@@ -56,6 +58,8 @@ pub struct Member {
     pub is_open: bool,
     /// Whether it is going to end.
     pub is_leaving: bool,
+    /// Names its last beat.
+    pub beat: (u64, u64),
 }
 
 /// What a session does about other servers.
@@ -172,13 +176,20 @@ impl Fleet {
 
     /// These are the servers now, with `own` among them.
     pub fn set(&self, own: &str, members: impl IntoIterator<Item = Member>) {
-        let entry = |member: Member| Entry {
-            hash: hash(member.name.as_bytes(), u64::MAX),
-            member,
-            sent: AtomicU32::new(0),
+        let before = self.table.load_full();
+        let entry = |member: Member| {
+            let mut known = before.members.iter();
+            let known = known.find(|known| known.member.name == member.name);
+            let known = known.filter(|known| known.member.beat == member.beat);
+            Entry {
+                hash: hash(member.name.as_bytes(), u64::MAX),
+                member,
+                // The next beat counts them.
+                sent: AtomicU32::new(known.map_or(0, |known| known.sent.load(Ordering::Relaxed))),
+            }
         };
         let members = members.into_iter().map(entry).collect();
-        let (own, before) = (own.to_owned(), self.table.load_full());
+        let own = own.to_owned();
         let after = Table { own, members };
         let is_news = !after.offers().eq(before.offers());
         self.table.store(Arc::new(after));
@@ -210,19 +221,16 @@ impl Fleet {
         table.advice(!others.is_empty(), others.into_iter())
     }
 
-    /// The servers with room that the reason of a close names. It sends nobody: for that, see
-    /// [`Fleet::count_sent`].
-    pub fn others(&self, key: Key) -> Vec<Alternate> {
+    /// A client was told to go to the first of these servers: it counts there, although the
+    /// server's next beat has not come.
+    pub fn count_sent(&self, servers: &[Alternate]) {
         let table = self.table.load();
-        let others: Vec<&Entry> = table.others(key).collect();
-        table.advice(false, others.into_iter()).servers
-    }
-
-    /// A client was sent to this server.
-    pub fn count_sent(&self, server: &Alternate) {
-        let table = self.table.load();
-        let mut entries = table.members.iter();
-        if let Some(entry) = entries.find(|entry| entry.member.server == *server) {
+        let first = servers.first();
+        let entry = first.and_then(|first| {
+            let mut entries = table.members.iter();
+            entries.find(|entry| entry.member.server == *first)
+        });
+        if let Some(entry) = entry {
             entry.sent.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -259,7 +267,15 @@ impl Fleet {
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
-        let others = self.table.load().others(Key(0)).count();
+        let table = self.table.load();
+        let near = table
+            .others(Key(0))
+            .filter(|entry| table.is_near(entry))
+            .count();
+        let others = match near {
+            0 => table.others(Key(0)).count(),
+            near => near,
+        };
         let others = u32::try_from(others).unwrap_or(u32::MAX);
         let rate = MOVES_PER_SECOND.saturating_mul(others);
         match rate {
@@ -274,6 +290,12 @@ impl Table {
         entry.member.name == self.own
     }
 
+    /// Whether a server is in the zone of this one.
+    fn is_near(&self, entry: &Entry) -> bool {
+        let own = self.members.iter().find(|entry| self.is_own(entry));
+        own.is_some_and(|own| own.member.zone == entry.member.zone)
+    }
+
     /// What of the others a viewer is told, if it is told of them.
     fn offers(&self) -> impl Iterator<Item = (&str, &Alternate, bool)> {
         let others = self.members.iter().filter(|entry| !self.is_own(entry));
@@ -283,19 +305,17 @@ impl Table {
     /// Servers that take a newcomer of this key, best first.
     fn placed(&self, key: Key) -> Vec<&Entry> {
         let able = || self.members.iter().filter(|entry| entry.takes_newcomers());
-        let own = self.members.iter().find(|entry| self.is_own(entry));
-        let is_near = |entry: &Entry| own.is_some_and(|own| own.member.zone == entry.member.zone);
-        let has_near = able().any(is_near);
-        let group = || able().filter(|entry| !has_near || is_near(entry));
+        let has_near = able().any(|entry| self.is_near(entry));
+        let group = || able().filter(|entry| !has_near || self.is_near(entry));
         let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
         // With the newcomer.
         let viewers = sum(Entry::viewers) + 1;
         let places = sum(|entry| entry.member.viewers_max).max(1);
-        let bound = LOAD_MAX * viewers as f64 / places as f64;
+        let bound = (LOAD_MAX * viewers as f64 / places as f64).max(LOAD_LITTLE);
         let mut placed: Vec<&Entry> = able().collect();
         placed.sort_by_cached_key(|entry| {
             let is_over = entry.with_newcomer() > bound;
-            (!is_near(entry), is_over, Reverse(entry.weight(key)))
+            (!self.is_near(entry), is_over, Reverse(entry.weight(key)))
         });
         placed
     }
@@ -307,11 +327,8 @@ impl Table {
     }
 
     fn advice<'a>(&self, moves: bool, others: impl Iterator<Item = &'a Entry>) -> Advice {
-        let others: Vec<&Entry> = others.take(TOLD).collect();
-        if let Some(first) = others.first().filter(|_| moves) {
-            first.sent.fetch_add(1, Ordering::Relaxed);
-        }
-        let servers = others.into_iter().map(|entry| entry.member.server.clone());
+        let servers = others.take(TOLD);
+        let servers = servers.map(|entry| entry.member.server.clone());
         Advice {
             moves,
             servers: servers.collect(),
@@ -337,6 +354,7 @@ mod tests {
             viewers_max: 1000,
             is_open: true,
             is_leaving: false,
+            beat: (0, 0),
         }
     }
 
@@ -455,7 +473,10 @@ mod tests {
         let mut sent: BTreeMap<String, u32> = BTreeMap::new();
         for _ in 0..400 {
             let advice = fleet.advise(key(0), true);
+            // Others come and go meanwhile.
+            fleet.set("s0", members.to_vec());
             if advice.moves {
+                fleet.count_sent(&advice.servers);
                 *sent.entry(names(&advice)[0].to_owned()).or_default() += 1;
             }
         }

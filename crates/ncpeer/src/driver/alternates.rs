@@ -9,6 +9,7 @@ use quinn::Connection;
 use super::link::{End, Link, Shown};
 use super::{Driver, link_to};
 use crate::Server;
+use crate::neighbours::is_private;
 use crate::proto::SourceId;
 use crate::proto::alternates::{Health, SILENT_AFTER, Step};
 use crate::token::Current;
@@ -25,7 +26,8 @@ pub(super) fn named(server: &Server) -> Alternate {
 impl Driver {
     /// Looks how the servers are, and turns to others where that is needed.
     pub(super) fn find_servers(&mut self, now: Instant, links: &mut Vec<Link>) {
-        if !self.alternates.are_known() && !self.alternates.are_used() {
+        let is_quiet = !self.alternates.are_known() && !self.alternates.are_used();
+        if is_quiet && self.hushed.is_empty() {
             return;
         }
         let mut health = Vec::new();
@@ -78,6 +80,13 @@ impl Driver {
         }
     }
 
+    /// A server has named others, and may want the client to go to one of them.
+    pub(super) fn told(&mut self, by: SourceId, moves: bool, servers: Vec<Alternate>) {
+        if self.config.follows {
+            self.alternates.told(Instant::now(), by, moves, servers);
+        }
+    }
+
     /// While another server answers, nothing is awaited of those that are silent.
     fn hush(&mut self, health: &[(SourceId, Health)]) {
         let has_good = health.iter().any(|(_, health)| *health == Health::Good);
@@ -99,6 +108,15 @@ impl Driver {
                     tracing::info!(server = %link.server, "another server serves in its place");
                 }
                 self.proto.leave_source(source);
+                // One that takes no requests, or has no connection, owes nothing.
+                if !self.proto.is_leaving(source)
+                    && let Some(link) = links.iter_mut().find(|link| link.id == source)
+                {
+                    match link.connection().is_some() {
+                        true => self.end(link, End::Moved),
+                        false => link.give_up(),
+                    }
+                }
             }
             Step::Forget(source) => self.dismissed.push(source),
             Step::Rest(source) => {
@@ -129,14 +147,18 @@ impl Driver {
             fingerprint: server.identity.map(Fingerprint::from_bytes),
             ..named
         };
+        let near = links.iter().find(|link| link.id == by);
+        // A server on the internet names no hosts of the viewer's own network.
+        let is_private = near.and_then(|link| link.address).is_some_and(is_private);
+        let takes_private = is_private || self.config.private_neighbours;
+        let rtt = near.and_then(Link::connection).map(Connection::rtt);
         let gets_token = self.entrusted.contains(&by);
         let token = self.config.token.clone().filter(|_| gets_token);
         let shown = Shown::Token(Current::new(token));
         match link_to(source, server, shown, &self.config) {
             Ok(mut link) => {
                 tracing::info!(server = %link.server, "trying a server that another one has named");
-                let near = links.iter().find(|link| link.id == by);
-                link.note_sent(near.and_then(Link::connection).map(Connection::rtt));
+                link.note_sent(rtt, takes_private);
                 if gets_token {
                     self.entrusted.insert(source);
                 }

@@ -36,6 +36,7 @@ impl Driver {
                 self.neighbours.answered(source);
                 self.proto
                     .handle_connected(now, source, link.shown.first(now));
+                link.note_address();
                 if let Some(identity) = link.identify() {
                     self.proto.identify(source, *identity.as_bytes());
                 }
@@ -47,12 +48,8 @@ impl Driver {
                     reason,
                     is_refusal,
                     is_untrusted,
-                    others,
                     ..
                 } = fault;
-                if self.config.follows && !others.is_empty() {
-                    self.alternates.told(Instant::now(), source, true, others);
-                }
                 self.say_fault(&link.server, source, &reason, is_refusal);
                 if self.neighbours.failed(source, false) {
                     self.dismissed.push(source);
@@ -175,11 +172,12 @@ impl Driver {
             _ => Next::Soon,
         };
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
-        let is_moved = matches!(end, End::Moved);
+        // However it ends, a server that was left is not connected again.
+        let is_moved = matches!(end, End::Moved) || self.alternates.has_left(link.id);
         let (code, fault) = match end {
             End::Moved => (CloseCode::Done, "another server serves".to_owned()),
             End::SentOn(fault, servers) => {
-                self.alternates.told(Instant::now(), link.id, true, servers);
+                self.told(link.id, true, servers);
                 (CloseCode::Done, fault)
             }
             End::Left => (CloseCode::Done, "the server is shutting down".to_owned()),

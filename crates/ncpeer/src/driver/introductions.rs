@@ -96,6 +96,10 @@ impl Driver {
             }
             links.retain(|link| link.id != source);
             self.proto.remove_source(source);
+            self.faults.remove(&source);
+            for ids in [&mut self.known, &mut self.entrusted, &mut self.hushed] {
+                ids.remove(&source);
+            }
         }
         for link in links.iter() {
             if self.neighbours.is_one(link.id) {

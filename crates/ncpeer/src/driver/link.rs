@@ -28,6 +28,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tracing::Span;
 
 use super::attempts::{Answered, Attempts};
+use crate::neighbours::is_private;
 use crate::proto::{SourceId, StreamEnd};
 use crate::token::Current;
 use crate::{Config, Server};
@@ -78,6 +79,10 @@ pub(super) struct Link {
     pub(super) visit: VisitId,
     /// Whether another source has named it.
     pub(super) is_sent: bool,
+    /// Whether it may be at a private address. Those that the user has named may.
+    takes_private: bool,
+    /// Where it was reached last.
+    pub(super) address: Option<SocketAddr>,
     /// Whether its last connection, or the last attempt, has failed.
     has_failed: bool,
     /// The span of its log lines.
@@ -298,8 +303,6 @@ pub(super) struct Fault {
     pub(super) is_refusal: bool,
     /// It is this side that rejects.
     pub(super) is_untrusted: bool,
-    /// Other servers that the source has named. It was authenticated by then.
-    pub(super) others: Vec<Alternate>,
 }
 
 impl Fault {
@@ -310,7 +313,6 @@ impl Fault {
             retry_after: None,
             is_refusal: false,
             is_untrusted: false,
-            others: Vec::new(),
         }
     }
 
@@ -337,7 +339,6 @@ impl Fault {
             retry_after: endpoint::retry_after(error),
             is_refusal,
             is_untrusted,
-            others: others(error),
         }
     }
 }
@@ -467,7 +468,6 @@ impl Link {
             State::Down,
         );
         let visit = VisitId(rand::random());
-        let (is_sent, has_failed) = (false, false);
         let span = tracing::debug_span!("connection", source = id.0, %server);
         Self {
             id,
@@ -475,8 +475,10 @@ impl Link {
             shown,
             identity: None,
             visit,
-            is_sent,
-            has_failed,
+            is_sent: false,
+            takes_private: true,
+            address: None,
+            has_failed: false,
             span,
             quic,
             connect_timeout,
@@ -488,8 +490,8 @@ impl Link {
 
     /// Another source has named it, to which there is such a round trip. It may not exist, so
     /// attempts are short.
-    pub(super) fn note_sent(&mut self, rtt: Option<Duration>) {
-        self.is_sent = true;
+    pub(super) fn note_sent(&mut self, rtt: Option<Duration>, takes_private: bool) {
+        (self.is_sent, self.takes_private) = (true, takes_private);
         self.attempts.expect(rtt);
         self.connect_timeout = self.connect_timeout.min(NEIGHBOUR_TIMEOUT);
     }
@@ -508,6 +510,12 @@ impl Link {
             State::Up(wires, _) => Some(&wires.connection),
             _ => None,
         }
+    }
+
+    /// Notes where the source was reached.
+    pub(super) fn note_address(&mut self) {
+        let address = self.connection().map(Connection::remote_address);
+        self.address = address.or(self.address);
     }
 
     /// SHA-256 of the certificate on this connection.
@@ -642,7 +650,8 @@ impl Link {
 
     async fn next(&mut self) -> Happening {
         let (server, quic, timeout) = (&self.server, &self.quic, self.connect_timeout);
-        let begin = |turn| connecting(server.clone(), quic.clone(), timeout, turn);
+        let private = self.takes_private;
+        let begin = |turn| connecting((server.clone(), private), quic.clone(), timeout, turn);
         loop {
             match &mut self.state {
                 State::Up(wires, watch) => {
@@ -820,13 +829,13 @@ impl Wires {
 
 /// An attempt to connect.
 fn connecting(
-    server: Server,
+    (server, takes_private): (Server, bool),
     quic: Quic,
     timeout: Duration,
     turn: usize,
 ) -> BoxFuture<'static, Result<Wires, Fault>> {
     Box::pin(async move {
-        match tokio::time::timeout(timeout, connect(&server, &quic, turn)).await {
+        match tokio::time::timeout(timeout, connect((&server, takes_private), &quic, turn)).await {
             Ok(connected) => connected,
             Err(_) => Err(Fault::new(format!("{server} does not answer"))),
         }
@@ -853,13 +862,18 @@ async fn read(mut stream: RecvStream) -> Came {
 
 /// Connects to the first of a server's addresses that answers. Each attempt begins with another
 /// one.
-async fn connect(server: &Server, quic: &Quic, turn: usize) -> Result<Wires, Fault> {
+async fn connect(
+    (server, takes_private): (&Server, bool),
+    quic: &Quic,
+    turn: usize,
+) -> Result<Wires, Fault> {
     let unknown = |error: std::io::Error| Fault::new(format!("{}: {error}", server.host));
     let addresses = tokio::net::lookup_host((server.host.as_str(), server.port))
         .await
         .map_err(unknown)?;
     let mut fault = Fault::new(format!("{} has no address", server.host));
-    let mut addresses: Vec<SocketAddr> = addresses.collect();
+    let is_allowed = |address: &SocketAddr| takes_private || !is_private(*address);
+    let mut addresses: Vec<SocketAddr> = addresses.filter(is_allowed).collect();
     let first = turn.checked_rem(addresses.len()).unwrap_or(0);
     addresses.rotate_left(first);
     for address in addresses {
@@ -904,8 +918,8 @@ async fn connect_to(
     Ok(wires)
 }
 
-/// The servers that a source has named when it closed a connection. QUIC takes such a close only
-/// when the handshake is complete.
+/// The servers that a source has named when it closed a connection. Only for one whose handshake is
+/// complete: before that, quinn takes a close from anybody on the path.
 fn others(error: &ConnectionError) -> Vec<Alternate> {
     let ConnectionError::ApplicationClosed(close) = error else {
         return Vec::new();

@@ -106,8 +106,6 @@ struct Home {
 #[derive(Debug)]
 struct Used {
     server: Alternate,
-    /// Whether the consumer went to it because it was told so, or because nobody else answered.
-    is_sent: bool,
     /// Whether it was left for another server.
     is_left: bool,
 }
@@ -224,18 +222,24 @@ impl Alternates {
             .any(|source| self.going.is_none_or(|going| going.from != *source));
         if let Some(going) = self.going {
             if is_served {
-                // Somebody else serves: the one that has sent us away is left.
-                if is(going.from, Health::Good) {
-                    self.leave(going.from, &mut steps);
+                // Somebody else serves: the one that has sent us away is left, however it is.
+                match is(going.from, Health::Down) {
+                    true => self.rest(going.from, &mut steps),
+                    false => self.leave(going.from, &mut steps),
                 }
                 self.going = None;
             } else if going.since + GOING_MAX <= now {
                 self.going = None;
             }
         }
-        let is_waited_for = self.opened_at.is_some_and(|at| at + NEXT_AFTER > now);
+        let answers = |source| is(source, Health::Good) || is(source, Health::Coming);
+        let busy = self.used.keys().filter(|id| answers(**id)).count();
+        let is_coming = health.iter().any(|(_, health)| *health == Health::Coming);
+        // What was just opened is not among them yet.
+        let is_young = self.opened_at.is_some_and(|at| at + NEXT_AFTER > now);
+        let is_waited_for = is_young && is_coming;
         if !is_served && (self.going.is_some() || good.is_empty()) && !is_waited_for {
-            self.find_another(now, good.is_empty(), &mut steps);
+            self.find_another(now, good.is_empty(), busy, &mut steps);
         }
         self.settle(now, &of, &mut steps);
         self.due = self.next_due(now, is_served);
@@ -282,7 +286,7 @@ impl Alternates {
     }
 
     /// Tries the next alternate, and home servers that rest.
-    fn find_another(&mut self, now: Instant, is_alone: bool, steps: &mut Vec<Step>) {
+    fn find_another(&mut self, now: Instant, is_alone: bool, busy: usize, steps: &mut Vec<Step>) {
         let named: Vec<Alternate> = self
             .candidates()
             .map(|(server, _)| server.clone())
@@ -298,7 +302,8 @@ impl Alternates {
         let Some((server, by)) = self.candidate() else {
             return;
         };
-        if self.used.len() >= USED_MAX || !self.may_try(now) {
+        // Dead ones take no place of others.
+        if busy >= USED_MAX || !self.may_try(now) {
             return;
         }
         let source = SourceId(self.next);
@@ -306,7 +311,6 @@ impl Alternates {
         self.tried.push((server.clone(), now));
         let used = Used {
             server: server.clone(),
-            is_sent: self.going.is_some(),
             is_left: false,
         };
         self.used.insert(source, used);
@@ -358,24 +362,29 @@ impl Alternates {
         let since = &self.good_since;
         let settled = |source: &SourceId| since.get(source).is_some_and(is_settled);
         let homes_settled = self.homes.keys().any(settled);
-        let used_settled = self.used.keys().any(settled);
-        if homes_settled {
-            let helpers = self
-                .used
-                .iter()
-                .filter(|(source, used)| !used.is_sent && since.contains_key(source));
-            let helpers: Vec<SourceId> = helpers.map(|(source, _)| *source).collect();
-            for source in helpers {
-                self.leave(source, steps);
-            }
-        } else if used_settled {
-            for (source, home) in self.homes.iter_mut() {
-                let is_down = of(*source).is_some_and(|(_, health)| *health == Health::Down);
-                if !home.rests && is_down {
-                    home.rests = true;
-                    steps.push(Step::Rest(*source));
-                }
-            }
+        let kept = self.used.keys().copied().find(settled);
+        if !homes_settled && kept.is_none() {
+            return;
+        }
+        let is_helper = |source: &SourceId| since.contains_key(source);
+        let helpers = self.used.keys().copied().filter(is_helper);
+        let helpers = helpers.filter(|source| homes_settled || kept != Some(*source));
+        for source in helpers.collect::<Vec<_>>() {
+            self.leave(source, steps);
+        }
+        let is_down = |source: &SourceId| of(*source).is_some_and(|(_, is)| *is == Health::Down);
+        let down = self.homes.keys().copied().filter(is_down);
+        for source in down.filter(|_| !homes_settled).collect::<Vec<_>>() {
+            self.rest(source, steps);
+        }
+    }
+
+    /// Another server serves in place of a home server that has no connection.
+    fn rest(&mut self, source: SourceId, steps: &mut Vec<Step>) {
+        if let Some(home) = self.homes.get_mut(&source)
+            && !std::mem::replace(&mut home.rests, true)
+        {
+            steps.push(Step::Rest(source));
         }
     }
 
@@ -401,10 +410,9 @@ impl Alternates {
     }
 }
 
-/// Whether two names are those of one server.
+/// Whether two names are those of one server. Certificates do not tell: servers may share one.
 fn is_same(one: &Alternate, other: &Alternate) -> bool {
-    let is_one_certificate = one.identity.is_some() && one.identity == other.identity;
-    one.address == other.address || is_one_certificate
+    one.address == other.address
 }
 
 #[cfg(test)]
@@ -524,8 +532,12 @@ mod tests {
         let alone = [(FIRST_USED, Health::Leaving)];
         let steps = alternates.look(now + 1000 * MS, &alone);
         assert_eq!(steps, [Step::Resume(HOME), open(SECOND_USED, "b")]);
-        let alone = [(HOME, Health::Good), (FIRST_USED, Health::Leaving)];
-        assert_eq!(alternates.look(now + 2000 * MS, &alone), []);
+        let found = [
+            (HOME, Health::Good),
+            (FIRST_USED, Health::Leaving),
+            (SECOND_USED, Health::Coming),
+        ];
+        assert_eq!(alternates.look(now + 2000 * MS, &found), []);
     }
 
     #[test]
@@ -535,12 +547,8 @@ mod tests {
         let home = (HOME, Health::Good);
         alternates.look(now, &[home]);
         let down = [home, (FIRST_USED, Health::Down)];
-        assert_eq!(
-            alternates.look(now + 10 * MS, &down),
-            [Step::Forget(FIRST_USED)]
-        );
-        let next = alternates.look(now + 500 * MS, &[home]);
-        assert_eq!(next, [open(SECOND_USED, "b")]);
+        let next = alternates.look(now + 10 * MS, &down);
+        assert_eq!(next, [Step::Forget(FIRST_USED), open(SECOND_USED, "b")]);
         let down = [home, (SECOND_USED, Health::Down)];
         alternates.look(now + 510 * MS, &down);
         // Its word has lapsed when the first could be tried again.
@@ -574,15 +582,66 @@ mod tests {
     #[test]
     fn a_server_that_is_used_already_is_not_tried_again() {
         let now = Instant::now();
+        let mut alternates = Alternates::new([server("a"), server("b")]);
+        alternates.told(now, HOME, true, vec![server("a"), server("b")]);
+        let health = [(HOME, Health::Down), (SourceId(1), Health::Down)];
+        assert_eq!(alternates.look(now, &health), []);
+    }
+
+    /// One certificate with the names of all is usual.
+    #[test]
+    fn servers_that_share_a_certificate_are_several() {
+        let now = Instant::now();
         let pinned = |name: &str| Alternate {
             identity: Some([7; 32]),
             ..server(name)
         };
-        let mut alternates = Alternates::new([pinned("192.0.2.1"), server("b")]);
-        let names = vec![pinned("home.example"), server("b")];
-        alternates.told(now, HOME, true, names);
-        let health = [(HOME, Health::Down), (SourceId(1), Health::Down)];
-        assert_eq!(alternates.look(now, &health), []);
+        let mut alternates = Alternates::new([pinned("home")]);
+        alternates.told(now, HOME, false, vec![pinned("a"), pinned("b")]);
+        let health = (HOME, Health::Down);
+        let opens = |steps: &[Step]| matches!(steps.last(), Some(Step::Open { .. }));
+        assert!(opens(&alternates.look(now, &[health])));
+        let failed = [health, (FIRST_USED, Health::Down)];
+        assert!(opens(&alternates.look(now, &failed)));
+    }
+
+    /// A server that drains closes as soon as it owes nothing.
+    #[test]
+    fn a_server_that_has_closed_by_itself_is_left_like_others() {
+        let now = Instant::now();
+        let mut alternates = told(now, true);
+        alternates.look(now, &[(HOME, Health::Leaving)]);
+        let served = [(HOME, Health::Down), (FIRST_USED, Health::Good)];
+        assert_eq!(alternates.look(now, &served), [Step::Rest(HOME)]);
+        assert!(alternates.rests(HOME));
+    }
+
+    #[test]
+    fn of_two_helpers_one_serves_in_the_end() {
+        let now = Instant::now();
+        let mut alternates = told(now, false);
+        alternates.look(now, &[(HOME, Health::Down)]);
+        let coming = [(HOME, Health::Down), (FIRST_USED, Health::Coming)];
+        alternates.look(now + NEXT_AFTER, &coming);
+        let both = [
+            (HOME, Health::Down),
+            (FIRST_USED, Health::Good),
+            (SECOND_USED, Health::Good),
+        ];
+        assert_eq!(alternates.look(now + NEXT_AFTER, &both), []);
+        let steps = alternates.look(now + NEXT_AFTER + SETTLED_AFTER, &both);
+        assert_eq!(steps, [Step::Leave(SECOND_USED), Step::Rest(HOME)]);
+    }
+
+    /// Nobody is connected, and nobody comes: waiting would end what is open.
+    #[test]
+    fn a_home_server_that_rests_is_tried_at_once_when_nobody_is_left() {
+        let now = Instant::now();
+        let mut alternates = told(now, true);
+        alternates.look(now, &[(HOME, Health::Good)]);
+        alternates.look(now, &[(HOME, Health::Good), (FIRST_USED, Health::Good)]);
+        let steps = alternates.look(now + 100 * MS, &[(FIRST_USED, Health::Down)]);
+        assert_eq!(steps[..2], [Step::Forget(FIRST_USED), Step::Resume(HOME)]);
     }
 
     /// The driver does not look any more, so nothing may be due.

@@ -117,6 +117,11 @@ impl Entry {
         self.entrant.is_some()
     }
 
+    /// Whether the server has no room for newcomers, whenever they ask.
+    pub fn is_short(&self) -> bool {
+        self.headroom.is_short()
+    }
+
     /// The peer requests blocks.
     pub fn ask(&self, now: Instant) -> Answer {
         let Some(entrant) = self.entrant else {

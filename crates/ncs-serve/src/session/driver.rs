@@ -617,7 +617,8 @@ impl Session {
         match event {
             Event::AskAdmission => {
                 let answer = self.entry.ask(Instant::now());
-                if answer != intake::Answer::Admitted {
+                // Whoever only has to wait for a moment keeps the place in the queue.
+                if answer != intake::Answer::Admitted && self.entry.is_short() {
                     self.send_elsewhere(Reason::Full);
                 }
                 self.proto.asked_admission(answer);
@@ -782,7 +783,8 @@ impl Session {
 
     /// Tells the peer of other servers, and sends a newcomer to the one that should serve it.
     fn tell_of_others(&mut self, is_new: bool) {
-        let Some(key) = self.placed.filter(|_| self.leaves.is_none()) else {
+        let is_leaving = self.leaves.is_some() || self.draining.is_some();
+        let Some(key) = self.placed.filter(|_| !is_leaving) else {
             return;
         };
         let may_send = is_new && !self.proto.is_sent();
@@ -790,10 +792,15 @@ impl Session {
             self.context.metrics.sent_here.inc();
         }
         let Advice { moves, servers } = self.context.fleet.advise(key, may_send);
-        if moves {
-            self.context.metrics.send_on(Reason::Placement);
+        self.name(moves, servers, Reason::Placement);
+    }
+
+    /// Names other servers, and counts a peer that is sent to one of them.
+    fn name(&mut self, moves: bool, servers: Vec<Alternate>, reason: Reason) {
+        if self.proto.name_alternates(moves, servers.clone()) && moves {
+            self.context.metrics.send_on(reason);
+            self.context.fleet.count_sent(&servers);
         }
-        self.proto.name_alternates(moves, servers);
     }
 
     /// Sends the peer to servers that have room, if there are any.
@@ -801,14 +808,13 @@ impl Session {
         let Some(key) = self.placed else { return };
         let Advice { moves, servers } = self.context.fleet.elsewhere(key);
         if moves {
-            self.context.metrics.send_on(reason);
-            self.proto.name_alternates(moves, servers);
+            self.name(moves, servers, reason);
         }
     }
 
     /// The servers that the reason of a close names.
     fn others(&self) -> Vec<Alternate> {
-        let others = |key| self.context.fleet.others(key);
+        let others = |key| self.context.fleet.elsewhere(key).servers;
         self.placed.map(others).unwrap_or_default()
     }
 
