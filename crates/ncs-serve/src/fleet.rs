@@ -26,7 +26,8 @@ use tokio::sync::watch;
 
 /// How far a server's load may exceed the mean, as a factor.
 pub const LOAD_MAX: f64 = 1.25;
-/// The part of its places up to which no server has too much: the first few viewers need not spread.
+/// The part of its places up to which no server has too much: the first few viewers need not
+/// spread.
 pub const LOAD_LITTLE: f64 = 0.05;
 /// Servers that a viewer is told of.
 pub const TOLD: usize = 2;
