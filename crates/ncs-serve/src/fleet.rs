@@ -491,7 +491,7 @@ mod tests {
         let mut at: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
         for viewer in 0..5000u32 {
             let network = viewer % 200;
-            let best = home(&members, "s0", key(network << 8 | viewer / 200));
+            let best = home(&members, "s0", key((network << 8) | (viewer / 200)));
             members.iter_mut().find(|m| m.name == best).unwrap().viewers += 1;
             at.entry(network).or_default().insert(best);
         }
