@@ -12,6 +12,7 @@ use rand::CryptoRng;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject as _;
 
+use crate::hex;
 use crate::wire::message::{
     Checks, Delivery, GetChecks, Meta, STREAM_NAME_MAX, Signature, Ticket, is_stream_name,
 };
@@ -86,15 +87,7 @@ impl FromStr for StreamKey {
     type Err = NoKey;
 
     fn from_str(text: &str) -> Result<Self, NoKey> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(NoKey);
-        }
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digits = std::str::from_utf8(digits).map_err(|_| NoKey)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| NoKey)?;
-        }
-        Ok(Self(bytes))
+        hex::bytes(text).map(Self).ok_or(NoKey)
     }
 }
 

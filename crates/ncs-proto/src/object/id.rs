@@ -6,6 +6,8 @@ use std::str::FromStr;
 use ncs_codec::shape::{Codec, Generation, HashGroup};
 use ncs_gf::RowKey;
 
+use crate::hex;
+
 /// Content address of a segment: a BLAKE3 hash of its bytes.
 ///
 /// Two servers behind the same origin give the same segment the same id, whatever its path is
@@ -66,16 +68,7 @@ impl FromStr for SegmentId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let digits = text.as_bytes();
-        if digits.len() != 64 {
-            return Err(ParseIdError);
-        }
-        let mut id = [0; 32];
-        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            let text = std::str::from_utf8(pair).map_err(|_| ParseIdError)?;
-            *byte = u8::from_str_radix(text, 16).map_err(|_| ParseIdError)?;
-        }
-        Ok(Self(id))
+        hex::bytes(text).map(Self).ok_or(ParseIdError)
     }
 }
 

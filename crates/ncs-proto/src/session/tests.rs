@@ -88,13 +88,19 @@ fn request(alias: u16, credit: u32) -> Request {
     }
 }
 
-/// A conversation past its HELLO, where the peer knows the segment.
-fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
+/// A conversation past its HELLO.
+fn greeted() -> (Proto, Instant) {
     let now = Instant::now();
     let mut proto = Proto::new(SESSION, Config::default(), now);
     proto
         .handle_message(now, Message::Hello(Hello::defaults()))
         .unwrap();
+    (proto, now)
+}
+
+/// A conversation past its HELLO, where the peer knows the segment.
+fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
+    let (mut proto, now) = greeted();
     let get = Get {
         request: 1,
         path: "/live/1.m4s".into(),
@@ -818,11 +824,7 @@ fn raptorq_begins_with_source_blocks_and_has_no_end() {
 #[test]
 fn who_does_not_speak_a_code_is_told_so() {
     let older = |codec| {
-        let now = Instant::now();
-        let mut proto = Proto::new(SESSION, Config::default(), now);
-        proto
-            .handle_message(now, Message::Hello(Hello::defaults()))
-            .unwrap();
+        let (mut proto, now) = greeted();
         while proto.poll_message().is_some() {}
         let get = Get {
             request: 1,
@@ -1108,11 +1110,7 @@ fn control_bytes_are_rationed() {
 
 #[test]
 fn questions_are_rationed_by_their_number() {
-    let now = Instant::now();
-    let mut proto = Proto::new(SESSION, Config::default(), now);
-    proto
-        .handle_message(now, Message::Hello(Hello::defaults()))
-        .unwrap();
+    let (mut proto, now) = greeted();
     let most = u64::from(Config::default().questions_per_second / GET_COST);
     for request in 0..most {
         assert_eq!(
@@ -2794,11 +2792,7 @@ fn who_has_lost_its_right_is_not_named_any_more() {
 /// Before the answer, so that a peer that goes elsewhere has cost nothing yet.
 #[test]
 fn a_peer_is_told_of_other_servers_when_its_stream_is_known_and_when_they_change() {
-    let now = Instant::now();
-    let mut proto = Proto::new(SESSION, Config::default(), now);
-    proto
-        .handle_message(now, Message::Hello(Hello::defaults()))
-        .unwrap();
+    let (mut proto, now) = greeted();
     while proto.poll_message().is_some() {}
     assert_eq!((proto.poll_place(), proto.is_sent()), (None, false));
     let get = |request| {
@@ -2897,11 +2891,7 @@ fn watches(proto: &mut Proto) -> Vec<(String, bool)> {
 
 #[test]
 fn a_viewer_is_who_was_answered_in_the_last_half_minute_or_has_a_request_open() {
-    let now = Instant::now();
-    let mut proto = Proto::new(SESSION, Config::default(), now);
-    proto
-        .handle_message(now, Message::Hello(Hello::defaults()))
-        .unwrap();
+    let (mut proto, now) = greeted();
     proto.handle_message(now, get(1, "/live/1.m4s")).unwrap();
     assert_eq!(watches(&mut proto), [], "nothing is answered yet");
     proto.resolved(now, 1, Ok(resolved(held(FirstPass::Coded))));
@@ -2935,11 +2925,7 @@ fn a_viewer_is_who_was_answered_in_the_last_half_minute_or_has_a_request_open() 
 
 #[test]
 fn who_is_refused_is_no_viewer_and_counts_with_the_stream_that_it_named() {
-    let now = Instant::now();
-    let mut proto = Proto::new(SESSION, Config::default(), now);
-    proto
-        .handle_message(now, Message::Hello(Hello::defaults()))
-        .unwrap();
+    let (mut proto, now) = greeted();
     // The peer does not learn that the stream exists; the operator sees that a peer was refused.
     proto.set_access(Access::Refused {
         until: now + SECOND,

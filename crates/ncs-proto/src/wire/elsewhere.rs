@@ -2,6 +2,7 @@
 //! stream of the connection brings it a message any more.
 
 use super::message::{Alternate, REASON_MAX, is_server_address};
+use crate::hex;
 
 const SCHEME: &str = "ncs://";
 
@@ -29,7 +30,7 @@ pub fn read(reason: &str) -> Vec<Alternate> {
 fn server(word: &str) -> Option<Alternate> {
     let url = word.strip_prefix(SCHEME)?;
     let (address, identity) = match url.split_once('#') {
-        Some((address, digits)) => (address, Some(bytes(digits)?)),
+        Some((address, digits)) => (address, Some(hex::bytes(digits)?)),
         None => (url, None),
     };
     let address = Some(address).filter(|address| is_server_address(address))?;
@@ -37,17 +38,6 @@ fn server(word: &str) -> Option<Alternate> {
         address: address.to_owned(),
         identity,
     })
-}
-
-/// The bytes of 64 hexadecimal digits.
-fn bytes(digits: &str) -> Option<[u8; 32]> {
-    let is_fit = digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let digits = Some(digits).filter(|_| is_fit)?;
-    let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
