@@ -11,8 +11,7 @@
 //! mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
 //! Servers of the own zone go before others.
 //!
-//! Deciding takes less than a microsecond for a hundred servers, and no lock: [`Fleet::set`]
-//! replaces a table that sessions read.
+//! Deciding takes no lock: [`Fleet::set`] replaces a table that sessions read.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -124,13 +123,15 @@ pub struct Fleet {
 
 #[derive(Debug, Default)]
 struct Table {
-    own: String,
     members: Vec<Entry>,
 }
 
 #[derive(Debug)]
 struct Entry {
     member: Member,
+    /// Whether it is this server, and whether it is in the zone of this server.
+    is_own: bool,
+    is_near: bool,
     hash: u64,
     /// Viewers that this server has sent to it since its last beat, which does not count them.
     sent: AtomicU32,
@@ -178,11 +179,16 @@ impl Fleet {
     /// These are the servers now, with `own` among them.
     pub fn set(&self, own: &str, members: impl IntoIterator<Item = Member>) {
         let before = self.table.load_full();
+        let members: Vec<Member> = members.into_iter().collect();
+        let zone = members.iter().find(|member| member.name == own);
+        let zone = zone.map(|own| own.zone.clone());
         let entry = |member: Member| {
             let mut known = before.members.iter();
             let known = known.find(|known| known.member.name == member.name);
             let known = known.filter(|known| known.member.beat == member.beat);
             Entry {
+                is_own: member.name == own,
+                is_near: zone.as_ref() == Some(&member.zone),
                 hash: hash(member.name.as_bytes(), u64::MAX),
                 member,
                 // The next beat counts them.
@@ -190,8 +196,7 @@ impl Fleet {
             }
         };
         let members = members.into_iter().map(entry).collect();
-        let own = own.to_owned();
-        let after = Table { own, members };
+        let after = Table { members };
         let is_news = !after.offers().eq(before.offers());
         self.table.store(Arc::new(after));
         if is_news {
@@ -209,8 +214,8 @@ impl Fleet {
     pub fn advise(&self, key: Key, may_send: bool) -> Advice {
         let table = self.table.load();
         let placed = table.placed(key);
-        let own = placed.iter().position(|entry| table.is_own(entry));
-        let others = || placed.iter().filter(|entry| !table.is_own(entry));
+        let own = placed.iter().position(|entry| entry.is_own);
+        let others = || placed.iter().filter(|entry| !entry.is_own);
         let moves = self.steers && may_send && own != Some(0) && others().next().is_some();
         table.advice(moves, others().copied())
     }
@@ -249,7 +254,7 @@ impl Fleet {
             .filter(|entry| !entry.member.is_leaving);
         let mut ranked: Vec<&Entry> = able.collect();
         ranked.sort_by_cached_key(|entry| Reverse(entry.weight(key)));
-        let own = ranked.iter().position(|entry| table.is_own(entry));
+        let own = ranked.iter().position(|entry| entry.is_own);
         let rank = match own {
             Some(rank) => rank,
             // It is about to end, or alone.
@@ -269,10 +274,7 @@ impl Fleet {
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
         let table = self.table.load();
-        let near = table
-            .others(Key(0))
-            .filter(|entry| table.is_near(entry))
-            .count();
+        let near = table.others(Key(0)).filter(|entry| entry.is_near).count();
         let others = match near {
             0 => table.others(Key(0)).count(),
             near => near,
@@ -287,27 +289,17 @@ impl Fleet {
 }
 
 impl Table {
-    fn is_own(&self, entry: &Entry) -> bool {
-        entry.member.name == self.own
-    }
-
-    /// Whether a server is in the zone of this one.
-    fn is_near(&self, entry: &Entry) -> bool {
-        let own = self.members.iter().find(|entry| self.is_own(entry));
-        own.is_some_and(|own| own.member.zone == entry.member.zone)
-    }
-
     /// What of the others a viewer is told, if it is told of them.
     fn offers(&self) -> impl Iterator<Item = (&str, &Alternate, bool)> {
-        let others = self.members.iter().filter(|entry| !self.is_own(entry));
+        let others = self.members.iter().filter(|entry| !entry.is_own);
         others.map(|Entry { member, .. }| (member.name.as_str(), &member.server, member.is_open))
     }
 
     /// Servers that take a newcomer of this key, best first.
     fn placed(&self, key: Key) -> Vec<&Entry> {
         let able = || self.members.iter().filter(|entry| entry.takes_newcomers());
-        let has_near = able().any(|entry| self.is_near(entry));
-        let group = || able().filter(|entry| !has_near || self.is_near(entry));
+        let has_near = able().any(|entry| entry.is_near);
+        let group = || able().filter(|entry| !has_near || entry.is_near);
         let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
         // With the newcomer.
         let viewers = sum(Entry::viewers) + 1;
@@ -316,7 +308,7 @@ impl Table {
         let mut placed: Vec<&Entry> = able().collect();
         placed.sort_by_cached_key(|entry| {
             let is_over = entry.with_newcomer() > bound;
-            (!self.is_near(entry), is_over, Reverse(entry.weight(key)))
+            (!entry.is_near, is_over, Reverse(entry.weight(key)))
         });
         placed
     }
@@ -324,7 +316,7 @@ impl Table {
     /// The others that take newcomers, best first.
     fn others(&self, key: Key) -> impl Iterator<Item = &Entry> {
         let placed = self.placed(key).into_iter();
-        placed.filter(|entry| !self.is_own(entry))
+        placed.filter(|entry| !entry.is_own)
     }
 
     fn advice<'a>(&self, moves: bool, others: impl Iterator<Item = &'a Entry>) -> Advice {
@@ -406,6 +398,8 @@ mod tests {
     #[test]
     fn weights_are_what_they_were() {
         let entry = |name: &str| Entry {
+            is_own: false,
+            is_near: false,
             hash: hash(name.as_bytes(), u64::MAX),
             member: member(name),
             sent: AtomicU32::new(0),
