@@ -153,7 +153,7 @@ pub struct Cluster {
     /// Lines that others can cause.
     lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
     /// Changes of which sessions are told at once.
-    changes: Arc<RateLimited<(&'static str, Option<Name>)>>,
+    changes: Arc<RateLimited<()>>,
     metrics: Metrics,
     readiness: Readiness,
 }
@@ -418,8 +418,7 @@ impl Cluster {
     fn note(&self, change: &Change) {
         // Whoever may publish can make servers come and go without end, and sessions look at each
         // change.
-        let line = ("published", None);
-        if self.changes.admit(line, Instant::now()).is_some() {
+        if self.changes.admit((), Instant::now()).is_some() {
             self.publish();
         }
         self.metrics.set_members(self.roster().len());

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,8 +19,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use ncs_serve::fleet::Fleet;
 use prometheus::{IntCounterVec, Registry};
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use url::Url;
 
 use super::{BoxFuture, Change, Error, Fetch, Fetched, Object, Source, Validators, Want};
@@ -28,7 +27,7 @@ use crate::integrity::signing::StreamKey;
 use crate::peer::{self, Client, TokenSource};
 use crate::telemetry::quiet::{RateLimited, suppressed};
 use crate::telemetry::register;
-use crate::tls::{Fingerprint, Trust};
+use crate::tls::Trust;
 use crate::wire::message::{Alternate, Delivery, Meta};
 
 /// The least time that a server gets before another one is asked as well, and the most.
@@ -136,7 +135,7 @@ impl Members {
         stream: &str,
         key: Option<StreamKey>,
     ) -> Arc<dyn Source> {
-        Arc::new(Shared {
+        Arc::new(SharedOrigin {
             members: self.clone(),
             origin,
             stream: stream.to_owned(),
@@ -147,7 +146,7 @@ impl Members {
     /// A client of a server, which may not be connected yet.
     fn client(&self, server: &Alternate) -> watch::Receiver<Option<Client>> {
         let now = Instant::now();
-        let mut clients = self.lock();
+        let mut clients = self.clients();
         clients.retain(|other, connected| {
             let is_used = other == server || connected.used_at + IDLE > now;
             is_used && !connected.is_over(now)
@@ -162,7 +161,7 @@ impl Members {
         connected.client.clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Alternate, Connected>> {
+    fn clients(&self) -> MutexGuard<'_, BTreeMap<Alternate, Connected>> {
         self.inner
             .clients
             .lock()
@@ -171,12 +170,8 @@ impl Members {
 
     fn connect(&self, server: &Alternate) -> watch::Receiver<Option<Client>> {
         let (sender, receiver) = watch::channel(None);
-        let Ok(named) = server.address.parse::<peer::Server>() else {
+        let Ok(named) = peer::Server::try_from(server) else {
             return receiver;
-        };
-        let named = peer::Server {
-            fingerprint: server.identity.map(Fingerprint::from_bytes),
-            ..named
         };
         let config = peer::Config {
             token: self.inner.token.clone(),
@@ -203,7 +198,7 @@ impl Members {
         (takes * PATIENCE_FACTOR).clamp(*PATIENCE.start(), *PATIENCE.end())
     }
 
-    fn takes(&self) -> std::sync::MutexGuard<'_, Duration> {
+    fn takes(&self) -> MutexGuard<'_, Duration> {
         self.inner
             .takes
             .lock()
@@ -228,14 +223,14 @@ impl fmt::Debug for Members {
 
 /// An origin that a fleet asks once.
 #[derive(Debug)]
-struct Shared {
+struct SharedOrigin {
     members: Members,
     origin: Arc<dyn Source>,
     stream: String,
     key: Option<StreamKey>,
 }
 
-impl Source for Shared {
+impl Source for SharedOrigin {
     fn fetch(&self, fetch: Fetch) -> BoxFuture<'_, Result<Fetched, Error>> {
         Box::pin(self.fetch_once(fetch))
     }
@@ -253,7 +248,7 @@ impl Source for Shared {
     }
 }
 
-impl Shared {
+impl SharedOrigin {
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
         let mut route = self.members.inner.fleet.route(&path).into_iter();

@@ -199,7 +199,7 @@ impl Driver {
             keys,
             proto,
             neighbours: Neighbours::new(config.neighbours_max, first, config.private_neighbours),
-            alternates: Alternates::new(config.servers.iter().map(alternates::named)),
+            alternates: Alternates::new(config.servers.iter().map(Into::into)),
             entrusted: BTreeSet::new(),
             hushed: BTreeSet::new(),
             dismissed: Vec::new(),
@@ -358,8 +358,7 @@ impl Driver {
                 if !out.is_empty() {
                     wires.write(out);
                 } else if self.proto.is_leaving(source) && self.proto.is_quiet_at(source) {
-                    let is_moved = self.alternates.has_left(source);
-                    self.end(link, if is_moved { End::Moved } else { End::Left });
+                    self.end(link, End::Left);
                 }
             }
         }

@@ -63,7 +63,7 @@ use ncs_net::tls::{ClientPair, Fingerprint, Trust};
 use ncs_proto::integrity::hashes::BlockHashes;
 use ncs_proto::object::Refusal;
 use ncs_proto::wire::DEFAULT_PORT;
-use ncs_proto::wire::message::{self, Hello};
+use ncs_proto::wire::message::{self, Alternate, Hello};
 use proto::{Cut, Failure, Progress, SourceCounts, SourceId};
 
 /// The address of a server.
@@ -80,12 +80,38 @@ pub struct Server {
 impl Server {
     /// Its address as a URL, without the fingerprint.
     pub fn address(&self) -> String {
+        format!("ncs://{}", self.place())
+    }
+
+    /// Host and port.
+    fn place(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') {
-            format!("ncs://[{host}]:{port}")
+            format!("[{host}]:{port}")
         } else {
-            format!("ncs://{host}:{port}")
+            format!("{host}:{port}")
         }
+    }
+}
+
+/// As ALTERNATES names it.
+impl From<&Server> for Alternate {
+    fn from(server: &Server) -> Self {
+        Self {
+            address: server.place(),
+            identity: server.fingerprint.map(|pin| *pin.as_bytes()),
+        }
+    }
+}
+
+impl TryFrom<&Alternate> for Server {
+    type Error = ParseServerError;
+
+    fn try_from(named: &Alternate) -> Result<Self, ParseServerError> {
+        Ok(Self {
+            fingerprint: named.identity.map(Fingerprint::from_bytes),
+            ..named.address.parse()?
+        })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use ncs_net::tls::Fingerprint;
 use ncs_proto::wire::message::Alternate;
 use quinn::Connection;
 
@@ -13,15 +12,6 @@ use crate::neighbours::is_private;
 use crate::proto::SourceId;
 use crate::proto::alternates::{Health, SILENT_AFTER, Step};
 use crate::token::Current;
-
-/// What a server is in ALTERNATES.
-pub(super) fn named(server: &Server) -> Alternate {
-    let address = server.address();
-    Alternate {
-        address: address.trim_start_matches("ncs://").to_owned(),
-        identity: server.fingerprint.map(|pin| *pin.as_bytes()),
-    }
-}
 
 impl Driver {
     /// Looks how the servers are, and turns to others where that is needed.
@@ -38,8 +28,8 @@ impl Driver {
             }
             let is_mute = self.is_mute(now, link);
             if is_mute && self.alternates.has_left(source) {
-                // What it still owes is asked of others.
-                self.end(link, End::Moved);
+                // Others are asked for what it still owes.
+                self.end(link, End::Left);
             }
             if !self.alternates.rests(source) {
                 health.push((source, self.health(link, is_mute)));
@@ -103,36 +93,36 @@ impl Driver {
     fn carry_out(&mut self, now: Instant, links: &mut Vec<Link>, step: Step) {
         match step {
             Step::Open { source, server, by } => self.open(links, source, server, by),
+            Step::Forget(source) => self.dismissed.push(source),
             Step::Leave(source) => {
-                if let Some(link) = links.iter().find(|link| link.id == source) {
-                    tracing::info!(server = %link.server, "another server serves in its place");
-                }
+                let Some(link) = find(links, source) else {
+                    return;
+                };
+                tracing::info!(server = %link.server, "another server serves in its place");
                 self.proto.leave_source(source);
-                // One that takes no requests, or has no connection, owes nothing.
-                if !self.proto.is_leaving(source)
-                    && let Some(link) = links.iter_mut().find(|link| link.id == source)
-                {
-                    match link.connection().is_some() {
-                        true => self.end(link, End::Moved),
-                        false => link.give_up(),
-                    }
+                match link.connection().is_some() {
+                    true if self.proto.is_leaving(source) => {}
+                    // It takes no requests yet, so it owes nothing.
+                    true => self.end(link, End::Left),
+                    false => link.give_up(),
                 }
             }
-            Step::Forget(source) => self.dismissed.push(source),
             Step::Rest(source) => {
-                if let Some(link) = links.iter_mut().find(|link| link.id == source) {
-                    tracing::info!(
-                        server = %link.server,
-                        "another server serves: no longer trying to connect",
-                    );
-                    link.give_up();
-                }
+                let Some(link) = find(links, source) else {
+                    return;
+                };
+                tracing::info!(
+                    server = %link.server,
+                    "another server serves: no longer trying to connect",
+                );
+                link.give_up();
             }
             Step::Resume(source) => {
-                if let Some(link) = links.iter_mut().find(|link| link.id == source) {
-                    tracing::info!(server = %link.server, "trying to connect again");
-                    link.resume(now);
-                }
+                let Some(link) = find(links, source) else {
+                    return;
+                };
+                tracing::info!(server = %link.server, "trying to connect again");
+                link.resume(now);
             }
         }
     }
@@ -140,12 +130,8 @@ impl Driver {
     /// Connects to a server that `by` has named, and shows it what `by` was shown.
     fn open(&mut self, links: &mut Vec<Link>, source: SourceId, server: Alternate, by: SourceId) {
         // It is `host:port`, so it is a server.
-        let Ok(named) = server.address.parse::<Server>() else {
+        let Ok(server) = Server::try_from(&server) else {
             return self.dismissed.push(source);
-        };
-        let server = Server {
-            fingerprint: server.identity.map(Fingerprint::from_bytes),
-            ..named
         };
         let near = links.iter().find(|link| link.id == by);
         // A server on the internet names no hosts of the viewer's own network.
@@ -180,4 +166,8 @@ impl Driver {
         let listens = listens.filter(|_| self.alternates.are_known());
         listens.chain(self.alternates.due()).min()
     }
+}
+
+fn find(links: &mut [Link], source: SourceId) -> Option<&mut Link> {
+    links.iter_mut().find(|link| link.id == source)
 }

@@ -80,7 +80,7 @@ impl<T, E: Answered> Attempts<T, E> {
     }
 
     /// The round trip to the server may be like this.
-    pub(super) fn expect(&mut self, rtt: Option<Duration>) {
+    pub(super) fn set_rtt(&mut self, rtt: Option<Duration>) {
         self.rtt = rtt;
     }
 

@@ -165,6 +165,8 @@ impl Driver {
         // A slow server may merely have been cut off.
         let is_late = matches!(end, End::Violation(Violation::Timeout(_)));
         let is_silent = matches!(end, End::Silent(_));
+        // However it ends, a server that was left is not connected again.
+        let is_moved = self.alternates.has_left(link.id);
         let is_outage = is_silent || matches!(end, End::Left | End::SentOn(..));
         let next = match end {
             End::Silent(_) => Next::AtOnce,
@@ -172,10 +174,8 @@ impl Driver {
             _ => Next::Soon,
         };
         let broke_the_rules = matches!(end, End::Violation(_) | End::Polluted) && !is_late;
-        // However it ends, a server that was left is not connected again.
-        let is_moved = matches!(end, End::Moved) || self.alternates.has_left(link.id);
         let (code, fault) = match end {
-            End::Moved => (CloseCode::Done, "another server serves".to_owned()),
+            End::Left if is_moved => (CloseCode::Done, "another server serves".to_owned()),
             End::SentOn(fault, servers) => {
                 self.told(link.id, true, servers);
                 (CloseCode::Done, fault)

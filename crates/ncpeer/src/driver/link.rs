@@ -375,10 +375,9 @@ pub(super) enum Next {
 
 /// How a connection ended.
 pub(super) enum End {
-    /// The source shuts down, and all requested data has arrived.
+    /// The source shuts down, or another one serves in its place, and all requested data has
+    /// arrived.
     Left,
-    /// Another source serves in its place, and all requested data has arrived.
-    Moved,
     /// The source refuses or leaves, and names others: why, and where.
     SentOn(String, Vec<Alternate>),
     /// The source violated the protocol.
@@ -492,7 +491,7 @@ impl Link {
     /// attempts are short.
     pub(super) fn note_sent(&mut self, rtt: Option<Duration>, takes_private: bool) {
         (self.is_sent, self.takes_private) = (true, takes_private);
-        self.attempts.expect(rtt);
+        self.attempts.set_rtt(rtt);
         self.connect_timeout = self.connect_timeout.min(NEIGHBOUR_TIMEOUT);
     }
 
