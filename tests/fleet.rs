@@ -8,7 +8,7 @@ mod listed;
 mod program;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -25,12 +25,6 @@ use tempfile::TempDir;
 const DEAD_WITHIN: Duration = Duration::from_secs(12);
 /// A server that says goodbye is gone long before that.
 const LEFT_WITHIN: Duration = Duration::from_secs(4);
-
-/// Ports of loopback that were free for UDP just now.
-fn free_udp_ports<const N: usize>() -> [u16; N] {
-    let sockets = [(); N].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    sockets.map(|socket| socket.local_addr().unwrap().port())
-}
 
 /// What carries the beats of a fleet.
 enum Carrier {

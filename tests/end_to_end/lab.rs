@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::media::Frames;
 use crate::program::program;
+use nctest::nginx;
+use nctest::skip::skip;
 
 /// Prints what a test with namespaces lacks, and fails it if every test must run.
 pub(crate) fn missing(tools: &[&str]) -> bool {
@@ -47,12 +49,7 @@ fn is_skipped(lacking: &[String]) -> bool {
     if lacking.is_empty() {
         return false;
     }
-    let lacking = lacking.join(", ");
-    assert!(
-        std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
-        "everything was to run, and there is no {lacking}"
-    );
-    println!("SKIPPED: there is no {lacking}");
+    skip(&format!("there is no {}", lacking.join(", ")));
     true
 }
 
@@ -201,28 +198,15 @@ impl Lab {
     }
 
     pub(crate) fn start_nginx(&mut self) {
-        let here = self.directory.path().display();
-        let configuration = format!(
-            "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
-             events {{}}\n\
-             http {{\n\
-             access_log {here}/access.log; client_body_temp_path {here}/body; \
-             proxy_temp_path {here}/proxy;\n\
-             fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; \
-             scgi_temp_path {here}/scgi;\n\
-             types {{ application/vnd.apple.mpegurl m3u8; video/mp2t ts; video/iso.segment m4s; \
-             video/mp4 mp4; }}\n\
-             server {{ listen 127.0.0.1:{ORIGIN}; root {here}/media; }}\n\
-             }}\n"
-        );
-        std::fs::write(self.path("nginx.conf"), configuration)
-            .expect("the configuration of nginx is written");
-        let path = self.path("nginx.conf");
+        let folder = self.directory.path();
+        let file = nginx::configure(folder, ([127, 0, 0, 1], ORIGIN).into());
         self.nginx = Some(Process::start(
             self.server_side
                 .command("nginx")
-                .args(["-p", &here.to_string(), "-c"])
-                .arg(path),
+                .arg("-p")
+                .arg(folder)
+                .arg("-c")
+                .arg(file),
         ));
         self.server_side
             .await_page(&format!("http://127.0.0.1:{ORIGIN}/"), START, |_| true);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ncserverd::endpoint::INITIAL_RTT;
 use ncserverd::tls::{ServerIdentity, fleet_client_config};
+use nctest::fleet::free_address;
 use nctest::http::get;
 use nctest::mint::Authority;
 use nctest::origin::{File, Origin};
@@ -431,7 +432,7 @@ fn a_member_may_have_the_certificate_of_an_authority() {
 fn a_member_that_was_killed_comes_back_where_it_was() {
     let mut fleet = Listed::running();
     let one = fleet.start("one");
-    let [port] = super::free_udp_ports();
+    let port = free_address().port();
     let state = TempDir::new().unwrap();
     let start = |fleet: &Listed| {
         let listen = format!("127.0.0.1:{port}");

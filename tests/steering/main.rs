@@ -7,7 +7,7 @@ mod origin;
 #[path = "../program/mod.rs"]
 mod program;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,13 @@ use futures_util::StreamExt;
 use ncserverd::lab::lossy::{self, Link};
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
-use nctest::fleet::{free_ports, nats_server, node};
+use nctest::exposition::Exposition;
+use nctest::fleet::{free_address, free_ports, nats_server, node};
 use nctest::http::get;
 use nctest::program::{PATIENCE, Program, metric, serve};
 use program::program;
 use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 
 const SEGMENTS: u32 = 60;
 const SEGMENT_BYTES: usize = 200_000;
@@ -40,10 +42,25 @@ fn segment(number: u32) -> Vec<u8> {
     (0..SEGMENT_BYTES).map(|_| byte()).collect()
 }
 
-/// One test at a time: each has several servers, and looks at the clock.
-async fn turn() -> tokio::sync::MutexGuard<'static, ()> {
-    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-    TURN.lock().await
+/// NATS for the servers of one test at a time: each has several, and looks at the clock.
+struct Engine {
+    port: u16,
+    node: Program,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Engine {
+    /// `None`, and a line that says so, if there is no NATS.
+    async fn start() -> Option<Self> {
+        static TURN: Mutex<()> = Mutex::const_new(());
+        let nats = nats_server()?;
+        let (turn, [port]) = (TURN.lock().await, free_ports());
+        Some(Self {
+            port,
+            node: node(&nats, port, &[]),
+            _turn: turn,
+        })
+    }
 }
 
 /// A server of the fleet that viewers can reach.
@@ -55,12 +72,6 @@ struct Server {
     _state: TempDir,
 }
 
-/// A UDP address of loopback that was free just now.
-fn free_address() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap()
-}
-
 /// Where a server has its segments from.
 enum Source {
     /// A folder of its own.
@@ -70,16 +81,16 @@ enum Source {
 }
 
 impl Server {
-    fn start(name: &str, node: u16, source: &Source, further: &[&str]) -> Self {
+    fn start(name: &str, engine: &Engine, source: &Source, further: &[&str]) -> Self {
         let address = free_address();
-        Self::start_at((address, address), name, node, source, further)
+        Self::start_at((address, address), name, engine, source, further)
     }
 
     /// One that listens at the first address, and that viewers reach at the second.
     fn start_at(
         (listens, address): (SocketAddr, SocketAddr),
         name: &str,
-        node: u16,
+        engine: &Engine,
         source: &Source,
         further: &[&str],
     ) -> Self {
@@ -105,7 +116,7 @@ impl Server {
             "cluster.engine=nats".to_owned(),
             format!("cluster.name={name}"),
             format!("cluster.advertise={address}"),
-            format!("cluster.nats.urls=nats://127.0.0.1:{node}"),
+            format!("cluster.nats.urls=nats://127.0.0.1:{}", engine.port),
         ];
         let settings = settings
             .iter()
@@ -135,9 +146,8 @@ impl Server {
     /// One series, with its labels.
     fn labelled(&self, series: &str) -> f64 {
         let page = String::from_utf8(get(self.metrics, "/metrics").unwrap()).unwrap();
-        let line = page.lines().find_map(|line| line.strip_prefix(series));
-        line.and_then(|rest| rest.trim().parse().ok())
-            .unwrap_or(0.0)
+        let shown = Exposition::parse(&page).unwrap().series;
+        shown.get(series).copied().unwrap_or(0.0)
     }
 
     fn await_number(&self, name: &str, wanted: f64) {
@@ -164,8 +174,8 @@ fn run(command: &mut Command) -> (Program, SocketAddr, String) {
 }
 
 /// So many servers that know each other.
-fn fleet(node: u16, count: usize, source: &Source, further: &[&str]) -> Vec<Server> {
-    let start = |number| Server::start(&format!("s{number}"), node, source, further);
+fn fleet(engine: &Engine, count: usize, source: &Source, further: &[&str]) -> Vec<Server> {
+    let start = |number| Server::start(&format!("s{number}"), engine, source, further);
     let servers: Vec<Server> = (0..count).map(start).collect();
     for server in &servers {
         server.await_number("ncserverd_cluster_members", count as f64);
@@ -276,11 +286,10 @@ impl Viewer {
 /// Wherever they come first.
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_one_stream_and_network_meet_at_one_server() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 3, &Source::Folder, &[]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let servers = fleet(&engine, 3, &Source::Folder, &[]);
     let mut viewers = Vec::new();
     for server in &servers {
         let mut viewer = Viewer::at(server).await;
@@ -309,11 +318,10 @@ async fn viewers_of_one_stream_and_network_meet_at_one_server() {
 /// An operator who sends viewers by other means wants them to stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_steering_viewers_stay_where_they_come() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 3, &Source::Folder, &["cluster.steer=false"]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let servers = fleet(&engine, 3, &Source::Folder, &["cluster.steer=false"]);
     for server in &servers {
         let mut viewer = Viewer::at(server).await;
         viewer.play_some(10).await;
@@ -324,11 +332,10 @@ async fn without_steering_viewers_stay_where_they_come() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_ends_go_to_another_and_miss_nothing() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let mut servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let mut servers = fleet(&engine, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewers = Vec::new();
     for _ in 0..3 {
         let mut viewer = Viewer::at(&servers[0]).await;
@@ -353,11 +360,10 @@ async fn viewers_of_a_server_that_ends_go_to_another_and_miss_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_is_killed_go_to_another() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let servers = fleet(&engine, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewer = Viewer::at(&servers[0]).await;
     viewer.play_some(5).await;
     servers[0].program.signal("KILL");
@@ -375,11 +381,10 @@ async fn viewers_of_a_server_that_is_killed_go_to_another() {
 /// It says nothing for a while, for example because its host is moved, and then goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn viewers_of_a_server_that_pauses_miss_nothing_and_come_back() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 2, &Source::Folder, &["cluster.steer=false"]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let servers = fleet(&engine, 2, &Source::Folder, &["cluster.steer=false"]);
     let mut viewer = Viewer::at(&servers[0]).await;
     viewer.play_some(5).await;
     servers[0].program.signal("STOP");
@@ -395,12 +400,11 @@ async fn viewers_of_a_server_that_pauses_miss_nothing_and_come_back() {
 /// Whoever comes to a server without a place is told of another one, and not only refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_that_finds_no_place_is_told_where_there_is_one() {
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
     let settings = ["cluster.steer=false", "endpoint.connections_max=2"];
-    let servers = fleet(port, 2, &Source::Folder, &settings);
+    let servers = fleet(&engine, 2, &Source::Folder, &settings);
     let mut viewers = Vec::new();
     for _ in 0..2 {
         let mut viewer = Viewer::at(&servers[0]).await;
@@ -466,10 +470,9 @@ impl Player {
 #[tokio::test(flavor = "multi_thread")]
 async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() {
     let kills = std::env::var("NCTEST_KILLS").map_or(20, |kills| kills.parse().unwrap());
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
     let path = lossy::Direction {
         delay: Duration::from_millis(50),
         ..lossy::Direction::losing(0.1)
@@ -490,7 +493,7 @@ async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() 
         servers.push(Server::start_at(
             at,
             &name,
-            port,
+            &engine,
             &Source::Folder,
             &settings,
         ));
@@ -530,11 +533,10 @@ async fn servers_are_restarted_one_by_one_and_no_viewer_misses_a_segment() {
     const HOLDS: Duration = Duration::from_secs(4);
     const LASTS: Duration = Duration::from_secs(2);
     let count = std::env::var("NCTEST_VIEWERS").map_or(40, |count| count.parse().unwrap());
-    let Some(nats) = nats_server() else { return };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let mut servers = fleet(port, 3, &Source::Folder, &["server.drain_timeout=30s"]);
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let mut servers = fleet(&engine, 3, &Source::Folder, &["server.drain_timeout=30s"]);
     let mut viewers = Vec::new();
     for number in 0..count {
         viewers.push(Viewer::at(&servers[number % servers.len()]).await);

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nctest::fleet::{free_ports, nats_server, node};
+use nctest::fleet::free_ports;
+use nctest::nginx;
 use nctest::process::Process;
 use nctest::program::PATIENCE;
+use nctest::skip::skip;
 use tempfile::TempDir;
 
-use super::{SEGMENTS, Server, Source, Viewer, segment, turn};
+use super::{Engine, SEGMENTS, Server, Source, Viewer, segment};
 
 /// An nginx that has the segments.
 struct Nginx {
@@ -23,13 +25,8 @@ struct Nginx {
 impl Nginx {
     /// `None`, and a line that says so, if there is no nginx.
     fn start() -> Option<Self> {
-        let is_there = Command::new("nginx").arg("-v").output().is_ok();
-        if !is_there {
-            assert!(
-                std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
-                "everything was to run, and there is no nginx"
-            );
-            println!("SKIPPED: there is no nginx");
+        if Command::new("nginx").arg("-v").output().is_err() {
+            skip("there is no nginx");
             return None;
         }
         let directory = TempDir::new().unwrap();
@@ -39,23 +36,11 @@ impl Nginx {
             fs::write(media.join(format!("{number}.ts")), segment(number)).unwrap();
         }
         let [port] = free_ports();
-        let here = directory.path().display();
-        let configuration = format!(
-            "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
-             events {{}}\n\
-             http {{\n\
-             access_log {here}/access.log; client_body_temp_path {here}/body;\n\
-             proxy_temp_path {here}/proxy; fastcgi_temp_path {here}/fastcgi;\n\
-             uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;\n\
-             server {{ listen 127.0.0.1:{port}; root {here}/media; }}\n\
-             }}\n"
-        );
-        let file = directory.path().join("nginx.conf");
-        fs::write(&file, configuration).unwrap();
-        let mut command = Command::new("nginx");
-        command.args(["-p", &here.to_string(), "-c"]).arg(file);
-        let process = Process::start(&mut command);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let file = nginx::configure(directory.path(), address);
+        let mut command = Command::new("nginx");
+        command.arg("-p").arg(directory.path()).arg("-c").arg(file);
+        let process = Process::start(&mut command);
         let end = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(address).is_err() {
             assert!(Instant::now() < end, "nginx does not answer");
@@ -87,8 +72,8 @@ impl Nginx {
     }
 }
 
-fn fleet(node: u16, count: usize, nginx: &Nginx) -> Vec<Server> {
-    super::fleet(node, count, &nginx.source(), &["cluster.steer=false"])
+fn fleet(engine: &Engine, count: usize, nginx: &Nginx) -> Vec<Server> {
+    super::fleet(engine, count, &nginx.source(), &["cluster.steer=false"])
 }
 
 /// Viewers of all servers fetch these segments at the same time.
@@ -107,13 +92,10 @@ async fn watch(servers: &[Server], segments: std::ops::Range<u32>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_segment_is_requested_once_from_the_origin() {
-    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+    let (Some(engine), Some(nginx)) = (Engine::start().await, Nginx::start()) else {
         return;
     };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let servers = fleet(port, 5, &nginx);
+    let servers = fleet(&engine, 5, &nginx);
     watch(&servers, 0..40).await;
     let requests = nginx.requests(0..40);
     // A busy machine may be late once or twice.
@@ -138,13 +120,10 @@ async fn each_segment_is_requested_once_from_the_origin() {
 /// Its objects are requested from the origin at most twice, and viewers wait for none of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_home_is_dead_the_origin_is_asked_at_most_twice() {
-    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+    let (Some(engine), Some(nginx)) = (Engine::start().await, Nginx::start()) else {
         return;
     };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let _node = node(&nats, port, &[]);
-    let mut servers = fleet(port, 5, &nginx);
+    let mut servers = fleet(&engine, 5, &nginx);
     watch(&servers, 0..20).await;
     let dead = servers.pop().unwrap();
     dead.program.signal("KILL");
@@ -166,14 +145,12 @@ async fn while_a_home_is_dead_the_origin_is_asked_at_most_twice() {
 /// Each asks for itself, as long as it knows of nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_engine_every_server_asks_the_origin() {
-    let (Some(nats), Some(nginx)) = (nats_server(), Nginx::start()) else {
+    let (Some(engine), Some(nginx)) = (Engine::start().await, Nginx::start()) else {
         return;
     };
-    let _turn = turn().await;
-    let [port] = free_ports();
-    let engine = node(&nats, port, &[]);
-    let servers = fleet(port, 2, &nginx);
-    drop(engine);
+    let servers = fleet(&engine, 2, &nginx);
+    let Engine { node, _turn, .. } = engine;
+    drop(node);
     for server in &servers {
         server.await_number("ncserverd_cluster_members", 1.0);
     }

@@ -1,10 +1,11 @@
 //! The engine of a fleet: nodes of NATS on loopback.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::program::Program;
+use crate::skip::skip;
 
 /// The program of NATS, or `None` and a line that says so.
 ///
@@ -16,11 +17,7 @@ pub fn nats_server() -> Option<PathBuf> {
     let mut found = std::env::split_paths(&path).map(|folder| folder.join("nats-server"));
     let found = named.or_else(|| found.find(|file| file.is_file()));
     if found.is_none() {
-        assert!(
-            std::env::var_os("NCTEST_REQUIRE_ALL").is_none(),
-            "everything was to run, and there is no nats-server"
-        );
-        println!("SKIPPED: there is no nats-server");
+        skip("there is no nats-server");
     }
     found
 }
@@ -33,6 +30,15 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     let listen = |()| TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listeners = [(); N].map(listen);
     listeners.map(|listener| listener.local_addr().expect("its address").port())
+}
+
+/// A UDP address of loopback that was free just now.
+///
+/// # Panics
+/// If there is none.
+pub fn free_address() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    socket.local_addr().expect("its address")
 }
 
 /// A node for clients at this port, which is ready. `routes` are the ports by which nodes reach

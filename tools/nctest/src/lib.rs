@@ -19,6 +19,7 @@ pub mod live;
 #[cfg(feature = "network")]
 pub mod mint;
 pub mod netns;
+pub mod nginx;
 #[cfg(feature = "network")]
 pub mod origin;
 #[cfg(feature = "network")]
@@ -29,5 +30,6 @@ pub mod program;
 #[cfg(feature = "network")]
 pub mod script;
 pub mod shake256;
+pub mod skip;
 #[cfg(feature = "bench")]
 pub mod turns;
