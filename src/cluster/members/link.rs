@@ -1,7 +1,7 @@
 //! The side that asks: it connects to a member of the list, and hears its beats.
 //!
 //! A task for each member. It connects again when the connection is lost, after pauses that grow.
-//! A member that is dead is noticed by [`IDLE_TIMEOUT`], sooner than the roster forgets it.
+//! A member that is dead is noticed by [`IDLE_TIMEOUT_MS`], sooner than the roster forgets it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
