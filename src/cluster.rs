@@ -18,7 +18,7 @@ mod table;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -152,8 +152,8 @@ pub struct Cluster {
     stage: Arc<watch::Sender<Stage>>,
     /// Lines that others can cause.
     lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
-    /// Changes of which sessions are told at once.
-    changes: Arc<RateLimited<()>>,
+    /// Whether servers have come or gone of which sessions are not told yet.
+    is_stale: Arc<AtomicBool>,
     metrics: Metrics,
     readiness: Readiness,
 }
@@ -191,12 +191,13 @@ impl Cluster {
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
-            changes: Arc::new(RateLimited::new(CHANGE_EVERY)),
+            is_stale: Arc::default(),
             metrics,
             readiness,
         };
         // It knows itself before the first scrape.
         cluster.hear(cluster.beat(Stage::Serves));
+        cluster.publish();
         cluster
     }
 
@@ -228,8 +229,13 @@ impl Cluster {
         let mut stage = self.stage.subscribe();
         let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut published_at = Instant::now();
         loop {
             let due = self.roster().due();
+            let is_stale = self.is_stale.load(Ordering::Relaxed);
+            // Whoever may publish can make servers come and go without end, and sessions look at
+            // each change.
+            let publish_at = published_at + CHANGE_EVERY;
             let tells = tokio::select! {
                 _ = tick.tick() => true,
                 _ = stage.changed() => true,
@@ -240,6 +246,11 @@ impl Cluster {
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
                     let lost = self.roster().expire(Instant::now());
                     lost.iter().for_each(|change| self.note(change));
+                    false
+                }
+                () = sleep_until(publish_at.into()), if is_stale => {
+                    self.publish();
+                    published_at = Instant::now();
                     false
                 }
             };
@@ -390,9 +401,10 @@ impl Cluster {
         change.iter().for_each(|change| self.note(change));
     }
 
-    /// Tells sessions of the servers. With each beat of this server and whenever one comes or goes:
-    /// a hundred servers beat too often.
+    /// Tells sessions of the servers. With each beat of this server and soon after one comes or
+    /// goes: a hundred servers beat too often.
     fn publish(&self) {
+        self.is_stale.store(false, Ordering::Relaxed);
         let member = |beat: &Beat| {
             let address = beat.addresses.first()?;
             Some(fleet::Member {
@@ -412,16 +424,12 @@ impl Cluster {
         let roster = self.roster();
         let members = roster.members().filter_map(|known| member(&known.beat));
         self.fleet.set(self.own.name.as_str(), members);
+        self.metrics.set_members(roster.len());
     }
 
     /// Says what has changed.
     fn note(&self, change: &Change) {
-        // Whoever may publish can make servers come and go without end, and sessions look at each
-        // change.
-        if self.changes.admit((), Instant::now()).is_some() {
-            self.publish();
-        }
-        self.metrics.set_members(self.roster().len());
+        self.is_stale.store(true, Ordering::Relaxed);
         let is_own = *change.server() == self.own.name;
         if is_own && !matches!(change, Change::Twins(_)) {
             return;
@@ -506,7 +514,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 const REOPEN_AFTER: Duration = Duration::from_secs(10);
 /// How long an engine may take at the start before that is said.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-/// The time between two changes of which sessions are told before the next beat.
+/// The least time between two changes of which sessions are told.
 const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// The time between two lines that say the same of a server.
 const LINE_EVERY: Duration = Duration::from_secs(10);
