@@ -21,8 +21,9 @@ pub const SILENT_AFTER: Duration = Duration::from_millis(500);
 const USED_MAX: usize = 2;
 /// How long an alternate may take to answer before the next one is tried beside it.
 const NEXT_AFTER: Duration = Duration::from_millis(500);
-/// How long an alternate that has failed is left alone.
+/// How long an alternate that has failed is left alone, and how long if nobody else serves.
 const REST: Duration = Duration::from_secs(10);
+const REST_ALONE: Duration = Duration::from_secs(2);
 /// How long a server must have answered without a break before others are left for it.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// For how long the word of a server to go to another one counts.
@@ -78,7 +79,7 @@ pub struct Alternates {
     homes: SortedMap<SourceId, Home>,
     /// Those that each server has named last, best first.
     named: SortedMap<SourceId, Vec<Alternate>>,
-    /// Those that were tried lately.
+    /// Those that were tried lately and have not answered.
     tried: Vec<(Alternate, Instant)>,
     used: SortedMap<SourceId, Used>,
     next: u32,
@@ -191,7 +192,8 @@ impl Alternates {
 
     /// Whether an alternate may be tried soon although nobody answers now.
     pub fn may_help(&self) -> bool {
-        !self.used.is_empty() || (self.candidate().is_some() && self.attempts.0 > 0)
+        let is_known = || self.candidate(|_| false).is_some();
+        !self.used.is_empty() || (self.attempts.0 > 0 && is_known())
     }
 
     /// What to do, now that the servers are like this: all that are in use, each home server that
@@ -211,6 +213,11 @@ impl Alternates {
         self.good_since.retain(|source, _| good.contains(source));
         for source in good.iter() {
             self.good_since.get_or_insert(*source, now);
+            // It may be needed again as soon as it is left.
+            if let Some(used) = self.used.get(source) {
+                self.tried
+                    .retain(|(server, _)| !is_same(server, &used.server));
+            }
         }
         let mut steps = Vec::new();
         self.forget(
@@ -255,9 +262,10 @@ impl Alternates {
         let settled = self.good_since.values().map(|at| *at + SETTLED_AFTER);
         let going = self.going.map(|going| going.since + GOING_MAX);
         let next = self.opened_at.map(|at| at + NEXT_AFTER);
-        let rested = self.tried.iter().map(|(_, at)| *at);
+        let tried = self.tried.iter().map(|(_, at)| *at);
+        let rested = tried.flat_map(|at| [at + REST_ALONE, at + REST]);
         let more = self.attempts.1.map(|since| since + ATTEMPT_EVERY);
-        let tries = rested.map(|at| at + REST).chain(next).chain(more);
+        let tries = rested.chain(next).chain(more);
         let tries = tries.filter(|_| !is_served);
         settled
             .chain(going)
@@ -273,11 +281,12 @@ impl Alternates {
         named.flat_map(|(by, named)| named.iter().map(|server| (server, *by)))
     }
 
-    /// The first of those named that is not in use and was not tried lately.
-    fn candidate(&self) -> Option<(Alternate, SourceId)> {
+    /// The first of those named that is not in use, and that has rested if it was tried lately.
+    fn candidate(&self, has_rested: impl Fn(Instant) -> bool) -> Option<(Alternate, SourceId)> {
         let homes = self.homes.values().map(|home| &home.server);
         let used = self.used.values().map(|used| &used.server);
-        let tried = self.tried.iter().map(|(server, _)| server);
+        let tried = self.tried.iter().filter(|(_, at)| !has_rested(*at));
+        let tried = tried.map(|(server, _)| server);
         let others = homes.chain(used).chain(tried).chain(&self.banned);
         let others: Vec<&Alternate> = others.collect();
         let is_new = |server: &Alternate| !others.iter().any(|other| is_same(other, server));
@@ -299,7 +308,8 @@ impl Alternates {
                 self.opened_at = Some(now);
             }
         }
-        let Some((server, by)) = self.candidate() else {
+        let rest = if is_alone { REST_ALONE } else { REST };
+        let Some((server, by)) = self.candidate(|at| at + rest <= now) else {
             return;
         };
         // Dead ones take no place of others.
@@ -308,6 +318,7 @@ impl Alternates {
         }
         let source = SourceId(self.next);
         self.next = self.next.checked_add(1).unwrap_or(FIRST_ID);
+        self.tried.retain(|(other, _)| !is_same(other, &server));
         self.tried.push((server.clone(), now));
         let used = Used {
             server: server.clone(),
@@ -555,6 +566,38 @@ mod tests {
         for half in 2..60 {
             assert_eq!(alternates.look(now + half * 500 * MS, &[home]), []);
         }
+    }
+
+    /// A home server that is lost soon after it only paused has the same helper again.
+    #[test]
+    fn a_helper_that_has_answered_is_tried_again_at_once() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, HOME, false, vec![server("a")]);
+        alternates.look(now, &[(HOME, Health::Silent)]);
+        let both = [(HOME, Health::Good), (FIRST_USED, Health::Good)];
+        alternates.look(now + 100 * MS, &both);
+        let settled = now + 100 * MS + SETTLED_AFTER;
+        assert_eq!(alternates.look(settled, &both), [Step::Leave(FIRST_USED)]);
+        let lost = [(HOME, Health::Silent), (FIRST_USED, Health::Down)];
+        let steps = alternates.look(settled + 200 * MS, &lost);
+        assert_eq!(steps, [Step::Forget(FIRST_USED), open(SECOND_USED, "a")]);
+    }
+
+    /// It may have come back meanwhile.
+    #[test]
+    fn who_has_failed_is_tried_again_sooner_when_nobody_else_serves() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, HOME, false, vec![server("a")]);
+        let home = (HOME, Health::Silent);
+        assert_eq!(alternates.look(now, &[home]), [open(FIRST_USED, "a")]);
+        let down = [home, (FIRST_USED, Health::Down)];
+        let soon = now + 1000 * MS;
+        assert_eq!(alternates.look(soon, &down), [Step::Forget(FIRST_USED)]);
+        assert_eq!(alternates.due(), Some(now + REST_ALONE));
+        let again = alternates.look(now + REST_ALONE, &[home]);
+        assert_eq!(again, [open(SECOND_USED, "a")]);
     }
 
     /// Whoever names servers without end causes few attempts.
