@@ -46,8 +46,10 @@ impl Driver {
         let Some(rtt) = link.connection().map(Connection::rtt) else {
             return false;
         };
-        let (owes, after) = (self.proto.owes(link.id), SILENT_AFTER.max(2 * rtt));
-        link.is_mute(now, owes, after)
+        // One that is not known yet owes HELLO.
+        let is_known = self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id);
+        let owes = !is_known || self.proto.owes(link.id);
+        link.is_mute(now, owes, SILENT_AFTER.max(2 * rtt))
     }
 
     fn health(&self, link: &Link, is_mute: bool) -> Health {

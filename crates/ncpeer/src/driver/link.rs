@@ -62,6 +62,9 @@ const PONG_WITHIN: Duration = Duration::from_millis(300);
 /// of a source while there are others to turn to.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LISTEN_EVERY: Duration = Duration::from_millis(100);
+/// Frames sent in one silence, one after each look, to hear of lost packets: whatever arrives is
+/// acknowledged, while QUIC's own probes come at doubling intervals (RFC 9002, section 6.2.1).
+const KNOCKS_MAX: u32 = 16;
 
 /// The settings of connections to a source, and why its certificate was rejected.
 pub(super) type Quic = (quinn::ClientConfig, Arc<Rejection>);
@@ -125,8 +128,10 @@ struct Listening {
     looked_at: Instant,
     /// Since when it has owed something.
     owes_since: Option<Instant>,
-    /// Whether it was sent something that it has to acknowledge since then.
-    is_knocked: bool,
+    /// How often it was sent something that it has to acknowledge since it was last heard, and when
+    /// it was last sent that.
+    knocks: u32,
+    knocked_at: Option<Instant>,
     /// Whether it was silent for so long that others were turned to, and has said nothing since.
     is_mute: bool,
 }
@@ -137,7 +142,8 @@ impl Listening {
             heard: (0, now),
             looked_at: now,
             owes_since: None,
-            is_knocked: false,
+            knocks: 0,
+            knocked_at: None,
             is_mute: false,
         }
     }
@@ -153,10 +159,21 @@ impl Listening {
             self.looked_at = now;
             let heard = heard();
             if heard != self.heard.0 {
-                (self.heard, self.is_knocked, self.is_mute) = ((heard, now), false, false);
+                (self.heard, self.knocks, self.is_mute) = ((heard, now), 0, false);
             }
         }
         now.saturating_duration_since(owes_since.max(self.heard.1))
+    }
+
+    /// Whether it is time to knock, and notes that this is done.
+    fn takes_knock(&mut self, now: Instant) -> bool {
+        let is_time = self.knocked_at.is_none_or(|at| at + LISTEN_EVERY <= now);
+        let takes = is_time && self.knocks < KNOCKS_MAX;
+        if takes {
+            self.knocks += 1;
+            self.knocked_at = Some(now);
+        }
+        takes
     }
 }
 
@@ -607,7 +624,7 @@ impl Link {
 
     /// Whether the source has owed something and said nothing for this long, and nothing since;
     /// `owes` tells whether it owes something now. After half of the time it is sent something that
-    /// it has to acknowledge.
+    /// it has to acknowledge, again and again.
     pub(super) fn is_mute(&mut self, now: Instant, owes: bool, after: Duration) -> bool {
         let State::Up(wires, watch) = &mut self.state else {
             return false;
@@ -617,23 +634,12 @@ impl Link {
         let silence = listening.silence(now, owes, heard);
         listening.is_mute |= silence >= after;
         let is_mute = listening.is_mute;
-        if silence >= after / 2 {
-            self.knock();
-        }
-        is_mute
-    }
-
-    /// Sends the source something that it has to acknowledge, once in a silence.
-    fn knock(&mut self) {
-        let State::Up(wires, watch) = &mut self.state else {
-            return;
-        };
-        if !watch.listening.is_knocked && wires.is_writable() {
-            watch.listening.is_knocked = true;
+        if silence >= after / 2 && wires.is_writable() && listening.takes_knock(now) {
             let mut out = Vec::new();
             frame::encode_knock(rand::random(), &mut out);
             wires.write(out);
         }
+        is_mute
     }
 
     /// When to listen again, while the source owes something.
@@ -995,11 +1001,23 @@ mod tests {
         assert_eq!(listening.silence(now + ms(5000), true, || 9), ms(0));
         assert_eq!(listening.silence(now + ms(5150), true, || 9), ms(150));
         assert_eq!(listening.silence(now + ms(5600), true, || 9), ms(600));
-        listening.is_knocked = true;
         assert_eq!(listening.silence(now + ms(5700), true, || 10), ms(0));
-        assert!(!listening.is_knocked, "a knock in each silence");
         assert_eq!(listening.silence(now + ms(5800), false, || 10), ms(0));
         assert_eq!(listening.silence(now + ms(9000), true, || 10), ms(0));
+    }
+
+    #[test]
+    fn knocks_repeat_until_something_is_heard_and_are_bounded() {
+        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let mut listening = Listening::new(now);
+        listening.silence(now, true, || 0);
+        assert!(listening.takes_knock(now + ms(250)));
+        assert!(!listening.takes_knock(now + ms(300)), "one after each look");
+        let later = (0..30).map(|look| now + ms(350 + 100 * look));
+        let taken = later.filter(|at| listening.takes_knock(*at)).count();
+        assert_eq!(taken, KNOCKS_MAX as usize - 1);
+        listening.silence(now + ms(9000), true, || 1);
+        assert!(listening.takes_knock(now + ms(9000)));
     }
 
     /// Nothing is awaited of it any more, so that it owes nothing.
