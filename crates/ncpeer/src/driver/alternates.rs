@@ -35,7 +35,7 @@ impl Driver {
                 health.push((source, self.health(link, is_mute)));
             }
         }
-        self.hush(&health);
+        self.hush(links, &health);
         for step in self.alternates.look(now, &health) {
             self.carry_out(now, links, step);
         }
@@ -79,11 +79,21 @@ impl Driver {
         }
     }
 
-    /// While another server answers, nothing is awaited of those that are silent.
-    fn hush(&mut self, health: &[(SourceId, Health)]) {
-        let has_good = health.iter().any(|(_, health)| *health == Health::Good);
+    /// While another server answers, or is connected and can be asked, nothing is awaited of those
+    /// that are silent.
+    fn hush(&mut self, links: &[Link], health: &[(SourceId, Health)]) {
+        let is_connected = |source: SourceId| {
+            let link = links.iter().find(|link| link.id == source);
+            link.is_some_and(|link| link.connection().is_some())
+        };
+        let serves = |(source, health): &(SourceId, Health)| match health {
+            Health::Good => true,
+            Health::Coming => is_connected(*source),
+            _ => false,
+        };
+        let has_other = health.iter().any(serves);
         for (source, health) in health {
-            let is_silent = *health == Health::Silent && has_good;
+            let is_silent = *health == Health::Silent && has_other;
             if is_silent && self.hushed.insert(*source) {
                 self.proto.set_silent(*source, true);
             } else if *health == Health::Good && self.hushed.remove(source) {

@@ -65,6 +65,9 @@ const LISTEN_EVERY: Duration = Duration::from_millis(100);
 /// Frames sent in one silence, one after each look, to hear of lost packets: whatever arrives is
 /// acknowledged, while QUIC's own probes come at doubling intervals (RFC 9002, section 6.2.1).
 const KNOCKS_MAX: u32 = 16;
+/// For how long a connection is young: QUIC knows little of its round trip, and waits for three of
+/// them before it repeats what is lost. Such a connection is knocked at sooner.
+const YOUNG: Duration = Duration::from_secs(3);
 
 /// The settings of connections to a source, and why its certificate was rejected.
 pub(super) type Quic = (quinn::ClientConfig, Arc<Rejection>);
@@ -623,8 +626,8 @@ impl Link {
     }
 
     /// Whether the source has owed something and said nothing for this long, and nothing since;
-    /// `owes` tells whether it owes something now. After half of the time it is sent something that
-    /// it has to acknowledge, again and again.
+    /// `owes` tells whether it owes something now. After half of the time, and on a young connection
+    /// sooner, it is sent something that it has to acknowledge, again and again.
     pub(super) fn is_mute(&mut self, now: Instant, owes: bool, after: Duration) -> bool {
         let State::Up(wires, watch) = &mut self.state else {
             return false;
@@ -634,7 +637,9 @@ impl Link {
         let silence = listening.silence(now, owes, heard);
         listening.is_mute |= silence >= after;
         let is_mute = listening.is_mute;
-        if silence >= after / 2 && wires.is_writable() && listening.takes_knock(now) {
+        let is_young = now.saturating_duration_since(watch.begun) < YOUNG;
+        let knocks_after = if is_young { LISTEN_EVERY } else { after / 2 };
+        if silence >= knocks_after && wires.is_writable() && listening.takes_knock(now) {
             let mut out = Vec::new();
             frame::encode_knock(rand::random(), &mut out);
             wires.write(out);
