@@ -29,13 +29,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
-use beat::{Address, Beat, Load, Name};
+use beat::{Address, Beat, Load, Name, Pages};
 use engine::{Engine, Heard, Kind};
 use roster::{Change, INTERVAL, Roster};
 
 use crate::telemetry::quiet::{RateLimited, suppressed};
 use crate::telemetry::{Readiness, now_ms};
-use crate::tls::ServerIdentity;
+use crate::tls::{Fingerprint, ServerIdentity};
 pub use metrics::Metrics;
 pub use table::{Error as StatusError, status};
 
@@ -347,6 +347,9 @@ impl Cluster {
             sequence: self.told.fetch_add(1, Ordering::Relaxed),
             addresses: config.advertise.clone(),
             fingerprint: identity.fingerprint(),
+            pages: identity.speaks_web().then(|| Pages {
+                fingerprint: identity.rotated().map(|rotated| rotated.fingerprints()[0]),
+            }),
             zone: config.zone.clone(),
             version: VERSION.parse().expect("a version of cargo is one"),
             load: (self.load)(),
@@ -407,13 +410,15 @@ impl Cluster {
         self.is_stale.store(false, Ordering::Relaxed);
         let member = |beat: &Beat| {
             let address = beat.addresses.first()?;
+            let server = |fingerprint: Option<Fingerprint>| Alternate {
+                address: address.to_string(),
+                identity: fingerprint.map(|fingerprint| *fingerprint.as_bytes()),
+            };
             Some(fleet::Member {
                 name: beat.server.to_string(),
                 zone: beat.zone.to_string(),
-                server: Alternate {
-                    address: address.to_string(),
-                    identity: Some(*beat.fingerprint.as_bytes()),
-                },
+                server: server(Some(beat.fingerprint)),
+                page_server: beat.pages.as_ref().map(|pages| server(pages.fingerprint)),
                 viewers: beat.load.viewers,
                 viewers_max: beat.load.viewers_max,
                 is_open: !beat.is_draining && !beat.load.is_full,

@@ -224,7 +224,10 @@ async fn serve_coded(
             config.clone(),
             admission.clone(),
             headroom.clone(),
-            Fleet::alone(),
+            endpoint::Elsewhere {
+                fleet: Fleet::alone(),
+                origins: Arc::default(),
+            },
             metrics.clone(),
             serve.clone(),
         ));

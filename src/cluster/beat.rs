@@ -38,6 +38,9 @@ pub struct Beat {
     /// The certificate that it shows to peers, as 64 hexadecimal digits in lower case.
     #[serde(serialize_with = "write_digits", deserialize_with = "read_digits")]
     pub fingerprint: Fingerprint,
+    /// What it is for web pages; nothing if it serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<Pages>,
     /// The part of the network that it is in.
     pub zone: Name,
     /// Its version of the program.
@@ -50,6 +53,19 @@ pub struct Beat {
     /// Whether this is its last beat.
     #[serde(default)]
     pub is_last: bool,
+}
+
+/// How web pages reach a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// The certificate that it shows to pages, if no authority has signed it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "write_some_digits",
+        deserialize_with = "read_some_digits"
+    )]
+    pub fingerprint: Option<Fingerprint>,
 }
 
 /// How much of a server is in use.
@@ -123,6 +139,22 @@ fn write_digits<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(fingerprint)
+}
+
+fn write_some_digits<S: Serializer>(
+    fingerprint: &Option<Fingerprint>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match fingerprint {
+        Some(fingerprint) => write_digits(fingerprint, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn read_some_digits<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Fingerprint>, D::Error> {
+    read_digits(deserializer).map(Some)
 }
 
 /// Reads a fingerprint in the form in which it is written, and in no other.
@@ -245,6 +277,7 @@ pub(super) mod tests {
             sequence: 0,
             addresses: vec![format!("{server}.example:4443").parse().unwrap()],
             fingerprint: "0f".repeat(32).parse().unwrap(),
+            pages: None,
             zone: "east".parse().unwrap(),
             version: "0.1.0".parse().unwrap(),
             load: Load {
@@ -269,9 +302,17 @@ pub(super) mod tests {
             is_draining: true,
             ..beat("a-1")
         };
-        let bytes = beat.to_bytes();
-        assert!(bytes.len() < 500, "{}", bytes.len());
-        assert_eq!(Beat::from_bytes(&bytes), Ok(beat));
+        let fingerprint = "f0".repeat(32).parse().unwrap();
+        for pages in [None, Some(None), Some(Some(fingerprint))] {
+            let pages = pages.map(|fingerprint| Pages { fingerprint });
+            let beat = Beat {
+                pages,
+                ..beat.clone()
+            };
+            let bytes = beat.to_bytes();
+            assert!(bytes.len() < 600, "{}", bytes.len());
+            assert_eq!(Beat::from_bytes(&bytes), Ok(beat));
+        }
     }
 
     /// A newer version may tell more, and an older one less.
@@ -309,6 +350,8 @@ pub(super) mod tests {
             ("zone", "\u{1b}[2J".into()),
             ("fingerprint", "0F".repeat(32).into()),
             ("fingerprint", "0f".into()),
+            ("pages", serde_json::json!({"fingerprint": "0f"})),
+            ("pages", serde_json::json!({"fingerprint": "0F".repeat(32)})),
             ("version", "1 0".into()),
             ("addresses", serde_json::json!(["a.example"])),
             ("addresses", serde_json::json!(["user@a.example:4443"])),

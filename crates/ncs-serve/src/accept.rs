@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use ncs_net::endpoint::{self, Config, Doorkeeper};
 use ncs_net::telemetry::register;
-use ncs_proto::wire::message::{Alternate, REASON_MAX};
+use ncs_net::web::{self, Binding, Origins};
+use ncs_proto::wire::message::REASON_MAX;
 use ncs_proto::wire::text::plain;
 use ncs_proto::wire::{CloseCode, elsewhere};
 use prometheus::{IntCounter, IntGauge, Registry};
@@ -129,8 +130,28 @@ impl Doorkeeper for Keeper {
 enum Newcomer {
     /// It is served.
     In(Incoming, Place),
-    /// It is told of these servers.
-    SentOn(Incoming, AddressPlace, Vec<Alternate>),
+    /// It is told of other servers.
+    SentOn(Incoming, AddressPlace),
+}
+
+/// What a client that finds no place is told.
+#[derive(Debug, Clone)]
+pub struct Elsewhere {
+    /// The other servers.
+    pub fleet: Fleet,
+    /// The origins whose pages may connect.
+    pub origins: Arc<Origins>,
+}
+
+impl Elsewhere {
+    /// Whether another server has room for a client.
+    fn is_there(&self, incoming: &Incoming) -> bool {
+        let key = Key::of_address(incoming.remote_address().ip());
+        let bindings = [Binding::Quic, Binding::Web];
+        bindings
+            .iter()
+            .any(|binding| self.fleet.elsewhere((key, *binding)).moves)
+    }
 }
 
 /// The place of a connection among those of its address, and among all.
@@ -148,7 +169,7 @@ pub async fn accept<S, F>(
     config: Config,
     admission: Admission,
     headroom: Headroom,
-    fleet: Fleet,
+    others: Elsewhere,
     metrics: Metrics,
     serve: S,
 ) where
@@ -166,25 +187,27 @@ pub async fn accept<S, F>(
             break;
         };
         metrics.handshakes.inc();
-        let others = |incoming: &Incoming| match desk.available_permits() {
-            0 => Vec::new(),
-            _ => {
-                let key = Key::of_address(incoming.remote_address().ip());
-                fleet.elsewhere(key).servers
-            }
-        };
-        let admitted = admit(incoming, &config, &admission, &headroom, &metrics, others);
+        let is_elsewhere =
+            |incoming: &Incoming| desk.available_permits() > 0 && others.is_there(incoming);
+        let admitted = admit(
+            incoming,
+            &config,
+            &admission,
+            &headroom,
+            &metrics,
+            is_elsewhere,
+        );
         let (incoming, place) = match admitted {
             None => continue,
             Some(Newcomer::In(incoming, place)) => (incoming, place),
-            Some(Newcomer::SentOn(incoming, place, servers)) => {
+            Some(Newcomer::SentOn(incoming, place)) => {
                 if let Ok(permit) = Arc::clone(&desk).try_acquire_owned() {
-                    let (metrics, fleet) = (metrics.clone(), fleet.clone());
+                    let (metrics, others) = (metrics.clone(), others.clone());
                     tokio::spawn(async move {
-                        let told = tokio::time::timeout(HANDSHAKE_MAX, send_on(incoming, &servers));
-                        if let Ok(Ok(())) = told.await {
+                        let told = send_on(incoming, &others);
+                        let told = tokio::time::timeout(HANDSHAKE_MAX, told).await;
+                        if let Ok(Ok(true)) = told {
                             metrics.sent_on.inc();
-                            fleet.count_sent(&servers);
                         }
                         drop((place, permit));
                     });
@@ -241,14 +264,32 @@ impl Drop for Open {
     }
 }
 
-/// Finishes the handshake of a client, tells it of other servers, and closes.
-async fn send_on(incoming: Incoming, servers: &[Alternate]) -> Result<(), ConnectionError> {
+/// Finishes the handshake of a client, tells it of other servers, and closes. Whether it was told
+/// of any.
+async fn send_on(incoming: Incoming, others: &Elsewhere) -> Result<bool, ConnectionError> {
+    let key = Key::of_address(incoming.remote_address().ip());
     let connection = incoming.accept()?.await?;
-    // A client believes a close only when its own handshake is complete. Then it opens its stream.
-    connection.accept_bi().await?;
-    let reason = elsewhere::write("the server is full", servers);
-    endpoint::close(&connection, CloseCode::Overload, &reason);
-    Ok(())
+    let binding = Binding::of(&connection);
+    let servers = others.fleet.elsewhere((key, binding)).servers;
+    let reason = elsewhere::write("the server is full", &servers);
+    match binding {
+        Binding::Quic => {
+            // A client believes a close only when its own handshake is complete. Then it opens its
+            // stream.
+            connection.accept_bi().await?;
+            endpoint::close(&connection, CloseCode::Overload, &reason);
+        }
+        // A page is told nothing without a session.
+        Binding::Web => match web::accept(&connection, &others.origins).await {
+            Ok((opened, _)) => opened.session.close(CloseCode::Overload, &reason).await,
+            Err(error) => {
+                web::refuse(&connection, &error);
+                return Ok(false);
+            }
+        },
+    }
+    others.fleet.count_sent(&servers);
+    Ok(!servers.is_empty())
 }
 
 /// Lets a newcomer in, or deals with it.
@@ -258,7 +299,7 @@ fn admit(
     admission: &Admission,
     headroom: &Headroom,
     metrics: &Metrics,
-    others: impl FnOnce(&Incoming) -> Vec<Alternate>,
+    is_elsewhere: impl FnOnce(&Incoming) -> bool,
 ) -> Option<Newcomer> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
@@ -275,13 +316,12 @@ fn admit(
         Err(Crowded::Full) => return refuse(incoming, metrics),
         Err(_) if is_crowded => return refuse(incoming, metrics),
         Ok(place) if is_crowded => {
-            let others = others(&incoming);
-            return match (others.is_empty(), is_proven) {
-                (true, _) => refuse(incoming, metrics),
-                (false, false) => retry(incoming, metrics),
+            return match (is_elsewhere(&incoming), is_proven) {
+                (false, _) => refuse(incoming, metrics),
+                (true, false) => retry(incoming, metrics),
                 // It takes the time of a handshake, which has to be there.
-                (false, true) => match headroom.knock(Proof::Given) {
-                    Ok(_) => Some(Newcomer::SentOn(incoming, place, others)),
+                (true, true) => match headroom.knock(Proof::Given) {
+                    Ok(_) => Some(Newcomer::SentOn(incoming, place)),
                     Err(_) => refuse(incoming, metrics),
                 },
             };

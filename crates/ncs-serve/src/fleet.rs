@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use ncs_net::web::Binding;
 use ncs_proto::wire::message::Alternate;
 use tokio::sync::watch;
 
@@ -48,8 +49,10 @@ pub struct Member {
     pub name: String,
     /// The part of the network that it is in.
     pub zone: String,
-    /// Where viewers reach it.
+    /// Where programs reach it.
     pub server: Alternate,
+    /// The same for web pages, which see another certificate; nothing if it serves none.
+    pub page_server: Option<Alternate>,
     /// Viewers that it serves.
     pub viewers: u32,
     /// Viewers that it has room for.
@@ -147,6 +150,14 @@ impl Entry {
         self.member.viewers.saturating_add(sent)
     }
 
+    /// Where viewers of this binding reach it, if it serves any.
+    fn server(&self, binding: Binding) -> Option<&Alternate> {
+        match binding {
+            Binding::Quic => Some(&self.member.server),
+            Binding::Web => self.member.page_server.as_ref(),
+        }
+    }
+
     fn takes_newcomers(&self) -> bool {
         self.member.is_open && self.viewers() < self.member.viewers_max
     }
@@ -211,20 +222,20 @@ impl Fleet {
 
     /// What a newcomer is told, or a viewer after a change. `may_send`: it may be sent to the
     /// server that should serve it, because no other server has sent it here.
-    pub fn advise(&self, key: Key, may_send: bool) -> Advice {
+    pub fn advise(&self, (key, binding): (Key, Binding), may_send: bool) -> Advice {
         let table = self.table.load();
-        let placed = table.placed(key);
+        let placed = table.placed(key, binding);
         let own = placed.iter().position(|entry| entry.is_own);
         let others = || placed.iter().filter(|entry| !entry.is_own);
         let moves = self.steers && may_send && own != Some(0) && others().next().is_some();
-        table.advice(moves, others().copied())
+        table.advice(moves, others().copied(), binding)
     }
 
     /// What a viewer is told for whom this server has no room any more.
-    pub fn elsewhere(&self, key: Key) -> Advice {
+    pub fn elsewhere(&self, (key, binding): (Key, Binding)) -> Advice {
         let table = self.table.load();
-        let others: Vec<&Entry> = table.others(key).collect();
-        table.advice(!others.is_empty(), others.into_iter())
+        let others: Vec<&Entry> = table.others(key, binding).collect();
+        table.advice(!others.is_empty(), others.into_iter(), binding)
     }
 
     /// A client was told to go to the first of these servers: it counts there, although the
@@ -234,7 +245,8 @@ impl Fleet {
         let first = servers.first();
         let entry = first.and_then(|first| {
             let mut entries = table.members.iter();
-            entries.find(|entry| entry.member.server == *first)
+            let is_at = |entry: &Entry, binding| entry.server(binding) == Some(first);
+            entries.find(|entry| is_at(entry, Binding::Quic) || is_at(entry, Binding::Web))
         });
         if let Some(entry) = entry {
             entry.sent.fetch_add(1, Ordering::Relaxed);
@@ -274,9 +286,9 @@ impl Fleet {
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
         let table = self.table.load();
-        let near = table.others(Key(0)).filter(|entry| entry.is_near).count();
-        let others = match near {
-            0 => table.others(Key(0)).count(),
+        let others = || table.others(Key(0), Binding::Quic);
+        let others = match others().filter(|entry| entry.is_near).count() {
+            0 => others().count(),
             near => near,
         };
         let others = u32::try_from(others).unwrap_or(u32::MAX);
@@ -290,14 +302,18 @@ impl Fleet {
 
 impl Table {
     /// What of the others a viewer is told, if it is told of them.
-    fn offers(&self) -> impl Iterator<Item = (&str, &Alternate, bool)> {
+    fn offers(&self) -> impl Iterator<Item = (&str, [Option<&Alternate>; 2], bool)> {
         let others = self.members.iter().filter(|entry| !entry.is_own);
-        others.map(|Entry { member, .. }| (member.name.as_str(), &member.server, member.is_open))
+        others.map(|entry| {
+            let servers = [Binding::Quic, Binding::Web].map(|binding| entry.server(binding));
+            (entry.member.name.as_str(), servers, entry.member.is_open)
+        })
     }
 
-    /// Servers that take a newcomer of this key, best first.
-    fn placed(&self, key: Key) -> Vec<&Entry> {
-        let able = || self.members.iter().filter(|entry| entry.takes_newcomers());
+    /// Servers that take a newcomer of this key and binding, best first.
+    fn placed(&self, key: Key, binding: Binding) -> Vec<&Entry> {
+        let is_able = |entry: &&Entry| entry.takes_newcomers() && entry.server(binding).is_some();
+        let able = || self.members.iter().filter(is_able);
         let has_near = able().any(|entry| entry.is_near);
         let group = || able().filter(|entry| !has_near || entry.is_near);
         let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
@@ -314,17 +330,21 @@ impl Table {
     }
 
     /// The others that take newcomers, best first.
-    fn others(&self, key: Key) -> impl Iterator<Item = &Entry> {
-        let placed = self.placed(key).into_iter();
+    fn others(&self, key: Key, binding: Binding) -> impl Iterator<Item = &Entry> {
+        let placed = self.placed(key, binding).into_iter();
         placed.filter(|entry| !entry.is_own)
     }
 
-    fn advice<'a>(&self, moves: bool, others: impl Iterator<Item = &'a Entry>) -> Advice {
-        let servers = others.take(TOLD);
-        let servers = servers.map(|entry| entry.member.server.clone());
+    fn advice<'a>(
+        &self,
+        moves: bool,
+        others: impl Iterator<Item = &'a Entry>,
+        binding: Binding,
+    ) -> Advice {
+        let servers = others.filter_map(|entry| entry.server(binding));
         Advice {
             moves,
-            servers: servers.collect(),
+            servers: servers.take(TOLD).cloned().collect(),
         }
     }
 }
@@ -343,6 +363,7 @@ mod tests {
                 address: format!("{name}:4443"),
                 identity: None,
             },
+            page_server: None,
             viewers: 0,
             viewers_max: 1000,
             is_open: true,
@@ -365,6 +386,10 @@ mod tests {
         Key::new("live", IpAddr::from(number.to_be_bytes()))
     }
 
+    fn program(number: u32) -> (Key, Binding) {
+        (key(number), Binding::Quic)
+    }
+
     fn names(advice: &Advice) -> Vec<&str> {
         let names = advice.servers.iter().map(|server| &server.address[..]);
         names.map(|name| name.trim_end_matches(":4443")).collect()
@@ -372,7 +397,7 @@ mod tests {
 
     /// Where a newcomer that came to this server ends.
     fn home(members: &[Member], came_to: &str, key: Key) -> String {
-        let advice = fleet(came_to, members).advise(key, true);
+        let advice = fleet(came_to, members).advise((key, Binding::Quic), true);
         match advice.moves {
             true => names(&advice)[0].to_owned(),
             false => came_to.to_owned(),
@@ -411,6 +436,43 @@ mod tests {
     }
 
     const WEIGHT: u64 = 11_903_325_710_412_076_366;
+
+    /// Others cannot serve them, or show them another certificate.
+    #[test]
+    fn pages_are_told_of_servers_for_pages() {
+        let mut members = members(4);
+        let page_server = |name: &str| Alternate {
+            address: format!("{name}:4443"),
+            identity: Some([7; 32]),
+        };
+        for number in [0, 2] {
+            members[number].page_server = Some(page_server(&format!("s{number}")));
+        }
+        let fleet = fleet("s0", &members);
+        for number in 0..50 {
+            let page = (key(number << 8), Binding::Web);
+            assert_eq!(fleet.advise(page, false).servers, [page_server("s2")]);
+            assert_eq!(fleet.elsewhere(page).servers, [page_server("s2")]);
+        }
+        assert_eq!(fleet.elsewhere(program(0)).servers.len(), TOLD);
+        // One that is sent there counts.
+        fleet.count_sent(&[page_server("s2")]);
+        let table = fleet.table.load();
+        assert_eq!(table.members[2].viewers(), 1);
+    }
+
+    /// It is replaced every few days.
+    #[test]
+    fn another_certificate_for_pages_is_news() {
+        let mut members = members(2);
+        let fleet = fleet("s0", &members);
+        let changes = fleet.changes();
+        fleet.set("s0", members.clone());
+        assert!(!changes.has_changed().unwrap());
+        members[1].page_server = Some(members[1].server.clone());
+        fleet.set("s0", members.clone());
+        assert!(changes.has_changed().unwrap());
+    }
 
     #[test]
     fn networks_are_told_apart() {
@@ -467,7 +529,7 @@ mod tests {
         let fleet = fleet("s0", &members);
         let mut sent: BTreeMap<String, u32> = BTreeMap::new();
         for _ in 0..400 {
-            let advice = fleet.advise(key(0), true);
+            let advice = fleet.advise(program(0), true);
             // Others come and go meanwhile.
             fleet.set("s0", members.to_vec());
             if advice.moves {
@@ -499,14 +561,14 @@ mod tests {
         members[0].is_open = false;
         members[1].viewers = members[1].viewers_max;
         for number in 0..50u32 {
-            let advice = fleet("s0", &members).elsewhere(key(number << 8));
+            let advice = fleet("s0", &members).elsewhere(program(number << 8));
             let mut named = names(&advice);
             named.sort_unstable();
             assert_eq!((advice.moves, named), (true, vec!["s2", "s3"]));
         }
         let alone = fleet("s0", &members[..2]);
-        assert_eq!(alone.advise(key(0), true), Advice::default());
-        assert_eq!(alone.elsewhere(key(0)), Advice::default());
+        assert_eq!(alone.advise(program(0), true), Advice::default());
+        assert_eq!(alone.elsewhere(program(0)), Advice::default());
         assert_eq!(alone.time_to_leave(1000), Duration::ZERO);
     }
 
@@ -526,14 +588,14 @@ mod tests {
         for member in &mut members[..3] {
             member.is_open = false;
         }
-        assert!(fleet("s1", &members).advise(key(0), true).moves);
+        assert!(fleet("s1", &members).advise(program(0), true).moves);
     }
 
     #[test]
     fn who_was_sent_is_not_sent_on_and_still_told_of_others() {
         let members = members(8);
         for number in 0..50u32 {
-            let advice = fleet("s0", &members).advise(key(number << 8), false);
+            let advice = fleet("s0", &members).advise(program(number << 8), false);
             assert_eq!((advice.moves, advice.servers.len()), (false, TOLD));
             assert!(!names(&advice).contains(&"s0"));
         }

@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::accept::{self, Keeper, Place};
+use crate::accept::{self, Elsewhere, Keeper, Place};
 use crate::admission::Admission;
 use crate::aside::Aside;
 use crate::directory::Directory;
@@ -230,7 +230,7 @@ impl Front {
             admission: admission.clone(),
             directory,
             fleet: fleet.clone(),
-            origins,
+            origins: Arc::clone(&origins),
             config: session,
             metrics,
             uplink: uplink.clone(),
@@ -269,15 +269,16 @@ impl Front {
             .flat_map(|listener| listener.endpoints)
             .collect();
         let next_session = Arc::new(AtomicU64::new(0));
+        let others = Elsewhere { fleet, origins };
         for endpoint in &endpoints {
             let (context, next_session, contain) = (
                 context.clone(),
                 Arc::clone(&next_session),
                 supervisor.clone(),
             );
-            let others = links.clone();
+            let members = links.clone();
             let serve = move |connection, place| {
-                if let Some((serve, open)) = others.take(&connection) {
+                if let Some((serve, open)) = members.take(&connection) {
                     let served = serve(connection, place);
                     return Either::Left(contain.contained(ServerPart::Cluster, async move {
                         let _open = open;
@@ -296,7 +297,7 @@ impl Front {
                 config,
                 admission,
                 headroom.clone(),
-                fleet.clone(),
+                others.clone(),
                 metrics,
                 serve,
             );

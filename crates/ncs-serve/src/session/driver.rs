@@ -791,7 +791,7 @@ impl Session {
         if is_new && self.proto.is_sent() {
             self.context.metrics.sent_here.inc();
         }
-        let Advice { moves, servers } = self.context.fleet.advise(key, may_send);
+        let Advice { moves, servers } = self.context.fleet.advise((key, self.binding), may_send);
         self.name(moves, servers, Reason::Placement);
     }
 
@@ -806,7 +806,7 @@ impl Session {
     /// Sends the peer to servers that have room, if there are any.
     fn send_elsewhere(&mut self, reason: Reason) {
         let Some(key) = self.placed else { return };
-        let Advice { moves, servers } = self.context.fleet.elsewhere(key);
+        let Advice { moves, servers } = self.context.fleet.elsewhere((key, self.binding));
         if moves {
             self.name(moves, servers, reason);
         }
@@ -814,7 +814,7 @@ impl Session {
 
     /// The servers that the reason of a close names.
     fn others(&self) -> Vec<Alternate> {
-        let others = |key| self.context.fleet.elsewhere(key).servers;
+        let others = |key| self.context.fleet.elsewhere((key, self.binding)).servers;
         self.placed.map(others).unwrap_or_default()
     }
 
@@ -1013,11 +1013,8 @@ impl Session {
                 self.proto.handle_message(now, Message::Auth(credential))?;
             }
             if let Some(stream) = self.proto.poll_place() {
-                // Other servers show pages certificates that this one does not know.
-                if self.binding != Binding::Web {
-                    self.placed = Some(fleet::Key::new(&stream, self.visitor.ip()));
-                    self.tell_of_others(true);
-                }
+                self.placed = Some(fleet::Key::new(&stream, self.visitor.ip()));
+                self.tell_of_others(true);
             }
             if let Some(visit) = self.proto.poll_visit() {
                 self.visitor.resume(visit);
