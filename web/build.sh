@@ -37,6 +37,6 @@ npx tsc
 { "${cargo[@]}" --version; npx wasm-opt --version; } >dist/BUILT_BY
 printf 'the scripts: %s bytes compressed\n' "$(cat dist/*.js | gzip -9c | wc -c)"
 cd ..
-module ncs_web.wasm 149500 --no-default-features
+module ncs_web.wasm 157000 --no-default-features
 # Pages that serve each other load this one instead.
-module ncs_web_share.wasm 220000
+module ncs_web_share.wasm 225000

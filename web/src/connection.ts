@@ -31,6 +31,7 @@ export class Connection {
   private bound = PAUSE_MS.least;
   private heard = performance.now();
   private isClosed = false;
+  private isRunning = false;
   private wake = () => {};
   state: ServerState = 'connecting';
   private readonly visit = crypto.getRandomValues(new BigUint64Array(1))[0]!;
@@ -40,12 +41,28 @@ export class Connection {
     readonly source: number,
     readonly server: Server,
     private readonly token: string | undefined,
+    /** How long an attempt may take, in milliseconds, if not as long as the browser has it. */
+    private readonly timeout: number | undefined,
     private readonly pump: () => void,
     private readonly changed: (state: ServerState) => void,
   ) {}
 
   /** Connects again and again until it is closed. */
   async run(): Promise<void> {
+    if (this.isRunning) return this.wake();
+    this.isRunning = true;
+    await this.keepConnected();
+    this.isRunning = false;
+  }
+
+  /** Connects again, after it was closed for good. */
+  resume(): void {
+    this.isClosed = false;
+    this.bound = PAUSE_MS.least;
+    void this.run();
+  }
+
+  private async keepConnected(): Promise<void> {
     while (!this.isClosed) {
       const begun = performance.now();
       const isOutage = await this.converse();
@@ -111,12 +128,15 @@ export class Connection {
       }));
     }
     let alive: ReturnType<typeof setInterval> | undefined;
+    let attempt: ReturnType<typeof setTimeout> | undefined;
     try {
       const session = new WebTransport(new URL('/ncs', this.server.url), options);
       this.session = session;
       // Nobody else waits for it.
       session.closed.catch(ignore);
+      if (this.timeout) attempt = setTimeout(() => session.close(), this.timeout);
       await session.ready;
+      clearTimeout(attempt);
       const control = await session.createBidirectionalStream();
       this.writer = control.writable.getWriter();
       this.peer.connected(this.source, this.visit, this.token);
@@ -129,12 +149,14 @@ export class Connection {
       this.takeDatagrams(session).catch(ignore);
       this.takeStreams(session).catch(ignore);
       this.takeControl(control.readable).catch(ignore);
-      const { closeCode } = await session.closed;
+      const { closeCode, reason } = await session.closed;
+      this.peer.closed(this.source, closeCode ?? 0, reason ?? '');
       return closeCode === 0 || closeCode === DONE + 14;
     } catch {
       return true;
     } finally {
       clearInterval(alive);
+      clearTimeout(attempt);
     }
   }
 

@@ -3,7 +3,7 @@
 import { Connection } from './connection.js';
 import { Mesh, type MeshNews, type MeshOrder } from './mesh.js';
 import { Peer, type PeerEvent } from './module.js';
-import type { Server } from './server.js';
+import { isPrivate, parseServer, placeOf, type Server } from './server.js';
 import { Sharing } from './sharing.js';
 import {
   ReadError,
@@ -30,6 +30,8 @@ export interface Settings {
 export const ROOM = 1 << 20;
 const WINDOW_MAX = 4 << 20;
 const STATISTICS_MS = 1000;
+/** An attempt to connect to a server that another one has named: it may not exist. */
+const NAMED_MS = 3000;
 /** The code with which a page goes: DONE of docs/protocol.md, section 9. */
 const DONE = 0x4e4300;
 
@@ -42,7 +44,8 @@ interface Read {
 }
 
 export class LocalClient extends EventTarget implements Client {
-  private readonly connections: Connection[];
+  /** By source. */
+  private readonly connections = new Map<number, Connection>();
   private readonly reads = new Map<number, Read>();
   private readonly news = new Map<number, ReadableStreamDefaultController<string>>();
   private readonly counts = {
@@ -60,7 +63,7 @@ export class LocalClient extends EventTarget implements Client {
   /** `orders` takes what is ordered of the mesh where it is elsewhere. */
   private constructor(
     private readonly peer: Peer,
-    settings: Settings,
+    private readonly settings: Settings,
     orders: ((order: MeshOrder) => void) | undefined,
   ) {
     super();
@@ -70,12 +73,8 @@ export class LocalClient extends EventTarget implements Client {
       const order = orders ?? ((order: MeshOrder) => mesh!.handle(order));
       this.sharing = new Sharing(peer, order, uploadMax, () => this.pumpSoon());
     }
-    const pump = () => this.pumpSoon();
-    this.connections = settings.servers.map((server, source) => {
-      const changed = (state: ServerState) => this.tell('server', { url: server.url, state });
-      return new Connection(peer, source, server, settings.token, pump, changed);
-    });
-    for (const connection of this.connections) void connection.run();
+    peer.setServers(settings.servers.map(placeOf));
+    settings.servers.forEach((server, source) => this.connect(source, server));
     this.ticker = setInterval(() => this.tell('statistics', this.count()), STATISTICS_MS);
   }
 
@@ -95,6 +94,16 @@ export class LocalClient extends EventTarget implements Client {
     if (wrong !== undefined) throw new TypeError(`not the key of a stream: ${wrong}`);
     client = new LocalClient(peer, settings, orders);
     return client;
+  }
+
+  /** Connects to a server. `timeout`: each attempt takes so long at most, in milliseconds. */
+  private connect(source: number, server: Server, timeout?: number): void {
+    const changed = (state: ServerState) => this.tell('server', { url: server.url, state });
+    const pump = () => this.pumpSoon();
+    const { token } = this.settings;
+    const connection = new Connection(this.peer, source, server, token, timeout, pump, changed);
+    this.connections.set(source, connection);
+    void connection.run();
   }
 
   fetch(path: string, options: FetchOptions = {}): Promise<Fetched> {
@@ -179,7 +188,7 @@ export class LocalClient extends EventTarget implements Client {
     for (const news of this.news.values()) news.error(error);
     this.news.clear();
     this.sharing?.close();
-    for (const connection of this.connections) connection.close(DONE, '', true);
+    for (const connection of this.connections.values()) connection.close(DONE, '', true);
   }
 
   private tell(type: string, detail: unknown): void {
@@ -187,15 +196,15 @@ export class LocalClient extends EventTarget implements Client {
   }
 
   private count(): Statistics {
-    const { of, ...all } = this.peer.statistics(this.connections.length);
+    const { of, ...all } = this.peer.statistics([...this.connections.keys()]);
     return {
       thread: typeof document === 'undefined' ? 'worker' : 'page',
       ...all,
       reads: { ...this.counts },
-      servers: this.connections.map((connection, source) => ({
+      servers: [...this.connections.values()].map((connection, index) => ({
         url: connection.server.url,
         state: connection.state,
-        ...of[source]!,
+        ...of[index]!,
       })),
       pages: this.sharing && this.peer.shared(),
     };
@@ -225,7 +234,7 @@ export class LocalClient extends EventTarget implements Client {
   }
 
   private flush(): void {
-    for (const connection of this.connections) connection.flush();
+    for (const connection of this.connections.values()) connection.flush();
     this.sharing?.flush();
   }
 
@@ -255,16 +264,34 @@ export class LocalClient extends EventTarget implements Client {
         return news?.error(new ReadError(event.reason));
       }
       case 'ready':
-        return this.connections[event.source]?.become('ready');
+        return this.connections.get(event.source)?.become('ready');
       case 'token-refused':
-        return this.connections[event.source]?.become('refusing');
+        return this.connections.get(event.source)?.become('refusing');
       case 'going-away':
-        return this.connections[event.source]?.become('leaving');
+        return this.connections.get(event.source)?.become('leaving');
       case 'close': {
-        const connection = this.connections[event.source];
+        const connection = this.connections.get(event.source);
         if (event.isPolluter) connection?.become('lying');
         return connection?.close(event.code, event.reason, event.isPolluter);
       }
+      case 'open': {
+        const server = parseServer(event.url);
+        const by = this.connections.get(event.by);
+        // A server on the internet names no hosts of the viewer's own network.
+        if (isPrivate(server) && !(by && isPrivate(by.server)))
+          return this.peer.disconnected(event.source, false);
+        return this.connect(event.source, server, NAMED_MS);
+      }
+      case 'rest': {
+        const connection = this.connections.get(event.source);
+        connection?.become('resting');
+        return connection?.close(DONE, '', true);
+      }
+      case 'resume':
+        return this.connections.get(event.source)?.resume();
+      case 'forget':
+        this.connections.get(event.source)?.close(DONE, '', true);
+        return void this.connections.delete(event.source);
       case 'call':
       case 'signal':
       case 'hang-up':

@@ -7,10 +7,12 @@ interface Exports {
   memory: WebAssembly.Memory;
   create(windowMax: number): number;
   pin(peer: number, length: number): number;
+  set_servers(peer: number, length: number): number;
   input(peer: number, length: number): number;
   output(peer: number): number;
   output_length(peer: number): number;
   connected(peer: number, now: number, source: number, visit: bigint, length: number): void;
+  closed(peer: number, now: number, source: number, code: number, length: number): void;
   disconnected(peer: number, now: number, source: number, isOutage: number): void;
   set_rtt(peer: number, source: number, ms: number): void;
   control(peer: number, now: number, source: number, length: number): void;
@@ -28,7 +30,7 @@ interface Exports {
   stop(peer: number, source: number): number;
   event(peer: number, now: number): number;
   event_number(peer: number, index: number): number;
-  statistics(peer: number, sources: number): number;
+  statistics(peer: number, length: number): number;
   // What ncs_web_share.wasm has in addition. A link is a connection with another page.
   create_sharing?(windowMax: number): number;
   signal?(peer: number, link: number, length: number): void;
@@ -73,6 +75,8 @@ export interface Counted extends Pick<Statistics, 'blocks' | 'bytes' | 'generati
 /** What has happened, as `event` of exports.rs numbers it. */
 export type PeerEvent =
   | { kind: 'ready' | 'token-refused' | 'going-away'; source: number }
+  | { kind: 'open'; source: number; by: number; url: string }
+  | { kind: 'rest' | 'resume' | 'forget'; source: number }
   | { kind: 'opened'; read: number; length: number | undefined; contentType: string }
   | { kind: 'bytes'; read: number; bytes: Uint8Array<ArrayBuffer> }
   | { kind: 'ended'; read: number }
@@ -126,9 +130,19 @@ export class Peer {
     return this.exports.pin(this.peer, this.put(encoder.encode(key))) !== 0;
   }
 
+  /** The servers of the page, `host:port` each. Others that these name are turned to. */
+  setServers(servers: string[]): void {
+    this.exports.set_servers(this.peer, this.put(encoder.encode(servers.join(' '))));
+  }
+
   connected(source: number, visit: bigint, token: string | undefined): void {
     const length = this.put(encoder.encode(token ?? ''));
     this.exports.connected(this.peer, now(), source, visit, length);
+  }
+
+  /** A server has closed the session, and may have said where to go. */
+  closed(source: number, code: number, reason: string): void {
+    this.exports.closed(this.peer, now(), source, code, this.put(encoder.encode(reason)));
   }
 
   disconnected(source: number, isOutage: boolean): void {
@@ -237,6 +251,14 @@ export class Peer {
       }
       case 14:
         return { kind: 'hang-up', link: number(0) };
+      case 15:
+        return { kind: 'open', source: number(0), by: number(1), url: text() };
+      case 16:
+        return { kind: 'rest', source: number(0) };
+      case 17:
+        return { kind: 'resume', source: number(0) };
+      case 18:
+        return { kind: 'forget', source: number(0) };
       default: {
         const [source, code, isPolluter] = [number(0), number(1), kind === 11];
         return { kind: 'close', source, code, reason: text(), isPolluter };
@@ -244,9 +266,10 @@ export class Peer {
     }
   }
 
-  /** What is counted of so many servers, and of all. */
-  statistics(servers: number): Counted {
-    this.exports.statistics(this.peer, servers);
+  /** What is counted of these servers, and of all. */
+  statistics(servers: number[]): Counted {
+    const ids = new Uint8Array(Uint32Array.from(servers).buffer);
+    this.exports.statistics(this.peer, this.put(ids));
     const numbers = new Float64Array(this.output().buffer);
     let at = 0;
     const take = <K extends string>(names: readonly K[]) =>
@@ -257,7 +280,7 @@ export class Peer {
       const { rtt, ...counts } = take(ONE);
       return { ...counts, rtt: rtt < 0 ? undefined : rtt };
     };
-    const of = Array.from({ length: servers }, one);
+    const of = servers.map(one);
     const ranks = Array.from({ length: (numbers.length - at) / 2 }, () => take(['rank', 'n']));
     return { blocks, bytes, generations, ranks, of };
   }

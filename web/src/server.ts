@@ -25,6 +25,20 @@ export function parseServer(server: Server | string): Server {
   return { url: new URL(`https://${place}`).origin, ...(all.length > 0 && { hashes: all }) };
 }
 
+/** `host:port` of a server. */
+export function placeOf(server: Server): string {
+  const { hostname, port } = new URL(server.url);
+  return `${hostname}:${port || 443}`;
+}
+
+const PRIVATE =
+  /^(localhost|.*\.localhost|(0|10|127)\..*|169\.254\..*|172\.(1[6-9]|2\d|3[01])\..*|192\.168\..*|\[(::1?|::ffff:.*|f[cd].*|fe[89ab].*)\])$/;
+
+/** Whether the address is literally one of a private network, a link, or this machine. */
+export function isPrivate(server: Server): boolean {
+  return PRIVATE.test(new URL(server.url).hostname);
+}
+
 /** The path, with the query, of an object's URL; `undefined` if no server of ours has it. */
 export function pathOf(url: string): string | undefined {
   const parsed = new URL(url);

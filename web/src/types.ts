@@ -125,9 +125,17 @@ export interface ServerStatistics {
 
 /**
  * `waiting`: it is connected again after a pause. `refusing`: it rejects the token. `leaving`: it
- * takes no new requests. `lying`: it has sent what is wrong, and is not connected again.
+ * takes no new requests. `resting`: another server, which it has named, serves in its place.
+ * `lying`: it has sent what is wrong, and is not connected again.
  */
-export type ServerState = 'connecting' | 'ready' | 'waiting' | 'refusing' | 'leaving' | 'lying';
+export type ServerState =
+  | 'connecting'
+  | 'ready'
+  | 'waiting'
+  | 'refusing'
+  | 'leaving'
+  | 'resting'
+  | 'lying';
 
 /** A client until it is closed. Make it with `connect`. */
 export interface Client extends EventTarget {

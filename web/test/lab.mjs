@@ -1,5 +1,5 @@
 // Servers, paths, gateways, a site and a browser for tests. NCSERVERD, NCPEER, CHROMIUM and
-// FIREFOX name the programs.
+// FIREFOX name the programs, and NATS_SERVER a server of NATS.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import {
@@ -14,6 +14,7 @@ import {
   writeSync,
 } from 'node:fs';
 import http from 'node:http';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, extname, join, normalize } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -26,6 +27,7 @@ export const root = fileURLToPath(new URL('..', import.meta.url));
 const program = process.env.NCSERVERD ?? join(root, '../target/release/ncserverd');
 const peer = process.env.NCPEER ?? join(dirname(program), 'ncpeer');
 const chromium = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const nats = process.env.NATS_SERVER ?? 'nats-server';
 const firefox = process.env.FIREFOX ?? '/usr/bin/firefox-esr';
 const types = {
   '.html': 'text/html; charset=utf-8',
@@ -165,15 +167,35 @@ export class Lab {
     await until('the site', 5000, () => spawnSync(...asks).status === 0);
   }
 
-  /** A server with a state of its own. */
-  serve(settings = []) {
+  /** A port of loopback that nothing uses. */
+  async freePort() {
+    const server = createServer();
+    await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const { port } = server.address();
+    await new Promise((resolve) => server.close(resolve));
+    return port;
+  }
+
+  /** A server of NATS: its URL, or nothing, and a line that says so, if there is no program. */
+  async nats() {
+    if (spawnSync(nats, ['--version']).status !== 0) {
+      if (process.env.NCTEST_REQUIRE_ALL) throw new Error(`there is no ${nats}`);
+      return console.log(`skipped: there is no ${nats}`);
+    }
+    const port = await this.freePort();
+    const child = this.start(nats, ['-a', '127.0.0.1', '-p', `${port}`]);
+    return said(child, (line) => line.includes('Server is ready') && `nats://127.0.0.1:${port}`);
+  }
+
+  /** A server with a state of its own, on this port. */
+  serve(settings = [], port = 0) {
     const state = join(this.directory, `state-${(this.#count += 1)}`);
     // In a namespace nobody reaches them but the viewer.
     const admission = this.#network ? ['admission.insecure=true'] : [];
     const words = [
       'serve',
       '--listen',
-      `${this.#address}:0`,
+      `${this.#address}:${port}`,
       '--metrics',
       '127.0.0.1:0',
       '--directory',

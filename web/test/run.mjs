@@ -1,6 +1,7 @@
 // The tests of this package: `node test/run.mjs`, or with a part of the names of those to run.
 // `--paths`: instead of them, players under all pairs of conditions of paths.
 import { inFirefox } from './firefox.mjs';
+import { fleet } from './fleet.mjs';
 import { hostile } from './hostile.mjs';
 import { lies } from './lies.mjs';
 import { packed } from './package.mjs';
@@ -12,7 +13,7 @@ import { sharing } from './sharing.mjs';
 const chosen = process.argv.slice(2).filter((part) => part !== '--paths');
 const suites = process.argv.includes('--paths')
   ? [allPaths]
-  : [reads, sharing, players, paths, hostile, lies, inFirefox, packed];
+  : [reads, fleet, sharing, players, paths, hostile, lies, inFirefox, packed];
 const failed = [];
 let count = 0;
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ncs_proto::peer::SourceId;
 use ncs_proto::time::Instant;
+use ncs_proto::wire::elsewhere;
 
 use crate::{Event, Peer, ReadId};
 
@@ -125,6 +126,15 @@ extern "C" fn pin(handle: &mut Handle, length: usize) -> bool {
     handle.peer.pin(&text)
 }
 
+/// The input is the servers of the page, `host:port` each, with blanks between. Returns whether they
+/// are.
+#[unsafe(no_mangle)]
+extern "C" fn set_servers(handle: &mut Handle, length: usize) -> bool {
+    let text = handle.text(length);
+    let servers: Vec<&str> = text.split(' ').collect();
+    handle.peer.set_servers(&servers)
+}
+
 /// A server is connected. The input is a token, if it is not empty.
 #[unsafe(no_mangle)]
 extern "C" fn connected(handle: &mut Handle, now: f64, source: u32, visit: u64, length: usize) {
@@ -138,7 +148,15 @@ extern "C" fn connected(handle: &mut Handle, now: f64, source: u32, visit: u64, 
         .connected(time(now), SourceId(source), token, of_server, grease);
 }
 
-/// A connection has ended.
+/// A server has closed the connection with this code. The input is its reason.
+#[unsafe(no_mangle)]
+extern "C" fn closed(handle: &mut Handle, now: f64, source: u32, code: f64, length: usize) {
+    let reason = handle.text(length);
+    let (source, code) = (SourceId(source), whole(code));
+    handle.peer.closed(time(now), source, code, &reason);
+}
+
+/// A connection, or an attempt to make one, has ended.
 #[unsafe(no_mangle)]
 extern "C" fn disconnected(handle: &mut Handle, now: f64, source: u32, is_outage: bool) {
     handle
@@ -287,6 +305,17 @@ extern "C" fn event(handle: &mut Handle, now: f64) -> u32 {
             let code = f64::from(code.quic());
             (kind, [source.into(), code], reason.into_bytes())
         }
+        Event::Open {
+            source: SourceId(source),
+            server,
+            by: SourceId(by),
+        } => {
+            let url = elsewhere::url(&server);
+            (15, [source.into(), by.into()], url.into_bytes())
+        }
+        Event::Rest(SourceId(source)) => (16, [source.into(), 0.0], Vec::new()),
+        Event::Resume(SourceId(source)) => (17, [source.into(), 0.0], Vec::new()),
+        Event::Forget(SourceId(source)) => (18, [source.into(), 0.0], Vec::new()),
         #[cfg(feature = "share")]
         Event::Call(link, is_first) => (12, [link.0.into(), f64::from(is_first)], Vec::new()),
         #[cfg(feature = "share")]
@@ -300,10 +329,11 @@ extern "C" fn event(handle: &mut Handle, now: f64) -> u32 {
     kind
 }
 
-/// Leaves what is counted, as numbers of 8 bytes, little end first: of all servers, then of each of
-/// the first `sources`, then rank and size of generations under way. Returns the number of bytes.
+/// Leaves what is counted, as numbers of 8 bytes, little end first: of all servers, then of each
+/// that the input names by 4 bytes, then rank and size of generations under way. Returns the number
+/// of bytes.
 #[unsafe(no_mangle)]
-extern "C" fn statistics(handle: &mut Handle, sources: u32) -> usize {
+extern "C" fn statistics(handle: &mut Handle, length: usize) -> usize {
     let counts = handle.peer.counts();
     let mut numbers = [
         counts.blocks,
@@ -319,7 +349,8 @@ extern "C" fn statistics(handle: &mut Handle, sources: u32) -> usize {
     ]
     .map(number)
     .to_vec();
-    for source in (0..sources).map(SourceId) {
+    let (sources, _) = handle.taken(length).as_chunks();
+    for source in sources.iter().map(|id| SourceId(u32::from_le_bytes(*id))) {
         let of = handle.peer.source_counts(source);
         let counted = [
             of.blocks,

@@ -1,5 +1,6 @@
 //! The peer: connections in, messages and verified bytes out.
 
+mod servers;
 #[cfg(feature = "share")]
 mod share;
 
@@ -20,11 +21,12 @@ use ncs_proto::sorted::SortedMap;
 use ncs_proto::time::Instant;
 use ncs_proto::wire::frame::Reader;
 use ncs_proto::wire::message::{
-    Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path, is_stream_name,
-    is_token,
+    Alternate, Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path,
+    is_stream_name, is_token,
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
 
+use self::servers::Servers;
 use crate::read::{Next, Question, Read, Taken, WRONG, is_right};
 #[cfg(feature = "share")]
 pub use share::{LinkId, SharedCounts};
@@ -89,6 +91,22 @@ pub enum Event {
         /// Whether it lies, and is not to be connected again.
         is_polluter: bool,
     },
+    /// A server that another one has named is to be connected. If that may not be, its connection
+    /// ends at once.
+    Open {
+        /// What it is called from now on.
+        source: SourceId,
+        /// Where it is.
+        server: Alternate,
+        /// Who has named it.
+        by: SourceId,
+    },
+    /// A server is to be closed with DONE, if it is connected, and not to be connected again.
+    Rest(SourceId),
+    /// A server is to be connected again.
+    Resume(SourceId),
+    /// A server that another one has named is of no use any more.
+    Forget(SourceId),
     /// A link with another page is to be made. True: this page is the caller if both call at once.
     #[cfg(feature = "share")]
     Call(LinkId, bool),
@@ -107,6 +125,7 @@ pub enum Event {
 pub struct Peer {
     proto: Proto,
     sources: SortedMap<SourceId, Source>,
+    servers: Servers,
     reads: SortedMap<ReadId, Read>,
     next_read: u32,
     gets: SortedMap<u64, ReadId>,
@@ -171,6 +190,7 @@ impl Peer {
         Self {
             proto,
             sources: SortedMap::new(),
+            servers: Servers::new(),
             reads: SortedMap::new(),
             next_read: 0,
             gets: SortedMap::new(),
@@ -221,6 +241,7 @@ impl Peer {
         grease: u32,
     ) {
         let frames = Reader::new();
+        self.servers.connected(source);
         self.sources.insert(
             source,
             Source {
@@ -234,8 +255,10 @@ impl Peer {
         self.proto.handle_connected(now, source, credential);
     }
 
-    /// A connection has ended. `is_outage`: it has fallen silent, or the server goes away.
+    /// A connection, or an attempt to make one, has ended. `is_outage`: it has fallen silent, or the
+    /// server goes away.
     pub fn disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
+        self.servers.disconnected(source);
         if self.sources.remove(&source).is_some() {
             self.proto.handle_disconnected(now, source, is_outage);
         }
@@ -273,7 +296,7 @@ impl Peer {
         let servers = self.sources.values().filter(|known| known.visit.is_some());
         // What pages are asked for is not asked of a server until they have had their time. So a
         // server that has sent all it was asked for has nothing to say, and is not left for them.
-        let is_one_of_several = servers.count() > 1;
+        let is_one_of_several = servers.count() > 1 || self.servers.are_known();
         let owes = move |(source, known): &(&SourceId, &Source)| {
             known.visit.is_some()
                 && !self.proto.is_silent(**source)
@@ -362,12 +385,18 @@ impl Peer {
     /// When [`Peer::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let reads = self.reads.values();
-        let due = reads.flat_map(|read| [read.due(), read.deadline]);
+        let reads =
+            reads.filter_map(|read| [read.due(), read.deadline].into_iter().flatten().min());
         let silences = self.silences().map(|(_, at)| at);
-        let due = due.flatten().chain(silences);
-        #[cfg(feature = "share")]
-        let due = due.chain(self.share.as_ref().and_then(Share::poll_timeout));
-        due.chain(self.proto.poll_timeout()).min()
+        let due = [
+            reads.min(),
+            silences.min(),
+            self.servers.due(),
+            self.proto.poll_timeout(),
+            #[cfg(feature = "share")]
+            self.share.as_ref().and_then(Share::poll_timeout),
+        ];
+        due.into_iter().flatten().min()
     }
 
     /// Reads these bytes of an object, once its reader has room ([`Peer::set_room`]). `None`: this
@@ -435,7 +464,12 @@ impl Peer {
             }
             match message {
                 Message::Hello(hello) => {
-                    frame::encode_greeting(&Hello { visit, ..hello }, grease, &mut out);
+                    let hello = Hello {
+                        visit,
+                        is_sent: self.servers.is_alternate(source),
+                        ..hello
+                    };
+                    frame::encode_greeting(&hello, grease, &mut out);
                 }
                 other => other.encode(&mut out),
             }
@@ -451,6 +485,7 @@ impl Peer {
     /// The next event.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
         self.advance(now);
+        self.look(now);
         self.events.pop_front()
     }
 
@@ -532,6 +567,7 @@ impl Peer {
             #[cfg(feature = "share")]
             proto::Event::Polluter(source) if self.take_liar(now, source) => {}
             proto::Event::Polluter(source) => {
+                self.servers.ban(source);
                 self.events.push_back(Event::Close {
                     source,
                     code: CloseCode::Pollution,
@@ -540,12 +576,13 @@ impl Peer {
                 });
                 self.disconnected(now, source, false);
             }
-            // A page has no neighbours with addresses, and no code over the prime field. Servers do
-            // not name others to pages yet.
-            proto::Event::Hashed { .. }
-            | proto::Event::Test(_)
-            | proto::Event::Peers { .. }
-            | proto::Event::Alternates { .. } => {}
+            proto::Event::Alternates {
+                source,
+                moves,
+                servers,
+            } => self.servers.told(now, source, moves, servers),
+            // A page has no neighbours with addresses, and no code over the prime field.
+            proto::Event::Hashed { .. } | proto::Event::Test(_) | proto::Event::Peers { .. } => {}
             news @ (proto::Event::Brought { .. }
             | proto::Event::Checked { .. }
             | proto::Event::Page { .. }

@@ -34,7 +34,7 @@ const ATTEMPT_EVERY: Duration = Duration::from_secs(5);
 /// Servers that have sent wrong blocks and are remembered.
 const BANNED_MAX: usize = 16;
 /// Ids of alternates begin here, so that they are nobody else's.
-const FIRST_ID: u32 = 1 << 31;
+pub const FIRST_ID: u32 = 1 << 31;
 
 /// How a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,19 +259,31 @@ impl Alternates {
     }
 
     fn next_due(&self, now: Instant, is_served: bool) -> Option<Instant> {
-        let settled = self.good_since.values().map(|at| *at + SETTLED_AFTER);
-        let going = self.going.map(|going| going.since + GOING_MAX);
-        let next = self.opened_at.map(|at| at + NEXT_AFTER);
-        let tried = self.tried.iter().map(|(_, at)| *at);
-        let rested = tried.flat_map(|at| [at + REST_ALONE, at + REST]);
-        let more = self.attempts.1.map(|since| since + ATTEMPT_EVERY);
-        let tries = rested.chain(next).chain(more);
-        let tries = tries.filter(|_| !is_served);
-        settled
-            .chain(going)
-            .chain(tries)
-            .filter(|at| *at > now)
-            .min()
+        let mut due: Option<Instant> = None;
+        let mut add = |at: Instant| {
+            if at > now && due.is_none_or(|due| at < due) {
+                due = Some(at);
+            }
+        };
+        for since in self.good_since.values() {
+            add(*since + SETTLED_AFTER);
+        }
+        if let Some(going) = self.going {
+            add(going.since + GOING_MAX);
+        }
+        if !is_served {
+            for (_, at) in &self.tried {
+                add(*at + REST_ALONE);
+                add(*at + REST);
+            }
+            if let Some(at) = self.opened_at {
+                add(at + NEXT_AFTER);
+            }
+            if let Some(since) = self.attempts.1 {
+                add(since + ATTEMPT_EVERY);
+            }
+        }
+        due
     }
 
     /// Those named, with who has named them: the word of alternates in use, which know more of the
@@ -283,13 +295,16 @@ impl Alternates {
 
     /// The first of those named that is not in use, and that has rested if it was tried lately.
     fn candidate(&self, has_rested: impl Fn(Instant) -> bool) -> Option<(Alternate, SourceId)> {
-        let homes = self.homes.values().map(|home| &home.server);
-        let used = self.used.values().map(|used| &used.server);
-        let tried = self.tried.iter().filter(|(_, at)| !has_rested(*at));
-        let tried = tried.map(|(server, _)| server);
-        let others = homes.chain(used).chain(tried).chain(&self.banned);
-        let others: Vec<&Alternate> = others.collect();
-        let is_new = |server: &Alternate| !others.iter().any(|other| is_same(other, server));
+        let is_tried = |server: &Alternate| {
+            let mut tried = self.tried.iter();
+            tried.any(|(other, at)| is_same(other, server) && !has_rested(*at))
+        };
+        let is_new = |server: &Alternate| {
+            let is = |other: &Alternate| is_same(other, server);
+            let is_in_use = self.homes.values().any(|home| is(&home.server))
+                || self.used.values().any(|used| is(&used.server));
+            !is_in_use && !is_tried(server) && !self.banned.iter().any(is)
+        };
         let found = self.candidates().find(|(server, _)| is_new(server));
         found.map(|(server, by)| (server.clone(), by))
     }

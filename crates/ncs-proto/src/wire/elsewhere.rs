@@ -9,17 +9,25 @@ const SCHEME: &str = "ncs://";
 /// A reason with as many of these servers behind it as there is room for.
 pub fn write(reason: &str, servers: &[Alternate]) -> String {
     let mut out = reason.to_owned();
-    for Alternate { address, identity } in servers {
-        let mut url = format!(" {SCHEME}{address}");
-        if let Some(identity) = identity {
-            url.push('#');
-            url.extend(identity.iter().map(|byte| format!("{byte:02x}")));
-        }
-        if out.len() + url.len() <= REASON_MAX {
+    for server in servers {
+        let url = url(server);
+        if out.len() + 1 + url.len() <= REASON_MAX {
+            out.push(' ');
             out += &url;
         }
     }
     out
+}
+
+/// The URL of a server, with what pins it: `ncs://host:port#digits`.
+pub fn url(server: &Alternate) -> String {
+    let Alternate { address, identity } = server;
+    let mut url = format!("{SCHEME}{address}");
+    if let Some(identity) = identity {
+        url.push('#');
+        url.extend(identity.iter().map(|byte| format!("{byte:02x}")));
+    }
+    url
 }
 
 /// The servers that a reason names. Words that look like one and are none count as words.

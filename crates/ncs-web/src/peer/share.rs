@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ncs_proto::object::SegmentId;
+use ncs_proto::peer::alternates::FIRST_ID;
 use ncs_proto::peer::{Cut, Event as News, FetchId, Proto, SourceId};
 use ncs_proto::sorted::SortedMap;
 use ncs_proto::time::Instant;
@@ -124,7 +125,8 @@ impl LinkId {
 
 /// The link of a source, if it is no server.
 pub(super) fn link_of(source: SourceId) -> Option<LinkId> {
-    source.0.checked_sub(FIRST_SOURCE).map(LinkId)
+    let is_one = (FIRST_SOURCE..FIRST_ID).contains(&source.0);
+    is_one.then(|| LinkId(source.0 - FIRST_SOURCE))
 }
 
 impl Share {
