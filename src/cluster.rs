@@ -22,8 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ncs_proto::wire::message::Alternate;
-use ncs_serve::fleet::{self, Fleet};
+use ncs_serve::fleet::Fleet;
 use ncs_serve::front::Links;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -35,7 +34,7 @@ use roster::{Change, INTERVAL, Roster};
 
 use crate::telemetry::quiet::{RateLimited, suppressed};
 use crate::telemetry::{Readiness, now_ms};
-use crate::tls::{Fingerprint, ServerIdentity};
+use crate::tls::ServerIdentity;
 pub use metrics::Metrics;
 pub use table::{Error as StatusError, status};
 
@@ -154,6 +153,9 @@ pub struct Cluster {
     lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
     /// Whether servers have come or gone of which sessions are not told yet.
     is_stale: Arc<AtomicBool>,
+    /// Whether a server has come that is to know this one soon: until it knows the others, it takes
+    /// itself for the home of all objects.
+    greets: Arc<AtomicBool>,
     metrics: Metrics,
     readiness: Readiness,
 }
@@ -192,6 +194,7 @@ impl Cluster {
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
             is_stale: Arc::default(),
+            greets: Arc::default(),
             metrics,
             readiness,
         };
@@ -229,15 +232,17 @@ impl Cluster {
         let mut stage = self.stage.subscribe();
         let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut published_at = Instant::now();
+        let (mut published_at, mut told_at) = (Instant::now(), Instant::now());
         loop {
             let due = self.roster().due();
             let is_stale = self.is_stale.load(Ordering::Relaxed);
             // Whoever may publish can make servers come and go without end, and sessions look at
             // each change.
             let publish_at = published_at + CHANGE_EVERY;
+            let (greets, greet_at) = (self.greets.load(Ordering::Relaxed), told_at + CHANGE_EVERY);
             let tells = tokio::select! {
                 _ = tick.tick() => true,
+                () = sleep_until(greet_at.into()), if greets => true,
                 _ = stage.changed() => true,
                 heard = engine.hear() => {
                     self.take(heard, &mut tie);
@@ -258,6 +263,7 @@ impl Cluster {
             let is_back = self.look(&engine, &mut tie);
             if tells || is_back {
                 self.tell(&engine).await;
+                told_at = Instant::now();
             }
             if *self.stage.borrow() == Stage::Gone {
                 return std::future::pending().await;
@@ -319,6 +325,7 @@ impl Cluster {
 
     /// Tells the next beat.
     async fn tell(&self, engine: &Engine) {
+        self.greets.store(false, Ordering::Relaxed);
         let stage = *self.stage.borrow();
         let beat = self.beat(stage);
         // This server knows itself without an engine.
@@ -408,26 +415,8 @@ impl Cluster {
     /// goes: a hundred servers beat too often.
     fn publish(&self) {
         self.is_stale.store(false, Ordering::Relaxed);
-        let member = |beat: &Beat| {
-            let address = beat.addresses.first()?;
-            let server = |fingerprint: Option<Fingerprint>| Alternate {
-                address: address.to_string(),
-                identity: fingerprint.map(|fingerprint| *fingerprint.as_bytes()),
-            };
-            Some(fleet::Member {
-                name: beat.server.to_string(),
-                zone: beat.zone.to_string(),
-                server: server(Some(beat.fingerprint)),
-                page_server: beat.pages.as_ref().map(|pages| server(pages.fingerprint)),
-                viewers: beat.load.viewers,
-                viewers_max: beat.load.viewers_max,
-                is_open: !beat.is_draining && !beat.load.is_full,
-                is_leaving: beat.is_draining,
-                beat: (beat.started_ms, beat.sequence),
-            })
-        };
         let roster = self.roster();
-        let members = roster.members().filter_map(|known| member(&known.beat));
+        let members = roster.members().filter_map(|known| known.beat.member());
         self.fleet.set(self.own.name.as_str(), members);
         self.metrics.set_members(roster.len());
     }
@@ -436,6 +425,9 @@ impl Cluster {
     fn note(&self, change: &Change) {
         self.is_stale.store(true, Ordering::Relaxed);
         let is_own = *change.server() == self.own.name;
+        if !is_own && matches!(change, Change::Joined(_) | Change::Restarted(_)) {
+            self.greets.store(true, Ordering::Relaxed);
+        }
         if is_own && !matches!(change, Change::Twins(_)) {
             return;
         }
@@ -519,7 +511,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 const REOPEN_AFTER: Duration = Duration::from_secs(10);
 /// How long an engine may take at the start before that is said.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-/// The least time between two changes of which sessions are told.
+/// The least time between two changes of which sessions are told, and between a beat and one for a
+/// server that has come.
 const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// The time between two lines that say the same of a server.
 const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -7,7 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ncs_proto::wire::message::{SERVER_ADDRESS_MAX, is_server_address};
+use ncs_proto::wire::message::{Alternate, SERVER_ADDRESS_MAX, is_server_address};
+use ncs_serve::fleet;
 use ncs_serve::headroom::Usage;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -131,6 +132,26 @@ impl Beat {
             return Err(Unfit::Form(reason));
         }
         Ok(beat)
+    }
+
+    /// The server as sessions know it; `None` if viewers cannot reach it.
+    pub fn member(&self) -> Option<fleet::Member> {
+        let address = self.addresses.first()?;
+        let server = |fingerprint: Option<Fingerprint>| Alternate {
+            address: address.to_string(),
+            identity: fingerprint.map(|fingerprint| *fingerprint.as_bytes()),
+        };
+        Some(fleet::Member {
+            name: self.server.to_string(),
+            zone: self.zone.to_string(),
+            server: server(Some(self.fingerprint)),
+            page_server: self.pages.as_ref().map(|pages| server(pages.fingerprint)),
+            viewers: self.load.viewers,
+            viewers_max: self.load.viewers_max,
+            is_open: !self.is_draining && !self.load.is_full,
+            is_leaving: self.is_draining,
+            beat: (self.started_ms, self.sequence),
+        })
     }
 }
 
