@@ -536,7 +536,12 @@ async fn servers_are_restarted_one_by_one_and_no_viewer_misses_a_segment() {
     let Some(engine) = Engine::start().await else {
         return;
     };
-    let mut servers = fleet(&engine, 3, &Source::Folder, &["server.drain_timeout=30s"]);
+    let settings = [
+        "server.drain_timeout=30s",
+        // All viewers have one address.
+        "admission.address_connections_max=10000",
+    ];
+    let mut servers = fleet(&engine, 3, &Source::Folder, &settings);
     let mut viewers = Vec::new();
     for number in 0..count {
         viewers.push(Viewer::at(&servers[number % servers.len()]).await);
