@@ -6,6 +6,7 @@
 
 pub mod clip;
 pub mod demo;
+pub mod fleet;
 pub mod lossy;
 pub mod origin;
 pub mod plain;
