@@ -9,7 +9,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	web embed-web test-web test-web-paths bench-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
-	bench-swarms bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
+	bench-swarms bench-fleets bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
 	smoke smoke-abr kills check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies screenshots
@@ -179,6 +179,11 @@ bench-sharing:
 # hour.
 bench-swarms:
 	$(CARGO) bench --locked --profile release --bench swarms -- --plots $(CURDIR)/docs/plots
+
+# Simulates a fleet of 100 servers and a million viewers in virtual time. Needs no privileges, and a
+# minute.
+bench-fleets:
+	$(CARGO) bench --locked --profile release --bench fleets -- --plots $(CURDIR)/docs/plots
 
 # Floods a server with handshakes that nobody continues, beside an honest viewer. Needs root and
 # iproute2.
