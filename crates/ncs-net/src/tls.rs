@@ -90,18 +90,7 @@ impl Config {
             *path = crate::units::absolute(path);
         }
         if self.directory.is_none() {
-            let state = |name: &str| {
-                variable(name)
-                    .filter(|value| !value.is_empty())
-                    .map(PathBuf::from)
-            };
-            let service = state("STATE_DIRECTORY").map(|path| path.join("tls"));
-            let user = || state("XDG_STATE_HOME").map(|path| path.join("ncserverd/tls"));
-            let home = || state("HOME").map(|path| path.join(".local/state/ncserverd/tls"));
-            let directory = service
-                .or_else(user)
-                .or_else(home)
-                .unwrap_or_else(|| PathBuf::from("ncserverd-state/tls"));
+            let directory = crate::units::state_directory("tls", variable);
             self.directory = Some(crate::units::absolute(&directory));
         }
     }
