@@ -86,6 +86,28 @@ pub(crate) enum ClusterCommand {
         #[arg(long)]
         once: bool,
     },
+    /// Check a document of streams and keys as this server would, show what it changes, and have
+    /// all servers take it
+    Apply {
+        /// The document (TOML): sections [stream.NAME] and [admission]
+        file: PathBuf,
+        /// Refuse unless this revision is the newest one; 0 for none
+        #[arg(long, value_name = "REVISION")]
+        base: Option<u64>,
+        /// Only show what changes
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Print the configuration that the servers share, and which revisions are kept
+    Config {
+        /// Another revision than the newest one
+        revision: Option<u64>,
+    },
+    /// Have all servers take an earlier revision again
+    Rollback {
+        /// Another one than the last
+        revision: Option<u64>,
+    },
 }
 
 /// Shortcuts for frequently set keys.
@@ -309,6 +331,7 @@ impl Cli {
             file: self.global.config.clone(),
             environment: environment.collect(),
             overrides,
+            document: None,
         }
     }
 }

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
-use beat::{Address, Beat, Load, Name, Pages};
+use beat::{Address, Beat, Load, Name, Pages, SealingKey};
 use engine::{Engine, Heard, Kind};
 use roster::{Change, INTERVAL, Roster};
 
@@ -66,6 +66,43 @@ pub struct Config {
     /// Where the servers are listed.
     #[serde(rename = "static")]
     pub members: members::Config,
+    /// The configuration that the servers share.
+    pub config: Shared,
+}
+
+/// Whether and how a server takes the configuration that the servers of its fleet share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shared {
+    /// Whether it does. The engine must be NATS.
+    pub enabled: bool,
+    /// How often it is read again without a word that it has changed.
+    #[serde(with = "crate::units::duration")]
+    pub refresh: Duration,
+    /// How many nodes of NATS keep it, when the first one is applied.
+    pub replicas: u8,
+    /// Where the last good one is kept, and the key to which secrets are sealed for this server.
+    pub directory: Option<PathBuf>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            refresh: Duration::from_secs(60),
+            replicas: 1,
+            directory: None,
+        }
+    }
+}
+
+impl Shared {
+    /// Makes the path absolute, or chooses one.
+    pub fn resolve<'a>(&mut self, variable: impl Fn(&str) -> Option<&'a str>) {
+        let path = self.directory.take();
+        let path = path.unwrap_or_else(|| crate::units::state_directory("fleet", variable));
+        self.directory = Some(crate::units::absolute(&path));
+    }
 }
 
 impl Default for Config {
@@ -80,6 +117,7 @@ impl Default for Config {
             token_file: None,
             nats: nats::Config::default(),
             members: members::Config::default(),
+            config: Shared::default(),
         }
     }
 }
@@ -149,6 +187,10 @@ pub struct Cluster {
     started_ms: u64,
     told: Arc<AtomicU64>,
     stage: Arc<watch::Sender<Stage>>,
+    /// What beats tell of the fleet's configuration.
+    configured: Arc<Mutex<Configured>>,
+    /// The client of NATS, once its engine is open.
+    client: Arc<watch::Sender<Option<async_nats::Client>>>,
     /// Lines that others can cause.
     lines: Arc<RateLimited<(&'static str, Option<Name>)>>,
     /// Whether servers have come or gone of which sessions are not told yet.
@@ -158,6 +200,15 @@ pub struct Cluster {
     greets: Arc<AtomicBool>,
     metrics: Metrics,
     readiness: Readiness,
+}
+
+/// What a server tells the others of the fleet's configuration, if it takes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// The revision in force, 0 for none.
+    pub revision: Option<u64>,
+    /// The key to which secrets are sealed for this server.
+    pub sealing_key: Option<SealingKey>,
 }
 
 /// Where a server is in its life.
@@ -192,6 +243,8 @@ impl Cluster {
             started_ms: now_ms(),
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
+            configured: Arc::default(),
+            client: Arc::default(),
             lines: Arc::new(RateLimited::new(LINE_EVERY)),
             is_stale: Arc::default(),
             greets: Arc::default(),
@@ -217,6 +270,29 @@ impl Cluster {
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, gone).await;
     }
 
+    /// Tells the others of the fleet's configuration from now on, and at once.
+    pub fn configured(&self, configured: Configured) {
+        let before = std::mem::replace(&mut *self.told_of(), configured.clone());
+        if before != configured {
+            self.stage.send_modify(|_| {});
+        }
+    }
+
+    /// The client of NATS, once its engine is open, and another one when it is opened again.
+    pub fn clients(&self) -> watch::Receiver<Option<async_nats::Client>> {
+        self.client.subscribe()
+    }
+
+    /// The name of this server.
+    pub fn name(&self) -> &Name {
+        &self.own.name
+    }
+
+    /// The metrics of the fleet.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     fn advance(&self, to: Stage) {
         self.stage.send_if_modified(|stage| {
             let is_later = *stage < to;
@@ -228,6 +304,7 @@ impl Cluster {
     /// Tells and hears until the server has left.
     pub async fn run(self) {
         let mut engine = self.open().await;
+        self.client.send_replace(engine.client());
         let mut tie = Tie::new(Instant::now());
         let mut stage = self.stage.subscribe();
         let mut tick = tokio::time::interval(INTERVAL);
@@ -348,6 +425,7 @@ impl Cluster {
             identity,
             ..
         } = &*self.own;
+        let configured = self.told_of().clone();
         Beat {
             server: name.clone(),
             started_ms: self.started_ms,
@@ -362,6 +440,8 @@ impl Cluster {
             load: (self.load)(),
             is_draining: stage >= Stage::Drains,
             is_last: stage >= Stage::Leaves,
+            config: configured.revision,
+            sealing_key: configured.sealing_key,
         }
     }
 
@@ -462,6 +542,12 @@ impl Cluster {
         }
     }
 
+    fn told_of(&self) -> MutexGuard<'_, Configured> {
+        self.configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn roster(&self) -> MutexGuard<'_, Roster> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -510,7 +596,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The pause after an engine could not be opened.
 const REOPEN_AFTER: Duration = Duration::from_secs(10);
 /// How long an engine may take at the start before that is said.
-const REACHED_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(5);
 /// The least time between two changes of which sessions are told, and between a beat and one for a
 /// server that has come.
 const CHANGE_EVERY: Duration = Duration::from_millis(500);

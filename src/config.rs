@@ -1,8 +1,10 @@
 //! The configuration: every module owns its part; this one composes, loads, checks and explains
 //! them.
 //!
-//! There are four layers, of which later ones win: defaults, the file, environment variables
-//! (`NCSERVERD_RING__BYTES`), flags (`--set ring.bytes=1GiB`). The `config` crate merges them.
+//! There are five layers, of which later ones win: defaults, the file, the document that the
+//! servers of a fleet share, environment variables (`NCSERVERD_RING__BYTES`), flags (`--set
+//! ring.bytes=1GiB`). A stream of the document counts as a whole: the file's of that name does not.
+//! The `config` crate merges them.
 //! Unknown keys are found here, layer by layer before merging, because a merged key has lost its
 //! line.
 //!
@@ -32,7 +34,7 @@ mod sizes;
 pub use changes::{Change, Effect, changes};
 pub use check::Finding;
 pub(crate) use check::{DATAGRAM_AFTER_DISCOVERY, slot_bytes};
-pub use layers::Location;
+pub use layers::{Document, Location};
 pub use process::Process;
 
 /// All settings of one server, final once loaded.
@@ -82,6 +84,8 @@ impl Config {
 pub struct Sources {
     /// The file; if named, it must exist.
     pub file: Option<PathBuf>,
+    /// The document of the fleet, if there is one.
+    pub document: Option<Document>,
     /// Environment variables; without the prefix `NCSERVERD_`, only those that name state
     /// directories, or are named in the configuration, matter.
     pub environment: Vec<(String, String)>,
@@ -100,6 +104,7 @@ impl fmt::Debug for Sources {
         };
         f.debug_struct("Sources")
             .field("file", &self.file)
+            .field("document", &self.document)
             .field("environment", &names(&self.environment))
             .field("overrides", &names(&self.overrides))
             .finish()
@@ -114,12 +119,27 @@ impl Sources {
             .as_deref()
             .map(layers::FileLayer::read)
             .transpose()?;
+        self.merge(file)
+    }
+
+    /// The same with the file as it was when `present` was loaded.
+    pub fn load_over(&self, present: &Loaded) -> Result<Loaded, Error> {
+        self.merge(present.file.clone())
+    }
+
+    fn merge(&self, read: Option<layers::FileLayer>) -> Result<Loaded, Error> {
+        let document = self.document.as_ref().map(Document::layer);
+        let file = read.as_ref().map(|file| match document {
+            Some(document) => file.without_streams_of(document),
+            None => file.clone(),
+        });
         let variables = layers::environment(&self.environment);
         let environment_places = layers::environment_places(&variables);
         let override_places = self.override_places();
         let given = file
             .iter()
             .map(|file| &file.places)
+            .chain(document.map(|layer| &layer.places))
             .chain([&environment_places, &override_places]);
         refuse_unknown(given.clone())?;
         let places: layers::Places = given
@@ -128,9 +148,9 @@ impl Sources {
             .collect();
 
         let mut builder = config::Config::builder();
-        if let Some(file) = &file {
-            builder =
-                builder.add_source(config::File::from_str(&file.text, config::FileFormat::Toml));
+        for layer in file.iter().chain(document) {
+            let text = layer.text.expose();
+            builder = builder.add_source(config::File::from_str(text, config::FileFormat::Toml));
         }
         let environment = config::Environment::with_prefix(layers::PREFIX.trim_end_matches('_'))
             .prefix_separator("_")
@@ -149,6 +169,7 @@ impl Sources {
             .try_deserialize()
             .map_err(|error| Error::of_value(error, &places))?;
         config.tls.resolve(|name| self.variable(name));
+        config.cluster.config.resolve(|name| self.variable(name));
         config.admission.resolve();
         config.telemetry.resolve();
         for (name, stream) in &mut config.stream {
@@ -172,6 +193,7 @@ impl Sources {
             config,
             places,
             findings,
+            file: read,
         })
     }
 
@@ -199,6 +221,8 @@ pub struct Loaded {
     pub places: BTreeMap<String, Location>,
     /// Settings that work but are probably mistakes.
     pub findings: Vec<Finding>,
+    /// The file as it was read.
+    file: Option<layers::FileLayer>,
 }
 
 impl Loaded {

@@ -17,6 +17,7 @@ pub mod cluster;
 pub mod config;
 pub mod device;
 pub mod doctor;
+pub mod document;
 pub mod encoder;
 pub mod endpoint;
 pub mod ingest;

@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use clap::Parser;
 use ncserverd::allocator::Allocator;
+use ncserverd::config::Sources;
 use ncserverd::lab::demo;
 use ncserverd::{
-    bench, cluster, config, console, doctor, pages, plan, server, supervise, telemetry,
+    bench, cluster, config, console, doctor, document, pages, plan, server, supervise, telemetry,
 };
 
 use crate::cli::{Cli, ClusterCommand, Command, ConfigCommand};
@@ -44,11 +45,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             served?;
             ended
         }
-        Some(Command::Cluster(ClusterCommand::Status { once })) => {
-            let config = sources.load()?.config.cluster;
-            runtime()?.block_on(cluster::status(&config, once))?;
-            Ok(())
-        }
+        Some(Command::Cluster(command)) => runtime()?.block_on(fleet(&sources, command)),
         Some(Command::Config(ConfigCommand::Check)) => {
             let loaded = sources.load()?;
             print(&loaded.explain())?;
@@ -87,6 +84,30 @@ fn run(cli: Cli) -> Result<(), Failure> {
             }
         }
     }
+}
+
+/// What an operator does with the fleet.
+async fn fleet(sources: &Sources, command: ClusterCommand) -> Result<(), Failure> {
+    match command {
+        ClusterCommand::Status { once } => {
+            cluster::status(&sources.load()?.config.cluster, once).await?;
+        }
+        ClusterCommand::Apply {
+            file,
+            base,
+            dry_run,
+        } => {
+            let options = document::Apply {
+                file,
+                base,
+                dry_run,
+            };
+            document::apply(sources, &options).await?;
+        }
+        ClusterCommand::Config { revision } => document::show(sources, revision).await?,
+        ClusterCommand::Rollback { revision } => document::roll_back(sources, revision).await?,
+    }
+    Ok(())
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -142,6 +163,8 @@ enum Failure {
     Demo(#[from] demo::Error),
     #[error("{0}")]
     Cluster(#[from] cluster::StatusError),
+    #[error("{0}")]
+    Document(#[from] document::CommandError),
     #[error("segments are missing or differ from the origin's")]
     Differs,
     #[error("stopped, but a thread still waits for the file system, which hangs")]
@@ -175,6 +198,7 @@ impl Failure {
             Self::Output(error)
             | Self::Bench(bench::Error::Output(error))
             | Self::Cluster(cluster::StatusError::Print(error))
+            | Self::Document(document::CommandError::Print(error))
             | Self::Demo(demo::Error::Output(error)) => console::is_closed_pipe(error),
             _ => false,
         }
@@ -192,10 +216,17 @@ impl Failure {
             Self::Stuck => Exit::Stuck,
             Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,
             Self::Plan(plan::Error::Endpoint(_)) => Exit::Listen,
-            Self::Cluster(cluster::StatusError::Alone) => Exit::Config,
+            Self::Cluster(cluster::StatusError::Alone)
+            | Self::Document(
+                document::CommandError::Config(_)
+                | document::CommandError::Engine
+                | document::CommandError::Document { .. }
+                | document::CommandError::Named { .. },
+            ) => Exit::Config,
             Self::Plan(_)
             | Self::Demo(_)
             | Self::Cluster(_)
+            | Self::Document(_)
             | Self::Runtime(_)
             | Self::Output(_) => Exit::Failed,
         }
@@ -216,6 +247,7 @@ fn exit_of(error: &server::Error) -> Exit {
         server::Error::Stream(_)
         | server::Error::Admission(_)
         | server::Error::StillBound(_)
+        | server::Error::Document(_)
         | server::Error::Telemetry(
             telemetry::Error::Filter { .. }
             | telemetry::Error::Credential(_)

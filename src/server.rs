@@ -30,6 +30,7 @@ use crate::cluster::{self, Cluster};
 use crate::config;
 use crate::device::{self, Device, Health};
 use crate::directory::{self, Directory, Policy};
+use crate::document::{self, Following};
 use crate::encoder::{self, Encoder, Pace};
 use crate::endpoint;
 use crate::ingest;
@@ -85,6 +86,9 @@ pub enum Error {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// The folder of the fleet's configuration cannot be used.
+    #[error("cluster.config.directory: {0}")]
+    Document(#[from] document::Error),
     /// A vital part has died.
     #[error(transparent)]
     Died(#[from] Death),
@@ -345,6 +349,17 @@ impl Server {
     /// The UDP addresses of the server.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.front.addresses()
+    }
+
+    /// Reads the configuration that the servers of the fleet share, and tells of it. What is read
+    /// is for [`Server::apply`].
+    pub fn follow(&mut self, following: &Following) {
+        following.tell(&self.cluster, &self.readiness);
+        let (following, clients) = (following.clone(), self.cluster.clients());
+        let read = move || following.clone().read(clients.clone());
+        self.tasks.push(tokio::spawn(
+            self.supervisor.clone().revived(ServerPart::Document, read),
+        ));
     }
 
     /// Tells the state of every stream's origin.

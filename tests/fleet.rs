@@ -3,6 +3,8 @@
 //! What both engines do is tested once, on each. NATS needs `nats-server`: in `PATH`, or named by
 //! `NATS_SERVER`.
 
+#[path = "fleet/configured.rs"]
+mod configured;
 #[path = "fleet/listed.rs"]
 mod listed;
 mod program;

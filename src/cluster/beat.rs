@@ -54,6 +54,13 @@ pub struct Beat {
     /// Whether this is its last beat.
     #[serde(default)]
     pub is_last: bool,
+    /// The revision of the fleet's configuration that is in force there, 0 if none is; nothing if
+    /// it takes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<u64>,
+    /// The key to which secrets of that configuration are sealed for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealing_key: Option<SealingKey>,
 }
 
 /// How web pages reach a server.
@@ -252,6 +259,29 @@ text!(
     Version,
     check_version
 );
+text!(
+    /// The public half of a key that secrets are sealed to (X25519): 64 hexadecimal digits in lower
+    /// case.
+    SealingKey,
+    check_sealing_key
+);
+
+impl SealingKey {
+    /// The key of these bytes.
+    pub fn of(bytes: &[u8; 32]) -> Self {
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let digits = &self.0[2 * at..2 * at + 2];
+            *byte = u8::from_str_radix(digits, 16).expect("it was checked");
+        }
+        bytes
+    }
+}
 
 fn check_name(text: &str) -> Result<(), String> {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -286,6 +316,15 @@ fn check_version(text: &str) -> Result<(), String> {
     }
 }
 
+fn check_sealing_key(text: &str) -> Result<(), String> {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if text.len() == 64 && text.bytes().all(is_digit) {
+        Ok(())
+    } else {
+        Err("a key has 64 hexadecimal digits in lower case".to_owned())
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -307,6 +346,8 @@ pub(super) mod tests {
             },
             is_draining: false,
             is_last: false,
+            config: None,
+            sealing_key: None,
         }
     }
 
@@ -334,6 +375,19 @@ pub(super) mod tests {
             assert!(bytes.len() < 600, "{}", bytes.len());
             assert_eq!(Beat::from_bytes(&bytes), Ok(beat));
         }
+        let key: SealingKey = "0a".repeat(32).parse().unwrap();
+        assert_eq!(
+            (key.bytes(), SealingKey::of(&[10; 32])),
+            ([10; 32], key.clone())
+        );
+        let configured = Beat {
+            config: Some(7),
+            sealing_key: Some(key),
+            ..beat
+        };
+        let bytes = configured.to_bytes();
+        assert!(bytes.len() < 600, "{}", bytes.len());
+        assert_eq!(Beat::from_bytes(&bytes), Ok(configured));
     }
 
     /// A newer version may tell more, and an older one less.
@@ -384,6 +438,9 @@ pub(super) mod tests {
             ("addresses", serde_json::json!(["a.example:4443 "])),
             ("addresses", serde_json::json!(many)),
             ("sequence", (-1).into()),
+            ("config", (-1).into()),
+            ("sealing_key", "0A".repeat(32).into()),
+            ("sealing_key", "0a".into()),
             ("load", load(-0.5)),
             ("load", load(1e300)),
         ] {

@@ -93,6 +93,14 @@ impl Engine {
         }
     }
 
+    /// The client of NATS, if that is the engine.
+    pub fn client(&self) -> Option<async_nats::Client> {
+        match self {
+            Self::Nats(nats) => Some(nats.client()),
+            Self::None | Self::Static(_) => None,
+        }
+    }
+
     /// Tells everybody a beat. Whether it was sent; the last one of a server has then left this
     /// process. `None` without an engine.
     pub async fn tell(&self, beat: &Beat) -> Option<bool> {
@@ -115,7 +123,7 @@ impl Engine {
 
 /// The pause before an attempt to connect. It grows to [`PAUSE_MAX`], and is drawn at random: a
 /// hundred servers must not come back in the same instant.
-pub(super) fn pause(attempts: usize) -> Duration {
+pub(crate) fn pause(attempts: usize) -> Duration {
     let grown = PAUSE_MIN.saturating_mul(1 << attempts.min(10));
     grown
         .min(PAUSE_MAX)

@@ -19,6 +19,12 @@ pub struct Metrics {
     pub unfit: IntCounter,
     /// Whether the engine is reached.
     pub engine_up: IntGauge,
+    /// The revision of the fleet's configuration that is in force, 0 for none.
+    pub config_revision: IntGauge,
+    /// The newest one that this server knows.
+    pub config_newest: IntGauge,
+    /// Whether the last attempt to read it has succeeded.
+    pub config_up: IntGauge,
     changes: IntCounterVec,
     members: IntGauge,
     viewers: IntGaugeVec,
@@ -47,6 +53,13 @@ impl Metrics {
             "Whether the engine that carries beats is reached. 1 without an engine.",
         )?;
         engine_up.set(1);
+        let config_up = register::gauge(
+            registry,
+            "ncserverd_cluster_config_up",
+            "Whether the fleet's configuration could be read from its store at the last attempt. \
+             1 without one.",
+        )?;
+        config_up.set(1);
         let changes = register::counters(
             registry,
             "ncserverd_cluster_changes_total",
@@ -62,6 +75,19 @@ impl Metrics {
             received: beats.with_label_values(&["received"]),
             unfit: beats.with_label_values(&["unfit"]),
             engine_up,
+            config_revision: register::gauge(
+                registry,
+                "ncserverd_cluster_config_revision",
+                "The revision of the fleet's configuration that is in force on this server. 0 for \
+                 none.",
+            )?,
+            config_newest: register::gauge(
+                registry,
+                "ncserverd_cluster_config_newest_revision",
+                "The newest revision of the fleet's configuration that this server knows. 0 for \
+                 none.",
+            )?,
+            config_up,
             changes,
             members: register::gauge(
                 registry,

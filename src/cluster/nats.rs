@@ -201,6 +201,11 @@ impl Nats {
         }
     }
 
+    /// Its connection, for others of this process.
+    pub(super) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// Sends a beat, if the engine can be reached now.
     pub(super) async fn tell(&self, beat: &Beat) -> bool {
         if self.reached().is_err() {

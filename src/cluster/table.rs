@@ -98,17 +98,29 @@ fn table(beats: &[&Beat]) -> String {
     let server = widest(|beat| beat.server.as_str().len(), "SERVER");
     let zone = widest(|beat| beat.zone.as_str().len(), "ZONE");
     let version = widest(|beat| beat.version.as_str().len(), "VERSION");
+    let has_config = beats.iter().any(|beat| beat.config.is_some());
     let mut text = format!(
-        "{:server$}  {:zone$}  {:version$}  {:8}  {:BAR$}  {:>15}  BUSY\n",
-        "SERVER", "ZONE", "VERSION", "STATE", "VIEWERS", ""
+        "{:server$}  {:zone$}  {:version$}  {:8}  {:BAR$}  {:>15}  BUSY{}\n",
+        "SERVER",
+        "ZONE",
+        "VERSION",
+        "STATE",
+        "VIEWERS",
+        "",
+        if has_config { "   CONFIG" } else { "" },
     );
     for beat in beats {
         let load = &beat.load;
         let part = f64::from(load.viewers) / f64::from(load.viewers_max.max(1));
         let count = format!("{}/{}", load.viewers, load.viewers_max);
+        let config = match beat.config {
+            _ if !has_config => String::new(),
+            Some(revision) => format!("  {revision}"),
+            None => "  -".to_owned(),
+        };
         let _ = writeln!(
             text,
-            "{:server$}  {:zone$}  {:version$}  {:8}  {}  {count:>15}  {:3.0} %",
+            "{:server$}  {:zone$}  {:version$}  {:8}  {}  {count:>15}  {:3.0} %{config}",
             beat.server.as_str(),
             beat.zone.as_str(),
             beat.version.as_str(),
@@ -183,5 +195,20 @@ b        east  0.1.0    draining  ░░░░░░░░░░░░░░░�
 ";
         assert_eq!(table(&[&one, &other, &last]), expected);
         assert!(table(&[]).ends_with("0 servers, 0 viewers\n"));
+    }
+
+    #[test]
+    fn a_table_shows_which_configuration_is_in_force() {
+        let one = Beat {
+            config: Some(12),
+            ..beat("a")
+        };
+        let expected = "\
+SERVER  ZONE  VERSION  STATE     VIEWERS                                BUSY   CONFIG
+a       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  12
+b       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  -
+2 servers, 0 viewers
+";
+        assert_eq!(table(&[&one, &beat("b")]), expected);
     }
 }

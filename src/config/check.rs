@@ -11,6 +11,7 @@ use bytesize::ByteSize;
 use super::{Config, Error, published};
 use crate::admission::KeysComplaint;
 use crate::block::ELEMENT_BYTES;
+use crate::cluster::Shared;
 use crate::cluster::beat::ADDRESSES_MAX;
 use crate::cluster::engine::Kind as Engine;
 use crate::cluster::members::Config as Static;
@@ -267,6 +268,7 @@ fn cluster(config: &Config, report: &mut Report) {
     if let Err(reason) = cluster.members.check() {
         report.fault("cluster.static.members", reason);
     }
+    shared(&cluster.config, cluster.engine, report);
     if cluster.engine == Engine::None {
         return;
     }
@@ -297,6 +299,26 @@ fn cluster(config: &Config, report: &mut Report) {
         Engine::None | Engine::Nats => {}
     }
     shared_origin(config, report);
+}
+
+/// The configuration that servers share is in a store of NATS.
+fn shared(shared: &Shared, engine: Engine, report: &mut Report) {
+    if shared.enabled && engine != Engine::Nats {
+        report.fault(
+            "cluster.config.enabled",
+            "the fleet's configuration is kept by NATS: set `cluster.engine = \"nats\"`",
+        );
+    }
+    if shared.refresh.is_zero() {
+        report.fault("cluster.config.refresh", "must be above zero");
+    }
+    if !matches!(shared.replicas, 1 | 3 | 5) {
+        report.fault(
+            "cluster.config.replicas",
+            "1, 3 or 5 nodes of NATS keep it: an even number survives no more than the odd one \
+             below it",
+        );
+    }
 }
 
 /// Servers fetch from each other what the origin is asked for once.

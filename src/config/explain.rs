@@ -12,6 +12,11 @@ pub(super) fn explain(loaded: &Loaded) -> String {
     sources(loaded, &mut text);
     settings(loaded, &mut text);
     streams(&loaded.config, &mut text);
+    if loaded.config.cluster.config.enabled {
+        text.push_str(
+            "The fleet's configuration comes over this: `ncserverd cluster config` shows it.\n",
+        );
+    }
     for finding in &loaded.findings {
         text.push_str(&format!("warning: {finding}\n"));
     }
@@ -28,8 +33,9 @@ fn sources(loaded: &Loaded, text: &mut String) {
     for place in loaded.places.values() {
         let source = match place {
             Location::File { path, .. } => (0, format!("file {}", path.display())),
-            Location::Environment(_) => (1, "environment".into()),
-            Location::Flag(_) => (2, "flags".into()),
+            Location::Revision(revision) => (1, format!("revision {revision} of the fleet")),
+            Location::Environment(_) => (2, "environment".into()),
+            Location::Flag(_) => (3, "flags".into()),
         };
         *counts.entry(source).or_default() += 1;
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::Error;
+use crate::secret::Secret;
 
 /// Where a key was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub enum Location {
         /// Counted from 1.
         line: usize,
     },
+    /// In this revision of the fleet's configuration.
+    Revision(u64),
     /// By this environment variable.
     Environment(String),
     /// By this flag, without its value.
@@ -28,6 +31,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::Revision(revision) => write!(f, "revision {revision} of the fleet"),
             Self::Environment(variable) => write!(f, "environment variable {variable}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
         }
@@ -37,10 +41,34 @@ impl fmt::Display for Location {
 /// The keys of a layer with their places.
 pub(super) type Places = BTreeMap<String, Location>;
 
+/// The document that the servers of a fleet share. It may set everything: what it should not set is
+/// to be refused before.
+#[derive(Debug, Clone)]
+pub struct Document(FileLayer);
+
+impl Document {
+    /// One in a file.
+    pub fn of_file(path: &Path, text: String) -> Result<Self, Error> {
+        FileLayer::parse(path, text).map(Self)
+    }
+
+    /// One of this revision, with the secrets in it. Its lines are not those of any file.
+    pub fn of_revision(revision: u64, text: String) -> Result<Self, Error> {
+        let mut layer = FileLayer::parse(Path::new("the fleet's configuration"), text)?;
+        let places = layer.places.values_mut();
+        places.for_each(|place| *place = Location::Revision(revision));
+        Ok(Self(layer))
+    }
+
+    pub(super) fn layer(&self) -> &FileLayer {
+        &self.0
+    }
+}
+
 /// A configuration file that was read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct FileLayer {
-    pub(super) text: String,
+    pub(super) text: Secret<String>,
     pub(super) places: Places,
 }
 
@@ -58,7 +86,36 @@ impl FileLayer {
         let table = DeTable::parse(&text).map_err(|error| syntax(path, &text, &error))?;
         locate(path, &text, "", table.get_ref(), &mut places);
         drop(table);
+        let text = Secret::new(text);
         Ok(Self { text, places })
+    }
+
+    /// Without the streams that another layer has, too.
+    pub(super) fn without_streams_of(&self, other: &Self) -> Self {
+        let read = |layer: &Self| toml::from_str::<toml::Table>(layer.text.expose());
+        let (Ok(mut own), Ok(other)) = (read(self), read(other)) else {
+            return self.clone();
+        };
+        let streams =
+            |table: &toml::Table| table.get("stream").and_then(|all| all.as_table().cloned());
+        let Some(others) = streams(&other) else {
+            return self.clone();
+        };
+        if let Some(toml::Value::Table(streams)) = own.get_mut("stream") {
+            streams.retain(|name, _| !others.contains_key(name));
+        }
+        let is_kept = |key: &str| {
+            let name = key
+                .strip_prefix("stream.")
+                .and_then(|rest| rest.split('.').next());
+            name.is_none_or(|name| !others.contains_key(name))
+        };
+        let mut places = self.places.clone();
+        places.retain(|key, _| is_kept(key));
+        Self {
+            text: Secret::new(own.to_string()),
+            places,
+        }
     }
 }
 

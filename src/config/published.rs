@@ -60,6 +60,8 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
         "cluster.token_file".into(),
         config.cluster.token_file.as_deref(),
     );
+    let kept = config.cluster.config.directory.as_deref();
+    add("cluster.config.directory".into(), kept);
     add(
         "cluster.static.secret_file".into(),
         members.secret_file.as_deref(),

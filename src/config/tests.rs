@@ -30,6 +30,7 @@ fn load(
         file: Some(file),
         environment: pairs(environment),
         overrides: pairs(overrides),
+        ..Sources::default()
     }
     .load()
 }
@@ -1266,4 +1267,53 @@ fn a_fleet_needs_a_name_an_address_and_an_engine() {
         let refused = refused(&[listed, name, address, members, secret, fault]);
         assert!(refused.contains(reason), "{fault:?}: {refused}");
     }
+}
+
+#[test]
+fn a_document_comes_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("own.toml");
+    let own = "[stream.both]\norigin = \"http://own.example/\"\nheaders = { a = \"secret\" }\n\
+               [stream.own]\norigin = \"http://own.example/\"\n[admission]\naudience = \"own\"\n";
+    std::fs::write(&file, own).unwrap();
+    let document = |text: &str| Document::of_revision(7, text.to_owned()).unwrap();
+    let shared = "[stream.both]\norigin = \"http://shared.example/\"\nn_max = 64\n\
+                  [stream.shared]\norigin = \"http://shared.example/\"\n\
+                  [admission]\ngrace = \"3s\"";
+    let mut sources = Sources {
+        file: Some(file.clone()),
+        document: Some(document(shared)),
+        environment: pairs(&[("NCSERVERD_STREAM__BOTH__N_MAX", "32")]),
+        overrides: Vec::new(),
+    };
+    let loaded = sources.load().unwrap();
+    let streams = &loaded.config.stream;
+    assert_eq!(
+        streams.keys().collect::<Vec<_>>(),
+        ["both", "own", "shared"]
+    );
+    // A header of the file is not sent to another origin.
+    assert!(streams["both"].headers.is_empty());
+    assert_eq!(
+        streams["both"].origin.as_ref().unwrap().expose(),
+        "http://shared.example/"
+    );
+    assert_eq!(streams["both"].n_max, 32, "the environment comes over it");
+    assert_eq!(loaded.places["stream.shared.origin"], Location::Revision(7));
+    let admission = &loaded.config.admission;
+    assert_eq!(admission.audience.as_deref(), Some("own"));
+    assert_eq!(admission.grace, Duration::from_secs(3));
+
+    // Another document is laid over the file as it was.
+    std::fs::write(&file, "").unwrap();
+    sources.document = Some(document(""));
+    let again = sources.load_over(&loaded).unwrap();
+    assert_eq!(again.config.stream["both"].headers.len(), 1);
+    assert!(again.places.contains_key("stream.both.headers.a"));
+    sources.document = Some(document("[stream.both]\nn_maxx = 1"));
+    let error = sources.load_over(&loaded).unwrap_err().to_string();
+    assert!(
+        error.starts_with("revision 7 of the fleet: unknown key"),
+        "{error}"
+    );
 }

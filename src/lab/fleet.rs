@@ -606,6 +606,8 @@ impl Server {
             },
             is_draining: self.is_draining,
             is_last: false,
+            config: None,
+            sealing_key: None,
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::{Error, Server};
 use crate::admin::{self, Facts};
 use crate::config::{Effect, Loaded, Sources, changes};
+use crate::document::{Following, News, Taken};
 use crate::host;
 use crate::machine::OpenFiles;
 use crate::supervise;
@@ -27,6 +28,7 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // process.
     let hangup = listen(SignalKind::hangup())?;
     let logs = telemetry::init(&loaded.config.telemetry)?;
+    let (sources, loaded, following) = Following::begin(sources, loaded)?;
     raise_open_files(loaded.config.files_needed());
     let registry = telemetry::registry()?;
     let readiness = Readiness::new();
@@ -37,13 +39,16 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     }
     let certificate = tls::Metrics::new(&registry)?;
     show_certificate(&certificate, &identity);
-    let server = Server::start(
+    let mut server = Server::start(
         loaded.config.clone(),
         identity.clone(),
         &registry,
         readiness.clone(),
     )
     .await?;
+    if let Some(following) = &following {
+        server.follow(following);
+    }
     let stops = [
         listen(SignalKind::terminate())?,
         listen(SignalKind::interrupt())?,
@@ -76,6 +81,7 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         listener,
         server,
         drain_timeout,
+        following,
     };
     let ended = running.until_stopped(hangup, stops).await;
     notify(&[sd_notify::NotifyState::Stopping]);
@@ -108,6 +114,8 @@ struct Running {
     server: Server,
     /// For the watchdog of the shutdown.
     drain_timeout: watch::Sender<Duration>,
+    /// The configuration that the servers of the fleet share, if this one takes it.
+    following: Option<Following>,
 }
 
 impl Running {
@@ -117,10 +125,15 @@ impl Running {
         [mut terminate, mut interrupt]: [Signal; 2],
     ) -> Result<(), Error> {
         let supervisor = self.server.supervisor().clone();
+        let following = self.following.clone();
+        let mut news = following.as_ref().map(Following::news);
         loop {
             tokio::select! {
                 death = supervisor.death() => return Err(death.into()),
                 _ = hangup.recv() => supervisor.until_done(self.reload()).await?,
+                taken = next(following.as_ref(), news.as_mut()) => {
+                    supervisor.until_done(self.take(taken)).await?;
+                }
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             }
@@ -175,16 +188,54 @@ impl Running {
         if let Err(error) = self.logs.set_filter(&next.config.telemetry.log_filter) {
             tracing::error!(%error, "the old log filter stays in force");
         }
+        self.drain_timeout
+            .send_replace(next.config.server.drain_timeout);
+        self.note(next);
+        tracing::info!(name: MILESTONE, "configuration reloaded");
+        if let Some(following) = &self.following {
+            following.try_again();
+        }
+    }
+
+    /// Applies a revision of the configuration that the servers of the fleet share, or changes
+    /// nothing. The server's own file counts as it was read last.
+    async fn take(&mut self, taken: Taken) {
+        let Some(following) = self.following.clone() else {
+            return;
+        };
+        let sources = Sources {
+            document: Some(taken.document.clone()),
+            ..self.sources.clone()
+        };
+        let next = match sources.load_over(&self.loaded) {
+            Ok(next) => next,
+            Err(error) => return following.note_refused(taken.revision(), error.to_string()),
+        };
+        if let Err(error) = self.server.apply(&next.config).await {
+            return following.note_refused(taken.revision(), error.to_string());
+        }
+        self.sources = sources;
+        self.note(next);
+        following.note_taken(taken, true);
+    }
+
+    /// A configuration is in force from now on.
+    fn note(&mut self, next: Loaded) {
         for change in changes(&self.loaded.config, &next.config) {
             match change.effect {
                 Effect::Restart => tracing::warn!(%change, "a changed setting needs a restart"),
                 Effect::Live | Effect::NewSegments => tracing::info!(%change, "a setting changed"),
             }
         }
-        self.drain_timeout
-            .send_replace(next.config.server.drain_timeout);
         self.loaded = next;
-        tracing::info!(name: MILESTONE, "configuration reloaded");
+    }
+}
+
+/// The next revision to try. Without a fleet's configuration there is none.
+async fn next(following: Option<&Following>, news: Option<&mut News>) -> Taken {
+    match following.zip(news) {
+        Some((following, news)) => following.next(news).await,
+        None => std::future::pending().await,
     }
 }
 

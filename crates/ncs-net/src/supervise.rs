@@ -46,6 +46,8 @@ pub enum ServerPart {
     Device,
     /// Reports the device's state to `/readyz`.
     DeviceHealth,
+    /// Reads the configuration that the servers of the fleet share.
+    Document,
     /// Follows the changes of a folder.
     Folder,
     /// Fills the ring of a server.
@@ -82,13 +84,14 @@ pub enum ServerPart {
 
 impl ServerPart {
     /// All parts.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
         Self::Cluster,
         Self::Device,
         Self::DeviceHealth,
+        Self::Document,
         Self::Folder,
         Self::Encoder,
         Self::Fetch,
@@ -116,6 +119,7 @@ impl ServerPart {
             Self::Cluster => "cluster",
             Self::Device => "device",
             Self::DeviceHealth => "device-health",
+            Self::Document => "configuration",
             Self::Folder => "directory",
             Self::Encoder => "encoder",
             Self::Fetch => "fetch",

@@ -1,7 +1,7 @@
 //! The engine of a fleet: nodes of NATS on loopback.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::program::Program;
@@ -39,6 +39,19 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 pub fn free_address() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.local_addr().expect("its address")
+}
+
+/// A node that keeps what it is given to keep in this folder, configured by a file if there is one.
+pub fn keeping_node(nats: &Path, port: u16, folder: &Path, file: Option<&Path>) -> Program {
+    let mut command = Command::new(nats);
+    command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]);
+    command.arg(folder);
+    if let Some(file) = file {
+        command.arg("-c").arg(file);
+    }
+    let node = Program::start(&mut command);
+    node.says(["Server is ready"]);
+    node
 }
 
 /// A node for clients at this port, which is ready. `routes` are the ports by which nodes reach

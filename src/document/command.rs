@@ -1,0 +1,562 @@
+//! What an operator does with the fleet's configuration: applies one, looks at it, goes back to an
+//! earlier one.
+//!
+//! A revision is written only over the one that was looked at: of two operators who write at the
+//! same time, the second is told of the first.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use ncs_net::files;
+use toml::{Table, Value};
+
+use super::entry::{self, DOCUMENT_BYTES_MAX, Entry, Secrets, Written};
+use super::store::{self, Newest, Store, Stored};
+use crate::admission::keys::{KeySet, SET_BYTES_MAX};
+use crate::cluster::beat::{Name, SealingKey};
+use crate::cluster::engine::{self, Engine, Heard, Kind};
+use crate::cluster::roster::{INTERVAL, Roster};
+use crate::cluster::{self, REACHED_WITHIN};
+use crate::config::{self, Config, Document, Finding, Sources};
+use crate::console;
+use crate::integrity::signing::SigningKey;
+use crate::secret::SecretUrl;
+
+/// How a document is applied.
+#[derive(Debug, Clone)]
+pub struct Apply {
+    /// The file of the document.
+    pub file: PathBuf,
+    /// The revision that it must follow.
+    pub base: Option<u64>,
+    /// Whether to show only what would change.
+    pub dry_run: bool,
+}
+
+/// Why a command has not done what it should.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration of this machine, or with the document, is refused.
+    #[error("{0}")]
+    Config(#[from] config::Error),
+    /// The engine is another one.
+    #[error("the fleet's configuration is kept by NATS: set `cluster.engine = \"nats\"`")]
+    Engine,
+    /// The document is refused.
+    #[error("{}: {reason}", file.display())]
+    Document {
+        /// Its file.
+        file: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// What the document names cannot be used.
+    #[error("`{key}`: {reason}")]
+    Named {
+        /// The key that names it.
+        key: String,
+        /// Why.
+        reason: String,
+    },
+    /// The engine cannot be opened.
+    #[error("the engine: {0}")]
+    Open(#[from] engine::Error),
+    /// It is not reached.
+    #[error("the engine is not reached: {0}")]
+    Unreached(String),
+    /// Somebody was faster.
+    #[error(
+        "revision {newest} is the newest one, not {base}: look at it with `ncserverd cluster \
+         config`, and apply yours again"
+    )]
+    Moved {
+        /// The one that was to be replaced.
+        base: u64,
+        /// The one that is there.
+        newest: u64,
+    },
+    /// The store fails.
+    #[error("the store of the configuration: {0}")]
+    Store(String),
+    /// There is no such revision.
+    #[error("{0}")]
+    NoRevision(String),
+    /// The output cannot be written.
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error.to_string())
+    }
+}
+
+/// Checks a document, shows what it changes, and applies it.
+pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
+    let config = sources.load()?.config;
+    let (mut entry, secrets, findings) = prepare(sources, &options.file)?;
+    for finding in findings {
+        console::print(format_args!("warning: {finding}\n"))?;
+    }
+    let mut session = Session::open(&config, "ncserverd cluster apply").await?;
+    let newest = session.store.newest().await?;
+    let base = options.base.unwrap_or_else(|| newest.revision());
+    if base != newest.revision() {
+        let newest = newest.revision();
+        return Err(Error::Moved { base, newest });
+    }
+    let before = match &newest {
+        Newest::Revision(stored) => Entry::from_bytes(&stored.bytes).ok(),
+        Newest::Nothing | Newest::Deleted(_) => None,
+    };
+    let has_secrets = secrets != Secrets::default();
+    let servers = if has_secrets {
+        session.listen(2 * INTERVAL + LATE).await;
+        session.servers()
+    } else {
+        BTreeMap::new()
+    };
+    entry.seal(&secrets, &servers, rand::random);
+    let document = |reason: entry::Unfit| Error::Document {
+        file: options.file.clone(),
+        reason: reason.to_string(),
+    };
+    let bytes = entry.to_bytes().map_err(document)?;
+    console::print(changes(before.as_ref(), &entry))?;
+    if has_secrets {
+        console::print(recipients(before.as_ref(), &servers))?;
+        if servers.is_empty() {
+            return Err(Error::Unreached(
+                "no server tells a key that secrets can be sealed to: `cluster.config.enabled` is \
+                 off, or none runs"
+                    .to_owned(),
+            ));
+        }
+    }
+    if options.dry_run {
+        return Ok(console::print("nothing is applied\n")?);
+    }
+    if before.as_ref() == Some(&entry) {
+        return Ok(console::print(format_args!(
+            "nothing changes: revision {base} stays\n"
+        ))?);
+    }
+    let replicas = config.cluster.config.replicas;
+    session.write(base, bytes, replicas).await
+}
+
+/// Takes up an earlier revision again: the last one, unless another is named.
+pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), Error> {
+    let config = sources.load()?.config;
+    let mut session = Session::open(&config, "ncserverd cluster rollback").await?;
+    let newest = session.store.newest().await?;
+    let base = newest.revision();
+    let earlier = match revision {
+        Some(revision) => session.store.revision(revision).await?,
+        None => {
+            let mut history = session.store.history().await?.into_iter().rev();
+            history.find(|stored| stored.revision < base)
+        }
+    };
+    let earlier = earlier.filter(|stored| stored.revision != base);
+    let Some(earlier) = earlier else {
+        let text = match revision {
+            Some(revision) if revision == base => format!("revision {base} is the newest one"),
+            Some(revision) => format!("revision {revision} is not kept"),
+            None => format!("no revision before {base} is kept"),
+        };
+        return Err(Error::NoRevision(text));
+    };
+    let read = |stored: &Stored| {
+        let entry = Entry::from_bytes(&stored.bytes);
+        entry.map_err(|error| {
+            Error::NoRevision(format!("revision {} is refused: {error}", stored.revision))
+        })
+    };
+    let before = match &newest {
+        Newest::Revision(stored) => read(stored).ok(),
+        Newest::Nothing | Newest::Deleted(_) => None,
+    };
+    let mut entry = read(&earlier)?;
+    entry.repeats = Some(earlier.revision);
+    console::print(changes(before.as_ref(), &entry))?;
+    let bytes = entry.to_bytes();
+    let bytes = bytes.map_err(|error| Error::NoRevision(error.to_string()))?;
+    let replicas = config.cluster.config.replicas;
+    session.write(base, bytes, replicas).await
+}
+
+/// Prints a revision, the newest unless another is named, and which ones are kept.
+pub async fn show(sources: &Sources, revision: Option<u64>) -> Result<(), Error> {
+    let config = sources.load()?.config;
+    let session = Session::open(&config, "ncserverd cluster config").await?;
+    let stored = match (revision, session.store.newest().await?) {
+        (Some(revision), _) => session.store.revision(revision).await?,
+        (None, Newest::Revision(stored)) => Some(stored),
+        (None, Newest::Nothing | Newest::Deleted(_)) => None,
+    };
+    let Some(stored) = stored else {
+        let text = match revision {
+            Some(revision) => format!("revision {revision} is not kept"),
+            None => "no configuration was applied yet".to_owned(),
+        };
+        return Err(Error::NoRevision(text));
+    };
+    let refused = |error: entry::Unfit| {
+        Error::NoRevision(format!("revision {} is refused: {error}", stored.revision))
+    };
+    let entry = Entry::from_bytes(&stored.bytes).map_err(refused)?;
+    let history = session.store.history().await?;
+    let shown = entry.shown().map_err(refused)?;
+    Ok(console::print(
+        head(&stored, &entry, &history) + &shown.to_string(),
+    )?)
+}
+
+/// What is to be said of a revision, as comments.
+fn head(stored: &Stored, entry: &Entry, history: &[Stored]) -> String {
+    let mut text = format!("# {}\n", line(stored, Some(entry)));
+    if let Some(servers) = entry.recipients() {
+        let names: Vec<_> = servers.keys().map(|name| name.as_str()).collect();
+        let _ = writeln!(text, "# Its secrets are sealed to {}.", names.join(", "));
+    }
+    text.push_str("# Kept are:\n");
+    for stored in history {
+        let entry = Entry::from_bytes(&stored.bytes).ok();
+        let _ = writeln!(text, "#   {}", line(stored, entry.as_ref()));
+    }
+    text.push('\n');
+    text
+}
+
+fn line(stored: &Stored, entry: Option<&Entry>) -> String {
+    let at = UNIX_EPOCH + Duration::from_millis(stored.written_ms);
+    let mut text = format!(
+        "revision {}, {}",
+        stored.revision,
+        humantime::format_rfc3339_seconds(at)
+    );
+    match entry {
+        None => text.push_str(", not readable"),
+        Some(entry) => {
+            if let Some(repeats) = entry.repeats {
+                let _ = write!(text, ", revision {repeats} again");
+            }
+        }
+    }
+    text
+}
+
+/// A connection to the engine, and the servers that beat.
+struct Session {
+    engine: Engine,
+    roster: Roster,
+    store: Store,
+}
+
+impl Session {
+    async fn open(config: &Config, client: &str) -> Result<Self, Error> {
+        let cluster: &cluster::Config = &config.cluster;
+        if cluster.engine != Kind::Nats {
+            return Err(Error::Engine);
+        }
+        let mut engine = Engine::listen(cluster, client).await?;
+        let reached = async {
+            while engine.reached().is_err() {
+                engine.hear().await;
+            }
+        };
+        let _ = tokio::time::timeout(REACHED_WITHIN, reached).await;
+        engine.reached().map_err(Error::Unreached)?;
+        let client = engine.client().ok_or(Error::Engine)?;
+        Ok(Self {
+            store: Store::new(client, &cluster.nats.subject),
+            engine,
+            roster: Roster::new(),
+        })
+    }
+
+    /// Hears beats for this time.
+    async fn listen(&mut self, time: Duration) {
+        let hear = async {
+            loop {
+                if let Heard::Beat(beat) = self.engine.hear().await {
+                    self.roster.hear(Instant::now(), beat);
+                }
+            }
+        };
+        let _ = tokio::time::timeout(time, hear).await;
+        self.roster.expire(Instant::now());
+    }
+
+    /// The servers that secrets can be sealed to.
+    fn servers(&self) -> BTreeMap<Name, SealingKey> {
+        let beats = self.roster.members().map(|known| &known.beat);
+        beats
+            .filter_map(|beat| Some((beat.server.clone(), beat.sealing_key.clone()?)))
+            .collect()
+    }
+
+    /// Writes a revision, and tells which servers have taken it.
+    async fn write(&mut self, base: u64, bytes: Vec<u8>, replicas: u8) -> Result<(), Error> {
+        let revision = match self.store.swap(base, bytes, replicas).await {
+            Ok(revision) => revision,
+            Err(store::Error::Moved) => {
+                let newest = self.store.newest().await?.revision();
+                return Err(Error::Moved { base, newest });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        console::print(format_args!("revision {revision} is applied\n"))?;
+        let begun = Instant::now();
+        loop {
+            self.listen(LOOK_EVERY).await;
+            let waited = begun.elapsed();
+            let (taken, not_yet) = self.taken(revision);
+            let is_known = waited >= 2 * INTERVAL + LATE;
+            if !is_known || (!not_yet.is_empty() && waited < TAKEN_WITHIN) {
+                continue;
+            }
+            if !taken.is_empty() {
+                let taken = taken.join(", ");
+                console::print(format_args!("in force on {taken}\n"))?;
+            }
+            if !not_yet.is_empty() {
+                let not_yet = not_yet.join(", ");
+                console::print(format_args!(
+                    "not yet on {not_yet}: its log and /readyz say why\n"
+                ))?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// The servers that take configurations: those that have this one, and the others.
+    fn taken(&self, revision: u64) -> (Vec<&str>, Vec<&str>) {
+        let beats = self.roster.members().map(|known| &known.beat);
+        let told = beats.filter_map(|beat| Some((beat.server.as_str(), beat.config?)));
+        let (taken, not_yet): (Vec<_>, Vec<_>) = told.partition(|(_, config)| *config == revision);
+        let names = |all: Vec<(_, u64)>| all.into_iter().map(|(name, _)| name).collect();
+        (names(taken), names(not_yet))
+    }
+}
+
+/// Reads a document and what it names, and checks it as a server with this configuration would.
+fn prepare(sources: &Sources, file: &Path) -> Result<(Entry, Secrets, Vec<Finding>), Error> {
+    let refuse = |reason: String| Error::Document {
+        file: file.to_owned(),
+        reason,
+    };
+    let bytes = files::read(file, DOCUMENT_BYTES_MAX as u64);
+    let bytes = bytes.map_err(|error| refuse(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| refuse("not UTF-8".to_owned()))?;
+    let document = Document::of_file(file, text.clone())?;
+    let mut table = entry::parse(&text).map_err(|error| refuse(error.to_string()))?;
+    entry::check(&table, Written::ByOperator).map_err(|error| refuse(error.to_string()))?;
+    let with_own = Sources {
+        document: Some(document.clone()),
+        ..sources.clone()
+    };
+    let findings = with_own.load()?.findings;
+    // What is taken into the store is the document's alone.
+    let environment = sources.environment.iter();
+    let alone = Sources {
+        file: None,
+        document: Some(document),
+        environment: environment
+            .filter(|(name, _)| !name.starts_with("NCSERVERD_"))
+            .cloned()
+            .collect(),
+        overrides: Vec::new(),
+    };
+    let config = alone.load()?.config;
+    let mut secrets = Secrets::default();
+    let keys = match &config.admission.keys {
+        Some(keys) => take_keys(keys, &config, &mut table, &mut secrets)?,
+        None => None,
+    };
+    for (name, stream) in &config.stream {
+        let table = table.get_mut("stream").and_then(|all| all.get_mut(name));
+        let Some(Value::Table(table)) = table else {
+            continue;
+        };
+        take_secrets(name, stream, table, &mut secrets)?;
+    }
+    let of_document = |finding: &Finding| {
+        ["stream.", "admission."]
+            .iter()
+            .any(|section| finding.key.starts_with(section))
+    };
+    let findings = findings.into_iter().filter(of_document).collect();
+    Ok((Entry::new(&table, keys), secrets, findings))
+}
+
+/// The key set, if it is in a file. A URL stays, unless it holds credentials.
+fn take_keys(
+    keys: &SecretUrl,
+    config: &Config,
+    table: &mut Table,
+    secrets: &mut Secrets,
+) -> Result<Option<String>, Error> {
+    let Some(Value::Table(admission)) = table.get_mut("admission") else {
+        return Ok(None);
+    };
+    let refuse = |reason: String| named("admission.keys", reason);
+    let Some(path) = config.admission.keys_file() else {
+        if keys.to_string() != keys.expose() {
+            secrets.set_keys_url(keys.expose());
+            admission.remove("keys");
+        }
+        return Ok(None);
+    };
+    let fail =
+        |reason: &dyn ToString| refuse(format!("{}: {}", path.display(), reason.to_string()));
+    let bytes = files::read(&path, SET_BYTES_MAX as u64).map_err(|error| fail(&error))?;
+    KeySet::parse(&bytes).map_err(|error| fail(&error))?;
+    let text = String::from_utf8(bytes).map_err(|_| fail(&"not UTF-8"))?;
+    admission.remove("keys");
+    if has_secrets(&text) {
+        secrets.set_keys(&text);
+        return Ok(None);
+    }
+    Ok(Some(text))
+}
+
+/// Whether a key set has more than public keys: members that only the private half or a shared key
+/// has (RFC 7518, section 6).
+fn has_secrets(set: &str) -> bool {
+    let set: serde_json::Value = serde_json::from_str(set).unwrap_or_default();
+    let keys = set.get("keys").and_then(serde_json::Value::as_array);
+    keys.into_iter()
+        .flatten()
+        .any(|key| ["k", "d"].iter().any(|member| key.get(member).is_some()))
+}
+
+/// Takes what is secret out of a stream.
+fn take_secrets(
+    name: &str,
+    stream: &crate::stream::Config,
+    table: &mut Table,
+    secrets: &mut Secrets,
+) -> Result<(), Error> {
+    let key = |part: &str| format!("stream.{name}.{part}");
+    if let Some(origin) = &stream.origin
+        && origin.to_string() != origin.expose()
+    {
+        secrets.set_origin(name, origin.expose());
+        table.remove("origin");
+    }
+    for (header, text) in &stream.headers {
+        let text = text.value().expose();
+        if text.starts_with("[sealed") {
+            let reason = "this stands in place of the secret where a configuration is shown: write \
+                          the secret, or name its file";
+            return Err(named(&key(&format!("headers.{header}")), reason.to_owned()));
+        }
+        secrets.set_header(name, header, text);
+    }
+    table.remove("headers");
+    if let Some(path) = &stream.signing_key {
+        let fail = |reason: &dyn ToString| {
+            named(
+                &key("signing_key"),
+                format!("{}: {}", path.display(), reason.to_string()),
+            )
+        };
+        let bytes = files::read(path, KEY_FILE_BYTES_MAX).map_err(|error| fail(&error))?;
+        SigningKey::from_pem(&bytes).map_err(|error| fail(&error))?;
+        let pem = String::from_utf8(bytes).map_err(|_| fail(&"not UTF-8"))?;
+        secrets.set_signing_key(name, &pem);
+        table.remove("signing_key");
+    }
+    Ok(())
+}
+
+fn named(key: &str, reason: String) -> Error {
+    Error::Named {
+        key: key.to_owned(),
+        reason,
+    }
+}
+
+/// What an entry changes, a line for each key.
+fn changes(before: Option<&Entry>, after: &Entry) -> String {
+    let flat = |entry: &Entry| {
+        let mut keys = BTreeMap::new();
+        if let Ok(table) = entry.shown() {
+            flatten("", &table, &mut keys);
+        }
+        keys
+    };
+    let old = before.map(flat).unwrap_or_default();
+    let new = flat(after);
+    let mut text = String::new();
+    for (key, value) in &old {
+        match new.get(key) {
+            None => drop(writeln!(text, "- {key} = {value}")),
+            Some(other) if other != value => {
+                let _ = writeln!(text, "- {key} = {value}\n+ {key} = {other}");
+            }
+            Some(_) => {}
+        }
+    }
+    for (key, value) in new.iter().filter(|(key, _)| !old.contains_key(*key)) {
+        let _ = writeln!(text, "+ {key} = {value}");
+    }
+    let both = before.and_then(|before| before.keys().zip(after.keys()));
+    if both.is_some_and(|(old, new)| old != new) {
+        text.push_str("~ admission.keys: another key set\n");
+    }
+    text
+}
+
+fn flatten(prefix: &str, table: &Table, keys: &mut BTreeMap<String, String>) {
+    for (name, value) in table {
+        let key = match prefix {
+            "" => name.clone(),
+            _ => format!("{prefix}.{name}"),
+        };
+        match value {
+            Value::Table(inner) if !inner.is_empty() => flatten(&key, inner, keys),
+            value => drop(keys.insert(key, value.to_string())),
+        }
+    }
+}
+
+/// Whom secrets are sealed to, and who had them before and does not beat now.
+fn recipients(before: Option<&Entry>, servers: &BTreeMap<Name, SealingKey>) -> String {
+    let before = before.and_then(Entry::recipients).unwrap_or_default();
+    let mut text = String::new();
+    for (name, key) in servers {
+        let what = match before.get(name) {
+            Some(earlier) if *earlier == key => "",
+            Some(_) => ", which has ANOTHER KEY than before",
+            None => ", which is new",
+        };
+        let _ = writeln!(
+            text,
+            "secrets are sealed to {name}{what} (key {})",
+            &key.as_str()[..16]
+        );
+    }
+    for name in before.keys().filter(|name| !servers.contains_key(**name)) {
+        let _ = writeln!(
+            text,
+            "secrets are not sealed to {name}, which does not beat: apply again when it does"
+        );
+    }
+    text
+}
+
+/// Beats come in time, or as late as this.
+const LATE: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long servers may take.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+/// Far above any key.
+const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
