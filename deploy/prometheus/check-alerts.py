@@ -37,6 +37,9 @@ ncserverd_cluster_changes_total{change="lost"} 0
 ncserverd_cluster_changes_total{change="refused"} 0
 ncserverd_cluster_changes_total{change="restarted"} 0
 ncserverd_cluster_changes_total{change="twins"} 0
+ncserverd_cluster_config_newest_revision 0
+ncserverd_cluster_config_revision 0
+ncserverd_cluster_config_up 1
 ncserverd_cluster_engine_up 1
 ncserverd_cluster_fetches_total{by="hedge"} 0
 ncserverd_cluster_fetches_total{by="home"} 0
