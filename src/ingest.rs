@@ -20,6 +20,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::integrity::signing::StreamKey;
 use crate::object::RefusalCode;
 use crate::telemetry::quiet::{self, RateLimited};
 
@@ -117,6 +118,11 @@ pub trait Source: Send + Sync + fmt::Debug {
 
     /// Whether a query (after `?`) selects another object.
     fn has_queries(&self) -> bool;
+
+    /// The key that signs the stream from now on, for a source whose answers are signed.
+    fn set_key(&self, key: Option<StreamKey>) {
+        let _ = key;
+    }
 }
 
 /// The return type of asynchronous methods in an object-safe trait.

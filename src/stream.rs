@@ -652,12 +652,7 @@ impl Library {
         let status = |(name, running): (&String, &Running)| Status {
             name: name.clone(),
             fault: running.point.fault(),
-            key: running
-                .point
-                .settings()
-                .signer
-                .as_ref()
-                .map(|signer| signer.key().public()),
+            key: running.point.settings().key(),
         };
         points.iter().map(status).collect()
     }
@@ -749,9 +744,8 @@ impl Library {
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => {
                 let origin = Http::open(origin.clone(), config, metrics.http.clone())?;
-                let key = settings.signer.as_ref().map(|signer| signer.key().public());
                 match &self.inner.members {
-                    Some(members) => members.before(Arc::new(origin), name, key),
+                    Some(members) => members.before(Arc::new(origin), name, settings.key()),
                     None => Arc::new(origin),
                 }
             }
@@ -856,6 +850,11 @@ enum Place {
 }
 
 impl Settings {
+    /// The key that verifies the stream's signatures, if it has one.
+    fn key(&self) -> Option<StreamKey> {
+        self.signer.as_ref().map(|signer| signer.key().public())
+    }
+
     /// `signer` is the present signer.
     fn new(
         name: &str,

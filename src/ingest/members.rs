@@ -64,6 +64,8 @@ struct Inner {
 /// A client of another server, once it is connected, and when it was made and last used.
 struct Connected {
     client: watch::Receiver<Option<Client>>,
+    /// The key that it takes for each stream's, where it was told.
+    keys: BTreeMap<String, Option<StreamKey>>,
     made_at: Instant,
     used_at: Instant,
 }
@@ -139,7 +141,7 @@ impl Members {
             members: self.clone(),
             origin,
             stream: stream.to_owned(),
-            key,
+            key: Mutex::new(key),
         })
     }
 
@@ -153,12 +155,34 @@ impl Members {
         });
         let begin = || Connected {
             client: self.connect(server),
+            keys: BTreeMap::new(),
             made_at: now,
             used_at: now,
         };
         let connected = clients.entry(server.clone()).or_insert_with(begin);
         connected.used_at = now;
         connected.client.clone()
+    }
+
+    /// Has the client of a server take this key for a stream's. Nothing is to be done if it was told
+    /// before.
+    async fn tell_key(
+        &self,
+        server: &Alternate,
+        client: &Client,
+        stream: &str,
+        key: Option<StreamKey>,
+    ) {
+        let is_told = |clients: &mut BTreeMap<Alternate, Connected>| {
+            let keys = &mut clients.get_mut(server)?.keys;
+            let before = keys.insert(stream.to_owned(), key);
+            Some(before == Some(key))
+        };
+        let is_told = is_told(&mut self.clients()).unwrap_or(true);
+        if !is_told {
+            // A client that has ended fails the fetch, too.
+            let _ = client.pin(stream, key).await;
+        }
     }
 
     fn clients(&self) -> MutexGuard<'_, BTreeMap<Alternate, Connected>> {
@@ -227,7 +251,7 @@ struct SharedOrigin {
     members: Members,
     origin: Arc<dyn Source>,
     stream: String,
-    key: Option<StreamKey>,
+    key: Mutex<Option<StreamKey>>,
 }
 
 impl Source for SharedOrigin {
@@ -246,9 +270,17 @@ impl Source for SharedOrigin {
     fn has_queries(&self) -> bool {
         self.origin.has_queries()
     }
+
+    fn set_key(&self, key: Option<StreamKey>) {
+        *self.key() = key;
+    }
 }
 
 impl SharedOrigin {
+    fn key(&self) -> MutexGuard<'_, Option<StreamKey>> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
         let mut route = self.members.inner.fleet.route(&path).into_iter();
@@ -324,6 +356,9 @@ impl SharedOrigin {
             let client = client.wait_for(Option::is_some).await;
             let client = client.ok().and_then(|client| client.clone());
             let client = client.ok_or_else(|| "it cannot be reached".to_owned())?;
+            let key = *self.key();
+            let told = self.members.tell_key(&server, &client, &self.stream, key);
+            told.await;
             self.fetch_from(&client, path, fetch).await
         };
         match outcome.await {
@@ -348,7 +383,8 @@ impl SharedOrigin {
         };
         let asked = client.look_up(path, offset, length).await;
         let (meta, whole, _) = asked.map_err(|error| error.to_string())?;
-        if let Some(key) = self.key
+        let key = *self.key();
+        if let Some(key) = key
             && StreamKey::of(&meta) != Some(key)
         {
             return Err("its answer is not signed by the key of the stream".to_owned());

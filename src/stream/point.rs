@@ -151,6 +151,7 @@ impl Point {
         planner.configure(planning(&settings, &self.shared.config));
         planner.pin(settings.playlists.clone(), Instant::now());
         drop(planner);
+        self.source.set_key(settings.key());
         self.settings.store(Arc::new(settings));
         self.planned.notify_one();
     }

@@ -142,6 +142,31 @@ async fn while_a_home_is_dead_the_origin_is_asked_at_most_twice() {
     assert!(requests.iter().sum::<usize>() <= 22, "{requests:?}");
 }
 
+/// Answers of other servers are judged by the key that signs the stream now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_signing_key_costs_the_origin_nothing() {
+    let (Some(engine), Some(nginx)) = (Engine::start().await, Nginx::start()) else {
+        return;
+    };
+    let key = nginx.directory.path().join("live.pem");
+    let signing = format!("stream.live.signing_key={}", key.display());
+    let settings = ["cluster.steer=false", &signing];
+    let servers = super::fleet(&engine, 3, &nginx.source(), &settings);
+    watch(&servers, 0..20).await;
+    assert_eq!(nginx.requests(0..20), [1; 20]);
+    let next = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    fs::write(&key, next.serialize_pem()).unwrap();
+    for server in &servers {
+        // What it has said until now is read.
+        server.program.said();
+        server.program.signal("HUP");
+        server.program.says(["the stream is signed"]);
+    }
+    watch(&servers, 20..SEGMENTS).await;
+    let requests = nginx.requests(20..SEGMENTS);
+    assert!(requests.iter().sum::<usize>() <= 42, "{requests:?}");
+}
+
 /// Each asks for itself, as long as it knows of nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_engine_every_server_asks_the_origin() {

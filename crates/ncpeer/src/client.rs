@@ -389,6 +389,11 @@ impl Client {
         self.command(Command::Have(changed)).await
     }
 
+    /// Takes this key for a stream's from now on, or without one the key that the server names next.
+    pub async fn pin(&self, stream: &str, key: Option<StreamKey>) -> Result<(), Error> {
+        self.command(Command::Pin(stream.to_owned(), key)).await
+    }
+
     /// Statistics, updated several times per second during transfers.
     pub fn stats(&self) -> watch::Receiver<Stats> {
         self.common.stats.clone()

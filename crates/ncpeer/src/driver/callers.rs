@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use ncs_proto::integrity::signing::StreamKey;
 use ncs_proto::object::{SegmentId, Tree};
 use ncs_proto::wire::message::{Holding, Meta};
 use tokio::sync::{mpsc, oneshot};
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Offer { port: u16, identity: [u8; 32] },
     /// Tell servers what has changed in this side's holdings.
     Have(Vec<Holding>),
+    /// Take this key for a stream's, or without one the key that the server names next.
+    Pin(String, Option<StreamKey>),
     /// End, even if others hold handles.
     Close,
 }
@@ -109,6 +112,8 @@ impl Driver {
                 self.proto.offer(port, identity);
             }
             Command::Have(changed) => self.proto.tell_holdings(&changed),
+            Command::Pin(stream, Some(key)) => self.proto.pin(Some(stream), key),
+            Command::Pin(stream, None) => self.proto.unpin(&stream),
             Command::Close => self.commands.close(),
         }
     }

@@ -158,6 +158,11 @@ impl Proto {
         self.keyring.pin(stream, key);
     }
 
+    /// Forgets the key of a stream: the trusted source names the next one.
+    pub fn unpin(&mut self, stream: &str) {
+        self.keyring.unpin(stream);
+    }
+
     /// Sets the round trip to a source, as QUIC measures it. Call this before a round of polling.
     pub fn set_rtt(&mut self, source: SourceId, rtt: Duration) {
         self.fetches.set_rtt(source, rtt);

@@ -84,6 +84,11 @@ impl Keyring {
         }
     }
 
+    /// Forgets the key of a stream: the trusted source names the next one.
+    pub(super) fn unpin(&mut self, stream: &str) {
+        self.pins.remove(stream);
+    }
+
     /// The key of a path's stream.
     pub(super) fn key(&self, path: &str) -> Option<StreamKey> {
         self.pins.get(stream_of(path)).copied().or(self.any)
