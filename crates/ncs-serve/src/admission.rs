@@ -11,11 +11,14 @@
 //! Before the first answer of a URL there are no keys, and no token is accepted.
 //!
 //! When full: a connection beyond its address's limit is refused before its handshake, and one
-//! beyond its token's limit is closed. A peer that has used up its bytes waits.
+//! beyond its token's limit is closed. A peer that has used up its bytes waits. Servers of a fleet
+//! share the limits of tokens: [`rolls`] says what is used of them here, and which part this server
+//! has.
 
 mod clients;
 pub mod keys;
 mod metrics;
+pub mod rolls;
 pub mod token;
 mod visits;
 
@@ -42,7 +45,9 @@ use ncs_net::telemetry::{MILESTONE, Readiness};
 pub use ncs_proto::admission::account::neighbourhood;
 pub use ncs_proto::admission::{Access, Kept, Ledger, Scope, Share, Tickets, ledger, scope};
 use ncs_proto::wire::message::{self, VisitId};
+use rolls::{Rolls, Seat, Share as FleetShare, Use};
 use token::{Expectation, Holder};
+pub use visits::Ending;
 use visits::{Visit, Visits};
 
 use crate::source::{self, Named, Source};
@@ -221,6 +226,7 @@ struct Inner {
     /// Wakes the task that keeps keys fresh.
     stir: Notify,
     holders: Book<Holder>,
+    rolls: Arc<Rolls>,
     addresses: Book<IpAddr>,
     visits: Visits,
     /// Verifies tickets, if they are accepted.
@@ -287,6 +293,7 @@ impl Admission {
             reviews: watch::channel(()).0,
             stir: Notify::new(),
             holders: Book::with_room_for(tickets.as_ref().and_then(|tickets| tickets.served_max)),
+            rolls: Arc::default(),
             addresses: Book::new(),
             visits: Visits::default(),
             tickets,
@@ -376,11 +383,7 @@ impl Admission {
             return Err(Crowded::Prove);
         }
         let place = self.inner.addresses.enter(now, key, most).map_err(|_| {
-            self.inner
-                .metrics
-                .limited
-                .with_label_values(&["address"])
-                .inc();
+            self.inner.metrics.limited_by("address", 1);
             Crowded::Full
         })?;
         place.set_rate(rules.config.address_rate());
@@ -411,6 +414,23 @@ impl Admission {
             pays: (false, false),
             reviews: self.inner.reviews.subscribe(),
         }
+    }
+
+    /// The holders with a limit whose use has changed since the last call, by their numbers.
+    pub fn changed_holders(&self) -> Vec<u128> {
+        self.inner.rolls.take_changed()
+    }
+
+    /// What a holder uses at this server.
+    pub fn use_of(&self, holder: u128) -> Use {
+        self.inner.rolls.use_of(holder)
+    }
+
+    /// This server has such a share of the holder's limits from now on. Of more connections than
+    /// may stay, the newest are closed.
+    pub fn restrict(&self, holder: u128, share: FleetShare) {
+        let closed = self.inner.rolls.restrict(holder, share);
+        self.inner.metrics.limited_by("fleet", closed.into());
     }
 
     async fn read_again(&self) -> Result<(), Error> {
@@ -476,6 +496,21 @@ impl Admission {
             tracing::info!(name: MILESTONE, keys, "keys or authorities for admission changed");
         }
         self.inner.reviews.send_replace(());
+    }
+}
+
+impl Inner {
+    /// A place for one more connection of a holder that may have so many.
+    fn seat(&self, now: Instant, holder: Holder, most: Option<u32>) -> Result<Arc<Seat>, Limited> {
+        if self.rolls.is_full(holder) {
+            self.metrics.limited_by("fleet", 1);
+            return Err(Limited);
+        }
+        let place = self.holders.enter(now, holder, most).map_err(|_| {
+            self.metrics.limited_by("token", 1);
+            Limited
+        })?;
+        Ok(self.rolls.seat(now, place))
     }
 }
 
@@ -570,9 +605,9 @@ pub struct Visitor {
     admission: Admission,
     address: AddressPlace,
     credential: Credential,
-    holder: Option<Arc<Place<Holder>>>,
+    holder: Option<Arc<Seat>>,
     /// The place of the connection of the same visit that this one has replaced.
-    inherited: Option<Arc<Place<Holder>>>,
+    inherited: Option<Arc<Seat>>,
     /// The visit, once the peer has given its id, and the state that its next connection takes
     /// over.
     visit: (Option<VisitId>, Arc<Visit>),
@@ -618,17 +653,27 @@ impl Visitor {
             }
             // With a certificate it already has a place.
             match (&self.holder, holder) {
-                (Some(own), Some(place)) if place.is_of(own.key()) => self.holder = Some(place),
-                (_, place) => self.inherited = place,
+                (Some(own), Some(seat)) if seat.place().is_of(own.place().key()) => {
+                    self.holder = Some(seat);
+                }
+                (_, seat) => self.inherited = seat,
             }
+        }
+        self.note_places();
+    }
+
+    /// Records its places for the next connection of its visit.
+    fn note_places(&self) {
+        if let Some(seat) = &self.holder {
+            seat.belongs_to(&self.visit.1);
         }
         self.visit.1.note(&self.address.place, self.holder.as_ref());
     }
 
-    /// Completes when another connection of its visit has replaced it.
-    pub fn replaced(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// Completes when the connection has to end for another one, or for a limit of the fleet.
+    pub fn ended(&self) -> impl Future<Output = Ending> + Send + use<> {
         let visit = Arc::clone(&self.visit.1);
-        async move { visit.replaced.notified().await }
+        async move { visit.ended().await }
     }
 
     /// Judges a token; returns whether it is valid, and the visitor's rights. An invalid one leaves
@@ -687,41 +732,21 @@ impl Visitor {
                 Access::Free
             });
         };
-        if !self
-            .holder
-            .as_ref()
-            .is_some_and(|place| place.is_of(&worth.holder))
-        {
-            let most = worth.connections.or(config.token_connections_max);
+        let most = worth.connections.or(config.token_connections_max);
+        let is_of = |seat: &Arc<Seat>| seat.place().is_of(&worth.holder);
+        if !self.holder.as_ref().is_some_and(is_of) {
             // The old place is returned first, so that a peer at the limit can change its token.
             self.holder = None;
-            self.holder = match self
-                .inherited
-                .take()
-                .filter(|place| place.is_of(&worth.holder))
-            {
-                Some(place) => Some(place),
-                None => Some(Arc::new(
-                    self.admission
-                        .inner
-                        .holders
-                        .enter(now.instant, worth.holder, most)
-                        .map_err(|_| {
-                            self.admission
-                                .inner
-                                .metrics
-                                .limited
-                                .with_label_values(&["token"])
-                                .inc();
-                            Limited
-                        })?,
-                )),
+            let seat = match self.inherited.take().filter(is_of) {
+                Some(seat) => seat,
+                None => self.admission.inner.seat(now.instant, worth.holder, most)?,
             };
-            self.visit.1.note(&self.address.place, self.holder.as_ref());
+            self.holder = Some(seat);
+            self.note_places();
         }
-        if let Some(place) = &self.holder {
+        if let Some(seat) = &self.holder {
             let rate = worth.rate.or_else(|| config.token_rate());
-            place.set_rate(rate);
+            seat.limit(most, rate);
             self.pays.1 = rate.is_some();
         }
         // An end beyond the clock's range counts as none.
@@ -742,7 +767,7 @@ impl Visitor {
     /// The account that it is counted under: the holder of its token, or its address.
     pub fn account(&self) -> u128 {
         match &self.holder {
-            Some(place) => place.key().as_u128(),
+            Some(seat) => seat.place().key().as_u128(),
             None => match neighbourhood(self.address.ip) {
                 IpAddr::V4(four) => four.to_ipv6_mapped().to_bits(),
                 IpAddr::V6(six) => six.to_bits(),
@@ -757,14 +782,14 @@ impl Visitor {
 
     /// The holder of its token or certificate, if valid.
     pub fn holder(&self) -> Option<Holder> {
-        self.holder.as_ref().map(|place| *place.key())
+        self.holder.as_ref().map(|seat| *seat.place().key())
     }
 
     /// The memory ledgers of its address and, with a valid credential, of its holder.
     pub fn ledgers(&self) -> (Arc<Ledger>, Option<Arc<Ledger>>) {
         (
             self.address.place.ledger(),
-            self.holder.as_ref().map(|place| place.ledger()),
+            self.holder.as_ref().map(|seat| seat.place().ledger()),
         )
     }
 
@@ -801,7 +826,8 @@ impl Visitor {
     }
 
     fn paying_holder(&self) -> Option<&Place<Holder>> {
-        self.holder.as_deref().filter(|_| self.pays.1)
+        let paying = self.holder.as_deref().filter(|_| self.pays.1);
+        paying.map(Seat::place)
     }
 
     /// The value of its credential by these rules, if any.

@@ -181,6 +181,11 @@ impl<K: Eq + Hash + Clone> Place<K> {
         lock(&self.purse).spend(now, bytes);
     }
 
+    /// Bytes that all places of the account have spent while it had a rate.
+    pub fn spent(&self) -> u64 {
+        lock(&self.purse).spent
+    }
+
     /// What its owners have in common.
     pub fn key(&self) -> &K {
         &self.key
@@ -211,6 +216,8 @@ struct Purse {
     full_at: Instant,
     /// The latest time that a caller has named.
     told: Instant,
+    /// Bytes spent at a rate.
+    spent: u64,
 }
 
 impl Purse {
@@ -219,6 +226,7 @@ impl Purse {
             rate: None,
             full_at: now,
             told: now,
+            spent: 0,
         }
     }
 
@@ -247,6 +255,7 @@ impl Purse {
     fn spend(&mut self, now: Instant, bytes: u64) {
         self.tell(now);
         let Some(rate) = self.rate else { return };
+        self.spent = self.spent.saturating_add(bytes);
         let micros = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
         self.full_at = self.full_at.max(now)
             + Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(DEBT_MAX);
@@ -304,6 +313,7 @@ mod tests {
             Err(now + 2 * DEPTH),
             "overdrawn by 2,000"
         );
+        assert_eq!(other.spent(), 3000);
         assert_eq!(
             one.allowance(now + 2 * DEPTH + Duration::from_millis(100)),
             Ok(100)

@@ -11,7 +11,7 @@ pub struct Metrics {
     tokens: IntCounterVec,
     tickets: IntCounterVec,
     pub(super) certificates: IntCounter,
-    pub(super) limited: IntCounterVec,
+    limited: IntCounterVec,
     pub(super) keys: IntGauge,
     pub(super) reloads: IntCounterVec,
 }
@@ -40,10 +40,10 @@ impl Metrics {
             registry,
             "ncserverd_admission_limited_total",
             "Connections refused at the limit of their address, or closed at the limit of their \
-             token or certificate.",
+             token or certificate, which this server or the fleet counts.",
             &["by"],
         )?;
-        ["address", "token"]
+        ["address", "token", "fleet"]
             .iter()
             .for_each(|by| drop(limited.with_label_values(&[by])));
         let reloads = register::counters(
@@ -71,6 +71,10 @@ impl Metrics {
             )?,
             reloads,
         })
+    }
+
+    pub(super) fn limited_by(&self, by: &str, connections: u64) {
+        self.limited.with_label_values(&[by]).inc_by(connections);
     }
 
     pub(super) fn ticket_judged(&self, counts: bool) {

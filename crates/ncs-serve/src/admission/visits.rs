@@ -4,33 +4,47 @@
 //! Both carry the same id, 128 random bits that only the peer and this server know. The later one
 //! takes over the places of the earlier one, which is told to end. So a visit has one connection,
 //! except for the moment until the earlier one has ended.
+//!
+//! A connection is also told to end where the fleet finds that its holder has too many.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ncs_proto::admission::account::Place;
 use ncs_proto::wire::message::VisitId;
 use tokio::sync::Notify;
 
-use super::token::Holder;
+use super::rolls::Seat;
 
 /// The visits with a connection.
 #[derive(Debug, Default)]
 pub(super) struct Visits(Mutex<HashMap<VisitId, Weak<Visit>>>);
 
 /// The places of a connection: at its address, and at the holder of its token.
-pub(super) type Places = (Option<Arc<Place<IpAddr>>>, Option<Arc<Place<Holder>>>);
+pub(super) type Places = (Option<Arc<Place<IpAddr>>>, Option<Arc<Seat>>);
 
 /// The same, as long as the connection holds them.
-type Held = (Weak<Place<IpAddr>>, Weak<Place<Holder>>);
+type Held = (Weak<Place<IpAddr>>, Weak<Seat>);
 
 /// A connection of a visit, as seen by the next one.
 #[derive(Debug, Default)]
 pub(super) struct Visit {
     places: Mutex<Held>,
-    /// Notified when another connection has taken over.
-    pub(super) replaced: Notify,
+    /// Notified when the connection has to end.
+    ends: Notify,
+    /// Whether it has to because its holder has too many.
+    is_limited: AtomicBool,
+}
+
+/// Why a connection has to end although its peer and its rights are in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Another connection of its visit has taken over.
+    Replaced,
+    /// Its holder has too many connections at all servers of the fleet together.
+    Limited,
 }
 
 impl Visits {
@@ -41,7 +55,7 @@ impl Visits {
             .insert(id, Arc::downgrade(visit))?
             .upgrade()
             .filter(|before| !Arc::ptr_eq(before, visit))?;
-        before.replaced.notify_one();
+        before.end(Ending::Replaced);
         Some(before)
     }
 
@@ -58,6 +72,23 @@ impl Visits {
 }
 
 impl Visit {
+    /// Tells the connection to end.
+    pub(super) fn end(&self, reason: Ending) {
+        if reason == Ending::Limited {
+            self.is_limited.store(true, Ordering::Relaxed);
+        }
+        self.ends.notify_one();
+    }
+
+    /// Completes when the connection has to end.
+    pub(super) async fn ended(&self) -> Ending {
+        self.ends.notified().await;
+        match self.is_limited.load(Ordering::Relaxed) {
+            true => Ending::Limited,
+            false => Ending::Replaced,
+        }
+    }
+
     /// The places it holds.
     pub(super) fn places(&self) -> Places {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +96,7 @@ impl Visit {
     }
 
     /// Records its places for the next connection.
-    pub(super) fn note(&self, address: &Arc<Place<IpAddr>>, holder: Option<&Arc<Place<Holder>>>) {
+    pub(super) fn note(&self, address: &Arc<Place<IpAddr>>, holder: Option<&Arc<Seat>>) {
         let holder = holder.map_or_else(Weak::new, Arc::downgrade);
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) =
             (Arc::downgrade(address), holder);

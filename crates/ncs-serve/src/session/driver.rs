@@ -46,7 +46,7 @@ use super::opening::{self, Opening};
 use super::proto::{Claim, Ended, Event, Proto, Route, Want};
 use super::{Ask, Blame, Config, Metrics};
 use crate::accept::Place;
-use crate::admission::{Access, Admission, Now, Share, Visitor};
+use crate::admission::{Access, Admission, Ending, Now, Share, Visitor};
 use crate::directory::{self, Asker, Directory};
 use crate::fleet::{self, Advice, Fleet};
 use crate::headroom::Entry;
@@ -367,8 +367,8 @@ enum Signal {
     Left,
     /// The peer has opened a stream beside its control stream.
     Stray,
-    /// Another connection of the same visit has replaced this one.
-    Replaced,
+    /// Another connection of the same visit has replaced this one, or its holder has too many.
+    Ended(Ending),
 }
 
 /// A finished write.
@@ -459,7 +459,7 @@ impl Session {
         signals.push(Box::pin(reviewed(self.visitor.reviews())));
         signals.push(Box::pin(fleet_changed(self.context.fleet.changes())));
         signals.push(Box::pin(closed(self.connection.clone())));
-        signals.push(Box::pin(self.visitor.replaced().map(|()| Signal::Replaced)));
+        signals.push(Box::pin(self.visitor.ended().map(Signal::Ended)));
         match ending {
             Some(ending) => signals.push(Box::pin(ending.ended().map(|()| Signal::Left))),
             // Where pages may connect, QUIC's limits leave room for their streams.
@@ -550,7 +550,7 @@ impl Session {
                     Signal::Closed(error) => return Err(error.into()),
                     Signal::Left => return Err(End::Connection),
                     Signal::Stray => return Err(Violation::Unexpected("stream").into()),
-                    Signal::Replaced => return Err(End::Replaced),
+                    Signal::Ended(ending) => return Err(ending.into()),
                 },
                 (page, bytes) = next_signal(&mut self.pages), if listens => {
                     self.proto.signal(page, bytes);

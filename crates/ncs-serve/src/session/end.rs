@@ -4,7 +4,7 @@ use ncs_proto::wire::message::Alternate;
 use ncs_proto::wire::{CloseCode, Violation, elsewhere};
 use quinn::ConnectionError;
 
-use crate::admission::Limited;
+use crate::admission::{Ending, Limited};
 
 /// How a session ended.
 pub(super) enum End {
@@ -51,6 +51,15 @@ impl From<Violation> for End {
 impl From<Limited> for End {
     fn from(Limited: Limited) -> Self {
         Self::Limited
+    }
+}
+
+impl From<Ending> for End {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Replaced => Self::Replaced,
+            Ending::Limited => Self::Limited,
+        }
     }
 }
 
