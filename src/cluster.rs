@@ -1,13 +1,15 @@
 //! The fleet: several servers that know each other.
 //!
 //! Each server tells all others a beat every two seconds ([`beat`]), and knows those that live by
-//! theirs ([`roster`]). An [`engine`] carries the beats.
+//! theirs ([`roster`]). An [`engine`] carries the beats. It also carries messages, with which
+//! servers count the holders of limited tokens together ([`counts`]).
 //!
 //! One task tells and hears, [`Cluster::run`]. It waits for no other part, and no other part waits
 //! for it. Without its engine a server serves as before, knows the others until their beats are
 //! missing, and `/readyz` says `degraded`.
 
 pub mod beat;
+pub mod counts;
 pub mod engine;
 pub mod members;
 pub mod nats;
@@ -22,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ncs_serve::admission::Admission;
 use ncs_serve::fleet::Fleet;
 use ncs_serve::front::Links;
 use serde::{Deserialize, Serialize};
@@ -29,7 +32,8 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
 use beat::{Address, Beat, Load, Name, Pages, SealingKey};
-use engine::{Engine, Heard, Kind};
+use counts::Counts;
+use engine::{Engine, Heard, Kind, Message, Topic};
 use roster::{Change, INTERVAL, Roster};
 
 use crate::telemetry::quiet::{RateLimited, suppressed};
@@ -181,6 +185,9 @@ pub struct Cluster {
     own: Arc<Own>,
     load: Arc<dyn Fn() -> Load + Send + Sync>,
     roster: Arc<Mutex<Roster>>,
+    counts: Arc<Mutex<Counts>>,
+    /// Knows who uses what of limits, and holds them to the server's share.
+    admission: Admission,
     /// What sessions know of the servers.
     fleet: Fleet,
     /// When the process began, in milliseconds since 1970, and how many beats it has told.
@@ -227,6 +234,7 @@ impl Cluster {
     pub fn new(
         own: Own,
         load: impl Fn() -> Load + Send + Sync + 'static,
+        admission: Admission,
         fleet: Fleet,
         metrics: Metrics,
         readiness: Readiness,
@@ -235,12 +243,15 @@ impl Cluster {
             metrics.engine_up.set(0);
             readiness.degraded(PART, "the engine is not reached yet");
         }
+        let started_ms = now_ms();
         let cluster = Self {
+            counts: Arc::new(Mutex::new(Counts::new(own.name.clone(), started_ms))),
             own: Arc::new(own),
             load: Arc::new(load),
             roster: Arc::default(),
+            admission,
             fleet,
-            started_ms: now_ms(),
+            started_ms,
             told: Arc::default(),
             stage: Arc::new(watch::Sender::new(Stage::Serves)),
             configured: Arc::default(),
@@ -309,6 +320,9 @@ impl Cluster {
         let mut stage = self.stage.subscribe();
         let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut round = tokio::time::interval(counts::ROUND);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let counts = self.own.config.engine != Kind::None;
         let (mut published_at, mut told_at) = (Instant::now(), Instant::now());
         loop {
             let due = self.roster().due();
@@ -323,6 +337,10 @@ impl Cluster {
                 _ = stage.changed() => true,
                 heard = engine.hear() => {
                     self.take(heard, &mut tie);
+                    false
+                }
+                _ = round.tick(), if counts => {
+                    self.count(&engine);
                     false
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
@@ -442,7 +460,59 @@ impl Cluster {
             is_last: stage >= Stage::Leaves,
             config: configured.revision,
             sealing_key: configured.sealing_key,
+            takes_messages: config.engine != Kind::None,
         }
+    }
+
+    /// A round of counting. What cannot be sent now is lost, and is told later.
+    fn count(&self, engine: &Engine) {
+        let now = Instant::now();
+        let mut counts = self.counts();
+        let mut holders = self.admission.changed_holders();
+        holders.extend(counts.flowing());
+        for holder in holders {
+            counts.note(now, self.admission.use_of(holder));
+        }
+        let roster = self.roster();
+        let members = roster.members().filter(|known| known.beat.takes_messages);
+        let members = members.map(|known| counts::Member {
+            name: known.beat.server.clone(),
+            started_ms: known.beat.started_ms,
+            is_late: known.heard_at() + counts::LATE_AFTER < now,
+        });
+        counts.set_members(now, members);
+        drop(roster);
+        counts.round(now);
+        while let Some((to, bytes)) = counts.poll_message() {
+            match engine.send(&to, Topic::Counts, &bytes) {
+                Some(true) => self.metrics.messages_sent.inc(),
+                Some(false) => self.metrics.messages_unsent.inc(),
+                None => {}
+            }
+        }
+        self.metrics.set_holders(counts.tally());
+        self.restrict(&mut counts);
+    }
+
+    /// Holds viewers to the shares that have changed.
+    fn restrict(&self, counts: &mut Counts) {
+        while let Some((holder, share)) = counts.poll_share() {
+            self.admission.restrict(holder, share);
+        }
+    }
+
+    /// Takes a message of another server. Whether it can be read.
+    fn take_message(&self, Message { from, content }: Message) -> bool {
+        let Some((topic, bytes)) = content else {
+            return false;
+        };
+        if topic != Topic::Counts as u8 {
+            return false;
+        }
+        let mut counts = self.counts();
+        let taken = counts.take(Instant::now(), &from, &bytes);
+        self.restrict(&mut counts);
+        taken.is_ok()
     }
 
     fn take(&self, heard: Heard, tie: &mut Tie) {
@@ -463,6 +533,14 @@ impl Cluster {
             Heard::Unfit(unfit) => {
                 self.metrics.unfit.inc();
                 tracing::debug!(%unfit, "a message is not a valid beat");
+            }
+            Heard::Message(message) => {
+                self.metrics.messages_received.inc();
+                let from = message.from.clone();
+                if !self.take_message(message) {
+                    self.metrics.messages_unfit.inc();
+                    tracing::debug!(server = %from, "a message cannot be read");
+                }
             }
             Heard::News => {}
             Heard::Complaint(complaint) => {
@@ -498,7 +576,8 @@ impl Cluster {
         let roster = self.roster();
         let members = roster.members().filter_map(|known| known.beat.member());
         self.fleet.set(self.own.name.as_str(), members);
-        self.metrics.set_members(roster.len());
+        let lost = roster.lost(Instant::now());
+        self.metrics.set_members(roster.len(), lost);
     }
 
     /// Says what has changed.
@@ -546,6 +625,10 @@ impl Cluster {
         self.configured
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn roster(&self) -> MutexGuard<'_, Roster> {

@@ -306,7 +306,14 @@ impl Server {
             cluster::beat::Load::of(headroom.usage(), counts.viewers(), places, is_full)
         };
         let metrics = cluster::Metrics::new(registry)?;
-        let cluster = Cluster::new(own, load, fleet, metrics, readiness.clone());
+        let cluster = Cluster::new(
+            own,
+            load,
+            admission.clone(),
+            fleet,
+            metrics,
+            readiness.clone(),
+        );
         let member = cluster.clone();
         let beat = move || member.clone().run();
         tasks.push(tokio::spawn(

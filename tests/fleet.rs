@@ -5,6 +5,8 @@
 
 #[path = "fleet/configured.rs"]
 mod configured;
+#[path = "fleet/counted.rs"]
+mod counted;
 #[path = "fleet/listed.rs"]
 mod listed;
 mod program;
@@ -70,10 +72,17 @@ impl Carrier {
 
     /// Starts a server.
     fn start(&mut self, name: &str) -> Server {
-        match self {
-            Self::Nats { port, .. } => Server::start(&nats_settings(name, &[*port])),
-            Self::List(listed) => listed.start(name),
+        self.start_with(name, &[])
+    }
+
+    /// The same, with further settings.
+    fn start_with(&mut self, name: &str, further: &[String]) -> Server {
+        let settings = [self.settings(name), further.to_vec()].concat();
+        let server = Server::start(&settings);
+        if let Self::List(listed) = self {
+            listed.enter(name, server.address, &server.fingerprint);
         }
+        server
     }
 
     /// The carrier runs from now on: a list is there, and follows what starts.

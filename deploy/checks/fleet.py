@@ -77,10 +77,11 @@ def make_secrets(service, folder):
     assert made.returncode == 0, made.stderr
     tables = {(folder / node / "users.conf").read_text() for node in environment["NODES"].split()}
     assert len(tables) == 1, "nodes know different users"
-    user = r'\{ user: "([\w-]+)", password: "(\w+)", permissions: \{ publish: "([^"]*)", subscribe: "([^"]*)" \} \}'
+    user = r'\{ user: "([\w-]+)", password: "(\w+)", permissions: \{ publish: (\[.*?\]), subscribe: (\[.*?\]) \} \}'
     found = re.findall(user, tables.pop())
     for server, password, publish, subscribe in found:
-        assert publish == f"ncserverd.beat.{server}" and subscribe == "ncserverd.beat.*", f"{server} may say {publish}"
+        assert publish == f'[ "ncserverd.beat.{server}", "ncserverd.tell.{server}.*" ]', f"{server} may say {publish}"
+        assert subscribe == f'[ "ncserverd.beat.*", "ncserverd.tell.*.{server}" ]', f"{server} may hear {subscribe}"
         assert (folder / server / "nats.password").read_text().strip() == password
     assert [server for server, *_ in found] == service["environment"]["SERVERS"].split()
     assert len({password for _, password, *_ in found}) == len(found)
@@ -167,7 +168,9 @@ def plays(services, servers, nodes, image, place, folder):
         assert all(name in shown for name in servers) and "3 servers" in shown, shown
 
         ca, password = folder / "nats-1/ca.pem", (folder / "media-1/nats.password").read_text().strip()
-        for subject, is_right in [("ncserverd.beat.media-1", True), ("ncserverd.beat.media-2", False), ("other", False)]:
+        rights = [("ncserverd.beat.media-1", True), ("ncserverd.beat.media-2", False), ("other", False)]
+        rights += [("ncserverd.tell.media-1.media-2", True), ("ncserverd.tell.media-2.media-1", False)]
+        for subject, is_right in rights:
             answer = speaks(ports["nats-1"][0], ca, "media-1", password, subject)
             assert ("Permissions Violation" not in answer) == is_right and "PONG" in answer, f"{subject}: {answer}"
         assert "Authorization Violation" in speaks(ports["nats-1"][0], ca, "media-1", "another", "ncserverd.beat.media-1")

@@ -67,8 +67,10 @@ done
             put 0444 "$authority/ca.pem" "$folder/$server/ca.pem"
             put 0440 "$work/password" "$folder/$server/nats.password"
         fi
-        printf '  { user: "%s", password: "%s", permissions: { publish: "ncserverd.beat.%s", subscribe: "ncserverd.beat.*" } }\n' \
-            "$server" "$(cat "$folder/$server/nats.password")" "$server"
+        publish="[ \"ncserverd.beat.$server\", \"ncserverd.tell.$server.*\" ]"
+        subscribe="[ \"ncserverd.beat.*\", \"ncserverd.tell.*.$server\" ]"
+        printf '  { user: "%s", password: "%s", permissions: { publish: %s, subscribe: %s } }\n' \
+            "$server" "$(cat "$folder/$server/nats.password")" "$publish" "$subscribe"
     done
     echo ']'
 } >"$work/users.conf"

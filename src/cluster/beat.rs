@@ -54,6 +54,9 @@ pub struct Beat {
     /// Whether this is its last beat.
     #[serde(default)]
     pub is_last: bool,
+    /// Whether it takes messages from other servers, and so counts with them.
+    #[serde(default)]
+    pub takes_messages: bool,
     /// The revision of the fleet's configuration that is in force there, 0 if none is; nothing if
     /// it takes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -348,6 +351,7 @@ pub(super) mod tests {
             is_last: false,
             config: None,
             sealing_key: None,
+            takes_messages: false,
         }
     }
 
@@ -362,6 +366,7 @@ pub(super) mod tests {
                 is_full: true,
             },
             is_draining: true,
+            takes_messages: true,
             ..beat("a-1")
         };
         let fingerprint = "f0".repeat(32).parse().unwrap();
@@ -398,6 +403,7 @@ pub(super) mod tests {
         fields.insert("colour".to_owned(), "green".into());
         fields.remove("is_draining");
         fields.remove("is_last");
+        fields.remove("takes_messages");
         let bytes = serde_json::to_vec(&json).unwrap();
         assert_eq!(Beat::from_bytes(&bytes), Ok(beat("a")));
     }

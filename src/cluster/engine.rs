@@ -2,13 +2,18 @@
 //!
 //! This is the whole of what the fleet asks of an engine, and nothing waits for it. A beat that
 //! cannot be sent now is dropped, because the next one says more.
+//!
+//! An engine also carries messages from one server to another by its name: some bytes of a
+//! [`Topic`]. Its sender is known as surely as that of a beat. A message may be lost, in the engine
+//! or before it, where a queue is full. So its sender has to send it again, or to say more later.
 
 use std::time::Duration;
 
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 
-use super::beat::{Beat, Unfit};
+use super::beat::{Beat, Name, Unfit};
 use super::members::{self, Members};
 use super::nats::{self, Nats};
 use super::{Config, Own};
@@ -26,14 +31,25 @@ pub enum Kind {
     Static,
 }
 
+/// What a message between servers is about. The numbers travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Topic {
+    /// Holders with limits ([`counts`](super::counts)).
+    Counts = 1,
+}
+
+/// The longest message, in bytes.
+pub const MESSAGE_MAX: usize = 4000;
+
 /// An engine that is open, whether or not it can be reached.
 #[derive(Debug)]
 pub enum Engine {
     /// There is none.
     None,
-    /// Beats come from everybody, this server too.
+    /// Beats come from everybody, this server too. Messages go through NATS.
     Nats(Box<Nats>),
-    /// Beats come from the listed servers, except from this one.
+    /// Beats and messages come from the listed servers, except from this one.
     Static(Box<Members>),
 }
 
@@ -55,10 +71,41 @@ pub enum Heard {
     Beat(Beat),
     /// A message that is not a valid beat.
     Unfit(Unfit),
+    /// A message from another server.
+    Message(Message),
     /// Whether the engine is reached may have changed.
     News,
     /// The engine refuses something, and goes on.
     Complaint(String),
+}
+
+/// A message, as it has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The server that has sent it.
+    pub from: Name,
+    /// The number of its topic, and its bytes; none if it is too long or empty.
+    pub content: Option<(u8, Bytes)>,
+}
+
+impl Message {
+    /// Reads what [`content`] has written.
+    pub(super) fn read(from: Name, mut bytes: Bytes) -> Self {
+        let content = match bytes.len() {
+            0 => None,
+            length if length > 1 + MESSAGE_MAX => None,
+            _ => Some((bytes.get_u8(), bytes)),
+        };
+        Self { from, content }
+    }
+}
+
+/// A message as engines carry it: the number of its topic, and its bytes.
+pub(super) fn content(topic: Topic, bytes: &[u8]) -> Bytes {
+    let mut content = BytesMut::with_capacity(1 + bytes.len());
+    content.put_u8(topic as u8);
+    content.put_slice(bytes);
+    content.freeze()
 }
 
 impl Engine {
@@ -76,7 +123,10 @@ impl Engine {
     async fn open_as(config: &Config, client: &str, own: Option<&Own>) -> Result<Self, Error> {
         Ok(match config.engine {
             Kind::None => Self::None,
-            Kind::Nats => Self::Nats(Box::new(Nats::open(&config.nats, client).await?)),
+            Kind::Nats => {
+                let own = own.map(|own| &own.name);
+                Self::Nats(Box::new(Nats::open(&config.nats, client, own).await?))
+            }
             Kind::Static => {
                 let own = own.map(|own| (&own.publisher, &own.name));
                 Self::Static(Box::new(Members::open(&config.members, own)?))
@@ -111,6 +161,19 @@ impl Engine {
         }
     }
 
+    /// Sends a message to another server, if that is possible at once. Whether it was sent, which
+    /// does not mean that it arrives. `None` without an engine.
+    pub fn send(&self, to: &Name, topic: Topic, bytes: &[u8]) -> Option<bool> {
+        if bytes.len() > MESSAGE_MAX {
+            return Some(false);
+        }
+        match self {
+            Self::None => None,
+            Self::Nats(nats) => Some(nats.send(to, content(topic, bytes))),
+            Self::Static(members) => Some(members.send(to, &content(topic, bytes))),
+        }
+    }
+
     /// What comes next. Cancelling this loses nothing.
     pub async fn hear(&mut self) -> Heard {
         match self {
@@ -136,6 +199,17 @@ pub(super) const PAUSE_MAX: Duration = Duration::from_secs(8);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let read = |bytes: Bytes| Message::read("a".parse().unwrap(), bytes).content;
+        let bytes = vec![7; MESSAGE_MAX];
+        let written = content(Topic::Counts, &bytes);
+        assert_eq!(read(written), Some((1, bytes.into())));
+        assert_eq!(read(content(Topic::Counts, b"")), Some((1, Bytes::new())));
+        assert_eq!(read(Bytes::new()), None);
+        assert_eq!(read(vec![1; MESSAGE_MAX + 2].into()), None);
+    }
 
     #[test]
     fn pauses_grow_to_their_bound() {

@@ -5,9 +5,12 @@
 //! member, which connects to the member's ordinary UDP port by the protocol [`FLEET_ALPN`]. There
 //! the [`publisher`] answers: it takes the secret, and tells the server's own beats.
 //!
-//! The protocol is this. The client opens a bidirectional stream, sends the secret, and ends its
-//! side. The server sends beats: each is the length of a JSON object in two bytes, big-endian, and
-//! the object. A beat is taken only from the member that it names, which has shown its certificate.
+//! The protocol is this. The client opens a bidirectional stream, sends the secret, and, if it is a
+//! member, a line feed and its name, and ends its side. The server sends frames: each is its length
+//! in two bytes, big-endian, and as many bytes. Those that begin with `{` are a beat. Others are a
+//! message to the member that the client has named: a zero, the number of a topic, and bytes.
+//! A beat is taken only from the member that it names, which has shown its certificate, and a
+//! message is from that member, too.
 //!
 //! [`FLEET_ALPN`]: crate::tls::FLEET_ALPN
 
@@ -160,6 +163,11 @@ impl Members {
             return Err("the task that keeps the list has ended".to_owned());
         }
         self.reached.borrow().clone()
+    }
+
+    /// Sends a message to a member that has connected. Whether it has, and keeps up.
+    pub(super) fn send(&self, to: &Name, content: &[u8]) -> bool {
+        self.publisher.send(to, content)
     }
 
     /// Tells a beat to those that have connected. Whether it was told.
@@ -372,6 +380,7 @@ impl Keeper {
                 continue;
             }
             let link = Link {
+                own: self.own.clone(),
                 member: member.clone(),
                 dialer: dialer.clone(),
                 publisher: publisher.clone(),
@@ -408,14 +417,17 @@ impl Refusal {
     }
 }
 
-/// A beat as it travels: its length and its bytes. None if it is too long, which no beat is.
-fn frame(beat: &[u8]) -> Option<Bytes> {
-    let length = u16::try_from(beat.len()).ok()?;
-    let mut frame = BytesMut::with_capacity(2 + beat.len());
-    frame.put_u16(length);
-    frame.put_slice(beat);
+/// Bytes as they travel: their length and they. None if they are too long, which no beat is.
+fn frame(parts: [&[u8]; 2]) -> Option<Bytes> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut frame = BytesMut::with_capacity(2 + length);
+    frame.put_u16(u16::try_from(length).ok()?);
+    parts.iter().for_each(|part| frame.put_slice(part));
     Some(frame.freeze())
 }
+
+/// What the frame of a message begins with. No JSON does.
+const MESSAGE: u8 = 0;
 
 /// The code with which a connection ends after the last beat.
 const DONE: VarInt = VarInt::from_u32(0);
@@ -497,8 +509,8 @@ mod tests {
 
     #[test]
     fn a_frame_has_its_length_before_it() {
-        assert_eq!(frame(b"ab").unwrap(), b"\0\x02ab".as_slice());
-        assert_eq!(frame(&vec![0; 65_536]), None);
+        assert_eq!(frame([b"a", b"b"]).unwrap(), b"\0\x02ab".as_slice());
+        assert_eq!(frame([b"", &vec![0; 65_536]]), None);
     }
 
     /// The other side knows a refusal by its code.

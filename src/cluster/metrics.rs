@@ -3,6 +3,7 @@
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::beat::Beat;
+use super::counts::Tally;
 use super::roster::Change;
 use crate::telemetry::register;
 
@@ -17,6 +18,14 @@ pub struct Metrics {
     pub received: IntCounter,
     /// Messages that were no beats.
     pub unfit: IntCounter,
+    /// Messages to other servers that were sent.
+    pub messages_sent: IntCounter,
+    /// Messages that could not be sent.
+    pub messages_unsent: IntCounter,
+    /// Messages that came.
+    pub messages_received: IntCounter,
+    /// Messages that came and cannot be read.
+    pub messages_unfit: IntCounter,
     /// Whether the engine is reached.
     pub engine_up: IntGauge,
     /// The revision of the fleet's configuration that is in force, 0 for none.
@@ -27,6 +36,9 @@ pub struct Metrics {
     pub config_up: IntGauge,
     changes: IntCounterVec,
     members: IntGauge,
+    lost: IntGauge,
+    /// Holders here, owned and shared.
+    holders: [IntGauge; 3],
     viewers: IntGaugeVec,
     viewers_max: IntGaugeVec,
     busy: GaugeVec,
@@ -41,6 +53,21 @@ impl Metrics {
             "ncserverd_cluster_beats_total",
             "Beats sent to the other servers, not sent because the engine was not reached, and \
              received from all servers; and messages received that were none.",
+            &["kind"],
+        )?;
+        let messages = register::counters(
+            registry,
+            "ncserverd_cluster_messages_total",
+            "Messages sent to other servers, not sent because the engine or the other server does \
+             not take them, and received; and of the latter, those that this version cannot read.",
+            &["kind"],
+        )?;
+        let holders = register::gauges(
+            registry,
+            "ncserverd_cluster_holders",
+            "Holders of tokens with a limit: those that use this server or have a share of it, \
+             those that this server counts for the fleet, and those of them that are at several \
+             servers.",
             &["kind"],
         )?;
         let of_server = |noun: &str, help: &str| {
@@ -74,6 +101,10 @@ impl Metrics {
             unsent: beats.with_label_values(&["unsent"]),
             received: beats.with_label_values(&["received"]),
             unfit: beats.with_label_values(&["unfit"]),
+            messages_sent: messages.with_label_values(&["sent"]),
+            messages_unsent: messages.with_label_values(&["unsent"]),
+            messages_received: messages.with_label_values(&["received"]),
+            messages_unfit: messages.with_label_values(&["unfit"]),
             engine_up,
             config_revision: register::gauge(
                 registry,
@@ -89,6 +120,12 @@ impl Metrics {
             )?,
             config_up,
             changes,
+            holders: ["here", "owned", "shared"].map(|kind| holders.with_label_values(&[kind])),
+            lost: register::gauge(
+                registry,
+                "ncserverd_cluster_lost_members",
+                "Servers that have fallen silent within the last hour and not come back.",
+            )?,
             members: register::gauge(
                 registry,
                 "ncserverd_cluster_members",
@@ -122,8 +159,17 @@ impl Metrics {
         self.busy.with_label_values(&server).set(beat.load.busy);
     }
 
-    pub(super) fn set_members(&self, members: usize) {
-        self.members.set(i64::try_from(members).unwrap_or(i64::MAX));
+    /// Shows how many servers live, and how many were lost.
+    pub(super) fn set_members(&self, members: usize, lost: usize) {
+        self.members.set(number(members));
+        self.lost.set(number(lost));
+    }
+
+    /// Shows how many holders are counted.
+    pub(super) fn set_holders(&self, tally: Tally) {
+        let counts = [tally.here, tally.owned, tally.shared];
+        let gauges = self.holders.iter().zip(counts);
+        gauges.for_each(|(gauge, count)| gauge.set(number(count)));
     }
 
     /// Counts a change, and forgets a server that is gone.
@@ -138,4 +184,8 @@ impl Metrics {
         }
         let _ = self.busy.remove_label_values(&server);
     }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,8 @@
 //! NATS as the engine: beats are messages of its core, which it keeps nowhere.
 //!
+//! A beat has the subject `SUBJECT.beat.SERVER`, and a message from one server to another
+//! `SUBJECT.tell.FROM.TO`. Rights on subjects say who may speak for whom.
+//!
 //! The client reconnects by itself, after pauses that grow ([`pause`]). It connects to
 //! the servers that are configured and to no others. What NATS says of further ones comes before
 //! TLS, so whoever sits on the path could name one that takes the password.
@@ -12,13 +15,13 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use url::Url;
 
 use super::beat::{Beat, Name};
-use super::engine::{Heard, pause};
+use super::engine::{Heard, Message, pause};
 
 /// How NATS is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,6 +88,8 @@ pub struct Nats {
     client: Client,
     subject: Name,
     beats: Subscriber,
+    /// Messages to this server, which has this name. None if this process only listens.
+    messages: Option<(Name, Subscriber)>,
     events: mpsc::Receiver<Event>,
     /// The last reason why it is not connected.
     fault: String,
@@ -146,8 +151,13 @@ impl Config {
 }
 
 impl Nats {
-    /// A client that goes on trying to connect. `name` is what NATS calls it.
-    pub(super) async fn open(config: &Config, name: &str) -> Result<Self, Error> {
+    /// A client that goes on trying to connect. `name` is what NATS calls it, `own` the server that
+    /// it is.
+    pub(super) async fn open(
+        config: &Config,
+        name: &str,
+        own: Option<&Name>,
+    ) -> Result<Self, Error> {
         let (addresses, needs_tls) = config.addresses()?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let mut options = ConnectOptions::new()
@@ -157,7 +167,7 @@ impl Nats {
             .connection_timeout(TIMEOUT)
             .ping_interval(PING)
             .ignore_discovered_servers()
-            .subscription_capacity(BEATS_MAX)
+            .subscription_capacity(WAITING_MAX)
             .reconnect_delay_callback(pause)
             .event_callback(move |event| {
                 // Of too many at once, the last are lost: the state is asked for with each beat.
@@ -185,10 +195,18 @@ impl Nats {
         let beats = client
             .subscribe(format!("{}.beat.*", config.subject))
             .await?;
+        let messages = match own {
+            Some(own) => {
+                let subject = format!("{}.tell.*.{own}", config.subject);
+                Some((own.clone(), client.subscribe(subject).await?))
+            }
+            None => None,
+        };
         Ok(Self {
             client,
             subject: config.subject.clone(),
             beats,
+            messages,
             events,
             fault: "not connected yet".to_owned(),
         })
@@ -223,7 +241,26 @@ impl Nats {
             .unwrap_or(false)
     }
 
+    /// Sends a message to a server, if the client takes it at once.
+    pub(super) fn send(&self, to: &Name, content: Bytes) -> bool {
+        let Some((own, _)) = &self.messages else {
+            return false;
+        };
+        if self.reached().is_err() {
+            return false;
+        }
+        let subject = format!("{}.tell.{own}.{to}", self.subject);
+        let send = self.client.publish(subject, content);
+        // Many are sent in one turn of the task, more than tokio would have in one.
+        let sent = tokio::task::unconstrained(send).now_or_never();
+        sent.is_some_and(|sent| sent.is_ok())
+    }
+
     pub(super) async fn hear(&mut self) -> Heard {
+        let messages = async |messages: &mut Option<(Name, Subscriber)>| match messages {
+            Some((_, messages)) => messages.next().await,
+            None => None,
+        };
         tokio::select! {
             // The client ends only with this value.
             Some(event) = self.events.recv() => match event {
@@ -232,7 +269,7 @@ impl Nats {
                     Heard::News
                 }
                 Event::ServerError(error) => Heard::Complaint(error.to_string()),
-                Event::SlowConsumer(_) => Heard::Complaint("beats come too fast".to_owned()),
+                Event::SlowConsumer(_) => Heard::Complaint("messages come too fast".to_owned()),
                 _ => Heard::News,
             },
             Some(message) = self.beats.next() => match Beat::from_bytes(&message.payload) {
@@ -246,9 +283,20 @@ impl Nats {
                 ))),
                 Err(unfit) => Heard::Unfit(unfit),
             },
+            Some(message) = messages(&mut self.messages) => {
+                match sender(&message.subject) {
+                    Some(from) => Heard::Message(Message::read(from, message.payload)),
+                    None => Heard::News,
+                }
+            }
             else => std::future::pending().await,
         }
     }
+}
+
+/// The server that a message is from, by its subject. NATS has checked that it may use it.
+fn sender(subject: &str) -> Option<Name> {
+    subject.rsplit('.').nth(1)?.parse().ok()
 }
 
 async fn read(file: &Path) -> Result<String, Error> {
@@ -267,7 +315,7 @@ const PING: Duration = Duration::from_millis(500);
 /// A beat that waits longer is of no use.
 const SEND_TIMEOUT: Duration = Duration::from_millis(400);
 /// Messages that wait to be read. Further ones are dropped.
-const BEATS_MAX: usize = 1024;
+const WAITING_MAX: usize = 1024;
 const EVENTS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -300,6 +348,14 @@ mod tests {
         }
         let refused = address("tls://user:hidden@nats.example").unwrap_err();
         assert!(!refused.to_string().contains("hidden"), "{refused}");
+    }
+
+    #[test]
+    fn a_subject_names_the_sender() {
+        let from = sender("ncserverd.tell.a-1.b-2").unwrap();
+        assert_eq!(from.as_str(), "a-1");
+        assert_eq!(sender("ncserverd.tell.a b.c"), None);
+        assert_eq!(sender("x"), None);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub const INTERVAL: Duration = Duration::from_secs(2);
 /// How long a server lives without a beat: three of them are missing, and the fourth is due. A
 /// server that has to find another server of its engine does so in this time.
 pub const DEAD_AFTER: Duration = Duration::from_secs(8);
+/// How long a server that has fallen silent is remembered.
+pub const LOST_FOR: Duration = Duration::from_secs(3600);
 /// Servers that are known at most.
 pub const MEMBERS_MAX: usize = 1024;
 
@@ -23,6 +25,8 @@ pub struct Roster {
     members: BTreeMap<Name, Member>,
     /// Names of servers that more than one process uses, and when that was last seen.
     twins: BTreeMap<Name, Instant>,
+    /// Servers that have fallen silent and not come back, and when.
+    lost: BTreeMap<Name, Instant>,
 }
 
 /// A server that lives.
@@ -31,6 +35,13 @@ pub struct Member {
     /// Its last beat.
     pub beat: Beat,
     heard_at: Instant,
+}
+
+impl Member {
+    /// When its last beat came.
+    pub fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
 }
 
 /// What a beat, or the lack of beats, has changed.
@@ -97,6 +108,7 @@ impl Roster {
         Self {
             members: BTreeMap::new(),
             twins: BTreeMap::new(),
+            lost: BTreeMap::new(),
         }
     }
 
@@ -160,6 +172,7 @@ impl Roster {
             heard_at: now,
         };
         self.members.insert(name.clone(), member);
+        self.lost.remove(&name);
         Some(Change::Joined(name))
     }
 
@@ -171,6 +184,12 @@ impl Roster {
         let dead = self.members.iter().filter(|(_, member)| is_dead(member));
         let dead: Vec<Name> = dead.map(|(name, _)| name.clone()).collect();
         dead.iter().for_each(|name| self.remove(name));
+        self.lost.retain(|_, lost_at| *lost_at + LOST_FOR > now);
+        self.lost
+            .extend(dead.iter().map(|name| (name.clone(), now)));
+        while self.lost.len() > MEMBERS_MAX {
+            self.lost.pop_first();
+        }
         dead.into_iter().map(Change::Lost).collect()
     }
 
@@ -189,6 +208,16 @@ impl Roster {
     /// The last beat of a server that lives.
     pub fn beat(&self, server: &Name) -> Option<&Beat> {
         self.members.get(server).map(|member| &member.beat)
+    }
+
+    /// The number of servers that have fallen silent within [`LOST_FOR`] and not come back. Each
+    /// may still serve, where this server does not reach it.
+    pub fn lost(&self, now: Instant) -> usize {
+        let recent = self
+            .lost
+            .values()
+            .filter(|lost_at| **lost_at + LOST_FOR > now);
+        recent.count()
     }
 
     /// The number of servers that live.
@@ -247,9 +276,13 @@ mod tests {
         assert_eq!(roster.expire(now + DEAD_AFTER - SECOND), []);
         assert_eq!(roster.expire(now + DEAD_AFTER), [Change::Lost(name("b"))]);
         assert_eq!(names(&roster), ["a"]);
+        let lost = |roster: &Roster, after| roster.lost(now + DEAD_AFTER + after);
+        assert_eq!(lost(&roster, SECOND), 1);
+        assert_eq!(lost(&roster, LOST_FOR), 0);
         // It was cut off, and goes on where it was.
         let back = Some(Change::Joined(name("b")));
         assert_eq!(roster.hear(now + 9 * SECOND, nth("b", 4)), back);
+        assert_eq!(lost(&roster, SECOND), 0);
     }
 
     #[test]

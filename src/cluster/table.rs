@@ -48,7 +48,7 @@ pub async fn status(config: &Config, once: bool) -> Result<(), Error> {
                 match heard {
                     Heard::Beat(beat) => drop(roster.hear(Instant::now(), beat)),
                     Heard::Complaint(text) => complaint = Some(text),
-                    Heard::News | Heard::Unfit(_) => {}
+                    Heard::News | Heard::Unfit(_) | Heard::Message(_) => {}
                 }
                 continue;
             }

@@ -606,6 +606,7 @@ impl Server {
             },
             is_draining: self.is_draining,
             is_last: false,
+            takes_messages: false,
             config: None,
             sealing_key: None,
         }

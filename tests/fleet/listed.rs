@@ -82,7 +82,7 @@ impl Listed {
         server
     }
 
-    fn enter(&mut self, name: &str, address: SocketAddr, fingerprint: &str) {
+    pub(super) fn enter(&mut self, name: &str, address: SocketAddr, fingerprint: &str) {
         let entry = format!(
             "[[member]]\nname = \"{name}\"\naddress = \"{address}\"\n\
              fingerprint = \"{fingerprint}\"\n"
@@ -192,7 +192,9 @@ async fn play(
     let Ok(secret) = receive.read_to_end(1000).await else {
         return;
     };
+    let (secret, name) = secret.split_at(SECRET.len());
     assert_eq!(secret, SECRET.as_bytes());
+    assert!(name.starts_with(b"\n"), "a member says its name");
     greeted.fetch_add(1, Ordering::Relaxed);
     loop {
         let next = async { queue.lock().await.recv().await };

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ncs_net::endpoint::INITIAL_RTT;
 use ncs_net::tls::fleet_client_config;
 use ncs_proto::wire::message::REASON_MAX;
@@ -22,8 +23,8 @@ use tokio::time::timeout;
 use super::Refusal;
 use super::list::Member;
 use super::publisher::Publisher;
-use crate::cluster::beat::{BYTES_MAX, Beat, Unfit};
-use crate::cluster::engine::{Heard, PAUSE_MAX, pause};
+use crate::cluster::beat::{BYTES_MAX, Beat, Name, Unfit};
+use crate::cluster::engine::{Heard, Message, PAUSE_MAX, pause};
 
 /// The sockets from which members are reached. Clones share them.
 #[derive(Debug, Clone)]
@@ -100,6 +101,8 @@ fn endpoint(address: IpAddr) -> std::io::Result<Endpoint> {
 /// The way to a member.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// The name of this server. None if this process only listens.
+    pub(super) own: Option<Name>,
     pub(super) member: Member,
     pub(super) dialer: Dialer,
     /// Has the secret.
@@ -171,13 +174,16 @@ impl Link {
         Err(reason)
     }
 
-    /// Shows the secret, and takes beats.
+    /// Shows the secret, and takes beats and messages.
     async fn hear(&self, connection: &Connection) -> Result<std::convert::Infallible, String> {
         let secrets = self.publisher.secrets().ok_or("there is no secret yet")?;
         let greeting = async {
             let (mut send, receive) = connection.open_bi().await.map_err(|error| fault(&error))?;
             // If it fails, reading says why.
-            let _ = send.write_all(secrets.shown()).await;
+            let name = self.own.iter().map(|own| format!("\n{own}"));
+            let name: String = name.collect();
+            let greeting = [secrets.shown(), name.as_bytes()].concat();
+            let _ = send.write_all(&greeting).await;
             let _ = send.finish();
             Ok::<_, String>(receive)
         };
@@ -188,7 +194,7 @@ impl Link {
         loop {
             let next = timeout(SILENCE_MAX, read(&mut stream, &mut bytes));
             let heard = match next.await {
-                Ok(Ok(beat)) => self.take(beat),
+                Ok(Ok(frame)) => self.take(frame),
                 Ok(Err(Fault::Long(length))) => {
                     let _ = self.heard.send(Heard::Unfit(Unfit::Long(length))).await;
                     return Err(format!("a beat of {length} bytes, at most {BYTES_MAX}"));
@@ -202,16 +208,24 @@ impl Link {
                 }
                 Err(_) => return Err("its beats do not come".to_owned()),
             };
+            let pause = match heard {
+                Heard::Message(_) => MESSAGES_APART,
+                _ => BEATS_APART,
+            };
             if self.heard.send(heard).await.is_err() {
                 return Err("nobody hears any more".to_owned());
             }
             // A member that says more than others gets no more attention.
-            tokio::time::sleep(BEATS_APART).await;
+            tokio::time::sleep(pause).await;
         }
     }
 
     /// A member speaks for itself alone.
     fn take(&self, bytes: &[u8]) -> Heard {
+        if let Some((&super::MESSAGE, content)) = bytes.split_first() {
+            let content = Bytes::copy_from_slice(content);
+            return Heard::Message(Message::read(self.member.name.clone(), content));
+        }
         match Beat::from_bytes(bytes) {
             Ok(beat) if beat.server == self.member.name => Heard::Beat(beat),
             Ok(beat) => Heard::Unfit(Unfit::Form(format!(
@@ -294,7 +308,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(6);
 /// The least time between two beats of a member. More of them wait in its own process.
 const BEATS_APART: Duration = Duration::from_millis(100);
-/// A few beats.
+/// The least time between two messages of a member.
+const MESSAGES_APART: Duration = Duration::from_millis(5);
+/// A few beats, or some hundred short messages. They delay a beat by a second or two at most.
 const RECEIVE_WINDOW: u32 = 16 << 10;
 /// The time between two lines about a member.
 const LINE_EVERY: Duration = Duration::from_secs(10);
