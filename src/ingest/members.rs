@@ -164,8 +164,8 @@ impl Members {
         connected.client.clone()
     }
 
-    /// Has the client of a server take this key for a stream's. Nothing is to be done if it was told
-    /// before.
+    /// Has the client of a server take this key for a stream's. Nothing is to be done if it was
+    /// told before.
     async fn tell_key(
         &self,
         server: &Alternate,

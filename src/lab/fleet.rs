@@ -2,10 +2,10 @@
 //! that join, stay, move and leave.
 //!
 //! What is a model: beats take a few milliseconds to each server, and some are lost; a viewer is a
-//! place in a server until it goes, and one that moves is there at once. Sessions, media and sockets
-//! are left out. A segment of a stream comes up every few seconds, and each server with a viewer of
-//! the stream fetches it as its route says: through the others, to the origin. No clock is read,
-//! and the same seed gives the same run.
+//! place in a server until it goes, and one that moves is there at once. Sessions, media and
+//! sockets are left out. A segment of a stream comes up every few seconds, and each server with a
+//! viewer of the stream fetches it as its route says: through the others, to the origin. No clock
+//! is read, and the same seed gives the same run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

@@ -389,7 +389,8 @@ impl Client {
         self.command(Command::Have(changed)).await
     }
 
-    /// Takes this key for a stream's from now on, or without one the key that the server names next.
+    /// Takes this key for a stream's from now on, or without one the key that the server names
+    /// next.
     pub async fn pin(&self, stream: &str, key: Option<StreamKey>) -> Result<(), Error> {
         self.command(Command::Pin(stream.to_owned(), key)).await
     }

@@ -126,8 +126,8 @@ extern "C" fn pin(handle: &mut Handle, length: usize) -> bool {
     handle.peer.pin(&text)
 }
 
-/// The input is the servers of the page, `host:port` each, with blanks between. Returns whether they
-/// are.
+/// The input is the servers of the page, `host:port` each, with blanks between. Returns whether
+/// they are.
 #[unsafe(no_mangle)]
 extern "C" fn set_servers(handle: &mut Handle, length: usize) -> bool {
     let text = handle.text(length);

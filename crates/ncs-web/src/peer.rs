@@ -255,8 +255,8 @@ impl Peer {
         self.proto.handle_connected(now, source, credential);
     }
 
-    /// A connection, or an attempt to make one, has ended. `is_outage`: it has fallen silent, or the
-    /// server goes away.
+    /// A connection, or an attempt to make one, has ended. `is_outage`: it has fallen silent, or
+    /// the server goes away.
     pub fn disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
         self.servers.disconnected(source);
         if self.sources.remove(&source).is_some() {

@@ -626,8 +626,8 @@ impl Link {
     }
 
     /// Whether the source has owed something and said nothing for this long, and nothing since;
-    /// `owes` tells whether it owes something now. After half of the time, and on a young connection
-    /// sooner, it is sent something that it has to acknowledge, again and again.
+    /// `owes` tells whether it owes something now. After half of the time, and on a young
+    /// connection sooner, it is sent something that it has to acknowledge, again and again.
     pub(super) fn is_mute(&mut self, now: Instant, owes: bool, after: Duration) -> bool {
         let State::Up(wires, watch) = &mut self.state else {
             return false;

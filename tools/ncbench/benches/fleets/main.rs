@@ -1,9 +1,9 @@
 //! Simulates fleets that do not fit on a machine, in virtual time and without sockets: how viewers
 //! spread over servers, and what the origin and the beats cost.
 //!
-//! `cargo bench --bench fleets -- [--servers N] [--viewers N] [--seed N] [--plots DIRECTORY]`. Needs
-//! no privileges and one core; the same seed gives the same figures. Servers run their rosters and
-//! tables as they are shipped; the rest is a model (`ncserverd::lab::fleet`).
+//! `cargo bench --bench fleets -- [--servers N] [--viewers N] [--seed N] [--plots DIRECTORY]`.
+//! Needs no privileges and one core; the same seed gives the same figures. Servers run their
+//! rosters and tables as they are shipped; the rest is a model (`ncserverd::lab::fleet`).
 //!
 //! Prints a table in Markdown, and plots the run if a directory is given.
 
@@ -79,10 +79,10 @@ fn main() {
     let seconds = World::new(config).run();
     println!("## {servers} servers, {viewers} viewers each, seed {seed}\n");
     println!(
-        "| what happens | servers | viewers of a server, in means: most, least, most that a newcomer \
-         made | newcomers sent on | moved | without a server | requests for a segment: mean, most | \
-         copies of a segment by a server, most | circles | beats and bytes that a server hears a \
-         second |"
+        "| what happens | servers | viewers of a server, in means: most, least, most that a \
+         newcomer made | newcomers sent on | moved | without a server | requests for a segment: \
+         mean, most | copies of a segment by a server, most | circles | beats and bytes that a \
+         server hears a second |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     for (index, (from, what, _)) in HAPPENS.iter().enumerate() {
@@ -113,8 +113,8 @@ fn row(what: &str, seconds: &[Second], within: Range<u64>) {
         each.sum::<f64>() / part.len() as f64
     };
     println!(
-        "| {what} | {} | {:.3}, {least:.3}, {:.3} | {:.1} % | {} | {} | {:.4}, {} | {} | {} | {:.1}, \
-         {:.0} |",
+        "| {what} | {} | {:.3}, {least:.3}, {:.3} | {:.1} % | {} | {} | {:.4}, {} | {} | {} | \
+         {:.1}, {:.0} |",
         part.last().map_or(0, |second| second.servers),
         most(|second| second.most),
         most(|second| second.entered),
@@ -146,10 +146,9 @@ fn figure(seconds: &[Second]) -> Figure {
         marks,
     };
     Figure {
-        title:
-            "A fleet: 1 server dies at 60 s, 3 at 120 s, 4 come at 180 s, 10 drain at 240 s, 10 come at \
-             300 s"
-                .to_owned(),
+        title: "A fleet: 1 server dies at 60 s, 3 at 120 s, 4 come at 180 s, 10 drain at 240 s, \
+             10 come at 300 s"
+            .to_owned(),
         panels: vec![
             panel(
                 "Viewers of a server",
