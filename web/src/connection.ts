@@ -51,7 +51,9 @@ export class Connection {
   async run(): Promise<void> {
     if (this.isRunning) return this.wake();
     this.isRunning = true;
-    await this.keepConnected();
+    // It may have been resumed while it ended.
+    do await this.keepConnected();
+    while (!this.isClosed);
     this.isRunning = false;
   }
 
@@ -59,6 +61,7 @@ export class Connection {
   resume(): void {
     this.isClosed = false;
     this.bound = PAUSE_MS.least;
+    this.become('connecting');
     void this.run();
   }
 
@@ -73,10 +76,12 @@ export class Connection {
       if (this.isClosed) return;
       if (this.state !== 'refusing') this.become('waiting');
       const pause = Math.random() * this.nextBound(begun);
+      let timer: ReturnType<typeof setTimeout> | undefined;
       await new Promise<void>((resolve) => {
         this.wake = resolve;
-        setTimeout(resolve, pause);
+        timer = setTimeout(resolve, pause);
       });
+      clearTimeout(timer);
     }
   }
 
@@ -136,8 +141,8 @@ export class Connection {
       session.closed.catch(ignore);
       if (this.timeout) attempt = setTimeout(() => session.close(), this.timeout);
       await session.ready;
-      clearTimeout(attempt);
       const control = await session.createBidirectionalStream();
+      clearTimeout(attempt);
       this.writer = control.writable.getWriter();
       this.peer.connected(this.source, this.visit, this.token);
       session.datagrams.incomingHighWaterMark = DATAGRAMS;

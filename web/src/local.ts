@@ -3,7 +3,7 @@
 import { Connection } from './connection.js';
 import { Mesh, type MeshNews, type MeshOrder } from './mesh.js';
 import { Peer, type PeerEvent } from './module.js';
-import { isPrivate, parseServer, placeOf, type Server } from './server.js';
+import { isPrivate, namedServer, placeOf, type Server } from './server.js';
 import { Sharing } from './sharing.js';
 import {
   ReadError,
@@ -73,7 +73,8 @@ export class LocalClient extends EventTarget implements Client {
       const order = orders ?? ((order: MeshOrder) => mesh!.handle(order));
       this.sharing = new Sharing(peer, order, uploadMax, () => this.pumpSoon());
     }
-    peer.setServers(settings.servers.map(placeOf));
+    if (!peer.setServers(settings.servers.map(placeOf)))
+      console.warn('servers with such names are not left for others that they name');
     settings.servers.forEach((server, source) => this.connect(source, server));
     this.ticker = setInterval(() => this.tell('statistics', this.count()), STATISTICS_MS);
   }
@@ -275,16 +276,18 @@ export class LocalClient extends EventTarget implements Client {
         return connection?.close(event.code, event.reason, event.isPolluter);
       }
       case 'open': {
-        const server = parseServer(event.url);
-        const by = this.connections.get(event.by);
+        const server = namedServer(event.url);
+        const by = this.connections.get(event.by)?.server;
         // A server on the internet names no hosts of the viewer's own network.
-        if (isPrivate(server) && !(by && isPrivate(by.server)))
+        if (!server || (isPrivate(server) && !(by && isPrivate(by)))) {
+          console.warn(`a server has named ${event.url}, which is not connected`);
           return this.peer.disconnected(event.source, false);
+        }
         return this.connect(event.source, server, NAMED_MS);
       }
       case 'rest': {
         const connection = this.connections.get(event.source);
-        connection?.become('resting');
+        if (connection?.state !== 'lying') connection?.become('resting');
         return connection?.close(DONE, '', true);
       }
       case 'resume':

@@ -131,8 +131,9 @@ export class Peer {
   }
 
   /** The servers of the page, `host:port` each. Others that these name are turned to. */
-  setServers(servers: string[]): void {
-    this.exports.set_servers(this.peer, this.put(encoder.encode(servers.join(' '))));
+  setServers(servers: string[]): boolean {
+    const length = this.put(encoder.encode(servers.join(' ')));
+    return this.exports.set_servers(this.peer, length) !== 0;
   }
 
   connected(source: number, visit: bigint, token: string | undefined): void {

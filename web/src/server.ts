@@ -25,18 +25,37 @@ export function parseServer(server: Server | string): Server {
   return { url: new URL(`https://${place}`).origin, ...(all.length > 0 && { hashes: all }) };
 }
 
+/** Reads the URL of a server that another one has named; nothing if no browser would. */
+export function namedServer(url: string): Server | undefined {
+  try {
+    return parseServer(url);
+  } catch {
+    return undefined;
+  }
+}
+
 /** `host:port` of a server. */
 export function placeOf(server: Server): string {
   const { hostname, port } = new URL(server.url);
   return `${hostname}:${port || 443}`;
 }
 
-const PRIVATE =
-  /^(localhost|.*\.localhost|(0|10|127)\..*|169\.254\..*|172\.(1[6-9]|2\d|3[01])\..*|192\.168\..*|\[(::1?|::ffff:.*|f[cd].*|fe[89ab].*)\])$/;
+/**
+ * Addresses that are not of the public internet (RFC 6890), as a URL writes them, and names of this
+ * machine. Forms of IPv6 that carry an address of IPv4 count as private.
+ */
+const PRIVATE = [
+  /^(.*\.)?localhost\.?$/,
+  /^(0|10|127|192\.168|169\.254|172\.(1[6-9]|2\d|3[01])|198\.1[89])\.[\d.]+$/,
+  /^100\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\.[\d.]+$/,
+  /^(22[4-9]|2[345]\d)\.[\d.]+$/,
+  /^\[(::|f[c-f]|fe[89a-f]|2002:|64:ff9b:)/,
+];
 
 /** Whether the address is literally one of a private network, a link, or this machine. */
 export function isPrivate(server: Server): boolean {
-  return PRIVATE.test(new URL(server.url).hostname);
+  const { hostname } = new URL(server.url);
+  return PRIVATE.some((form) => form.test(hostname));
 }
 
 /** The path, with the query, of an object's URL; `undefined` if no server of ours has it. */

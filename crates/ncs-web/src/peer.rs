@@ -21,7 +21,7 @@ use ncs_proto::sorted::SortedMap;
 use ncs_proto::time::Instant;
 use ncs_proto::wire::frame::Reader;
 use ncs_proto::wire::message::{
-    Alternate, Codecs, Credential, Delivery, Hello, Message, Meta, Token, VisitId, is_path,
+    Alternate, Codecs, Credential, Delivery, Hello, Meant, Message, Meta, Token, VisitId, is_path,
     is_stream_name, is_token,
 };
 use ncs_proto::wire::{CloseCode, Violation, frame};
@@ -144,6 +144,26 @@ struct Source {
     heard_at: Instant,
     /// When it was first asked for something since then.
     asked_at: Option<Instant>,
+    probe: Probe,
+}
+
+/// A question that a server answers at once. A page does not see what QUIC acknowledges, so nothing
+/// else tells a server that is slow from one that is gone.
+#[derive(Debug)]
+struct Probe {
+    /// How long it owes an answer and is silent before it is asked. It grows with each probe that
+    /// brings nothing else.
+    patience: Duration,
+    is_due: bool,
+    asked_at: Option<Instant>,
+}
+
+impl Probe {
+    const NONE: Self = Self {
+        patience: PROBED_AFTER,
+        is_due: false,
+        asked_at: None,
+    };
 }
 
 impl Peer {
@@ -250,6 +270,7 @@ impl Peer {
                 grease,
                 heard_at: now,
                 asked_at: None,
+                probe: Probe::NONE,
             },
         );
         self.proto.handle_connected(now, source, credential);
@@ -258,7 +279,9 @@ impl Peer {
     /// A connection, or an attempt to make one, has ended. `is_outage`: it has fallen silent, or
     /// the server goes away.
     pub fn disconnected(&mut self, now: Instant, source: SourceId, is_outage: bool) {
-        self.servers.disconnected(source);
+        if self.servers.disconnected(source) {
+            self.events.push_back(Event::Rest(source));
+        }
         if self.sources.remove(&source).is_some() {
             self.proto.handle_disconnected(now, source, is_outage);
         }
@@ -275,7 +298,18 @@ impl Peer {
             return;
         };
         (known.heard_at, known.asked_at) = (now, None);
+        if known.probe.asked_at.take().is_some() {
+            known.probe.patience = PROBED_AFTER_MAX.min(2 * known.probe.patience);
+        }
         self.proto.set_silent(source, false);
+    }
+
+    /// A part of what it owes has come.
+    fn heard_bytes(&mut self, now: Instant, source: SourceId) {
+        self.heard(now, source);
+        if let Some(known) = self.sources.get_mut(&source) {
+            known.probe = Probe::NONE;
+        }
     }
 
     /// This page passes nothing on.
@@ -290,7 +324,8 @@ impl Peer {
         return false;
     }
 
-    /// Servers that owe answers, and when they count as silent unless something comes.
+    /// Servers that owe answers, and when they are probed, or count as silent, unless something
+    /// comes.
     fn silences(&self) -> impl Iterator<Item = (SourceId, Instant)> {
         let shares = self.shares();
         let servers = self.sources.values().filter(|known| known.visit.is_some());
@@ -305,7 +340,15 @@ impl Peer {
         };
         self.sources.iter().filter(owes).map(|(source, known)| {
             let since = known.asked_at.unwrap_or(known.heard_at);
-            (*source, since + SILENCE)
+            let due = match known.probe.asked_at {
+                Some(at) => {
+                    let rtt = self.proto.source_counts(*source).rtt.unwrap_or_default();
+                    at + (SILENCE - PROBED_AFTER).max(2 * rtt)
+                }
+                None if self.servers.are_known() => since + known.probe.patience,
+                None => since + SILENCE,
+            };
+            (*source, due)
         })
     }
 
@@ -334,7 +377,7 @@ impl Peer {
 
     /// Takes a datagram of a server.
     pub fn datagram(&mut self, now: Instant, source: SourceId, bytes: Bytes) {
-        self.heard(now, source);
+        self.heard_bytes(now, source);
         if let Err(violation) = self.proto.handle_datagram(now, source, bytes) {
             self.close(now, source, violation);
         }
@@ -342,7 +385,7 @@ impl Peer {
 
     /// Takes bytes of a stream of a server; `stream` is any number that names it.
     pub fn stream(&mut self, now: Instant, source: SourceId, stream: u64, bytes: &[u8]) {
-        self.heard(now, source);
+        self.heard_bytes(now, source);
         if let Err(violation) = self.proto.handle_stream(now, source, stream, bytes) {
             self.close(now, source, violation);
         }
@@ -367,7 +410,13 @@ impl Peer {
             .map(|(source, _)| source)
             .collect();
         for source in silent {
-            self.proto.set_silent(source, true);
+            let is_known = self.servers.are_known();
+            match self.sources.get_mut(&source) {
+                Some(known) if is_known && known.probe.asked_at.is_none() => {
+                    (known.probe.is_due, known.probe.asked_at) = (true, Some(now));
+                }
+                _ => self.proto.set_silent(source, true),
+            }
         }
         let late: Vec<ReadId> = self
             .reads
@@ -458,6 +507,14 @@ impl Peer {
             return out;
         };
         let (visit, grease) = (known.visit, known.grease);
+        if std::mem::take(&mut known.probe.is_due) {
+            let question = Message::GetHashes {
+                request: PROBE,
+                segment: NO_SEGMENT,
+                meant: Meant::LastNamed,
+            };
+            question.encode(&mut out);
+        }
         while let Some(message) = self.proto.poll_message(now, source) {
             if let Message::Get(_) | Message::Request(_) | Message::Credit { .. } = message {
                 known.asked_at.get_or_insert(now);
@@ -567,7 +624,7 @@ impl Peer {
             #[cfg(feature = "share")]
             proto::Event::Polluter(source) if self.take_liar(now, source) => {}
             proto::Event::Polluter(source) => {
-                self.servers.ban(source);
+                self.servers.ban(now, source);
                 self.events.push_back(Event::Close {
                     source,
                     code: CloseCode::Pollution,
@@ -790,6 +847,13 @@ const ROWS_MAX: u64 = 16 << 20;
 /// A server that owes an answer and says nothing for so long is asked for nothing new while there
 /// are others.
 const SILENCE: Duration = Duration::from_millis(500);
+/// After how long it is probed, at first and at most.
+const PROBED_AFTER: Duration = Duration::from_millis(250);
+const PROBED_AFTER_MAX: Duration = Duration::from_secs(2);
+/// The number of a probe, which is that of no other question, and what it asks for: the hashes of a
+/// segment that nobody has.
+const PROBE: u64 = 0;
+const NO_SEGMENT: SegmentId = SegmentId::from_bytes([0; 32]);
 /// How long a server may take for HELLO, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a segment may make no progress, and the least rate meanwhile, in bytes a second.

@@ -104,6 +104,15 @@ fn names(moves: bool, addresses: &[&str]) -> Message {
     }
 }
 
+fn refusal(request: u64) -> Message {
+    Message::Error(RequestError {
+        request,
+        code: RefusalCode::Unknown,
+        retry_after_ms: 0,
+        reason: "there is none".to_owned(),
+    })
+}
+
 /// The number of the request for the object of a read.
 fn get(said: &[Message]) -> Option<u64> {
     let get = |message: &Message| match message {
@@ -120,7 +129,9 @@ fn a_page_turns_to_another_server_when_its_own_is_silent() {
     assert_eq!(page.pass(9000 * MS), [], "it owes nothing");
     let read = page.read();
     assert!(get(&page.says(HOME)).is_some());
-    assert_eq!(page.pass(499 * MS), []);
+    assert_eq!(page.pass(250 * MS), []);
+    assert!(matches!(page.says(HOME)[..], [Message::GetHashes { .. }]));
+    assert_eq!(page.pass(249 * MS), []);
     let opened = open(OTHER, "b.example:4443");
     assert_eq!(page.pass(2 * MS), [opened]);
     page.connect(OTHER);
@@ -130,13 +141,7 @@ fn a_page_turns_to_another_server_when_its_own_is_silent() {
     };
     assert!(hello.is_sent);
     page.greet(OTHER);
-    let error = RequestError {
-        request: get(&said).unwrap(),
-        code: RefusalCode::Unknown,
-        retry_after_ms: 0,
-        reason: "no such object".to_owned(),
-    };
-    page.tell(OTHER, &Message::Error(error));
+    page.tell(OTHER, &refusal(get(&said).unwrap()));
     assert_eq!(page.events(), []);
     page.peer.cancel(read);
     // It serves from now on, and the other one is not tried any more.
@@ -147,6 +152,28 @@ fn a_page_turns_to_another_server_when_its_own_is_silent() {
     let again = open(NEXT, "b.example:4443");
     let tried = [Event::Forget(OTHER), Event::Resume(HOME), again];
     assert_eq!(page.events(), tried);
+}
+
+/// Its origin takes seconds, or a playlist comes when there is something new.
+#[test]
+fn a_server_that_is_slow_is_not_taken_for_one_that_is_gone() {
+    let mut page = Page::new();
+    page.tell(HOME, &names(false, &["b.example:4443"]));
+    page.read();
+    page.says(HOME);
+    let mut probes = 0;
+    for _ in 0..95 {
+        assert_eq!(page.pass(100 * MS), []);
+        for message in page.says(HOME) {
+            let Message::GetHashes { request, .. } = message else {
+                panic!("{message:?}");
+            };
+            probes += 1;
+            page.tell(HOME, &refusal(request));
+        }
+    }
+    // After 250 ms, and then in intervals that grow to two seconds.
+    assert!((5..9).contains(&probes), "{probes}");
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(super) struct Servers {
     failed: SortedSet<SourceId>,
     /// Servers that are left, and closed when they owe nothing.
     left: SortedSet<SourceId>,
+    /// Servers of the page that have lied: they are not connected again.
+    lying: SortedSet<SourceId>,
     /// How all were at the last look.
     seen: Vec<(SourceId, Health)>,
 }
@@ -30,6 +32,7 @@ impl Servers {
             ids: Vec::new(),
             failed: SortedSet::new(),
             left: SortedSet::new(),
+            lying: SortedSet::new(),
             seen: Vec::new(),
         }
     }
@@ -52,15 +55,22 @@ impl Servers {
         self.failed.remove(&source);
     }
 
-    pub(super) fn disconnected(&mut self, source: SourceId) {
-        self.left.remove(&source);
+    /// Returns whether it was left, and is not to be connected again.
+    pub(super) fn disconnected(&mut self, source: SourceId) -> bool {
         if self.is_alternate(source) {
             self.failed.insert(source);
         }
+        self.left.remove(&source)
     }
 
-    pub(super) fn ban(&mut self, source: SourceId) {
-        self.alternates.ban(source);
+    /// A server has lied: it is not tried again, and nobody whom it has named.
+    pub(super) fn ban(&mut self, now: Instant, source: SourceId) {
+        if self.is_alternate(source) {
+            self.alternates.ban(source);
+        } else {
+            self.lying.insert(source);
+        }
+        self.told(now, source, false, Vec::new());
     }
 
     pub(super) fn told(&mut self, now: Instant, by: SourceId, moves: bool, named: Vec<Alternate>) {
@@ -147,6 +157,7 @@ impl Peer {
                 self.servers.left.insert(source);
                 self.close_left();
             }
+            Step::Rest(source) | Step::Resume(source) if self.servers.lying.contains(&source) => {}
             Step::Rest(source) => self.events.push_back(Event::Rest(source)),
             Step::Resume(source) => self.events.push_back(Event::Resume(source)),
             Step::Forget(source) => {
