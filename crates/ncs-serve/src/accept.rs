@@ -276,19 +276,29 @@ async fn send_on(incoming: Incoming, others: &Elsewhere) -> Result<bool, Connect
         Binding::Quic => {
             // A client believes a close only when its own handshake is complete. Then it opens its
             // stream.
-            connection.accept_bi().await?;
+            match tokio::time::timeout(OPENS_WITHIN, connection.accept_bi()).await {
+                Ok(opened) => drop(opened?),
+                Err(_) => return Ok(false),
+            }
+            others.fleet.count_sent(&servers);
             endpoint::close(&connection, CloseCode::Overload, &reason);
         }
         // A page is told nothing without a session.
-        Binding::Web => match web::accept(&connection, &others.origins).await {
-            Ok((opened, _)) => opened.session.close(CloseCode::Overload, &reason).await,
-            Err(error) => {
-                web::refuse(&connection, &error);
-                return Ok(false);
+        Binding::Web => {
+            let accepted = web::accept(&connection, &others.origins);
+            match tokio::time::timeout(OPENS_WITHIN, accepted).await {
+                Ok(Ok((opened, _))) => {
+                    others.fleet.count_sent(&servers);
+                    opened.session.close(CloseCode::Overload, &reason).await;
+                }
+                Ok(Err(error)) => {
+                    web::refuse(&connection, &error);
+                    return Ok(false);
+                }
+                Err(_) => return Ok(false),
             }
-        },
+        }
     }
-    others.fleet.count_sent(&servers);
     Ok(!servers.is_empty())
 }
 
@@ -351,6 +361,8 @@ fn refuse<T>(incoming: Incoming, metrics: &Metrics) -> Option<T> {
 /// The time for a handshake. The idle timeout does not bound it: any packet restarts that, and the
 /// keys of first packets are public.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a client that is told of other servers may take to open its stream or its session.
+const OPENS_WITHIN: Duration = Duration::from_secs(3);
 /// Clients of an endpoint that are told of other servers at a time. Each costs a handshake.
 const SENT_ON_MAX: usize = 16;
 /// Time spent on first packets before other tasks of the thread run: a few handshakes, and much

@@ -638,7 +638,8 @@ impl Link {
         listening.is_mute |= silence >= after;
         let is_mute = listening.is_mute;
         let is_young = now.saturating_duration_since(watch.begun) < YOUNG;
-        let knocks_after = if is_young { LISTEN_EVERY } else { after / 2 };
+        let soon = LISTEN_EVERY.max(connection.rtt()).min(after / 2);
+        let knocks_after = if is_young { soon } else { after / 2 };
         if silence >= knocks_after && wires.is_writable() && listening.takes_knock(now) {
             let mut out = Vec::new();
             frame::encode_knock(rand::random(), &mut out);
