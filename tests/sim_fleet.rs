@@ -95,8 +95,12 @@ fn servers_that_drain_and_come_lose_nobody() {
         let (drained, came) = (&parts[1], &parts[2]);
         assert!(sum(drained, |second| second.moved) >= 1000);
         assert_eq!(sum(drained, |second| second.lost), 0);
-        assert_eq!(drained[APART - 1].servers, 17);
-        assert_eq!(came[APART - 1].servers, 20);
+        // They end when their viewers have gone.
+        assert_eq!(parts[0][APART - 1].running, 20);
+        assert_eq!(drained[APART - 1].running, 17);
+        // Those that came serve their part of the newcomers.
+        assert!(most(came, |second| second.entered) < 1.35);
+        assert!(came[APART - 1].least > came[0].least);
         for part in [drained, came] {
             let requests = sum(part, |second| second.requests) as f64;
             let segments = sum(part, |second| second.segments) as f64;

@@ -6,6 +6,11 @@
 //! sockets are left out. A segment of a stream comes up every few seconds, and each server with a
 //! viewer of the stream fetches it as its route says: through the others, to the origin. No clock
 //! is read, and the same seed gives the same run.
+//!
+//! Left out are also: what a handshake costs those to whom viewers move; that viewers of a dead
+//! server go by the last list that they were told, and not by what it knew at the end; beats that
+//! are lost together, and an engine that is away, during which each server asks the origin itself;
+//! and how long servers that ask each other in a circle wait before one asks the origin.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -97,8 +102,10 @@ pub enum Happening {
 /// What is counted in a second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Second {
-    /// Servers that run, and those of them that are open to newcomers.
+    /// Servers that are open to newcomers, and those that run.
     pub servers: usize,
+    /// See [`Second::servers`].
+    pub running: usize,
     /// Viewers of all.
     pub viewers: u64,
     /// Viewers of the servers with most and least, as parts of the mean over open servers.
@@ -432,6 +439,11 @@ impl World {
             server = self.reached(&advice.servers).unwrap_or(first);
             self.second.sent_on += u64::from(server != first);
         }
+        let entered = &self.servers[server];
+        if entered.is_draining || entered.viewers >= self.config.places {
+            self.second.lost += 1;
+            return;
+        }
         let viewer = Viewer {
             server,
             stream,
@@ -466,7 +478,8 @@ impl World {
     fn reached(&self, servers: &[Alternate]) -> Option<usize> {
         let known = servers.iter().filter_map(|server| {
             let at = self.by_address.get(&server.address)?;
-            self.servers[*at].is_alive.then_some(*at)
+            let server = &self.servers[*at];
+            (server.is_alive && server.viewers < self.config.places).then_some(*at)
         });
         known.into_iter().next()
     }
@@ -492,23 +505,31 @@ impl World {
         self.servers[to].enter(viewer.stream);
         self.viewers[id].server = to;
         self.second.moved += 1;
-        let from = &mut self.servers[viewer.server];
-        if from.is_draining && from.viewers == 0 {
-            // The others miss it as soon as it says so.
-            from.is_alive = false;
-            let last = Beat {
-                is_last: true,
-                ..from.beat(self.config.places)
-            };
-            self.send(viewer.server, last);
+        self.end_if_empty(viewer.server);
+    }
+
+    /// A server that drains ends when its last viewer has gone. The others miss it as soon as it
+    /// says so.
+    fn end_if_empty(&mut self, server: usize) {
+        let from = &mut self.servers[server];
+        if !from.is_alive || !from.is_draining || from.viewers > 0 {
+            return;
         }
+        from.is_alive = false;
+        let last = Beat {
+            is_last: true,
+            ..from.beat(self.config.places)
+        };
+        self.send(server, last);
     }
 
     fn leave(&mut self, id: usize) {
         let viewer = &mut self.viewers[id];
         viewer.leaves = 0;
-        self.servers[viewer.server].exit(viewer.stream);
+        let server = viewer.server;
+        self.servers[server].exit(viewer.stream);
         self.free.push(id);
+        self.end_if_empty(server);
     }
 
     /// The segments that come up in this step are fetched by all servers that have viewers of them.
@@ -574,6 +595,7 @@ impl World {
         let part = |viewers: Option<&u32>| f64::from(viewers.copied().unwrap_or(0)) / mean;
         Second {
             servers: open.len(),
+            running: self.servers.iter().filter(|server| server.is_alive).count(),
             viewers: self
                 .servers
                 .iter()
