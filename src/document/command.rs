@@ -150,7 +150,7 @@ pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
     session.write(base, bytes, replicas).await
 }
 
-/// Takes up an earlier revision again: the last one, unless another is named.
+/// Takes up an earlier revision again: the one before, unless another is named.
 pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), Error> {
     let config = sources.load()?.config;
     let mut session = Session::open(&config, "ncserverd cluster rollback").await?;
@@ -158,17 +158,14 @@ pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), E
     let base = newest.revision();
     let earlier = match revision {
         Some(revision) => session.store.revision(revision).await?,
-        None => {
-            let mut history = session.store.history().await?.into_iter().rev();
-            history.find(|stored| stored.revision < base)
-        }
+        None => one_before(&newest, session.store.history().await?),
     };
     let earlier = earlier.filter(|stored| stored.revision != base);
     let Some(earlier) = earlier else {
         let text = match revision {
             Some(revision) if revision == base => format!("revision {base} is the newest one"),
             Some(revision) => format!("revision {revision} is not kept"),
-            None => format!("no revision before {base} is kept"),
+            None => "no earlier revision is kept that can be read".to_owned(),
         };
         return Err(Error::NoRevision(text));
     };
@@ -183,12 +180,30 @@ pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), E
         Newest::Nothing | Newest::Deleted(_) => None,
     };
     let mut entry = read(&earlier)?;
-    entry.repeats = Some(earlier.revision);
+    entry.repeats = Some(entry.repeats.unwrap_or(earlier.revision));
     console::print(changes(before.as_ref(), &entry))?;
     let bytes = entry.to_bytes();
     let bytes = bytes.map_err(|error| Error::NoRevision(error.to_string()))?;
     let replicas = config.cluster.config.replicas;
     session.write(base, bytes, replicas).await
+}
+
+/// The revision that was in force before the newest one. One that takes up an earlier one again
+/// stands for it, so that who goes back twice comes to a third and not to where he began.
+fn one_before(newest: &Newest, history: Vec<Stored>) -> Option<Stored> {
+    let base = newest.revision();
+    let repeats = match newest {
+        Newest::Revision(stored) => Entry::from_bytes(&stored.bytes)
+            .ok()
+            .and_then(|entry| entry.repeats),
+        Newest::Nothing | Newest::Deleted(_) => None,
+    };
+    let from = repeats.map_or(base, |repeats| repeats.min(base));
+    let mut earlier = history
+        .into_iter()
+        .rev()
+        .filter(|stored| stored.revision < from);
+    earlier.find(|stored| Entry::from_bytes(&stored.bytes).is_ok())
 }
 
 /// Prints a revision, the newest unless another is named, and which ones are kept.
@@ -560,3 +575,51 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Far above any key.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn stored(revision: u64, bytes: Vec<u8>) -> Stored {
+        Stored {
+            revision,
+            written_ms: 0,
+            bytes: Bytes::from(bytes),
+        }
+    }
+
+    fn revision(revision: u64, repeats: Option<u64>) -> Stored {
+        let mut entry = Entry::new(&Table::new(), None);
+        entry.repeats = repeats;
+        stored(revision, entry.to_bytes().unwrap())
+    }
+
+    #[test]
+    fn going_back_twice_does_not_bring_the_bad_revision_back() {
+        let mut history = vec![
+            revision(1, None),
+            stored(2, b"junk".to_vec()),
+            revision(3, None),
+            revision(4, None),
+        ];
+        let before = |history: &[Stored]| {
+            let newest = Newest::Revision(history.last().unwrap().clone());
+            one_before(&newest, history.to_vec()).map(|stored| stored.revision)
+        };
+        assert_eq!(before(&history), Some(3));
+        history.push(revision(5, Some(3)));
+        assert_eq!(before(&history), Some(1), "2 is not readable");
+        history.push(revision(6, Some(1)));
+        assert_eq!(before(&history), None);
+        // After a new one the last one counts again, and it stands for the first.
+        history.push(revision(7, None));
+        assert_eq!(before(&history), Some(6));
+        // Nobody is sent forward, and a revision that was deleted is none.
+        history.push(revision(8, Some(99)));
+        assert_eq!(before(&history), Some(7));
+        let deleted = one_before(&Newest::Deleted(9), history).unwrap();
+        assert_eq!(deleted.revision, 8);
+    }
+}
