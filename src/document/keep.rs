@@ -76,17 +76,16 @@ impl Kept {
         Ok(())
     }
 
-    /// Removes all files but these.
+    /// Removes all files of documents but these, and nothing that somebody else has put there.
     pub(super) fn keep_files(&self, names: &BTreeSet<String>) {
         let Ok(entries) = fs::read_dir(self.files()) else {
             return;
         };
-        let is_kept =
-            |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| names.contains(name));
-        for entry in entries
-            .flatten()
-            .filter(|entry| !is_kept(&entry.file_name()))
-        {
+        let is_old = |name: &std::ffi::OsStr| {
+            name.to_str()
+                .is_some_and(|name| is_own(name) && !names.contains(name))
+        };
+        for entry in entries.flatten().filter(|entry| is_old(&entry.file_name())) {
             if let Err(error) = fs::remove_file(entry.path()) {
                 let file = entry.path();
                 tracing::warn!(file = %file.display(), %error, "cannot remove an old key");
@@ -139,6 +138,20 @@ fn parse(bytes: &[u8]) -> Option<Stored> {
         written_ms,
         bytes: Bytes::copy_from_slice(rest),
     })
+}
+
+/// Whether a file has a name that files of documents have, or their drafts.
+fn is_own(name: &str) -> bool {
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let Some((hash, end)) = name.split_once('.') else {
+        return false;
+    };
+    let is_draft = || {
+        end.split_once('-')
+            .is_some_and(|(process, time)| are_digits(process) && are_digits(time))
+    };
+    hash.len() == 32 && hash.bytes().all(is_hex) && (matches!(end, "json" | "pem") || is_draft())
 }
 
 fn fail(path: &Path, reason: impl ToString) -> Error {
@@ -233,10 +246,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::open(folder.path()).unwrap();
         let file = |name: &str| (name.to_owned(), name.as_bytes().to_vec());
-        kept.write_files(&[file("a.pem"), file("b.pem")]).unwrap();
-        kept.write_files(&[file("b.pem")]).unwrap();
-        kept.keep_files(&BTreeSet::from(["b.pem".to_owned()]));
-        assert!(!kept.files().join("a.pem").exists());
-        assert_eq!(fs::read(kept.files().join("b.pem")).unwrap(), b"b.pem");
+        let [a, b, c] = ["a.pem", "b.pem", "c.json"].map(|end| format!("{}{end}", "0".repeat(31)));
+        kept.write_files(&[file(&a), file(&b), file(&c)]).unwrap();
+        kept.write_files(&[file(&b)]).unwrap();
+        let draft = format!("{}.12-1800000000000", "f".repeat(32));
+        let others = ["notes.pem", "live.json", "a-1", "x.12-1"];
+        for name in others.iter().chain([&draft.as_str()]) {
+            fs::write(kept.files().join(name), "").unwrap();
+        }
+        kept.keep_files(&BTreeSet::from([b.clone()]));
+        for name in [&a, &c, &draft] {
+            assert!(!kept.files().join(name).exists(), "{name}");
+        }
+        assert_eq!(fs::read(kept.files().join(&b)).unwrap(), b.as_bytes());
+        for name in others {
+            assert!(kept.files().join(name).exists(), "{name}");
+        }
     }
 }
