@@ -17,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::nesting;
 use super::sealing::{self, KEY_BYTES, PrivateKey};
 use crate::admission::keys::{KeySet, SET_BYTES_MAX};
 use crate::cluster::beat::{Name, SealingKey};
@@ -96,6 +97,10 @@ pub(super) enum Unfit {
     Form(String),
     #[error("it is of form {0}, and this version reads form {FORM}")]
     Version(u32),
+    #[error(
+        "it is nested more deeply than a configuration is, or a string or bracket is not closed"
+    )]
+    Deep,
     #[error("`{}` {}", .0.escape_debug(), .1)]
     Key(String, &'static str),
     #[error("the secrets are not sealed to this server: apply the configuration again")]
@@ -150,7 +155,13 @@ impl Entry {
             return Err(Unfit::Version(head.form));
         }
         let entry: Self = serde_json::from_slice(bytes).map_err(form)?;
-        check(&entry.table()?, Written::InStore)?;
+        let table = entry.table()?;
+        check(&table, Written::InStore)?;
+        for (name, public) in entry.sealed.iter().flat_map(|sealed| &sealed.names) {
+            if !is_sealed_name(&table, name, public) {
+                return Err(Unfit::Form("`sealed.names` names no secret".to_owned()));
+            }
+        }
         if let Some(keys) = &entry.keys {
             KeySet::parse(keys.as_bytes())
                 .map_err(|error| Unfit::Form(format!("`admission.keys`: {error}")))?;
@@ -174,7 +185,9 @@ impl Entry {
                 "" => "[sealed]".to_owned(),
                 public => format!("[sealed: {public}]"),
             };
-            set(&mut table, &words(name), &shown);
+            if let Some(key) = words(name) {
+                set(&mut table, &key, &shown);
+            }
         }
         Ok(table)
     }
@@ -370,6 +383,9 @@ pub(super) fn parse(text: &str) -> Result<Table, Unfit> {
     if text.len() > DOCUMENT_BYTES_MAX {
         return Err(Unfit::LongDocument(text.len()));
     }
+    if !nesting::is_flat(text) {
+        return Err(Unfit::Deep);
+    }
     // The whole message would quote the line, which may hold a secret.
     toml::from_str(text).map_err(|error| Unfit::Form(error.message().to_owned()))
 }
@@ -416,9 +432,39 @@ fn is_url(value: &Value) -> bool {
     url.is_some_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
-/// The parts of a key, for showing it.
-fn words(key: &str) -> Vec<&str> {
-    key.split('.').collect()
+/// The parts of a key that `Secrets::names` writes; `None` if it writes no such key. The name of a
+/// header may have dots in it.
+fn words(key: &str) -> Option<Vec<&str>> {
+    if key == "admission.keys" {
+        return Some(vec!["admission", "keys"]);
+    }
+    let (stream, rest) = key.strip_prefix("stream.")?.split_once('.')?;
+    match rest {
+        "origin" | "signing_key" => Some(vec!["stream", stream, rest]),
+        _ => {
+            let header = rest.strip_prefix("headers.")?;
+            let is_name = header.len() <= HEADER_NAME_MAX
+                && reqwest::header::HeaderName::from_bytes(header.as_bytes()).is_ok();
+            is_name.then(|| vec!["stream", stream, "headers", header])
+        }
+    }
+}
+
+/// Whether `Secrets::names` writes this of secrets of this document.
+fn is_sealed_name(table: &Table, name: &str, public: &str) -> bool {
+    let Some(key) = words(name) else {
+        return false;
+    };
+    let is_there = match key.as_slice() {
+        ["stream", stream, ..] => table
+            .get("stream")
+            .and_then(|streams| streams.get(stream))
+            .is_some(),
+        _ => true,
+    };
+    let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_key = || public.len() == 64 && public.bytes().all(is_hex);
+    is_there && (public.is_empty() || (key.last() == Some(&"signing_key") && is_key()))
 }
 
 /// Sets a key, with the tables that it is in.
@@ -453,6 +499,8 @@ const ADMISSION: [&str; 9] = [
 ];
 /// What of a stream is secret.
 const SEALED: [&str; 2] = ["headers", "signing_key"];
+/// Far above the name of any header.
+const HEADER_NAME_MAX: usize = 256;
 const SHOWN_KEYS: &str = "[a key set in the store]";
 
 #[cfg(test)]
@@ -579,6 +627,53 @@ mod tests {
     }
 
     #[test]
+    fn names_that_nobody_writes_are_refused() {
+        let one = PrivateKey::of([1; KEY_BYTES]);
+        let read = |name: &str, public: &str| {
+            let mut entry = sealed_to(&[("one", &one)]);
+            let names = &mut entry.sealed.as_mut().unwrap().names;
+            names.insert(name.to_owned(), public.to_owned());
+            let read = Entry::from_bytes(&entry.to_bytes().unwrap());
+            read.map(|entry| entry.shown().unwrap().to_string())
+        };
+        let key = "a1".repeat(32);
+        for (name, public) in [
+            ("admission.keys", ""),
+            ("stream.live.origin", ""),
+            ("stream.live.signing_key", ""),
+            ("stream.live.signing_key", key.as_str()),
+        ] {
+            assert!(read(name, public).is_ok(), "{name}");
+        }
+        let shown = read("stream.live.headers.x.y", "").unwrap();
+        assert!(shown.contains("\"x.y\" = \"[sealed]\""), "{shown}");
+        for (name, public) in [
+            (".".repeat(400_000).as_str(), ""),
+            (
+                format!("stream.live.headers.{}", "x".repeat(400_000)).as_str(),
+                "",
+            ),
+            ("", ""),
+            ("stream", ""),
+            ("stream.live", ""),
+            ("stream.live.headers", ""),
+            ("stream.live.headers.", ""),
+            ("stream.live.directory", ""),
+            ("stream.live.origin.more", ""),
+            ("stream.other.origin", ""),
+            ("cluster.name", ""),
+            ("admission.keys", "public"),
+            ("stream.live.origin", key.as_str()),
+            ("stream.live.signing_key", "words"),
+        ] {
+            assert!(
+                matches!(read(name, public), Err(Unfit::Form(_))),
+                "{name:.40}"
+            );
+        }
+    }
+
+    #[test]
     fn what_is_no_entry_is_refused() {
         let entry = |document: &str| {
             let json = serde_json::json!({ "form": 1, "document": document });
@@ -588,6 +683,8 @@ mod tests {
         for document in ["[", "[cluster]", "[stream.a]\ndirectory = \"/\""] {
             assert!(entry(document).is_err(), "{document}");
         }
+        let deep = format!("a={}1{}", "{a.a.a.a=".repeat(70), "}".repeat(70));
+        assert_eq!(entry(&deep), Err(Unfit::Deep));
         let long = format!("#{}", "x".repeat(DOCUMENT_BYTES_MAX));
         assert_eq!(entry(&long), Err(Unfit::LongDocument(long.len())));
         for bytes in [
