@@ -14,6 +14,7 @@ mod command;
 mod entry;
 mod follow;
 mod keep;
+mod nesting;
 mod sealing;
 mod store;
 

@@ -253,6 +253,9 @@ impl Entry {
             set(&mut table, &["admission", "keys"], &path);
         }
         if let Some(url) = &secrets.keys_url {
+            if !is_url(url) {
+                return Err(Unfit::Key("admission.keys".to_owned(), NO_KEYS_URL));
+            }
             set(&mut table, &["admission", "keys"], url);
         }
         let mut streams = table.get_mut("stream").and_then(Value::as_table_mut);
@@ -262,6 +265,10 @@ impl Entry {
                 return Err(Unfit::Shut);
             };
             if let Some(origin) = &secrets.origin {
+                if !is_url(origin) {
+                    let why = "is not the URL of an origin";
+                    return Err(Unfit::Key(format!("stream.{name}.origin"), why));
+                }
                 stream.insert("origin".to_owned(), origin.as_str().into());
             }
             if let Some(pem) = &secrets.signing_key {
@@ -276,6 +283,8 @@ impl Entry {
                 stream.insert("headers".to_owned(), headers.into());
             }
         }
+        // Sealed is what anybody has sealed: a server's public key is no secret.
+        check(&table, Written::Opened)?;
         let text = table.to_string();
         Ok(Opened { text, files })
     }
@@ -376,6 +385,8 @@ pub(super) enum Written {
     ByOperator,
     /// Whoever may write to the store.
     InStore,
+    /// The same, with what was sealed, and the paths of files that this server has written.
+    Opened,
 }
 
 /// Parses a document.
@@ -406,8 +417,9 @@ pub(super) fn check(table: &Table, written: Written) -> Result<(), Unfit> {
         if !ADMISSION.contains(&key.as_str()) {
             return refuse(name(), NOT_SHARED);
         }
-        if key == "keys" && written == Written::InStore && !is_url(value) {
-            return refuse(name(), "is not the URL of a key set");
+        let is_text_url = || value.as_str().is_some_and(is_url);
+        if key == "keys" && written == Written::InStore && !is_text_url() {
+            return refuse(name(), NO_KEYS_URL);
         }
     }
     for (stream, value) in section("stream").into_iter().flatten() {
@@ -427,9 +439,9 @@ pub(super) fn check(table: &Table, written: Written) -> Result<(), Unfit> {
     Ok(())
 }
 
-fn is_url(value: &Value) -> bool {
-    let url = value.as_str().and_then(|text| url::Url::parse(text).ok());
-    url.is_some_and(|url| matches!(url.scheme(), "http" | "https"))
+fn is_url(text: &str) -> bool {
+    let url = url::Url::parse(text);
+    url.is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
 /// The parts of a key that `Secrets::names` writes; `None` if it writes no such key. The name of a
@@ -481,6 +493,7 @@ fn set(table: &mut Table, key: &[&str], value: &str) {
     table.insert((*last).to_owned(), value.into());
 }
 
+const NO_KEYS_URL: &str = "is not the URL of a key set";
 /// A set has room in an entry.
 const _: () = assert!(SET_BYTES_MAX < ENTRY_BYTES_MAX);
 const NOT_SHARED: &str = "cannot be shared: it needs a restart, or is a server's own; set it in \
@@ -561,6 +574,35 @@ mod tests {
         bent = entry;
         bent.repeats = Some(3);
         assert!(open(&bent).is_ok());
+    }
+
+    /// Anybody may seal something to a server.
+    #[test]
+    fn what_was_sealed_is_checked_too() {
+        let one = PrivateKey::of([1; KEY_BYTES]);
+        let open = |secrets: &Secrets| {
+            let mut entry = Entry::new(&parse(STREAM).unwrap(), None);
+            let servers = BTreeMap::from([("one".parse().unwrap(), one.public())]);
+            entry.seal(secrets, &servers, || [7; KEY_BYTES]);
+            entry.open(&"one".parse().unwrap(), &one, Path::new("/x"))
+        };
+        let keys = |url: &str| {
+            let mut secrets = Secrets::default();
+            secrets.set_keys_url(url);
+            open(&secrets)
+        };
+        let origin = |url: &str| {
+            let mut secrets = Secrets::default();
+            secrets.set_origin("live", url);
+            open(&secrets)
+        };
+        assert!(keys("https://a:b@keys.example/").is_ok());
+        assert!(origin("http://a:b@origin.example/").is_ok());
+        for text in ["/etc/passwd", "file:///etc/passwd", "etc", ""] {
+            for opened in [keys(text), origin(text)] {
+                assert!(matches!(opened, Err(Unfit::Key(..))), "{text}");
+            }
+        }
     }
 
     #[test]
