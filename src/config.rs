@@ -3,15 +3,15 @@
 //!
 //! There are five layers, of which later ones win: defaults, the file, the document that the
 //! servers of a fleet share, environment variables (`NCSERVERD_RING__BYTES`), flags (`--set
-//! ring.bytes=1GiB`). A stream of the document counts as a whole: the file's of that name does not.
-//! The `config` crate merges them.
+//! ring.bytes=1GiB`). A stream of the document counts as a whole: what other layers set of a stream
+//! of that name does not count. The `config` crate merges them.
 //! Unknown keys are found here, layer by layer before merging, because a merged key has lost its
 //! line.
 //!
 //! [`Sources::load`] resolves everything once, so that no text is left to interpret. A reload is a
 //! second load, and [`changes()`] compares the two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -129,13 +129,42 @@ impl Sources {
 
     fn merge(&self, read: Option<layers::FileLayer>) -> Result<Loaded, Error> {
         let document = self.document.as_ref().map(Document::layer);
-        let file = read.as_ref().map(|file| match document {
-            Some(document) => file.without_streams_of(document),
-            None => file.clone(),
-        });
-        let variables = layers::environment(&self.environment);
+        let shared = document.map(layers::FileLayer::streams).transpose()?;
+        let shared = shared.unwrap_or_default();
+        let file = read.as_ref().map(|file| file.without_streams(&shared));
+        let file = file.transpose()?;
+        let mut variables = layers::environment(&self.environment);
+        let mut overrides = self.overrides.clone();
+        let mut unused = Vec::new();
+        if document.is_some() || is_shared(file.as_ref(), &variables, &overrides) {
+            let own = file.as_ref().map(layers::FileLayer::streams).transpose()?;
+            let own = own.unwrap_or_default();
+            let wholes = wholes(&variables, &overrides);
+            let mut is_used = |key: &str, place: Location| {
+                let Some(reason) = layers::stream_of(key).and_then(|stream| {
+                    let is_known = own.contains(stream) || wholes.contains(stream);
+                    match (shared.contains(stream), is_known) {
+                        (true, _) => Some("the fleet's configuration has this stream as a whole"),
+                        (false, true) => None,
+                        (false, false) => Some("there is no such stream without the fleet's"),
+                    }
+                }) else {
+                    return true;
+                };
+                unused.push(Finding {
+                    key: key.to_owned(),
+                    text: format!("{place} is not used: {reason}"),
+                });
+                false
+            };
+            variables.retain(|name, _| {
+                let place = Location::Environment(name.clone());
+                is_used(&layers::key_of(name), place)
+            });
+            overrides.retain(|(key, _)| is_used(key, flag(key)));
+        }
         let environment_places = layers::environment_places(&variables);
-        let override_places = self.override_places();
+        let override_places = override_places(&overrides);
         let given = file
             .iter()
             .map(|file| &file.places)
@@ -147,23 +176,8 @@ impl Sources {
             .map(|(key, place)| (key.clone(), place.clone()))
             .collect();
 
-        let mut builder = config::Config::builder();
-        for layer in file.iter().chain(document) {
-            let text = layer.text.expose();
-            builder = builder.add_source(config::File::from_str(text, config::FileFormat::Toml));
-        }
-        let environment = config::Environment::with_prefix(layers::PREFIX.trim_end_matches('_'))
-            .prefix_separator("_")
-            .separator("__")
-            .source(Some(variables.into_iter().collect()));
-        builder = builder.add_source(environment);
-        for (key, text) in &self.overrides {
-            builder = builder
-                .set_override(key, text.as_str())
-                .map_err(|error| Error::of_value(error, &places))?;
-        }
-        let merged = builder
-            .build()
+        let files = file.iter().chain(document);
+        let merged = merged(files, &variables, &overrides)
             .map_err(|error| Error::of_value(error, &places))?;
         let mut config: Config = merged
             .try_deserialize()
@@ -188,20 +202,14 @@ impl Sources {
                     }
                 })?;
         }
-        let findings = check::check(&config, self.file.as_deref())?;
+        let mut findings = check::check(&config, self.file.as_deref())?;
+        findings.extend(unused);
         Ok(Loaded {
             config,
             places,
             findings,
             file: read,
         })
-    }
-
-    fn override_places(&self) -> layers::Places {
-        self.overrides
-            .iter()
-            .map(|(key, _)| (key.clone(), Location::Flag(format!("--set {key}"))))
-            .collect()
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
@@ -211,6 +219,71 @@ impl Sources {
             .map(|(_, value)| value.as_str())
     }
 }
+
+/// The streams that variables and flags define without any other layer.
+fn wholes(
+    variables: &BTreeMap<String, String>,
+    overrides: &[(String, String)],
+) -> BTreeSet<String> {
+    let variables = variables.keys().map(|name| layers::key_of(name));
+    let keys = variables.chain(overrides.iter().map(|(key, _)| key.clone()));
+    let stream = |key: String| {
+        let stream = layers::stream_of(&key)?;
+        let is_place = ["origin", "directory"]
+            .iter()
+            .any(|place| key[..] == format!("stream.{stream}.{place}"));
+        is_place.then(|| stream.to_owned())
+    };
+    keys.filter_map(stream).collect()
+}
+
+/// Whether the server is to take the fleet's configuration, if that can be told.
+fn is_shared(
+    file: Option<&layers::FileLayer>,
+    variables: &BTreeMap<String, String>,
+    overrides: &[(String, String)],
+) -> bool {
+    let merged = merged(file.into_iter(), variables, overrides);
+    merged.is_ok_and(|merged| merged.get_bool(SHARED).unwrap_or(false))
+}
+
+/// The values of layers, of which later ones win.
+fn merged<'a>(
+    files: impl Iterator<Item = &'a layers::FileLayer>,
+    variables: &BTreeMap<String, String>,
+    overrides: &[(String, String)],
+) -> Result<config::Config, config::ConfigError> {
+    let mut builder = config::Config::builder();
+    for layer in files {
+        let text = layer.text.expose();
+        builder = builder.add_source(config::File::from_str(text, config::FileFormat::Toml));
+    }
+    let variables = variables.iter();
+    let variables = variables.map(|(name, text)| (name.clone(), text.clone()));
+    let environment = config::Environment::with_prefix(layers::PREFIX.trim_end_matches('_'))
+        .prefix_separator("_")
+        .separator("__")
+        .source(Some(variables.collect()));
+    builder = builder.add_source(environment);
+    for (key, text) in overrides {
+        builder = builder.set_override(key, text.as_str())?;
+    }
+    builder.build()
+}
+
+fn flag(key: &str) -> Location {
+    Location::Flag(format!("--set {key}"))
+}
+
+fn override_places(overrides: &[(String, String)]) -> layers::Places {
+    overrides
+        .iter()
+        .map(|(key, _)| (key.clone(), flag(key)))
+        .collect()
+}
+
+/// The key that has a server take the fleet's configuration.
+const SHARED: &str = "cluster.config.enabled";
 
 /// A configuration and its sources.
 #[derive(Debug, Clone)]

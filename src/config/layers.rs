@@ -1,6 +1,6 @@
 //! The layers of a configuration, and where each key was set.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,7 @@ impl Document {
 /// A configuration file that was read.
 #[derive(Debug, Clone)]
 pub(super) struct FileLayer {
+    path: PathBuf,
     pub(super) text: Secret<String>,
     pub(super) places: Places,
 }
@@ -87,36 +88,49 @@ impl FileLayer {
         locate(path, &text, "", table.get_ref(), &mut places);
         drop(table);
         let text = Secret::new(text);
-        Ok(Self { text, places })
+        Ok(Self {
+            path: path.to_owned(),
+            text,
+            places,
+        })
     }
 
-    /// Without the streams that another layer has, too.
-    pub(super) fn without_streams_of(&self, other: &Self) -> Self {
-        let read = |layer: &Self| toml::from_str::<toml::Table>(layer.text.expose());
-        let (Ok(mut own), Ok(other)) = (read(self), read(other)) else {
-            return self.clone();
-        };
-        let streams =
-            |table: &toml::Table| table.get("stream").and_then(|all| all.as_table().cloned());
-        let Some(others) = streams(&other) else {
-            return self.clone();
-        };
-        if let Some(toml::Value::Table(streams)) = own.get_mut("stream") {
-            streams.retain(|name, _| !others.contains_key(name));
+    /// The names of its streams.
+    pub(super) fn streams(&self) -> Result<BTreeSet<String>, Error> {
+        let table = self.table()?;
+        let streams = table.get("stream").and_then(toml::Value::as_table);
+        Ok(streams.map_or_else(BTreeSet::new, |all| all.keys().cloned().collect()))
+    }
+
+    fn table(&self) -> Result<toml::Table, Error> {
+        toml::from_str(self.text.expose()).map_err(|error| Error::Syntax {
+            path: self.path.clone(),
+            reason: error.message().to_owned(),
+        })
+    }
+
+    /// Without these streams.
+    pub(super) fn without_streams(&self, others: &BTreeSet<String>) -> Result<Self, Error> {
+        if others.is_empty() {
+            return Ok(self.clone());
         }
-        let is_kept = |key: &str| {
-            let name = key
-                .strip_prefix("stream.")
-                .and_then(|rest| rest.split('.').next());
-            name.is_none_or(|name| !others.contains_key(name))
-        };
+        let mut own = self.table()?;
+        if let Some(toml::Value::Table(streams)) = own.get_mut("stream") {
+            streams.retain(|name, _| !others.contains(name));
+        }
         let mut places = self.places.clone();
-        places.retain(|key, _| is_kept(key));
-        Self {
+        places.retain(|key, _| stream_of(key).is_none_or(|name| !others.contains(name)));
+        Ok(Self {
+            path: self.path.clone(),
             text: Secret::new(own.to_string()),
             places,
-        }
+        })
     }
+}
+
+/// The stream that a key is of.
+pub(super) fn stream_of(key: &str) -> Option<&str> {
+    key.strip_prefix("stream.")?.split('.').next()
 }
 
 /// Without quoting the line, which may contain a secret.
@@ -170,12 +184,16 @@ pub(super) fn environment(variables: &[(String, String)]) -> BTreeMap<String, St
     ours.cloned().collect()
 }
 
+/// The key that an environment variable sets.
+pub(super) fn key_of(variable: &str) -> String {
+    variable[PREFIX.len()..].to_lowercase().replace("__", ".")
+}
+
 /// The places of environment variables, by their keys.
 pub(super) fn environment_places(variables: &BTreeMap<String, String>) -> Places {
-    let key = |name: &str| name[PREFIX.len()..].to_lowercase().replace("__", ".");
     variables
         .keys()
-        .map(|name| (key(name), Location::Environment(name.clone())))
+        .map(|name| (key_of(name), Location::Environment(name.clone())))
         .collect()
 }
 

@@ -987,7 +987,7 @@ fn an_explanation_says_what_counts_and_from_where() {
 #[test]
 fn documents_speak_of_keys_that_exist() {
     let defaults = schema::defaults();
-    let sections: std::collections::BTreeSet<_> = defaults
+    let sections: BTreeSet<_> = defaults
         .keys()
         .filter_map(|key| key.split('.').next())
         .collect();
@@ -1298,7 +1298,7 @@ fn a_document_comes_over_the_file() {
         streams["both"].origin.as_ref().unwrap().expose(),
         "http://shared.example/"
     );
-    assert_eq!(streams["both"].n_max, 32, "the environment comes over it");
+    assert_eq!(streams["both"].n_max, 64, "it is the document's alone");
     assert_eq!(loaded.places["stream.shared.origin"], Location::Revision(7));
     let admission = &loaded.config.admission;
     assert_eq!(admission.audience.as_deref(), Some("own"));
@@ -1316,4 +1316,63 @@ fn a_document_comes_over_the_file() {
         error.starts_with("revision 7 of the fleet: unknown key"),
         "{error}"
     );
+}
+
+/// What variables and flags set of a stream of the document would go to another origin.
+#[test]
+fn a_stream_of_the_document_is_the_documents_alone() {
+    let text = "[stream.live]\norigin = \"http://document.example/\"";
+    let pair = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
+    let mut sources = Sources {
+        environment: [
+            (
+                "NCSERVERD_STREAM__LIVE__HEADERS__AUTHORIZATION",
+                "Bearer hidden",
+            ),
+            ("NCSERVERD_STREAM__OWN__ORIGIN", "http://own.example/"),
+        ]
+        .map(pair)
+        .to_vec(),
+        overrides: [
+            ("stream.live.signing_key", "/etc/key.pem"),
+            ("stream.live.origin", "http://flag.example/"),
+            ("stream.own.n_max", "64"),
+            ("stream.later.n_max", "64"),
+            ("cluster.config.enabled", "true"),
+            ("cluster.engine", "nats"),
+            ("cluster.name", "one"),
+            ("cluster.advertise", "one.example:4443"),
+            ("cluster.nats.urls", "nats://127.0.0.1"),
+        ]
+        .map(pair)
+        .to_vec(),
+        document: Some(Document::of_revision(1, text.to_owned()).unwrap()),
+        ..Sources::default()
+    };
+    let loaded = sources.load().unwrap();
+    let live = &loaded.config.stream["live"];
+    assert_eq!(
+        live.origin.as_ref().unwrap().expose(),
+        "http://document.example/"
+    );
+    assert!(live.headers.is_empty() && live.signing_key.is_none());
+    assert_eq!(loaded.config.stream["own"].n_max, 64);
+    assert_eq!(loaded.config.stream.len(), 2);
+    let about = |key: &str| loaded.findings.iter().any(|finding| finding.key == key);
+    assert!(about("stream.live.headers.authorization") && about("stream.later.n_max"));
+    assert!(!loaded.explain().contains("hidden"));
+    // Before the first document, the flags define a stream, and one that is nowhere stops nothing.
+    sources.document = None;
+    let loaded = sources.load().unwrap();
+    let live = &loaded.config.stream["live"];
+    assert_eq!(
+        live.origin.as_ref().unwrap().expose(),
+        "http://flag.example/"
+    );
+    assert!(!loaded.config.stream.contains_key("later"));
+    // Without the fleet's configuration it is a mistake.
+    sources
+        .overrides
+        .retain(|(key, _)| key != "cluster.config.enabled");
+    assert!(sources.load().is_err());
 }

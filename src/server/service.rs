@@ -227,6 +227,11 @@ impl Running {
                 Effect::Live | Effect::NewSegments => tracing::info!(%change, "a setting changed"),
             }
         }
+        for finding in &next.findings {
+            if !self.loaded.findings.contains(finding) {
+                tracing::warn!(%finding, "the configuration needs attention");
+            }
+        }
         self.loaded = next;
     }
 }
