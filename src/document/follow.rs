@@ -131,6 +131,19 @@ impl Following {
         }
     }
 
+    /// The server does not start with the last good revision: it starts without one.
+    pub fn give_up(&self, reason: String) {
+        let mut state = self.state();
+        let revision = state.taken.take().map_or(0, |taken| taken.revision);
+        tracing::error!(
+            revision,
+            reason,
+            "the server does not start with the last good configuration of the fleet: starting \
+             without",
+        );
+        state.refused = Some((revision, reason));
+    }
+
     /// Tells in beats, metrics and `/readyz` from now on.
     pub fn tell(&self, cluster: &Cluster, readiness: &Readiness) {
         self.state().cluster = Some((cluster.clone(), readiness.clone()));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use tokio::sync::watch;
@@ -28,24 +29,31 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     // process.
     let hangup = listen(SignalKind::hangup())?;
     let logs = telemetry::init(&loaded.config.telemetry)?;
-    let (sources, loaded, following) = Following::begin(sources, loaded)?;
+    let (mut sources, mut loaded, following) = Following::begin(sources, loaded)?;
     raise_open_files(loaded.config.files_needed());
-    let registry = telemetry::registry()?;
-    let readiness = Readiness::new();
-    readiness.not_ready("server", "starting");
     let identity = ServerIdentity::open(&loaded.config.tls)?;
     for finding in &loaded.findings {
         tracing::warn!(%finding, "the configuration needs attention");
     }
-    let certificate = tls::Metrics::new(&registry)?;
-    show_certificate(&certificate, &identity);
-    let mut server = Server::start(
-        loaded.config.clone(),
-        identity.clone(),
-        &registry,
-        readiness.clone(),
-    )
-    .await?;
+    let begun = match (Begun::begin(&loaded, &identity).await, &following) {
+        (Err(error), Some(following)) if sources.document.is_some() => {
+            sources.document = None;
+            let Ok(without) = sources.load_over(&loaded) else {
+                return Err(error);
+            };
+            following.give_up(error.to_string());
+            loaded = without;
+            // Anew: what has begun has left its metrics, and said how it is.
+            Begun::begin(&loaded, &identity).await?
+        }
+        (begun, _) => begun?,
+    };
+    let Begun {
+        registry,
+        readiness,
+        certificate,
+        mut server,
+    } = begun;
     if let Some(following) = &following {
         server.follow(following);
     }
@@ -102,6 +110,37 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     running.server.drain(bound).await;
     tracing::info!("stopped");
     ended
+}
+
+/// A server that has begun, and where it tells how it is.
+struct Begun {
+    registry: Registry,
+    readiness: Readiness,
+    certificate: tls::Metrics,
+    server: Server,
+}
+
+impl Begun {
+    async fn begin(loaded: &Loaded, identity: &ServerIdentity) -> Result<Self, Error> {
+        let registry = telemetry::registry()?;
+        let readiness = Readiness::new();
+        readiness.not_ready("server", "starting");
+        let certificate = tls::Metrics::new(&registry)?;
+        show_certificate(&certificate, identity);
+        let server = Server::start(
+            loaded.config.clone(),
+            identity.clone(),
+            &registry,
+            readiness.clone(),
+        )
+        .await?;
+        Ok(Self {
+            registry,
+            readiness,
+            certificate,
+            server,
+        })
+    }
 }
 
 struct Running {
