@@ -95,7 +95,13 @@ impl Following {
         };
         let last = match following.kept.last() {
             Ok(None) => return Ok((sources, loaded, Some(following))),
-            Ok(Some(stored)) => stored,
+            Ok(Some(stored)) => {
+                // It is tried again after the server's own file was read, whether or not NATS is
+                // reached.
+                let seed = Newest::Revision(stored.clone());
+                following.found.send_replace(seed);
+                stored
+            }
             Err(error) => {
                 tracing::error!(%error, "the last good configuration of the fleet cannot be read");
                 return Ok((sources, loaded, Some(following)));
@@ -332,8 +338,22 @@ impl Following {
             );
         }
         state.is_gone = is_gone;
-        if let (Some((cluster, _)), false) = (&state.cluster, is_gone) {
-            cluster.metrics().config_newest.set(number(revision));
+        let is_in_force =
+            matches!(&newest, Newest::Revision(stored) if state.taken.as_ref() == Some(stored));
+        if is_in_force && let Some((refused, _)) = state.refused.take() {
+            tracing::info!(
+                revision,
+                refused,
+                "the store is back at the configuration that is in force"
+            );
+        }
+        if let Some((cluster, _)) = &state.cluster {
+            // Nobody can come to a revision that was deleted.
+            let newest = match &newest {
+                Newest::Revision(stored) => stored.revision,
+                Newest::Nothing | Newest::Deleted(_) => in_force,
+            };
+            cluster.metrics().config_newest.set(number(newest));
         }
         drop(state);
         self.say();
@@ -451,6 +471,55 @@ mod tests {
         assert!(is_quiet(&mut news));
         read(3);
         assert_eq!(following.next(&mut news).await.revision(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_when_the_store_is_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let following = following(folder.path());
+        let mut news = following.news();
+        let read = |revision| following.note_read(Newest::Revision(stored(revision, DOCUMENT)));
+        read(1);
+        let taken = following.next(&mut news).await;
+        following.note_taken(taken, true);
+        read(2);
+        let taken = following.next(&mut news).await;
+        following.note_refused(taken.revision(), "a reason".to_owned());
+        assert!(following.state().refused.is_some());
+        read(1);
+        assert_eq!(following.state().refused, None);
+    }
+
+    /// The copy on the disk does not need NATS to be tried again.
+    #[tokio::test]
+    async fn the_last_good_revision_is_tried_again_without_nats() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = [
+            ("cluster.engine", "nats"),
+            ("cluster.name", "one"),
+            ("cluster.advertise", "one.example:4443"),
+            ("cluster.nats.urls", "nats://127.0.0.1"),
+            ("cluster.config.enabled", "true"),
+            ("cluster.config.directory", folder.path().to_str().unwrap()),
+        ];
+        let settings = settings.map(|(key, text)| (key.to_owned(), text.to_owned()));
+        let sources = Sources {
+            overrides: settings.to_vec(),
+            ..Sources::default()
+        };
+        let last = stored(7, "[stream.a]\norigin = \"http://a.example/\"\nn_max = 0");
+        Kept::open(folder.path()).unwrap().keep(&last).unwrap();
+        let loaded = sources.load().unwrap();
+        let (sources, loaded, following) = Following::begin(sources, loaded).unwrap();
+        let following = following.unwrap();
+        assert!(sources.document.is_none() && loaded.config.stream.is_empty());
+        let refused = following.state().refused.clone();
+        assert!(refused.is_some_and(|(revision, _)| revision == 7));
+        let mut news = following.news();
+        assert_eq!(following.next(&mut news).await.revision(), 7);
+        following.note_refused(7, "a reason".to_owned());
+        following.try_again();
+        assert_eq!(following.next(&mut news).await.revision(), 7);
     }
 
     #[tokio::test]
