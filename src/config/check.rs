@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroU16;
 use std::path::Path;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -309,8 +310,9 @@ fn shared(shared: &Shared, engine: Engine, report: &mut Report) {
             "the fleet's configuration is kept by NATS: set `cluster.engine = \"nats\"`",
         );
     }
-    if shared.refresh.is_zero() {
-        report.fault("cluster.config.refresh", "must be above zero");
+    if shared.refresh < REFRESH_MIN {
+        let text = "must be at least 1s: whoever applies a document tells the servers at once";
+        report.fault("cluster.config.refresh", text);
     }
     if !matches!(shared.replicas, 1 | 3 | 5) {
         report.fault(
@@ -746,6 +748,8 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
+/// More questions would only burden NATS.
+const REFRESH_MIN: Duration = Duration::from_secs(1);
 /// Extensions of playlists.
 const PLAYLISTS: [&str; 3] = [".m3u8", ".m3u", ".mpd"];
 /// The capacity of a QUIC datagram at the minimum MTU of 1200.
