@@ -100,13 +100,16 @@ pub(crate) enum ClusterCommand {
     },
     /// Print the configuration that the servers share, and which revisions are kept
     Config {
-        /// Another revision than the newest one
+        /// A revision other than the newest
         revision: Option<u64>,
     },
     /// Have all servers take an earlier revision again
     Rollback {
-        /// Another one than the last
+        /// The revision to take up; by default the one before
         revision: Option<u64>,
+        /// Write it although servers that beat cannot open its secrets
+        #[arg(long)]
+        force: bool,
     },
 }
 

@@ -105,7 +105,9 @@ async fn fleet(sources: &Sources, command: ClusterCommand) -> Result<(), Failure
             document::apply(sources, &options).await?;
         }
         ClusterCommand::Config { revision } => document::show(sources, revision).await?,
-        ClusterCommand::Rollback { revision } => document::roll_back(sources, revision).await?,
+        ClusterCommand::Rollback { revision, force } => {
+            document::roll_back(sources, revision, force).await?;
+        }
     }
     Ok(())
 }
@@ -211,7 +213,9 @@ impl Failure {
             Self::Server(error) | Self::Demo(demo::Error::Server(error)) => exit_of(error),
             Self::Demo(demo::Error::Gateway(_) | demo::Error::Page(_)) => Exit::Listen,
             Self::Bench(error) | Self::Plan(plan::Error::Encode(error)) => exit_of_bench(error),
-            Self::Differs => Exit::Incomplete,
+            Self::Differs | Self::Document(document::CommandError::NotYet { .. }) => {
+                Exit::Incomplete
+            }
             Self::Unfit => Exit::Unfit,
             Self::Stuck => Exit::Stuck,
             Self::Plan(plan::Error::Options(_) | plan::Error::Shape(_)) => Exit::Usage,

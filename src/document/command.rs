@@ -14,6 +14,7 @@ use ncs_net::files;
 use toml::{Table, Value};
 
 use super::entry::{self, DOCUMENT_BYTES_MAX, Entry, Secrets, Written};
+use super::sealing::PrivateKey;
 use super::store::{self, Newest, Store, Stored};
 use crate::admission::keys::{KeySet, SET_BYTES_MAX};
 use crate::cluster::beat::{Name, SealingKey};
@@ -85,6 +86,28 @@ pub enum Error {
     /// There is no such revision.
     #[error("{0}")]
     NoRevision(String),
+    /// Servers cannot open the secrets of what is to be taken up again.
+    #[error(
+        "nothing is written: {} cannot open the secrets of revision {revision}; apply its document \
+         again, or go back all the same with --force", servers.join(", ")
+    )]
+    Shut {
+        /// The revision.
+        revision: u64,
+        /// The servers.
+        servers: Vec<String>,
+    },
+    /// It is written, and not in force everywhere.
+    #[error(
+        "revision {revision} is not yet in force on {}: their logs and /readyz say why",
+        servers.join(", ")
+    )]
+    NotYet {
+        /// The revision.
+        revision: u64,
+        /// The servers.
+        servers: Vec<String>,
+    },
     /// The output cannot be written.
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -127,6 +150,7 @@ pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
         reason: reason.to_string(),
     };
     let bytes = entry.to_bytes().map_err(document)?;
+    try_out(&bytes, &secrets).map_err(document)?;
     console::print(changes(before.as_ref(), &entry))?;
     if has_secrets {
         console::print(recipients(before.as_ref(), &servers))?;
@@ -150,8 +174,13 @@ pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
     session.write(base, bytes, replicas).await
 }
 
-/// Takes up an earlier revision again: the one before, unless another is named.
-pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), Error> {
+/// Takes up an earlier revision again: the one before, unless another is named. Refuses one whose
+/// secrets a server that beats cannot open, unless it is forced.
+pub async fn roll_back(
+    sources: &Sources,
+    revision: Option<u64>,
+    is_forced: bool,
+) -> Result<(), Error> {
     let config = sources.load()?.config;
     let mut session = Session::open(&config, "ncserverd cluster rollback").await?;
     let newest = session.store.newest().await?;
@@ -180,12 +209,49 @@ pub async fn roll_back(sources: &Sources, revision: Option<u64>) -> Result<(), E
         Newest::Nothing | Newest::Deleted(_) => None,
     };
     let mut entry = read(&earlier)?;
+    session.listen(2 * INTERVAL + LATE).await;
+    let shut = shut(&entry, &session.servers());
+    for (server, why) in &shut {
+        console::print(format_args!("{server} {why}\n"))?;
+    }
     entry.repeats = Some(entry.repeats.unwrap_or(earlier.revision));
     console::print(changes(before.as_ref(), &entry))?;
     let bytes = entry.to_bytes();
     let bytes = bytes.map_err(|error| Error::NoRevision(error.to_string()))?;
+    if !shut.is_empty() && !is_forced {
+        return Err(Error::Shut {
+            revision: earlier.revision,
+            servers: shut.into_iter().map(|(name, _)| name.to_string()).collect(),
+        });
+    }
     let replicas = config.cluster.config.replicas;
     session.write(base, bytes, replicas).await
+}
+
+/// The servers that cannot open the secrets of an entry, and why.
+fn shut(entry: &Entry, servers: &BTreeMap<Name, SealingKey>) -> Vec<(Name, &'static str)> {
+    let Some(recipients) = entry.recipients() else {
+        return Vec::new();
+    };
+    let why = |(name, key): (&Name, &SealingKey)| match recipients.get(name) {
+        None => Some((name.clone(), "has no copy of its secrets")),
+        Some(sealed_to) if *sealed_to != key => Some((
+            name.clone(),
+            "has another key than the one they were sealed to",
+        )),
+        Some(_) => None,
+    };
+    servers.iter().filter_map(why).collect()
+}
+
+/// Reads what is to be written, and opens it, as a server does.
+fn try_out(bytes: &[u8], secrets: &Secrets) -> Result<(), entry::Unfit> {
+    let mut entry = Entry::from_bytes(bytes)?;
+    let key = PrivateKey::of(rand::random());
+    let own: Name = "trial".parse().expect("this is a name");
+    let servers = BTreeMap::from([(own.clone(), key.public())]);
+    entry.seal(secrets, &servers, rand::random);
+    entry.open(&own, &key, Path::new("/")).map(drop)
 }
 
 /// The revision that was in force before the newest one. One that takes up an earlier one again
@@ -317,7 +383,7 @@ impl Session {
             .collect()
     }
 
-    /// Writes a revision, and tells which servers have taken it.
+    /// Writes a revision, and tells which servers have taken it. Fails if not all have in time.
     async fn write(&mut self, base: u64, bytes: Vec<u8>, replicas: u8) -> Result<(), Error> {
         let revision = match self.store.swap(base, bytes, replicas).await {
             Ok(revision) => revision,
@@ -341,13 +407,11 @@ impl Session {
                 let taken = taken.join(", ");
                 console::print(format_args!("in force on {taken}\n"))?;
             }
-            if !not_yet.is_empty() {
-                let not_yet = not_yet.join(", ");
-                console::print(format_args!(
-                    "not yet on {not_yet}: its log and /readyz say why\n"
-                ))?;
+            if not_yet.is_empty() {
+                return Ok(());
             }
-            return Ok(());
+            let servers = not_yet.into_iter().map(str::to_owned).collect();
+            return Err(Error::NotYet { revision, servers });
         }
     }
 
@@ -594,6 +658,34 @@ mod tests {
         let mut entry = Entry::new(&Table::new(), None);
         entry.repeats = repeats;
         stored(revision, entry.to_bytes().unwrap())
+    }
+
+    #[test]
+    fn who_cannot_open_a_revision_is_found() {
+        let [one, two] = [1, 2].map(|byte| PrivateKey::of([byte; 32]).public());
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let table: Table = "[stream.live]".parse().unwrap();
+        let mut entry = Entry::new(&table, None);
+        let beating = BTreeMap::from([
+            (name("one"), one.clone()),
+            (name("three"), one.clone()),
+            (name("two"), two),
+        ]);
+        assert!(shut(&entry, &beating).is_empty(), "it has no secrets");
+        let mut secrets = Secrets::default();
+        secrets.set_header("live", "authorization", "hidden");
+        let sealed_to = BTreeMap::from([(name("one"), one.clone()), (name("two"), one)]);
+        entry.seal(&secrets, &sealed_to, || [7; 32]);
+        let found = shut(&entry, &beating);
+        let found: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(found, ["three", "two"]);
+
+        // What is written can be read and opened.
+        assert_eq!(try_out(&entry.to_bytes().unwrap(), &secrets), Ok(()));
+        let mut other = Secrets::default();
+        other.set_origin("live", "/etc/passwd");
+        assert!(try_out(&entry.to_bytes().unwrap(), &other).is_err());
+        assert!(try_out(b"{}", &secrets).is_err());
     }
 
     #[test]

@@ -295,7 +295,7 @@ fn a_document_reaches_all_servers_without_a_restart() {
         "{said}"
     );
     assert!(!gets(two, "/news/a.bin", &[]));
-    shared.done(&["rollback", "1"]);
+    shared.done(&["rollback"]);
     assert!(gets(two, "/news/a.bin", &["--key", public]));
     let shown = shared.done(&["config"]);
     assert!(
@@ -317,10 +317,24 @@ fn a_document_reaches_all_servers_without_a_restart() {
     let [applied, newest] = ["revision", "newest_revision"].map(|name| value(three.metrics, name));
     assert_eq!((applied, newest), (0.0, 5.0));
     assert!(!gets(&three, "/news/a.bin", &[]) && gets(&three, "/live/a.bin", &[]));
+    let (said, code) = shared.told(&["rollback", "2"]);
+    assert!(
+        code == Some(1)
+            && said.contains("three has no copy of its secrets\n")
+            && said.contains("nothing is written: three cannot open the secrets of revision 2"),
+        "{said}"
+    );
     let said = shared.apply(&first);
     assert!(said.contains("in force on one, three, two\n"), "{said}");
     assert!(gets(&three, "/news/a.bin", &["--key", public]));
     await_complaint(&three, None);
+    let (said, code) = shared.told(&["rollback", "2", "--force"]);
+    assert!(
+        code == Some(7)
+            && said.contains("revision 7 is applied\nin force on one, two\n")
+            && said.contains("revision 7 is not yet in force on three: their logs and /readyz"),
+        "{said}"
+    );
 }
 
 /// All that is in the files of a folder.
