@@ -459,7 +459,32 @@ fn a_server_starts_with_the_last_good_document() {
     let _ = &shared.runtime;
 }
 
-/// The rights of docs/fleet.md suffice for a server, and let it write nothing.
+/// What fails later than where a configuration is checked does not keep a server from starting.
+#[test]
+fn a_server_starts_without_a_document_that_does_not_start() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let state = TempDir::new().unwrap();
+    let settings = shared.settings("one", "1s");
+    let start = || Server::start_in(state.path(), "127.0.0.1:0", &settings, None);
+    drop(start());
+    let document = shared.document("news", "host = \"a\\nb\"");
+    let entry = serde_json::json!({ "form": 1, "document": document }).to_string();
+    let hash = blake3::hash(entry.as_bytes()).to_hex();
+    let last = format!("ncserverd-fleet-1 7 0 {hash}\n{entry}");
+    std::fs::write(state.path().join("fleet/last"), last).unwrap();
+    let one = start();
+    await_complaint(&one, Some("revision 7 is refused"));
+    assert!(gets(&one, "/live/a.bin", &[]));
+    shared.apply(&shared.document("news", ""));
+    assert_eq!(value(one.metrics, "revision"), 1.0);
+    await_complaint(&one, None);
+    assert!(gets(&one, "/news/a.bin", &[]));
+}
+
+/// The rights of docs/fleet.md suffice for a server, and let it write nothing. Those of an operator
+/// suffice for all commands.
 #[test]
 fn a_server_needs_few_rights() {
     let Some(mut shared) = Shared::start() else {
@@ -467,7 +492,10 @@ fn a_server_needs_few_rights() {
     };
     drop(shared.node.take());
     let rights = "authorization { users = [
-        { user: operator, password: hidden }
+        { user: operator, password: hidden, permissions: {
+            publish: [ \"$JS.API.>\", \"$JS.FC.>\", \"$KV.ncserverd_config.>\",
+                \"ncserverd.config\" ]
+            subscribe: [ \"ncserverd.beat.*\", \"_INBOX.>\" ] } }
         { user: one, password: hidden, permissions: {
             publish: [ \"ncserverd.beat.one\", \"$JS.API.STREAM.MSG.GET.KV_ncserverd_config\" ]
             subscribe: [ \"ncserverd.beat.*\", \"ncserverd.config\", \"_INBOX.>\" ] } }
@@ -486,20 +514,31 @@ fn a_server_needs_few_rights() {
     };
     let one = Server::start(&[shared.settings("one", "1h"), of("one").to_vec()].concat());
     let document = shared.file("document.toml", &shared.document("news", ""));
-    let apply = |user: &str| {
-        let mut command = shared.operator(&["apply", document.to_str().unwrap()]);
+    let run = |user: &str, words: &[&str]| {
+        let mut command = shared.operator(words);
         command.args(of(user).iter().flat_map(|setting| ["--set", setting]));
         told(&command.output().unwrap())
     };
-    let (said, code) = apply("one");
+    let apply = ["apply", document.to_str().unwrap()];
+    let (said, code) = run("one", &apply);
     assert_eq!(code, Some(1), "{said}");
-    let (said, code) = apply("operator");
+    let (said, code) = run("operator", &apply);
     assert!(
         code == Some(0) && said.contains("in force on one\n"),
         "{said}"
     );
     assert!(gets(&one, "/news/a.bin", &[]));
     one.await_ready(false);
+    let (said, code) = run("operator", &["config"]);
+    assert!(code == Some(0) && said.contains("# revision 1, "), "{said}");
+    std::fs::write(&document, shared.document("other", "")).unwrap();
+    let (said, code) = run("operator", &apply);
+    assert_eq!(code, Some(0), "{said}");
+    let (said, code) = run("operator", &["rollback"]);
+    assert!(
+        code == Some(0) && said.contains("revision 3 is applied\nin force on one\n"),
+        "{said}"
+    );
 }
 
 /// Whichever of three nodes goes, a document can be applied, and nothing of it is lost.
