@@ -11,7 +11,7 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-fleets bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
-	smoke smoke-abr kills check-aarch64 check-fuzz fuzz gpu-bundle circles package \
+	smoke smoke-abr kills nodes check-aarch64 check-fuzz fuzz gpu-bundle circles package \
 	dependencies screenshots
 
 all: check test
@@ -226,6 +226,11 @@ KILLS ?= 1000
 kills:
 	NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 NCTEST_KILLS=$(KILLS) $(CARGO) test --locked \
 		--release --test steering -- --nocapture either_of_two_servers
+
+# Kills each of three nodes of NATS that keep the document of a fleet. A minute, on a quiet machine.
+nodes:
+	NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 $(CARGO) test --locked --release --test fleet \
+		-- --ignored --exact configured::three_nodes_keep_a_document
 
 # Measures how many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000
 # --server-cores 0-7 --viewer-cores 8-15 --backend cuda" sets options. Needs no privileges.

@@ -98,8 +98,8 @@ fn servers_that_drain_and_come_lose_nobody() {
         // They end when their viewers have gone.
         assert_eq!(parts[0][APART - 1].running, 20);
         assert_eq!(drained[APART - 1].running, 17);
-        // Those that came serve their part of the newcomers.
-        assert!(most(came, |second| second.entered) < 1.35);
+        // When they are known, newcomers go to them.
+        assert!(most(&came[5..], |second| second.entered) < 1.25 + 0.05);
         assert!(came[APART - 1].least > came[0].least);
         for part in [drained, came] {
             let requests = sum(part, |second| second.requests) as f64;

@@ -439,8 +439,7 @@ impl World {
             server = self.reached(&advice.servers).unwrap_or(first);
             self.second.sent_on += u64::from(server != first);
         }
-        let entered = &self.servers[server];
-        if entered.is_draining || entered.viewers >= self.config.places {
+        if self.servers[server].viewers >= self.config.places {
             self.second.lost += 1;
             return;
         }
@@ -462,6 +461,7 @@ impl World {
         };
         self.leaving.push(Reverse((leaves, id)));
         self.servers[server].enter(stream);
+        self.go_on_soon(id);
         let part = f64::from(self.servers[server].viewers) / self.mean_of_open();
         self.second.entered = self.second.entered.max(part);
     }
@@ -505,7 +505,17 @@ impl World {
         self.servers[to].enter(viewer.stream);
         self.viewers[id].server = to;
         self.second.moved += 1;
+        self.go_on_soon(id);
         self.end_if_empty(viewer.server);
+    }
+
+    /// Who was sent to a server that drains, by one that did not know, is told to go on.
+    fn go_on_soon(&mut self, id: usize) {
+        let server = &self.servers[self.viewers[id].server];
+        if server.is_draining {
+            let next = self.at() + 1;
+            self.moving.entry(next).or_default().push(id);
+        }
     }
 
     /// A server that drains ends when its last viewer has gone. The others miss it as soon as it

@@ -543,6 +543,7 @@ fn a_server_needs_few_rights() {
 
 /// Whichever of three nodes goes, a document can be applied, and nothing of it is lost.
 #[test]
+#[ignore = "a minute in which NATS's nodes need the processors: make nodes"]
 fn three_nodes_keep_a_document() {
     let Some(nats) = nats_server() else { return };
     let folder = TempDir::new().unwrap();
