@@ -426,7 +426,7 @@ async fn a_newcomer_that_finds_no_place_is_told_where_there_is_one() {
     assert!(refused.unwrap().is_err());
 }
 
-/// A player: segments have half a second of media each, it holds at most four seconds of them, and
+/// A player: segments have half a second of media each, it holds at most six seconds of them, and
 /// fetches several at once.
 struct Player {
     viewer: Viewer,
@@ -437,7 +437,7 @@ struct Player {
 
 impl Player {
     const LASTS: Duration = Duration::from_millis(500);
-    const HOLDS: Duration = Duration::from_secs(4);
+    const HOLDS: Duration = Duration::from_secs(6);
     const AT_ONCE: usize = 4;
 
     async fn at(server: &Server) -> Self {
@@ -512,7 +512,7 @@ async fn either_of_two_servers_is_killed_at_any_moment_and_no_segment_is_late() 
         let victim = rand::random_range(0..2);
         let before = player.spare.len();
         let killing = async {
-            tokio::time::sleep(Player::HOLDS / 2 + moment).await;
+            tokio::time::sleep(Duration::from_secs(2) + moment).await;
             servers[victim].program.signal("KILL");
         };
         tokio::join!(player.play(12), killing);

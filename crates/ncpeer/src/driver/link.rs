@@ -638,7 +638,7 @@ impl Link {
         listening.is_mute |= silence >= after;
         let is_mute = listening.is_mute;
         let is_young = now.saturating_duration_since(watch.begun) < YOUNG;
-        let soon = LISTEN_EVERY.max(connection.rtt()).min(after / 2);
+        let soon = LISTEN_EVERY.max(connection.rtt() / 2).min(after / 2);
         let knocks_after = if is_young { soon } else { after / 2 };
         if silence >= knocks_after && wires.is_writable() && listening.takes_knock(now) {
             let mut out = Vec::new();
