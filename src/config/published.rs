@@ -60,7 +60,8 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<(String, PathBuf)> {
         "cluster.token_file".into(),
         config.cluster.token_file.as_deref(),
     );
-    let kept = config.cluster.config.directory.as_deref();
+    let shared = &config.cluster.config;
+    let kept = shared.directory.as_deref().filter(|_| shared.enabled);
     add("cluster.config.directory".into(), kept);
     add(
         "cluster.static.secret_file".into(),
