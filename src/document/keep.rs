@@ -4,9 +4,9 @@
 //! Files are for their owner alone, and appear as a whole or not at all.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -42,8 +42,12 @@ impl Kept {
             .create(&files)
             .map_err(|error| fail(&files, error))?;
         let path = folder.join(KEY);
-        if !path.exists() {
-            put(&path, &rand::random::<[u8; KEY_BYTES]>()).map_err(|error| fail(&path, error))?;
+        let new = rand::random::<[u8; KEY_BYTES]>();
+        match files::create_private(&draft(&path), &path, &new) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(fail(&path, error));
+            }
+            _ => {}
         }
         let bytes = files::read(&path, KEY_BYTES as u64).map_err(|error| fail(&path, error))?;
         let key = <[u8; KEY_BYTES]>::try_from(bytes);
@@ -163,24 +167,11 @@ fn fail(path: &Path, reason: impl ToString) -> Error {
 
 /// Writes a file under another name, and then renames it.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension(format!("{}-{}", std::process::id(), now_ms()));
-    let put = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)?;
-        path.parent()
-            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-    };
-    let done = put();
-    if done.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    done
+    files::replace_private(&draft(path), path, bytes)
+}
+
+fn draft(path: &Path) -> PathBuf {
+    path.with_extension(format!("{}-{}", std::process::id(), now_ms()))
 }
 
 const KEY: &str = "sealing.key";

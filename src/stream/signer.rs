@@ -6,13 +6,13 @@
 //! a limited number of signatures is kept, the newest.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ncs_net::files;
 use prometheus::IntCounter;
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
@@ -193,22 +193,11 @@ fn write(path: &Path, pem: &str) -> io::Result<bool> {
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
     // Left over from an earlier process with this number.
     let _ = fs::remove_file(&draft);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| {
-            file.write_all(pem.as_bytes())?;
-            file.sync_all()?;
-            match fs::hard_link(&draft, path) {
-                Ok(()) => Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(error),
-            }
-        });
-    let removed = fs::remove_file(&draft);
-    written.and_then(|is_new| removed.map(|()| is_new))
+    match files::create_private(&draft, path, pem.as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// About a megabyte of signatures.

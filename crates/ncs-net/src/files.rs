@@ -1,8 +1,10 @@
-//! Opens only regular files: a pipe, a device or a socket is an error, and never blocks.
+//! Opens only regular files: a pipe, a device or a socket is an error, and never blocks. Writes
+//! private files as a whole.
 
-use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -79,9 +81,66 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Creates a file that only its owner may read, as a whole or not at all, by way of `draft` on the
+/// same file system, which is gone afterwards. A file that is there stays, and the error is
+/// [`io::ErrorKind::AlreadyExists`].
+pub fn create_private(draft: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    by_draft(draft, bytes, || std::fs::hard_link(draft, path))
+}
+
+/// The same in place of a file that is there. When it returns, a power cut loses nothing.
+pub fn replace_private(draft: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    by_draft(draft, bytes, || {
+        std::fs::rename(draft, path)?;
+        path.parent()
+            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    })
+}
+
+fn by_draft(
+    draft: &Path,
+    bytes: &[u8],
+    publish: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            publish()
+        });
+    match std::fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => written.and(Err(error)),
+        _ => written,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_private_file_is_created_once_and_replaced_as_a_whole() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let place = tempfile::tempdir().unwrap();
+        let [path, draft] = ["key", ".draft"].map(|name| place.path().join(name));
+        create_private(&draft, &path, b"one").unwrap();
+        let again = create_private(&draft, &path, b"two").unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(read(&path, 3).unwrap(), b"one");
+        replace_private(&draft, &path, b"two").unwrap();
+        assert_eq!(read(&path, 3).unwrap(), b"two");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // What cannot be put there leaves nothing.
+        let nowhere = place.path().join("none/key");
+        assert!(replace_private(&draft, &nowhere, b"two").is_err());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn only_regular_files_are_opened() {

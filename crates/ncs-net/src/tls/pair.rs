@@ -6,9 +6,9 @@
 //! long: a pinned certificate is trusted for its bytes, and a machine with a wrong clock must be
 //! able to start.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use rustls::sign::CertifiedKey;
 use time::OffsetDateTime;
 
 use super::{Config, Error, Fingerprint, Origin};
+use crate::files;
 
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -162,18 +163,7 @@ pub(super) fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<(
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     // In containers, all servers of a directory may have one number.
     let draft: PathBuf = directory.join(format!(".{name}.{:016x}", rand::random::<u64>()));
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)
-        .and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::hard_link(&draft, path)
-        });
-    let removed = fs::remove_file(&draft);
-    written.and(removed)
+    files::create_private(&draft, path, bytes)
 }
 
 pub(super) const FILE_NAME: &str = "ncserverd.pem";
