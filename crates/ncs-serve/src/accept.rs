@@ -143,17 +143,6 @@ pub struct Elsewhere {
     pub origins: Arc<Origins>,
 }
 
-impl Elsewhere {
-    /// Whether another server has room for a client.
-    fn is_there(&self, incoming: &Incoming) -> bool {
-        let key = Key::of_address(incoming.remote_address().ip());
-        let bindings = [Binding::Quic, Binding::Web];
-        bindings
-            .iter()
-            .any(|binding| self.fleet.elsewhere((key, *binding)).moves)
-    }
-}
-
 /// The place of a connection among those of its address, and among all.
 #[derive(Debug)]
 pub struct Place {
@@ -187,16 +176,8 @@ pub async fn accept<S, F>(
             break;
         };
         metrics.handshakes.inc();
-        let is_elsewhere =
-            |incoming: &Incoming| desk.available_permits() > 0 && others.is_there(incoming);
-        let admitted = admit(
-            incoming,
-            &config,
-            &admission,
-            &headroom,
-            &metrics,
-            is_elsewhere,
-        );
+        let has_room = || desk.available_permits() > 0 && others.fleet.has_room_elsewhere();
+        let admitted = admit(incoming, &config, &admission, &headroom, &metrics, has_room);
         let (incoming, place) = match admitted {
             None => continue,
             Some(Newcomer::In(incoming, place)) => (incoming, place),
@@ -309,7 +290,7 @@ fn admit(
     admission: &Admission,
     headroom: &Headroom,
     metrics: &Metrics,
-    is_elsewhere: impl FnOnce(&Incoming) -> bool,
+    has_room_elsewhere: impl FnOnce() -> bool,
 ) -> Option<Newcomer> {
     let is_proven = incoming.remote_address_validated();
     let place = admission.address(Instant::now(), incoming.remote_address().ip(), is_proven);
@@ -326,7 +307,7 @@ fn admit(
         Err(Crowded::Full) => return refuse(incoming, metrics),
         Err(_) if is_crowded => return refuse(incoming, metrics),
         Ok(place) if is_crowded => {
-            return match (is_elsewhere(&incoming), is_proven) {
+            return match (has_room_elsewhere(), is_proven) {
                 (false, _) => refuse(incoming, metrics),
                 (true, false) => retry(incoming, metrics),
                 // It takes the time of a handshake, which has to be there.

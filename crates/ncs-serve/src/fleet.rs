@@ -220,6 +220,13 @@ impl Fleet {
         self.changes.subscribe()
     }
 
+    /// Whether another server takes newcomers.
+    pub fn has_room_elsewhere(&self) -> bool {
+        let table = self.table.load();
+        let mut members = table.members.iter();
+        members.any(|entry| !entry.is_own && entry.takes_newcomers())
+    }
+
     /// What a newcomer is told, or a viewer after a change. `may_send`: it may be sent to the
     /// server that should serve it, because no other server has sent it here.
     pub fn advise(&self, (key, binding): (Key, Binding), may_send: bool) -> Advice {
@@ -561,6 +568,7 @@ mod tests {
         members[0].is_open = false;
         members[1].viewers = members[1].viewers_max;
         for number in 0..50u32 {
+            assert!(fleet("s0", &members).has_room_elsewhere());
             let advice = fleet("s0", &members).elsewhere(program(number << 8));
             let mut named = names(&advice);
             named.sort_unstable();
@@ -569,6 +577,7 @@ mod tests {
         let alone = fleet("s0", &members[..2]);
         assert_eq!(alone.advise(program(0), true), Advice::default());
         assert_eq!(alone.elsewhere(program(0)), Advice::default());
+        assert!(!alone.has_room_elsewhere());
         assert_eq!(alone.time_to_leave(1000), Duration::ZERO);
     }
 
