@@ -173,13 +173,9 @@ impl Members {
         stream: &str,
         key: Option<StreamKey>,
     ) {
-        let is_told = |clients: &mut BTreeMap<Alternate, Connected>| {
-            let keys = &mut clients.get_mut(server)?.keys;
-            let before = keys.insert(stream.to_owned(), key);
-            Some(before == Some(key))
-        };
-        let is_told = is_told(&mut self.clients()).unwrap_or(true);
-        if !is_told {
+        let tell = |known: &mut Connected| known.keys.insert(stream.to_owned(), key) != Some(key);
+        let is_new = self.clients().get_mut(server).is_some_and(tell);
+        if is_new {
             // A client that has ended fails the fetch, too.
             let _ = client.pin(stream, key).await;
         }
@@ -359,7 +355,7 @@ impl SharedOrigin {
             let key = *self.key();
             let told = self.members.tell_key(&server, &client, &self.stream, key);
             told.await;
-            self.fetch_from(&client, path, fetch).await
+            self.fetch_from(&client, key, path, fetch).await
         };
         match outcome.await {
             Ok(fetched) => {
@@ -373,6 +369,7 @@ impl SharedOrigin {
     async fn fetch_from(
         &self,
         client: &Client,
+        key: Option<StreamKey>,
         path: &str,
         fetch: &Fetch,
     ) -> Result<Fetched, String> {
@@ -383,7 +380,6 @@ impl SharedOrigin {
         };
         let asked = client.look_up(path, offset, length).await;
         let (meta, whole, _) = asked.map_err(|error| error.to_string())?;
-        let key = *self.key();
         if let Some(key) = key
             && StreamKey::of(&meta) != Some(key)
         {
