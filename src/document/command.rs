@@ -133,10 +133,7 @@ pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
         let newest = newest.revision();
         return Err(Error::Moved { base, newest });
     }
-    let before = match &newest {
-        Newest::Revision(stored) => Entry::from_bytes(&stored.bytes).ok(),
-        Newest::Nothing | Newest::Deleted(_) => None,
-    };
+    let before = readable(&newest);
     let has_secrets = secrets != Secrets::default();
     let servers = if has_secrets {
         session.listen(2 * INTERVAL + LATE).await;
@@ -198,17 +195,8 @@ pub async fn roll_back(
         };
         return Err(Error::NoRevision(text));
     };
-    let read = |stored: &Stored| {
-        let entry = Entry::from_bytes(&stored.bytes);
-        entry.map_err(|error| {
-            Error::NoRevision(format!("revision {} is refused: {error}", stored.revision))
-        })
-    };
-    let before = match &newest {
-        Newest::Revision(stored) => read(stored).ok(),
-        Newest::Nothing | Newest::Deleted(_) => None,
-    };
-    let mut entry = read(&earlier)?;
+    let before = readable(&newest);
+    let mut entry = Entry::from_bytes(&earlier.bytes).map_err(|error| refused(&earlier, &error))?;
     session.listen(2 * INTERVAL + LATE).await;
     let shut = shut(&entry, &session.servers());
     for (server, why) in &shut {
@@ -258,12 +246,7 @@ fn try_out(bytes: &[u8], secrets: &Secrets) -> Result<(), entry::Unfit> {
 /// stands for it, so that who goes back twice comes to a third and not to where he began.
 fn one_before(newest: &Newest, history: Vec<Stored>) -> Option<Stored> {
     let base = newest.revision();
-    let repeats = match newest {
-        Newest::Revision(stored) => Entry::from_bytes(&stored.bytes)
-            .ok()
-            .and_then(|entry| entry.repeats),
-        Newest::Nothing | Newest::Deleted(_) => None,
-    };
+    let repeats = readable(newest).and_then(|entry| entry.repeats);
     let from = repeats.map_or(base, |repeats| repeats.min(base));
     let mut earlier = history
         .into_iter()
@@ -288,15 +271,25 @@ pub async fn show(sources: &Sources, revision: Option<u64>) -> Result<(), Error>
         };
         return Err(Error::NoRevision(text));
     };
-    let refused = |error: entry::Unfit| {
-        Error::NoRevision(format!("revision {} is refused: {error}", stored.revision))
-    };
+    let refused = |error: entry::Unfit| refused(&stored, &error);
     let entry = Entry::from_bytes(&stored.bytes).map_err(refused)?;
     let history = session.store.history().await?;
     let shown = entry.shown().map_err(refused)?;
     Ok(console::print(
         head(&stored, &entry, &history) + &shown.to_string(),
     )?)
+}
+
+/// The newest entry, if there is one that can be read.
+fn readable(newest: &Newest) -> Option<Entry> {
+    match newest {
+        Newest::Revision(stored) => Entry::from_bytes(&stored.bytes).ok(),
+        Newest::Nothing | Newest::Deleted(_) => None,
+    }
+}
+
+fn refused(stored: &Stored, error: &entry::Unfit) -> Error {
+    Error::NoRevision(format!("revision {} is refused: {error}", stored.revision))
 }
 
 /// What is to be said of a revision, as comments.
