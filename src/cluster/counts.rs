@@ -378,7 +378,7 @@ fn hash(name: &Name) -> u64 {
     u64::from_le_bytes(first.try_into().expect("it has 32 bytes"))
 }
 
-/// All servers have to agree on it. The steps are those of SplitMix64.
+/// All servers have to agree on it. The factors are those of SplitMix64, the second shift is not.
 fn weight(server: u64, holder: u128) -> u64 {
     let half = |part| u64::try_from(part & u128::from(u64::MAX)).expect("it is masked");
     let [low, high] = [holder, holder >> 64].map(half);

@@ -25,6 +25,7 @@ use ncs_serve::fleet::{Fleet, Key};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use crate::cluster::CHANGE_EVERY;
 use crate::cluster::beat::{Beat, Load};
 use crate::cluster::roster::{Change, INTERVAL, Roster};
 
@@ -32,8 +33,6 @@ use crate::cluster::roster::{Change, INTERVAL, Roster};
 const STEP: Duration = Duration::from_millis(100);
 /// How long a beat takes to another server, in milliseconds.
 const BEAT_TAKES_MS: Range<u64> = 1..50;
-/// The least time between two changes that a server tells its sessions, as the driver has it.
-const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// How long viewers of a dead server take to notice, in steps, at most.
 const NOTICED_WITHIN: u64 = 10;
 /// Networks from which viewers come.
