@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ncs_proto::hex;
 use ncs_proto::wire::message::{Alternate, SERVER_ADDRESS_MAX, is_server_address};
 use ncs_serve::fleet;
 use ncs_serve::headroom::Usage;
@@ -272,17 +273,12 @@ text!(
 impl SealingKey {
     /// The key of these bytes.
     pub fn of(bytes: &[u8; 32]) -> Self {
-        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hex::text(bytes))
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            let digits = &self.0[2 * at..2 * at + 2];
-            *byte = u8::from_str_radix(digits, 16).expect("it was checked");
-        }
-        bytes
+        hex::bytes(&self.0).expect("it was checked")
     }
 }
 

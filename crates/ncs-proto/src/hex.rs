@@ -1,7 +1,12 @@
 //! 32 bytes as text: the form of ids, keys and fingerprints.
 
+/// The digits of bytes, in lower case.
+pub fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The bytes of 64 hexadecimal digits, and of no other text.
-pub(crate) fn bytes(text: &str) -> Option<[u8; 32]> {
+pub fn bytes(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     // A number may have a sign.
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {

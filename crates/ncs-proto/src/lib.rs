@@ -7,7 +7,7 @@
 
 pub mod admission;
 pub mod cache;
-mod hex;
+pub mod hex;
 pub mod integrity;
 pub mod media;
 pub mod object;

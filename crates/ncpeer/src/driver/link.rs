@@ -168,7 +168,7 @@ impl Listening {
         now.saturating_duration_since(owes_since.max(self.heard.1))
     }
 
-    /// Whether it is time to knock, and notes that this is done.
+    /// Notes a knock if one is due. Returns whether it is.
     fn takes_knock(&mut self, now: Instant) -> bool {
         let is_time = self.knocked_at.is_none_or(|at| at + LISTEN_EVERY <= now);
         let takes = is_time && self.knocks < KNOCKS_MAX;

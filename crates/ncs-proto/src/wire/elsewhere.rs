@@ -25,7 +25,7 @@ pub fn url(server: &Alternate) -> String {
     let mut url = format!("{SCHEME}{address}");
     if let Some(identity) = identity {
         url.push('#');
-        url.extend(identity.iter().map(|byte| format!("{byte:02x}")));
+        url += &hex::text(identity);
     }
     url
 }
