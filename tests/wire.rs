@@ -474,6 +474,13 @@ fn messages() -> Vec<(&'static str, Message)> {
                 servers: vec![named],
             },
         ),
+        (
+            "ALTERNATES again",
+            Message::Alternates {
+                moves: true,
+                servers: Vec::new(),
+            },
+        ),
         ("AUTH ticket", Message::Auth(Credential::Ticket(ticket()))),
         ("META signed", Message::Meta(signed)),
         (

@@ -335,6 +335,8 @@ impl Driver {
                 }
             }
         }
+        // Those that take no more requests, and owe nothing.
+        let mut over = Vec::new();
         for link in links.iter_mut() {
             let (source, visit) = (link.id, Some(link.visit));
             let is_sent = link.is_sent || !self.config.follows;
@@ -358,11 +360,17 @@ impl Driver {
                 if !out.is_empty() {
                     wires.write(out);
                 } else if self.proto.is_leaving(source) && self.proto.is_quiet_at(source) {
-                    self.end(link, End::Left);
+                    over.push(source);
                 }
             }
         }
+        // An event may say why a server takes no more requests.
         self.take_events(links);
+        for link in links.iter_mut() {
+            if over.contains(&link.id) && !self.alternates.waits_at(link.id) {
+                self.end(link, End::Left);
+            }
+        }
         self.find_servers(now, links);
         self.dismiss(links);
         if links.iter().all(Link::is_left_alone) {

@@ -113,8 +113,8 @@ impl Driver {
                 tracing::info!(server = %link.server, "another server serves in its place");
                 self.proto.leave_source(source);
                 match link.connection().is_some() {
-                    true if self.proto.is_leaving(source) => {}
-                    // It takes no requests yet, so it owes nothing.
+                    true if self.proto.is_leaving(source) && !self.proto.is_quiet_at(source) => {}
+                    // It owes nothing; perhaps it takes no requests yet.
                     true => self.end(link, End::Left),
                     false => link.give_up(),
                 }

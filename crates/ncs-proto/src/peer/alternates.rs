@@ -109,12 +109,16 @@ struct Used {
     server: Alternate,
     /// Whether it was left for another server.
     is_left: bool,
+    /// Whether it is the next process of a home server, and counts as one.
+    stands_in: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Going {
     from: SourceId,
     since: Instant,
+    /// Whether it is to connect again to the same address, where another process serves.
+    again: bool,
 }
 
 impl Alternates {
@@ -154,7 +158,11 @@ impl Alternates {
 
     /// Whether others are known, so that silence is worth noticing early.
     pub fn are_known(&self) -> bool {
-        self.named.values().any(|named| !named.is_empty())
+        self.goes_again() || self.named.values().any(|named| !named.is_empty())
+    }
+
+    fn goes_again(&self) -> bool {
+        self.going.is_some_and(|going| going.again)
     }
 
     /// Whether any of them is in use.
@@ -164,28 +172,32 @@ impl Alternates {
 
     /// A server has sent wrong blocks: it is not tried again.
     pub fn ban(&mut self, source: SourceId) {
-        if let Some(used) = self.used.get(&source) {
+        if let Some(server) = self.server(source).cloned() {
             if self.banned.len() >= BANNED_MAX {
                 self.banned.remove(0);
             }
-            self.banned.push(used.server.clone());
+            self.banned.push(server);
         }
     }
 
     /// A server has named others, instead of those named before, and may want the consumer to go to
-    /// one of them now.
+    /// one of them now. If it names none then, another process has taken its place, and the
+    /// consumer connects again to its address.
     pub fn told(&mut self, now: Instant, by: SourceId, moves: bool, servers: Vec<Alternate>) {
         if !self.may_name(by) {
             return;
         }
         let named: Vec<Alternate> = servers.into_iter().take(ALTERNATES_MAX).collect();
-        let names_any = !named.is_empty();
-        self.named.insert(by, named);
+        let again = moves && named.is_empty();
+        if !again {
+            self.named.insert(by, named);
+        }
         let is_news = self.going.is_none_or(|going| going.from != by);
-        if moves && is_news && names_any {
+        if moves && is_news && !self.has_left(by) {
             self.going = Some(Going {
                 from: by,
                 since: now,
+                again,
             });
         }
     }
@@ -224,9 +236,11 @@ impl Alternates {
             |source| is(source, Health::Down) || of(source).is_none(),
             &mut steps,
         );
-        let is_served = good
-            .iter()
-            .any(|source| self.going.is_none_or(|going| going.from != *source));
+        let is_served = good.iter().any(|source| match self.going {
+            None => true,
+            Some(going) if going.again => self.is_again(going.from, *source),
+            Some(going) => going.from != *source,
+        });
         if let Some(going) = self.going {
             if is_served {
                 // Somebody else serves: the one that has sent us away is left, however it is.
@@ -309,8 +323,57 @@ impl Alternates {
         found.map(|(server, by)| (server.clone(), by))
     }
 
+    /// Whether one of two connections leads to the same address as the other.
+    fn is_again(&self, one: SourceId, other: SourceId) -> bool {
+        let both = self.server(one).zip(self.server(other));
+        one != other && both.is_some_and(|(one, other)| is_same(one, other))
+    }
+
+    /// The server with this id.
+    fn server(&self, source: SourceId) -> Option<&Alternate> {
+        let home = self.homes.get(&source).map(|home| &home.server);
+        home.or_else(|| self.used.get(&source).map(|used| &used.server))
+    }
+
+    /// Connects again to the address of a server, unless that was done.
+    fn connect_again(&mut self, now: Instant, from: SourceId, steps: &mut Vec<Step>) {
+        let again = |id: &SourceId| self.is_again(from, *id);
+        let used = self.used.keys().filter(|id| !self.has_left(**id));
+        let is_open = used.copied().any(|id| again(&id));
+        let home = self.homes.keys().copied().find(again);
+        let Some(server) = self.server(from).cloned().filter(|_| !is_open) else {
+            return;
+        };
+        if let Some(home) = home {
+            if self.resume(home, steps) {
+                self.opened_at = Some(now);
+            }
+            return;
+        }
+        let was_tried =
+            |(other, at): &(Alternate, Instant)| is_same(other, &server) && *at + REST_ALONE > now;
+        let is_banned = self.banned.iter().any(|other| is_same(other, &server));
+        if !is_banned && !self.tried.iter().any(was_tried) {
+            let stands_in = self.used.get(&from).is_none_or(|used| used.stands_in);
+            self.open(now, (server, stands_in), from, steps);
+        }
+    }
+
+    /// Has a home server connect again, if it rests.
+    fn resume(&mut self, source: SourceId, steps: &mut Vec<Step>) -> bool {
+        let home = self.homes.get_mut(&source);
+        let rests = home.is_some_and(|home| std::mem::replace(&mut home.rests, false));
+        if rests {
+            steps.push(Step::Resume(source));
+        }
+        rests
+    }
+
     /// Tries the next alternate, and home servers that rest.
     fn find_another(&mut self, now: Instant, is_alone: bool, busy: usize, steps: &mut Vec<Step>) {
+        if let Some(going) = self.going.filter(|going| going.again) {
+            return self.connect_again(now, going.from, steps);
+        }
         let named: Vec<Alternate> = self
             .candidates()
             .map(|(server, _)| server.clone())
@@ -328,7 +391,20 @@ impl Alternates {
             return;
         };
         // Dead ones take no place of others.
-        if busy >= USED_MAX || !self.may_try(now) {
+        if busy < USED_MAX {
+            self.open(now, (server, false), by, steps);
+        }
+    }
+
+    /// Has a server connected that `by` has named, if there is an attempt left.
+    fn open(
+        &mut self,
+        now: Instant,
+        (server, stands_in): (Alternate, bool),
+        by: SourceId,
+        steps: &mut Vec<Step>,
+    ) {
+        if !self.may_try(now) {
             return;
         }
         let source = SourceId(self.next);
@@ -338,6 +414,7 @@ impl Alternates {
         let used = Used {
             server: server.clone(),
             is_left: false,
+            stands_in,
         };
         self.used.insert(source, used);
         self.opened_at = Some(now);
@@ -370,10 +447,19 @@ impl Alternates {
             .filter(|id| is_gone(*id))
             .collect();
         for source in gone {
-            self.used.remove(&source);
+            let used = self.used.remove(&source);
             self.good_since.remove(&source);
             self.named.remove(&source);
             steps.push(Step::Forget(source));
+            let stood_in = used.filter(|used| used.stands_in && !used.is_left);
+            let Some(Used { server, .. }) = stood_in else {
+                continue;
+            };
+            let mut homes = self.homes.iter();
+            let home = homes.find(|(_, home)| is_same(&home.server, &server));
+            if let Some(home) = home.map(|(id, _)| *id) {
+                self.resume(home, steps);
+            }
         }
     }
 
@@ -387,13 +473,20 @@ impl Alternates {
         let is_settled = |since: &Instant| *since + SETTLED_AFTER <= now;
         let since = &self.good_since;
         let settled = |source: &SourceId| since.get(source).is_some_and(is_settled);
-        let homes_settled = self.homes.keys().any(settled);
+        let stands_in = |source: &SourceId| {
+            let used = self.used.get(source);
+            used.is_some_and(|used| used.stands_in)
+        };
+        let homes = self.homes.keys();
+        let homes = homes.chain(self.used.keys().filter(|id| stands_in(*id)));
+        let homes_settled = homes.into_iter().any(settled);
         let kept = self.used.keys().copied().find(settled);
         if !homes_settled && kept.is_none() {
             return;
         }
         let is_helper = |source: &SourceId| since.contains_key(source);
         let helpers = self.used.keys().copied().filter(is_helper);
+        let helpers = helpers.filter(|source| !stands_in(source));
         let helpers = helpers.filter(|source| homes_settled || kept != Some(*source));
         for source in helpers.collect::<Vec<_>>() {
             self.leave(source, steps);
@@ -423,6 +516,13 @@ impl Alternates {
         if let Some(used) = self.used.get_mut(&source) {
             used.is_left = true;
         }
+    }
+
+    /// Whether a connection is kept, although its server takes no more requests, until another one
+    /// to the same address is there.
+    pub fn waits_at(&self, source: SourceId) -> bool {
+        self.going
+            .is_some_and(|going| going.again && going.from == source)
     }
 
     /// Whether a server was left for another one.
@@ -564,6 +664,91 @@ mod tests {
             (SECOND_USED, Health::Coming),
         ];
         assert_eq!(alternates.look(now + 2000 * MS, &found), []);
+    }
+
+    /// Ten upgrades of a server, each of which is another process at its address.
+    #[test]
+    fn a_consumer_follows_a_server_from_process_to_process() {
+        let start = Instant::now();
+        let mut alternates = Alternates::new([server("home"), server("other")]);
+        let other = (SourceId(1), Health::Good);
+        let (mut serves, mut opened) = (HOME, 0);
+        for round in 0..10u32 {
+            let now = start + round * 30_000 * MS;
+            alternates.told(now, serves, false, vec![server("a")]);
+            assert_eq!(alternates.look(now, &[(serves, Health::Good), other]), []);
+            alternates.told(now, serves, true, Vec::new());
+            let steps = alternates.look(now, &[(serves, Health::Good), other]);
+            let next = match &steps[..] {
+                [Step::Open { source, server, by }] => {
+                    opened += 1;
+                    assert_eq!((&server.address[..], *by), ("home:4443", serves));
+                    *source
+                }
+                [Step::Resume(HOME)] => HOME,
+                steps => panic!("{steps:?}"),
+            };
+            assert_ne!(next, serves);
+            let coming = [(serves, Health::Leaving), (next, Health::Coming), other];
+            assert_eq!(alternates.look(now + 10 * MS, &coming), []);
+            assert_eq!(alternates.look(now + 600 * MS, &coming), []);
+            let both = [(serves, Health::Leaving), (next, Health::Good), other];
+            assert_eq!(
+                alternates.look(now + 700 * MS, &both),
+                [Step::Leave(serves)]
+            );
+            let gone = [(serves, Health::Down), (next, Health::Good), other];
+            let forgotten = match serves {
+                HOME => vec![],
+                _ => vec![Step::Forget(serves)],
+            };
+            assert_eq!(alternates.look(now + 1000 * MS, &gone), forgotten);
+            // The next process counts as the home server: it is kept beside the other one.
+            let both = [(next, Health::Good), other];
+            assert_eq!(alternates.look(now + 20_000 * MS, &both), []);
+            serves = next;
+        }
+        assert_eq!(opened, 5);
+    }
+
+    #[test]
+    fn a_home_server_connects_again_when_its_next_process_is_lost() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, HOME, true, Vec::new());
+        let home = (HOME, Health::Good);
+        assert_eq!(alternates.look(now, &[home]), [open(FIRST_USED, "home")]);
+        let both = [home, (FIRST_USED, Health::Good)];
+        let left = alternates.look(now + 100 * MS, &both);
+        assert_eq!(left, [Step::Leave(HOME)]);
+        assert!(alternates.rests(HOME));
+        let lost = [(FIRST_USED, Health::Down)];
+        assert_eq!(
+            alternates.look(now + 200 * MS, &lost),
+            [Step::Forget(FIRST_USED), Step::Resume(HOME)]
+        );
+        assert!(!alternates.rests(HOME));
+    }
+
+    /// It serves as long as it can where the next process cannot be reached.
+    #[test]
+    fn a_server_is_kept_until_its_next_process_answers() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        alternates.told(now, HOME, true, Vec::new());
+        let home = (HOME, Health::Good);
+        assert_eq!(alternates.look(now, &[home]), [open(FIRST_USED, "home")]);
+        let down = [home, (FIRST_USED, Health::Down)];
+        let soon = alternates.look(now + 100 * MS, &down);
+        assert_eq!(soon, [Step::Forget(FIRST_USED)]);
+        assert_eq!(alternates.look(now + 1000 * MS, &[home]), []);
+        let again = alternates.look(now + REST_ALONE, &[home]);
+        assert_eq!(again, [open(SECOND_USED, "home")]);
+        for second in 10..100 {
+            let down = [home, (SECOND_USED, Health::Down)];
+            let steps = alternates.look(now + second * 1000 * MS, &down);
+            assert!(!steps.contains(&Step::Leave(HOME)), "{steps:?}");
+        }
     }
 
     #[test]
